@@ -1,0 +1,130 @@
+//! GPUs: how one is named, what one has.
+
+use serde::{Deserialize, Serialize};
+
+use super::InvalidValue;
+
+/// The UUID of a GPU, as in `GPU-514466a0-8e68-f857-9f73-e438010e48cb`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schema(
+    value_type = String,
+    pattern = "^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$",
+    example = "GPU-514466a0-8e68-f857-9f73-e438010e48cb"
+)]
+pub struct GpuUuid(String);
+
+impl GpuUuid {
+    /// Parses a full UUID; letters of either case are taken and kept small.
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let groups = [8, 4, 4, 4, 12];
+        let well_formed = text.strip_prefix("GPU-").is_some_and(|rest| {
+            let parts: Vec<&str> = rest.split('-').collect();
+            parts.len() == groups.len()
+                && parts
+                    .iter()
+                    .zip(groups)
+                    .all(|(part, length)| part.len() == length && part.bytes().all(|b| b.is_ascii_hexdigit()))
+        });
+        if !well_formed {
+            let shown: String = text.chars().take(80).collect();
+            return Err(InvalidValue(format!(
+                "{shown:?} is not a GPU UUID: it looks like GPU-514466a0-8e68-f857-9f73-e438010e48cb"
+            )));
+        }
+        Ok(Self(format!("GPU-{}", text["GPU-".len()..].to_ascii_lowercase())))
+    }
+
+    /// The UUID as text, with its `GPU-`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for GpuUuid {
+    type Error = InvalidValue;
+
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
+        Self::parse(&text)
+    }
+}
+
+impl From<GpuUuid> for String {
+    fn from(uuid: GpuUuid) -> Self {
+        uuid.0
+    }
+}
+
+impl std::fmt::Display for GpuUuid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A GPU as the driver describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Gpu {
+    /// Its UUID, the only name that survives a reboot and a change of slots.
+    pub uuid: GpuUuid,
+    /// Its position among the GPUs of the host, in PCI order, from 0.
+    pub index: u32,
+    /// Its PCI address, as `00000000:06:00.0`.
+    pub pci_bus_id: String,
+    /// The product name, as `NVIDIA H200`.
+    pub name: String,
+    /// Streaming multiprocessors; `None` where the driver does not tell (the inventory may not start CUDA).
+    pub sms: Option<u32>,
+    /// Memory of the whole device, in bytes.
+    pub memory_total: u64,
+    /// Memory in use by all processes and the driver, in bytes.
+    pub memory_used: u64,
+    /// The compute mode.
+    pub compute_mode: ComputeMode,
+    /// Whether the GPU is in MIG mode; such a GPU is listed and not managed.
+    pub mig_enabled: bool,
+}
+
+/// Who may open a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ComputeMode {
+    /// Any number of processes.
+    Default,
+    /// One process, which may be an MPS server.
+    ExclusiveProcess,
+    /// No process.
+    Prohibited,
+}
+
+/// A process that the driver lists on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuProcess {
+    /// Process ID in the host's namespace.
+    pub pid: u32,
+    /// GPU memory it holds on this GPU, in bytes; `None` where the driver cannot tell.
+    pub used_memory: Option<u64>,
+    /// Whether the driver lists it as an MPS client (`M+C`).
+    pub mps_client: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_are_parsed_strictly() {
+        let text = "GPU-514466a0-8e68-f857-9f73-e438010e48cb";
+        assert_eq!(GpuUuid::parse(text).expect("good").as_str(), text);
+        assert_eq!(GpuUuid::parse("GPU-514466A0-8E68-F857-9F73-E438010E48CB").expect("good").as_str(), text);
+        for bad in [
+            "",
+            "GPU-",
+            "0",
+            "514466a0-8e68-f857-9f73-e438010e48cb",
+            "GPU-514466a0-8e68",
+            "MIG-514466a0-8e68-f857-9f73-e438010e48cb",
+        ] {
+            assert!(GpuUuid::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! What the product talks about, as pure values.
+//!
+//! Nothing here reads a clock, an environment, a file or a socket: time and observations come in as
+//! arguments. Newtypes are built by `parse` (or `try_from`) and cannot be wrong afterwards, so that no other
+//! layer checks them again.
+
+pub mod gpu;
+pub mod memory;
+pub mod name;
+pub mod percentage;
+pub mod priority;
+
+pub use gpu::GpuUuid;
+pub use memory::MemoryLimit;
+pub use name::{DaemonName, TenantName};
+pub use percentage::ThreadPercentage;
+pub use priority::Priority;
+
+/// Why a value was refused: what is wrong with it and what would be right.
+///
+/// The text names the value and the remedy, since it is shown to the caller as it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidValue(pub String);

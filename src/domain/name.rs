@@ -1,0 +1,107 @@
+//! Names of things: `[a-z][a-z0-9_]{0,63}`.
+//!
+//! The alphabet is the one that MPS version 3 allows for its own named servers, so that a name never has to be
+//! translated for a newer daemon.
+
+use super::InvalidValue;
+
+/// Longest name, in bytes.
+pub const MAX_LEN: usize = 64;
+
+fn check(kind: &str, text: &str) -> Result<(), InvalidValue> {
+    let well_formed = text.len() <= MAX_LEN
+        && text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    if well_formed {
+        return Ok(());
+    }
+    let shown: String = text.chars().take(80).collect();
+    Err(InvalidValue(format!(
+        "{shown:?} is not a {kind} name: use 1 to {MAX_LEN} lower-case letters, digits and underscores, \
+         beginning with a letter"
+    )))
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $kind:literal) => {
+        $(#[$doc])*
+        #[derive(
+            Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash,
+            serde::Serialize, serde::Deserialize, utoipa::ToSchema,
+        )]
+        #[serde(try_from = "String", into = "String")]
+        #[schema(value_type = String, pattern = "^[a-z][a-z0-9_]{0,63}$", example = "demo")]
+        pub struct $name(String);
+
+        impl $name {
+            /// Parses a name; refuses anything outside `[a-z][a-z0-9_]{0,63}`.
+            pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+                check($kind, text)?;
+                Ok(Self(text.to_owned()))
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidValue;
+
+            fn try_from(text: String) -> Result<Self, InvalidValue> {
+                check($kind, &text)?;
+                Ok(Self(text))
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = InvalidValue;
+
+            fn from_str(text: &str) -> Result<Self, InvalidValue> {
+                Self::parse(text)
+            }
+        }
+    };
+}
+
+name! {
+    /// The name of a control daemon that this manager knows.
+    DaemonName, "daemon"
+}
+name! {
+    /// The name of a tenant.
+    TenantName, "tenant"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_the_documented_alphabet() {
+        for good in ["a", "gpu0", "web_prod", "a_1", &"x".repeat(64)] {
+            assert_eq!(TenantName::parse(good).expect("good").as_str(), good);
+        }
+    }
+
+    #[test]
+    fn refuses_everything_else_and_says_why() {
+        for bad in ["", "A", "1a", "_a", "a-b", "a b", "ä", "a/b", "..", &"x".repeat(65)] {
+            let error = TenantName::parse(bad).expect_err("bad").to_string();
+            assert!(error.contains("tenant name"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The GPUs of the host and the processes on them.

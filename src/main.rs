@@ -1,0 +1,3 @@
+//! The `mps-manager` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The control daemon's text: written, read, and run.
