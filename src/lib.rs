@@ -9,3 +9,4 @@ pub mod gpu;
 pub mod host;
 pub mod mps;
 pub mod sim;
+pub mod store;
