@@ -120,6 +120,21 @@ pub struct Daemon {
     pub updated_at: i64,
 }
 
+/// The control process a daemon has, or had when it was last seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Incarnation {
+    /// The token in its environment.
+    pub token: String,
+    /// The boot in which it was started.
+    pub boot_id: String,
+    /// Its process and start time; `None` between the writing of the token and the start.
+    pub process: Option<(u32, u64)>,
+    /// The inode of its pipe directory.
+    pub pipe_inode: Option<u64>,
+    /// The generation that it was last read to hold.
+    pub applied: i64,
+}
+
 /// Where a daemon stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -159,10 +174,10 @@ pub struct DaemonStatus {
     pub pid: Option<u32>,
     /// User that the control daemon runs as.
     pub uid: Option<u32>,
-    /// Counts the control daemons started or adopted since this manager started.
+    /// Control processes started or adopted since this manager started.
     pub incarnation: u64,
-    /// How often it was started again after it died, since this manager started.
-    pub restarts: u64,
+    /// Deaths of a control process seen since this manager started.
+    pub deaths: u64,
     /// The directory of its sockets, what a client's `CUDA_MPS_PIPE_DIRECTORY` names.
     pub pipe_directory: String,
     /// The directory of its logs.

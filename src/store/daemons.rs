@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 
 use super::{StoreError, from_json, parsed, to_json};
-use crate::domain::daemon::{Daemon, DaemonSpec};
+use crate::domain::daemon::{Daemon, DaemonSpec, Incarnation};
 use crate::domain::{DaemonName, GpuUuid};
 
 struct DaemonRow {
@@ -119,21 +119,6 @@ pub async fn delete(db: &mut SqliteConnection, name: &DaemonName) -> Result<(), 
     let name = name.as_str();
     sqlx::query!("DELETE FROM daemons WHERE name = ?", name).execute(db).await?;
     Ok(())
-}
-
-/// The control process a daemon has, or had when it was last seen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Incarnation {
-    /// The token in its environment.
-    pub token: String,
-    /// The boot in which it was started.
-    pub boot_id: String,
-    /// Its process and start time; `None` between the writing of the token and the start.
-    pub process: Option<(u32, u64)>,
-    /// The inode of its pipe directory.
-    pub pipe_inode: Option<u64>,
-    /// The generation that it was last read to hold.
-    pub applied: i64,
 }
 
 /// The incarnation of a daemon.
