@@ -1,0 +1,3 @@
+//! The GPU inventory and the probe.
+
+mod sim;
