@@ -6,7 +6,10 @@
 //! `cuInit` in the server would make the server itself a client of MPS. CUDA is started in one place only, the
 //! child process of `mps-manager cuda-probe` ([`probe`]).
 
+mod cuda;
 pub mod nvml;
+pub mod probe;
+pub mod report;
 pub mod sim;
 
 use crate::domain::GpuUuid;
