@@ -1,12 +1,5 @@
 -- Times are unix milliseconds. A spec is the JSON that the API shows; columns beside it are what SQL asks for.
 
-CREATE TABLE host (
-    -- One row: the machine that this database belongs to.
-    id         INTEGER PRIMARY KEY CHECK (id = 1),
-    machine_id TEXT NOT NULL,
-    created_at INTEGER NOT NULL
-) STRICT;
-
 CREATE TABLE daemons (
     name       TEXT PRIMARY KEY,
     spec       TEXT NOT NULL CHECK (json_valid(spec)),

@@ -1,24 +1,11 @@
-//! The `mps-manager` command.
+//! The `mps-manager` command, which is also the simulated host's two programs when called by their names.
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use mps_manager::gpu::probe;
-
-#[derive(Parser)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Say what a CUDA process sees in this environment.
-    CudaProbe(probe::ProbeArgs),
-}
-
 fn main() -> ExitCode {
-    match Cli::parse().command {
-        Command::CudaProbe(args) => probe::run(&args),
+    let arguments: Vec<_> = std::env::args_os().collect();
+    if let Some(code) = mps_manager::sim::dispatch(&arguments) {
+        return code;
     }
+    mps_manager::cli::main()
 }

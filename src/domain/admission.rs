@@ -21,7 +21,7 @@ pub struct Refusal {
 }
 
 /// What a tenant counts for on each of its GPUs, in bytes.
-fn budget(tenant: &TenantSpec, daemon: &DaemonSpec, gpu: &Gpu) -> u64 {
+pub fn budget(tenant: &TenantSpec, daemon: &DaemonSpec, gpu: &Gpu) -> u64 {
     match tenant.device_memory_limit.or(daemon.defaults.device_memory_limit) {
         Some(limit) => limit.bytes().saturating_mul(u64::from(tenant.max_clients)),
         None => gpu.memory_total,

@@ -2,15 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::gpu::{Gpu, GpuRef};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
 /// What an operator wants of a daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DaemonSpec {
+pub struct DaemonSpec<G = GpuUuid> {
     /// The GPUs that the daemon offers, in PCI order; one is the safe choice (see `docs/limits.md`).
     #[schema(min_items = 1)]
-    pub gpus: Vec<GpuUuid>,
+    pub gpus: Vec<G>,
     /// Whether clients of several users may be connected at once (`-M`).
     #[serde(default)]
     pub multi_user: bool,
@@ -251,6 +252,23 @@ impl Condition {
     /// Builds a condition.
     pub fn new(kind: &str, status: bool, reason: &str, message: impl Into<String>) -> Self {
         Self { kind: kind.into(), status, reason: reason.into(), message: message.into() }
+    }
+}
+
+impl DaemonSpec<GpuRef> {
+    /// The same spec with its GPUs named by UUID, in PCI order.
+    pub fn resolve_gpus(self, present: &[Gpu]) -> Result<DaemonSpec, InvalidValue> {
+        let mut gpus = self.gpus.iter().map(|gpu| gpu.resolve(present)).collect::<Result<Vec<&Gpu>, _>>()?;
+        gpus.sort_by_key(|gpu| gpu.index);
+        if let Some(mig) = gpus.iter().find(|gpu| gpu.mig_enabled) {
+            return Err(InvalidValue(format!(
+                "GPU {} ({}) is in MIG mode, which this manager lists and does not manage: choose another GPU",
+                mig.index, mig.uuid
+            )));
+        }
+        let Self { multi_user, desired_state, schedulable, defaults, memory_overcommit, .. } = self;
+        let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
+        Ok(DaemonSpec { gpus, multi_user, desired_state, schedulable, defaults, memory_overcommit })
     }
 }
 

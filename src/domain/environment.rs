@@ -38,12 +38,17 @@ pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> 
     variables
 }
 
+/// The managed variables that are not among `variables`: whoever applies these unsets those.
+pub fn unset(variables: &[(String, String)]) -> Vec<String> {
+    MANAGED.iter().filter(|name| variables.iter().all(|(set, _)| set != *name)).map(ToString::to_string).collect()
+}
+
 /// The variables as lines for a POSIX shell: first what is unset, then what is exported.
 pub fn as_shell(variables: &[(String, String)]) -> String {
     let mut lines = String::new();
-    for name in MANAGED.iter().filter(|name| variables.iter().all(|(set, _)| set != *name)) {
+    for name in unset(variables) {
         lines.push_str("unset ");
-        lines.push_str(name);
+        lines.push_str(&name);
         lines.push('\n');
     }
     for (name, value) in variables {

@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::daemon::{Condition, DaemonSpec};
-use super::gpu::Gpu;
+use super::gpu::{Gpu, GpuRef};
 use super::percentage::{percentage_for, sms_for};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, TenantName, ThreadPercentage};
 
 /// What an operator wants of a tenant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TenantSpec {
+pub struct TenantSpec<G = GpuUuid> {
     /// The daemon that serves it.
     pub daemon: DaemonName,
     /// The user its processes run as.
     #[serde(default)]
     pub uid: u32,
     /// The GPUs of the daemon that it sees; left out or empty, all of them.
-    #[serde(default)]
-    pub gpus: Vec<GpuUuid>,
+    #[serde(default = "Vec::new")]
+    pub gpus: Vec<G>,
     /// Memory that each of its processes may take on each GPU, the context included; left out, the daemon's
     /// default, or else the whole GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,6 +51,17 @@ fn one() -> u32 {
 /// Most labels, and the longest key or value in bytes.
 const MAX_LABELS: usize = 32;
 const MAX_LABEL_LEN: usize = 128;
+
+impl TenantSpec<GpuRef> {
+    /// The same spec with its GPUs named by UUID, in PCI order.
+    pub fn resolve_gpus(self, present: &[Gpu]) -> Result<TenantSpec, InvalidValue> {
+        let mut gpus = self.gpus.iter().map(|gpu| gpu.resolve(present)).collect::<Result<Vec<&Gpu>, _>>()?;
+        gpus.sort_by_key(|gpu| gpu.index);
+        let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
+        let Self { daemon, uid, device_memory_limit, max_clients, sms, active_thread_percentage, priority, labels, .. } = self;
+        Ok(TenantSpec { daemon, uid, gpus, device_memory_limit, max_clients, sms, active_thread_percentage, priority, labels })
+    }
+}
 
 impl TenantSpec {
     /// Refuses a spec that is wrong in itself; `(field, reason)`.
@@ -289,7 +300,7 @@ pub fn effective(
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::domain::gpu::ComputeMode;
 

@@ -9,6 +9,7 @@ pub mod idempotency;
 pub mod leases;
 pub mod lock;
 pub mod operations;
+pub mod plans;
 pub mod tenants;
 mod writer;
 
