@@ -167,7 +167,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::CudaProbe(args) => return gpu::probe::run(&args),
-        Command::Sim { command: SimCommand::Client(args) } => return sim::client::run(args),
+        Command::Sim { command: SimCommand::Client(args) } => return sim::client::run(&args),
         Command::Openapi => http::api::document().to_pretty_json().map_err(|error| error.to_string()).map(|text| {
             println!("{text}");
             ExitCode::SUCCESS

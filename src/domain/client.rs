@@ -28,6 +28,14 @@ impl ClientId {
     }
 }
 
+impl std::str::FromStr for ClientId {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        Self::parse(text)
+    }
+}
+
 impl TryFrom<String> for ClientId {
     type Error = InvalidValue;
 

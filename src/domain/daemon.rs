@@ -210,8 +210,11 @@ pub struct Effective {
 pub struct MemoryReading {
     /// The GPU.
     pub gpu: GpuUuid,
-    /// The limit in bytes; `null` is no limit.
+    /// The limit in bytes; `null` is no limit, or one that cannot be read.
     pub bytes: Option<u64>,
+    /// What the daemon printed, where it is no whole number of MiB: somebody else set it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
     /// Whether server.log has the server's own word for this limit; `null` where no server is asked.
     pub in_server_log: Option<bool>,
 }

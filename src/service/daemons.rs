@@ -151,7 +151,7 @@ impl Service {
                             written.ok_or_else(|| ServiceError::Internal("the operation just written is gone".into()))
                         })
                         .await?;
-                        Ok((operation, fate(&options)))
+                        Ok::<_, ServiceError>((operation, fate(&options)))
                     })
                 })
                 .await?;

@@ -124,7 +124,7 @@ impl Service {
                         .await?
                         .ok_or_else(|| ServiceError::Internal("the tenant just written is gone".into()))?;
                     desired.push(store::plans::desired(db, &spec.daemon, &gpus, manager_uid).await?);
-                    Ok(((tenant, desired, current.is_none()), fate(&options)))
+                    Ok::<_, ServiceError>(((tenant, desired, current.is_none()), fate(&options)))
                 })
             })
             .await?;
@@ -248,7 +248,7 @@ impl Service {
                         )));
                     }
                     store::leases::put(db, &Lease { holder, tenant: name }, &boot_id, unix_ms()).await?;
-                    Ok(((), Fate::Commit))
+                    Ok::<_, ServiceError>(((), Fate::Commit))
                 })
             })
             .await?;

@@ -1,6 +1,6 @@
 //! The task that drives one daemon: asks [`State`] what to do, does it, says what came of it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use crate::domain::daemon::{Incarnation, Phase};
 use crate::domain::plan::{Desired, Difference};
 use crate::host::process::death;
 use crate::host::{self, Identity, Signal};
-use crate::mps::process::{self as daemon, Found, StartSpec};
+use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
 use crate::mps::session::SessionError;
 use crate::mps::{Command, Control, log, parse};
 
 /// How much of a dead daemon's log is kept for the operator.
-const LAST_WORDS: u64 = 2048;
+const LAST_WORDS: usize = 2048;
 /// How long the servers of a dead daemon get to follow it by themselves.
 const ORPHANS_END: Duration = Duration::from_secs(2);
 /// How long a terminated client gets to end by itself, and then after SIGTERM.
@@ -155,32 +155,25 @@ impl Driver {
         if earlier.boot_id != self.context.boot_id {
             return Ok(None);
         }
+        let recorded = earlier.process.zip(earlier.pipe_inode).map(|((pid, start_time), pipe_inode)| Recorded {
+            identity: Identity { pid, start_time },
+            pipe_inode,
+        });
         let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
-        let found = tokio::task::spawn_blocking(move || daemon::find(&token, &directory)).await;
+        let found = tokio::task::spawn_blocking(move || match recorded {
+            Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
+            // The manager died between writing the token and learning the process.
+            None => daemon::find(&token, &directory),
+        })
+        .await;
         let doubtful = |message: String| Obstacle { reason: "DoubtfulProcess", message };
         match found.map_err(|error| doubtful(error.to_string()))? {
             Found::None => Ok(None),
             Found::Doubtful { reason } => Err(doubtful(reason)),
             Found::Ours(identity) => {
-                if let Some((pid, start_time)) = earlier.process
-                    && (pid, start_time) != (identity.pid, identity.start_time)
-                {
-                    return Err(doubtful(format!(
-                        "process {identity} carries this daemon's token, but the store names process {pid}@{start_time}: \
-                         stop one of them by hand if both are yours"
-                    )));
-                }
-                if let (Some(recorded), Some(present)) = (earlier.pipe_inode, inode(&self.pipe_directory))
-                    && recorded != present
-                {
-                    return Err(doubtful(format!(
-                        "the pipe directory {} is not the one that process {identity} was started with: its clients \
-                         cannot be reached any more; stop the process by hand",
-                        self.pipe_directory.display()
-                    )));
-                }
                 if let Some(incarnation) = &mut self.incarnation {
                     incarnation.process = Some((identity.pid, identity.start_time));
+                    incarnation.pipe_inode = inode(&self.pipe_directory);
                 }
                 Ok(Some(shape(identity)))
             }
@@ -205,7 +198,7 @@ impl Driver {
             self.state.blocked(Obstacle { reason: "StoreUnavailable", message }, now);
             return;
         }
-        daemon::clean_stale(&self.pipe_directory);
+        self.clean_stale();
         let spec = StartSpec {
             binaries: self.context.binaries.clone(),
             pipe_directory: self.pipe_directory.clone(),
@@ -237,6 +230,12 @@ impl Driver {
         }
     }
 
+    fn clean_stale(&self) {
+        if let Err(error) = daemon::clean_stale(&self.pipe_directory) {
+            tracing::warn!(%error, directory = %self.pipe_directory.display(), "stale files stay");
+        }
+    }
+
     /// What stands in the way of a start.
     async fn obstacle(&self, desired: &Desired) -> Option<Obstacle> {
         let inventory = Arc::clone(&self.context.inventory);
@@ -265,8 +264,8 @@ impl Driver {
         daemon::occupant(&self.pipe_directory).map(|occupant| Obstacle {
             reason: "ForeignDaemon",
             message: format!(
-                "a control daemon that this manager did not start (process {}) serves {}: quit it, or move it elsewhere",
-                occupant.pid,
+                "a control daemon that this manager did not start ({}) serves {}: quit it, or move it elsewhere",
+                occupant.pid.map_or_else(|| "its process cannot be told".to_owned(), |pid| format!("process {pid}")),
                 self.pipe_directory.display()
             ),
         })
@@ -278,7 +277,7 @@ impl Driver {
         match daemon::stop(&self.control, process.identity, grace_s).await {
             Ok(stopped) => {
                 tracing::info!(daemon = %desired.name, process = %process.identity, how = ?stopped, "stopped the control daemon");
-                daemon::clean_stale(&self.pipe_directory);
+                self.clean_stale();
                 self.clients.clear();
                 self.state.stopped();
             }
@@ -479,9 +478,8 @@ fn shape(identity: Identity) -> Process {
     Process { identity, gpus, multi_user: words.iter().any(|word| word == "-M" || word == "--multiuser-server") }
 }
 
-fn inode(path: &std::path::Path) -> Option<u64> {
-    use std::os::unix::fs::MetadataExt as _;
-    std::fs::metadata(path).ok().map(|metadata| metadata.ino())
+fn inode(path: &Path) -> Option<u64> {
+    daemon::pipe_inode(path).ok()
 }
 
 /// 128 random bits, so that no other process carries them by chance.

@@ -17,12 +17,12 @@ use crate::domain::gpu::GpuProcess;
 use crate::domain::plan::{Desired, Difference};
 use crate::domain::{GpuUuid, MemoryLimit};
 use crate::host;
-use crate::mps::parse::{self, Clients, ParseError, ServerStatus};
+use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
 use crate::mps::session::{Session, SessionError};
 use crate::mps::{Command, Control, Device, log};
 
 /// How much of the end of server.log is searched for a server's word on its limits.
-const LOG_TAIL: u64 = 256 * 1024;
+const LOG_TAIL: usize = 256 * 1024;
 /// Parents of a client that are kept for attribution.
 const ANCESTORS: usize = 32;
 
@@ -103,7 +103,7 @@ async fn read(
             servers.push(server);
         }
     }
-    let rows = match parse::clients(&session.send(&Command::Ps).await?)? {
+    let rows = match parse::clients(&session.send(&Command::Ps { server: None }).await?)? {
         Clients::ServerNotFound => Vec::new(),
         Clients::Listed { rows, .. } => rows,
     };
@@ -146,8 +146,8 @@ fn correction(desired: &Desired, difference: &Difference) -> Command {
     let device = |ordinal: usize| Device::Ordinal(u32::try_from(ordinal).unwrap_or(u32::MAX));
     let limit = |ordinal: usize| -> Option<MemoryLimit> { desired.memory_limits.get(ordinal).copied().flatten() };
     match *difference {
-        Difference::DefaultPercentage => Command::SetDefaultThreadPercentage { percentage: desired.percentage },
-        Difference::DefaultPriority => Command::SetDefaultPriority { priority: desired.priority },
+        Difference::DefaultPercentage => Command::SetDefaultThreadPercentage(desired.percentage),
+        Difference::DefaultPriority => Command::SetDefaultPriority(desired.priority),
         Difference::DefaultMemory(ordinal) => {
             Command::SetDefaultMemoryLimit { device: device(ordinal), limit: limit(ordinal) }
         }
@@ -164,8 +164,13 @@ fn devices(desired: &Desired) -> impl Iterator<Item = (Device, &GpuUuid)> {
     (0..).map(Device::Ordinal).zip(&desired.gpus)
 }
 
-fn reading(gpu: &GpuUuid, limit: Option<parse::LimitReading>) -> MemoryReading {
-    MemoryReading { gpu: gpu.clone(), bytes: limit.map(|limit| limit.bytes()), in_server_log: None }
+fn reading(gpu: &GpuUuid, limit: Option<LimitReading>) -> MemoryReading {
+    let (bytes, unreadable) = match limit {
+        None => (None, None),
+        Some(LimitReading::Whole(limit)) => (Some(limit.bytes()), None),
+        Some(LimitReading::Nonsense(text)) => (None, Some(text)),
+    };
+    MemoryReading { gpu: gpu.clone(), bytes, unreadable, in_server_log: None }
 }
 
 /// Notes for each limit of a server whether server.log has that server's own word for it.
@@ -175,9 +180,9 @@ fn note_server_log(seen: &mut Effective, log_directory: &Path) {
     }
     let text = log::tail(&log_directory.join("server.log"), LOG_TAIL);
     let mut said: BTreeMap<(u32, String), u64> = BTreeMap::new();
-    for line in log::parse(text.as_bytes()) {
-        if let log::Event::MemoryLimitSet { device, bytes } = line.event {
-            said.insert((line.pid, device.to_string()), bytes);
+    for record in log::read(text.as_bytes()) {
+        if let log::Event::MemoryLimitSet { device, bytes } = record.event {
+            said.insert((record.pid, device.to_string()), bytes);
         }
     }
     for server in &mut seen.servers {
