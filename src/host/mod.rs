@@ -1,1 +1,97 @@
 //! What the operating system tells about processes and about itself.
+//!
+//! A process is named by its PID and its start time together, since PIDs come back. A zombie counts as dead
+//! everywhere here: where PID 1 does not reap, a dead control daemon stays one for ever (FACTS.md, "Starting,
+//! stopping, dying").
+
+mod death;
+pub mod process;
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+
+pub use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+pub use process::Signalled;
+
+/// A process that cannot be mistaken for a later one with the same PID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Identity {
+    /// Process ID, as this process's PID namespace counts.
+    pub pid: u32,
+    /// Clock ticks from boot to its start: field 22 of `/proc/PID/stat`.
+    pub start_time: u64,
+}
+
+impl std::fmt::Display for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}@{}", self.pid, self.start_time)
+    }
+}
+
+/// The ID of this boot, as in `/proc/sys/kernel/random/boot_id`.
+pub fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// The ID of this machine; `None` where the host has none, as some containers do not.
+pub fn machine_id() -> Option<String> {
+    ["/etc/machine-id", "/var/lib/dbus/machine-id"].iter().find_map(|path| {
+        let text = fs::read_to_string(path).ok()?;
+        let id = text.trim();
+        (id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
+    })
+}
+
+/// When this boot began, in milliseconds of Unix time: `btime` of `/proc/stat`, which has whole seconds.
+pub fn boot_time() -> io::Result<i64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    stat.lines()
+        .find_map(|line| line.strip_prefix("btime ")?.trim().parse::<i64>().ok())
+        .map(|seconds| seconds * 1000)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/stat has no btime"))
+}
+
+/// Raises the soft limit on open files to the hard one, for this process and its children; returns it.
+///
+/// A daemon and its servers want at least 16384 (FACTS.md, "Starting, stopping, dying"), and inherit it.
+pub fn raise_fd_limit() -> io::Result<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    }
+    Ok(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+}
+
+/// Watches a descriptor, which is in non-blocking mode, for something to read.
+///
+/// tokio 1.54 deprecates its safe constructors for an unsafe one, because a type of the caller's may close or swap
+/// its descriptor while it is watched. An [`OwnedFd`] cannot, so the safe one is right for it, and this is the one
+/// place that uses it.
+#[allow(deprecated, reason = "an OwnedFd keeps the promise that the unsafe constructor asks for")]
+pub(crate) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, Interest::READABLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_boot_has_an_id_and_a_time() {
+        assert_eq!(boot_id().expect("boot id").len(), 36);
+        assert!(boot_time().expect("btime") > 0);
+    }
+
+    #[test]
+    fn the_limit_on_open_files_goes_up_and_never_down() {
+        let before = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let after = raise_fd_limit().expect("raising to the hard limit is always allowed");
+        assert!(after >= before);
+    }
+}

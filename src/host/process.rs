@@ -1,0 +1,247 @@
+//! One process or all of them, out of `/proc`.
+//!
+//! Every answer may be out of date when it arrives; what must not hit a stranger goes through [`signal`], which
+//! holds the process by a pidfd while it compares.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::Identity;
+pub use super::death::death;
+
+/// What became of a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signalled {
+    /// It was delivered to that very process.
+    Sent,
+    /// That process is gone; nothing was sent to anybody.
+    Gone,
+}
+
+/// The fields of `/proc/PID/stat` that are of use here.
+struct Stat {
+    state: u8,
+    parent: u32,
+    start_time: u64,
+    resident_pages: u64,
+}
+
+fn path(pid: u32, file: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/{file}"))
+}
+
+/// Reads `/proc/PID/stat`. A command name may hold blanks and parentheses, so the fields are counted from the
+/// last `)`.
+///
+/// ```text
+/// 588 (nvidia-cuda-mps) S 1 588 588 0 -1 …
+/// ```
+fn stat(pid: u32) -> Option<Stat> {
+    let bytes = fs::read(path(pid, "stat")).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let (_, rest) = text.rsplit_once(')')?;
+    // The first of these is field 3.
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    Some(Stat {
+        state: *fields.first()?.as_bytes().first()?,
+        parent: fields.get(1)?.parse().ok()?,
+        start_time: fields.get(19)?.parse().ok()?,
+        resident_pages: fields.get(21)?.parse().ok()?,
+    })
+}
+
+/// The stat of a process that lives: neither gone nor a zombie (`Z`, and `X` on its way out).
+fn living(pid: u32) -> Option<Stat> {
+    stat(pid).filter(|stat| !matches!(stat.state, b'Z' | b'X'))
+}
+
+/// Names a process for good; `None` when it is gone or a zombie.
+pub fn identify(pid: u32) -> Option<Identity> {
+    living(pid).map(|stat| Identity { pid, start_time: stat.start_time })
+}
+
+/// Whether that very process lives; a zombie does not.
+pub fn is_alive(id: Identity) -> bool {
+    identify(id.pid) == Some(id)
+}
+
+/// The real uid of a process.
+pub fn uid(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(path(pid, "status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().next()?.parse().ok())
+}
+
+/// The parent of a living process.
+pub fn parent(pid: u32) -> Option<u32> {
+    living(pid).map(|stat| stat.parent)
+}
+
+/// The living children of a process.
+pub fn children(pid: u32) -> Vec<Identity> {
+    all()
+        .filter_map(|child| {
+            let stat = living(child)?;
+            (stat.parent == pid).then_some(Identity { pid: child, start_time: stat.start_time })
+        })
+        .collect()
+}
+
+/// The command line of a process; `None` when it is gone, empty for a kernel thread or a zombie.
+///
+/// Bytes that are no UTF-8 are shown as U+FFFD.
+pub fn command(pid: u32) -> Option<Vec<String>> {
+    let bytes = fs::read(path(pid, "cmdline")).ok()?;
+    let text = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    Some(text.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+}
+
+/// The environment that a process was started with; `None` when it is gone or may not be read.
+///
+/// What the process sets later with `setenv` is not in it (FACTS.md, "Limits: what holds and what leaks").
+pub fn environ(pid: u32) -> Option<Vec<(OsString, OsString)>> {
+    let bytes = fs::read(path(pid, "environ")).ok()?;
+    let entries = bytes.split(|b| *b == 0).filter_map(|entry| {
+        let equals = entry.iter().position(|b| *b == b'=')?;
+        let (key, value) = (&entry[..equals], &entry[equals + 1..]);
+        Some((OsString::from_vec(key.to_vec()), OsString::from_vec(value.to_vec())))
+    });
+    Some(entries.collect())
+}
+
+/// When a process started, in milliseconds of Unix time, given when the boot began ([`super::boot_time`]).
+pub fn started_at(id: Identity, boot_time: i64) -> i64 {
+    let hertz = procfs::ticks_per_second().max(1);
+    let since_boot = id.start_time.saturating_mul(1000) / hertz;
+    boot_time.saturating_add(i64::try_from(since_boot).unwrap_or(i64::MAX))
+}
+
+/// Memory of the host that a process holds resident, in bytes.
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    let page = procfs::page_size();
+    living(pid).map(|stat| stat.resident_pages.saturating_mul(page))
+}
+
+/// Every process that lives and was started with `key=value` in its environment.
+///
+/// Children inherit an environment, so the caller still has to look at the command line.
+pub fn find_by_env(key: &str, value: &str) -> Vec<Identity> {
+    let wanted = format!("{key}={value}");
+    all()
+        .filter_map(|pid| {
+            // The identity comes first and last: in between, the PID could have changed hands.
+            let id = identify(pid)?;
+            let environ = fs::read(path(pid, "environ")).ok()?;
+            let found = environ.split(|b| *b == 0).any(|entry| entry == wanted.as_bytes());
+            (found && is_alive(id)).then_some(id)
+        })
+        .collect()
+}
+
+/// The PIDs that `/proc` lists.
+fn all() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Sends a signal to that very process and to no other.
+///
+/// The pidfd is opened first and the identity compared after, so the signal goes to the process that was compared
+/// even if it dies in between. Where `pidfd_open` is refused, nothing is sent and the error says so.
+pub fn signal(id: Identity, signal: Signal) -> Result<Signalled, io::Error> {
+    let Some(pid) = i32::try_from(id.pid).ok().and_then(Pid::from_raw) else { return Ok(Signalled::Gone) };
+    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(Errno::SRCH) => return Ok(Signalled::Gone),
+        Err(error) => return Err(error.into()),
+    };
+    if !is_alive(id) {
+        return Ok(Signalled::Gone);
+    }
+    match pidfd_send_signal(pidfd, signal) {
+        Ok(()) => Ok(Signalled::Sent),
+        Err(Errno::SRCH) => Ok(Signalled::Gone),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn sleeper() -> Child {
+        Command::new("sleep")
+            .arg("600")
+            .env_clear()
+            .env("MPS_MANAGER_TEST_MARK", "a b=c")
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("sleep")
+    }
+
+    /// Between fork and exec a child still shows its parent's command line.
+    fn executed(pid: u32) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while command(pid).is_none_or(|words| words != ["sleep", "600"]) {
+            assert!(Instant::now() < deadline, "sleep never ran");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn this_process_is_described() {
+        let me = std::process::id();
+        let id = identify(me).expect("alive");
+        assert!(is_alive(id));
+        assert!(!is_alive(Identity { start_time: id.start_time + 1, ..id }));
+        assert_eq!(uid(me), Some(rustix::process::getuid().as_raw()));
+        assert_eq!(parent(me), rustix::process::getppid().map(|pid| pid.as_raw_pid().unsigned_abs()));
+        assert!(resident_bytes(me).expect("resident") > 0);
+        let started = started_at(id, super::super::boot_time().expect("btime"));
+        let now = jiff::Timestamp::now().as_millisecond();
+        // `btime` has whole seconds and follows the clock's corrections.
+        assert!(started <= now + 2000 && started > now - 86_400_000, "{started} against {now}");
+    }
+
+    #[test]
+    fn a_child_is_found_by_its_environment_and_signalled() {
+        let mut child = sleeper();
+        executed(child.id());
+        let id = identify(child.id()).expect("alive");
+        assert_eq!(
+            environ(child.id()).expect("environ"),
+            [("MPS_MANAGER_TEST_MARK".into(), "a b=c".into())] as [(OsString, OsString); 1]
+        );
+        assert!(find_by_env("MPS_MANAGER_TEST_MARK", "a b=c").contains(&id));
+        assert!(find_by_env("MPS_MANAGER_TEST_MARK", "a b").is_empty());
+        assert!(children(std::process::id()).contains(&id));
+
+        let other = Identity { start_time: id.start_time + 1, ..id };
+        assert_eq!(signal(other, Signal::KILL).expect("allowed"), Signalled::Gone);
+        assert!(is_alive(id));
+        assert_eq!(signal(id, Signal::KILL).expect("allowed"), Signalled::Sent);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while is_alive(id) {
+            assert!(Instant::now() < deadline, "sleep outlived SIGKILL");
+            std::thread::yield_now();
+        }
+        // Not reaped yet: a zombie, which is dead.
+        assert!(stat(child.id()).is_some_and(|stat| stat.state == b'Z'));
+        assert_eq!(signal(id, Signal::KILL).expect("allowed"), Signalled::Gone);
+        child.wait().expect("reaped");
+        assert_eq!(identify(id.pid), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! Where NVIDIA's two programs are, and what a child of ours gets to know.
+//!
+//! The directory is the only seam between a real host and a simulated one: both have programs of these names.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Name of the control program, which is client and daemon in one.
+pub const CONTROL: &str = "nvidia-cuda-mps-control";
+/// Name of the server program, which the daemon starts by itself.
+pub const SERVER: &str = "nvidia-cuda-mps-server";
+
+/// The two programs, by absolute path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binaries {
+    /// The control program.
+    pub control: PathBuf,
+    /// The server program.
+    pub server: PathBuf,
+}
+
+/// Why the programs were not found.
+#[derive(Debug, thiserror::Error)]
+pub enum BinariesError {
+    /// The directory that was named lacks one.
+    #[error("{}: {reason}; it should hold {CONTROL} and {SERVER}", path.display())]
+    Directory {
+        /// The program that was looked for.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// No directory was named and `PATH` has none.
+    #[error(
+        "{name} is in no directory of PATH: install the NVIDIA driver's MPS programs or name the directory that holds them"
+    )]
+    NotInPath {
+        /// The program that was looked for.
+        name: &'static str,
+    },
+}
+
+impl Binaries {
+    /// Finds both programs in `dir`, or in `PATH` where no directory is given.
+    ///
+    /// In `PATH` both come from the first directory that has the control program and the server: a mixture of two
+    /// drivers would be no MPS at all.
+    pub fn locate(dir: Option<&Path>) -> Result<Self, BinariesError> {
+        if let Some(dir) = dir {
+            let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+            return Self::in_directory(&dir);
+        }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        Self::in_path(&path)
+    }
+
+    fn in_path(path: &OsStr) -> Result<Self, BinariesError> {
+        let directories: Vec<PathBuf> = std::env::split_paths(path).filter(|dir| dir.is_absolute()).collect();
+        if let Some(found) = directories.iter().find_map(|dir| Self::in_directory(dir).ok()) {
+            return Ok(found);
+        }
+        let control = directories.iter().any(|dir| check(&dir.join(CONTROL)).is_ok());
+        Err(BinariesError::NotInPath { name: if control { SERVER } else { CONTROL } })
+    }
+
+    fn in_directory(dir: &Path) -> Result<Self, BinariesError> {
+        let found = Self { control: dir.join(CONTROL), server: dir.join(SERVER) };
+        for path in [&found.control, &found.server] {
+            check(path).map_err(|reason| BinariesError::Directory { path: path.clone(), reason })?;
+        }
+        Ok(found)
+    }
+}
+
+fn check(path: &Path) -> Result<(), &'static str> {
+    let metadata = fs::metadata(path).map_err(|_| "no such program")?;
+    if !metadata.is_file() {
+        return Err("not a file");
+    }
+    if metadata.permissions().mode() & 0o111 == 0 {
+        return Err("not executable");
+    }
+    Ok(())
+}
+
+/// What every child gets of this process's environment: where programs and libraries are, and nothing about GPUs.
+///
+/// A `CUDA_…` variable of the manager would otherwise become a setting of a daemon (recording 05, "daemon-level
+/// env").
+pub(super) fn base_environment() -> Vec<(OsString, OsString)> {
+    let mut environment: Vec<(OsString, OsString)> = ["PATH", "LD_LIBRARY_PATH"]
+        .iter()
+        .filter_map(|key| Some((OsString::from(key), std::env::var_os(key)?)))
+        .collect();
+    environment.push(("LC_ALL".into(), "C".into()));
+    environment
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(dir: &Path, name: &str, mode: u32) {
+        fs::write(dir.join(name), "#!/bin/sh\n").expect("written");
+        fs::set_permissions(dir.join(name), fs::Permissions::from_mode(mode)).expect("mode");
+    }
+
+    #[test]
+    fn a_directory_must_hold_both_and_says_which_is_missing() {
+        let dir = tempfile::tempdir().expect("directory");
+        let said = |dir: &Path| Binaries::locate(Some(dir)).expect_err("refused").to_string();
+        assert!(said(dir.path()).contains("nvidia-cuda-mps-control: no such program"));
+        put(dir.path(), CONTROL, 0o755);
+        assert!(said(dir.path()).contains("nvidia-cuda-mps-server: no such program"));
+        put(dir.path(), SERVER, 0o644);
+        assert!(said(dir.path()).contains("nvidia-cuda-mps-server: not executable"));
+        put(dir.path(), SERVER, 0o755);
+        let found = Binaries::locate(Some(dir.path())).expect("both");
+        assert_eq!(found.control, dir.path().join(CONTROL));
+    }
+
+    #[test]
+    fn both_come_from_one_directory_of_the_path() {
+        let (half, whole) =
+            (tempfile::tempdir().expect("directory"), tempfile::tempdir().expect("directory"));
+        put(half.path(), CONTROL, 0o755);
+        let path = |dirs: &[&Path]| std::env::join_paths(dirs).expect("path");
+        let error = Binaries::in_path(&path(&[half.path(), whole.path()])).expect_err("no server");
+        assert!(matches!(error, BinariesError::NotInPath { name: SERVER }));
+        put(whole.path(), CONTROL, 0o755);
+        put(whole.path(), SERVER, 0o755);
+        let found = Binaries::in_path(&path(&[half.path(), whole.path()])).expect("found");
+        assert_eq!(found.control.parent(), Some(whole.path()));
+        assert!(matches!(Binaries::in_path(OsStr::new("")), Err(BinariesError::NotInPath { name: CONTROL })));
+    }
+}

@@ -1,0 +1,236 @@
+//! control.log and server.log, read.
+//!
+//! Logs are hints: whoever reaches the pipe directory can write into them through the FIFO `log` (FACTS.md,
+//! "Logs"). `ps` and `/proc` are the authority; a limit's proof is a getter *and* a line of server.log.
+
+mod event;
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use jiff::civil::DateTime;
+use rustix::fs::{Mode, OFlags};
+
+pub use event::{Event, LogClient};
+
+/// Which part of MPS wrote a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The control daemon, or a server before it has become one.
+    Control,
+    /// A server.
+    Server,
+    /// Either, before it knows what it is.
+    Other,
+}
+
+/// A message with its prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// When, by the host's local clock; MPS writes no time zone.
+    pub at: DateTime,
+    /// Who.
+    pub source: Source,
+    /// The writer's PID.
+    pub pid: u32,
+    /// The message as it stands; lines without a prefix continue the one before.
+    pub text: String,
+    /// What it says.
+    pub event: Event,
+}
+
+/// Reads a log as it grows.
+///
+/// A message is complete when the next one begins, so the last is held back until [`Reader::flush`].
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// A line whose newline has not come yet.
+    partial: Vec<u8>,
+    held: Option<Record>,
+    context: event::Context,
+}
+
+impl Reader {
+    /// Takes more bytes of the log and returns the messages that they complete.
+    ///
+    /// Lines before the first prefix belong to a message that was never seen, and are dropped.
+    pub fn feed(&mut self, bytes: &[u8]) -> Vec<Record> {
+        let mut records = Vec::new();
+        self.partial.extend_from_slice(bytes);
+        let complete = self.partial.iter().rposition(|b| *b == b'\n').map_or(0, |last| last + 1);
+        let lines: Vec<u8> = self.partial.drain(..complete).collect();
+        for line in lines.split_inclusive(|b| *b == b'\n') {
+            self.line(&String::from_utf8_lossy(line), &mut records);
+        }
+        records
+    }
+
+    /// Returns what is held back: the caller believes that nothing will continue it.
+    pub fn flush(&mut self) -> Vec<Record> {
+        let mut records = Vec::new();
+        let last = std::mem::take(&mut self.partial);
+        if !last.is_empty() {
+            self.line(&String::from_utf8_lossy(&last), &mut records);
+        }
+        self.complete(&mut records);
+        records
+    }
+
+    fn line(&mut self, line: &str, records: &mut Vec<Record>) {
+        let line = line.trim_end_matches(['\n', '\r']);
+        if let Some(record) = prefixed(line) {
+            self.complete(records);
+            self.held = Some(record);
+        } else if let Some(held) = &mut self.held {
+            held.text.push('\n');
+            held.text.push_str(line);
+        }
+    }
+
+    fn complete(&mut self, records: &mut Vec<Record>) {
+        if let Some(mut record) = self.held.take() {
+            record.event = self.context.read(record.pid, &record.text);
+            records.push(record);
+        }
+    }
+}
+
+/// Reads a whole log, or a piece of one.
+pub fn read(bytes: &[u8]) -> Vec<Record> {
+    let mut reader = Reader::default();
+    let mut records = reader.feed(bytes);
+    records.extend(reader.flush());
+    records
+}
+
+/// Reads the prefix of a line; the PID is aligned to the right in five columns:
+///
+/// ```text
+/// [2026-11-21 02:36:30.887 Other   511] Startup
+/// [2026-11-21 02:53:15.169 Control  1308] NEW SERVER 1326: Ready
+/// ```
+fn prefixed(line: &str) -> Option<Record> {
+    let (prefix, text) = line.strip_prefix('[')?.split_once(']')?;
+    let mut words = prefix.split_ascii_whitespace();
+    let (day, time, source, pid) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let source = match source {
+        "Control" => Source::Control,
+        "Server" => Source::Server,
+        "Other" => Source::Other,
+        _ => return None,
+    };
+    if words.next().is_some() {
+        return None;
+    }
+    let at = DateTime::strptime("%Y-%m-%d %H:%M:%S%.f", format!("{day} {time}")).ok()?;
+    let text = text.strip_prefix(' ').unwrap_or(text).to_owned();
+    Some(Record { at, source, pid: pid.parse().ok()?, event: Event::Other(String::new()), text })
+}
+
+/// The end of a log, from a line's beginning; empty when it cannot be read.
+///
+/// Follows no link and waits for no FIFO: the directory may not be ours alone.
+pub fn tail(path: &Path, max_bytes: usize) -> String {
+    match read_tail(path, max_bytes) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) => {
+            tracing::debug!(path = %path.display(), %error, "a log cannot be read");
+            String::new()
+        }
+    }
+}
+
+fn read_tail(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("not a file"));
+    }
+    let max_bytes = u64::try_from(max_bytes).unwrap_or(u64::MAX);
+    let skipped = metadata.len().saturating_sub(max_bytes);
+    // One byte more tells whether the cut falls between two lines.
+    file.seek(SeekFrom::Start(skipped.saturating_sub(1)))?;
+    let mut bytes = Vec::new();
+    file.take(max_bytes.saturating_add(u64::from(skipped > 0))).read_to_end(&mut bytes)?;
+    if skipped > 0 {
+        let first = bytes.iter().position(|b| *b == b'\n').map_or(bytes.len(), |end| end + 1);
+        bytes.drain(..first);
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_line_has_a_time_a_source_and_a_pid() {
+        let records = read(b"[2026-11-21 02:53:15.169 Control  1308] NEW SERVER 1326: Ready\n");
+        assert_eq!(records.len(), 1);
+        assert_eq!(records[0].at.to_string(), "2026-11-21T02:53:15.169");
+        assert_eq!((records[0].source, records[0].pid), (Source::Control, 1308));
+        assert_eq!(records[0].event, Event::ServerReady { server: 1326 });
+    }
+
+    #[test]
+    fn a_message_goes_on_over_lines_and_over_feeds() {
+        let log = b"of an earlier message\n[2026-11-21 02:36:31.100 Control   449] \nServer 511\nmore\n[2026-11-21 02:36:31.100 Control   449] UI closed\n";
+        let whole = read(log);
+        assert_eq!(whole.len(), 2);
+        assert_eq!(whole[0].text, "\nServer 511\nmore");
+        assert_eq!(whole[1].event, Event::UiClosed);
+        for cut in 0..log.len() {
+            let mut reader = Reader::default();
+            let mut records = reader.feed(&log[..cut]);
+            records.extend(reader.feed(&log[cut..]));
+            records.extend(reader.flush());
+            assert_eq!(records, whole, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_tail_begins_with_a_whole_line() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("control.log");
+        fs::write(&path, "first\nsecond\nthird\n").expect("written");
+        assert_eq!(tail(&path, 1000), "first\nsecond\nthird\n");
+        assert_eq!(tail(&path, 19), "first\nsecond\nthird\n");
+        assert_eq!(tail(&path, 13), "second\nthird\n");
+        assert_eq!(tail(&path, 12), "third\n");
+        assert_eq!(tail(&path, 3), "");
+        assert_eq!(tail(&dir.path().join("nothing"), 10), "");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).expect("link");
+        assert_eq!(tail(&link, 1000), "");
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+            .expect("fifo");
+        assert_eq!(tail(&fifo, 1000), "");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_log_makes_the_reader_panic(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
+            read(&bytes);
+        }
+
+        #[test]
+        fn no_message_makes_the_reader_panic(
+            words in proptest::collection::vec(
+                proptest::sample::select(vec![
+                    " ", "\n", "[2026-11-21 02:53:15.169 Control  1308] ", "[2026-11-21 02:53:15.169 Server  1308] ", "0", "-1", "668",
+                    "Client {PID: 1, Context ID: 1}", "{PID: ", "}", " connected", "The following devices will be reset:", " to be torn down",
+                    "NEW CLIENT ", " from user ", "Device pinned memory limit for device ", " set to 0x", " bytes", "é", "Server ", ":",
+                    "Cmd:", "UI closed", "All clients belonging to error trigging process ", " on device ",
+                ]),
+                0..40,
+            ),
+        ) {
+            read(words.concat().as_bytes());
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Replies of the control daemon, read.
+//!
+//! One function a command: bytes in, typed out. None panics, whatever the bytes; what is not understood stays in
+//! the error as text. Two refusals can answer any command and are recognised everywhere, since they come with a
+//! return code of 0 like everything else.
+
+mod clients;
+mod devices;
+mod partitions;
+mod values;
+
+#[cfg(test)]
+mod recordings;
+
+pub use clients::{
+    ClientRow, Clients, DeviceClients, DeviceContext, Terminated, client_list, clients, device_client_list,
+    terminate,
+};
+pub use devices::{DeviceRow, DeviceSection, Devices, device_query};
+pub use partitions::{Partition, PartitionDevice, Partitions, lspart, sm_partition_add, sm_partition_remove};
+pub use values::{
+    LimitReading, ServerStatus, memory_limit, percentage, priority, server_list, server_status, silent,
+};
+
+/// The most of a reply that an error repeats, in characters.
+const SHOWN: usize = 400;
+
+/// Why a reply has no value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// The daemon obeys its own uid and root only, by the privileged socket.
+    #[error("the daemon refused: {text}")]
+    InsufficientPrivileges {
+        /// What it said.
+        text: String,
+    },
+    /// The daemon does not know the command: it is of an older version.
+    #[error("the daemon does not know the command {word:?}")]
+    UnknownCommand {
+        /// The word that it repeated.
+        word: String,
+    },
+    /// The server that the command named is not there.
+    #[error("the daemon has no server {server}")]
+    ServerNotFound {
+        /// Its PID.
+        server: u32,
+    },
+    /// The daemon refused for a reason of this command.
+    #[error("the daemon refused: {text}")]
+    Refused {
+        /// What it said.
+        text: String,
+    },
+    /// The reply is not of a shape that was ever seen.
+    #[error("the reply is not {expected}: {reply:?}")]
+    NotUnderstood {
+        /// What should have come.
+        expected: &'static str,
+        /// What came, bytes that are no UTF-8 as U+FFFD, cut after 400 characters.
+        reply: String,
+    },
+}
+
+fn not_understood(expected: &'static str, reply: &[u8]) -> ParseError {
+    ParseError::NotUnderstood { expected, reply: shown(&String::from_utf8_lossy(reply)) }
+}
+
+fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(SHOWN).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// A reply as text, once the refusals that can answer any command are out of the way:
+///
+/// ```text
+/// Unknown command "lspart"
+/// Insufficient privileges for UID 65534. Control deamon settings can only be modified by the user who started it or by the root user.
+/// Not enough privilege to execute quit command
+/// ```
+fn text(reply: &[u8]) -> Result<&str, ParseError> {
+    let text = std::str::from_utf8(reply).map_err(|_| not_understood("text", reply))?;
+    // Only at the beginning: a client may call itself anything, and `ps` shows it.
+    if let Some(line) = text.lines().next() {
+        if line.starts_with("Insufficient privileges for UID ") || line.starts_with("Not enough privilege ") {
+            return Err(ParseError::InsufficientPrivileges { text: shown(line) });
+        }
+    }
+    if let Some(rest) = text.strip_prefix("Unknown command \"") {
+        let word = rest.lines().next().unwrap_or_default();
+        return Err(ParseError::UnknownCommand { word: shown(word.strip_suffix('"').unwrap_or(word)) });
+    }
+    Ok(text)
+}
+
+/// The PID of `Server 99999 not found`, where that is what the reply begins with.
+fn missing_server(text: &str) -> Option<u32> {
+    text.lines().next()?.trim_end().strip_prefix("Server ")?.strip_suffix(" not found")?.parse().ok()
+}
+
+/// One PID a line, and nothing else.
+fn pids(text: &str) -> Option<Vec<u32>> {
+    text.lines().map(|line| line.trim_end().parse::<u32>().ok().filter(|pid| *pid != 0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_refusals_are_recognised_in_every_reply() {
+        let privileges = b"Insufficient privileges for UID 65534. Control deamon settings can only be modified by the user who started it or by the root user.\n";
+        let unknown = b"Unknown command \"lspart\"\n";
+        let every: [fn(&[u8]) -> Option<ParseError>; 14] = [
+            |reply| server_list(reply).err(),
+            |reply| server_status(reply).err(),
+            |reply| percentage(reply).err(),
+            |reply| memory_limit(reply).err(),
+            |reply| priority(reply).err(),
+            |reply| silent(reply).err(),
+            |reply| clients(reply).err(),
+            |reply| client_list(reply).err(),
+            |reply| device_client_list(reply).err(),
+            |reply| device_query(reply).err(),
+            |reply| terminate(reply).err(),
+            |reply| lspart(reply).err(),
+            |reply| sm_partition_add(reply).err(),
+            |reply| sm_partition_remove(reply).err(),
+        ];
+        for parser in every {
+            assert!(matches!(parser(privileges), Some(ParseError::InsufficientPrivileges { .. })));
+            assert_eq!(parser(unknown), Some(ParseError::UnknownCommand { word: "lspart".into() }));
+            assert!(matches!(parser(b"\xff\xfe"), Some(ParseError::NotUnderstood { .. })));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_reply_makes_a_parser_panic(reply in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
+            all_of(&reply);
+        }
+
+        #[test]
+        fn no_text_made_of_its_words_makes_a_parser_panic(
+            words in proptest::collection::vec(
+                proptest::sample::select(vec![
+                    " ", "  ", "\n", "\r\n", "\t", "GPU-", "GPU-74d43ed3", "MIG-1", "-", "/", "[", "]", ",", "0", "1", "4294967295",
+                    "4294967296", "-1", "99999999999999999999", "1.5", ".", "G", "M", "%", "Server", "Server 1 not found", "Default",
+                    "PID       ID", "PID", "Device Ordinal", "Device Ordinal,PCI IDs", "Yes", "No", "é", "\0", "\"", "Unknown command",
+                    "668.1", "[0] 00:00.0, NVIDIA H200", "Invalid", "ACTIVE", "Partition", "A",
+                ]),
+                0..40,
+            ),
+        ) {
+            all_of(words.concat().as_bytes());
+        }
+    }
+
+    fn all_of(reply: &[u8]) {
+        drop((
+            server_list(reply),
+            server_status(reply),
+            percentage(reply),
+            memory_limit(reply),
+            priority(reply),
+        ));
+        drop((
+            silent(reply),
+            clients(reply),
+            client_list(reply),
+            device_client_list(reply),
+            device_query(reply),
+        ));
+        drop((terminate(reply), lspart(reply), sm_partition_add(reply), sm_partition_remove(reply)));
+    }
+}

@@ -1,0 +1,218 @@
+//! Static SM partitions (13.1 and later).
+//!
+//! Nothing here was recorded: the shapes are those of NVIDIA's documentation and of reports (FACTS.md, "Static SM
+//! partitions"). So the parser takes exactly those and calls everything else an error, never a zero.
+
+use super::{ParseError, not_understood, shown, text};
+
+/// What `lspart` lists.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Partitions {
+    /// The devices.
+    pub devices: Vec<PartitionDevice>,
+    /// The partitions on them.
+    pub partitions: Vec<Partition>,
+}
+
+/// A device row of `lspart`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionDevice {
+    /// The beginning of the device's UUID: `GPU-74d43ed3`.
+    pub device_prefix: String,
+    /// Chunks that a new partition could have.
+    pub free_chunks: u32,
+    /// Chunks in partitions.
+    pub used_chunks: u32,
+    /// SMs outside partitions.
+    pub free_sms: u32,
+    /// SMs in partitions.
+    pub used_sms: u32,
+}
+
+/// A partition row of `lspart`, or a partition just made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partition {
+    /// The beginning of the device's UUID: `GPU-74d43ed3`.
+    pub device_prefix: String,
+    /// Its ID: base64, opaque, may hold `/` and `+`.
+    pub id: String,
+    /// Its chunks.
+    pub chunks: u32,
+    /// Its SMs, which may be more than its chunks make: the left-over ones go somewhere.
+    pub sms: u32,
+    /// Whether a client uses it; `None` where the daemon does not say.
+    pub in_use: Option<bool>,
+}
+
+/// Reads `lspart`, of 5 columns with blanks (reported) or 7 with `-` (documented):
+///
+/// ```text
+/// GPU-aa 5 10 52 80
+/// GPU-aa D/79e/DgwYMDAAAAAAAAAAAAAAAAAAAAAAAA 10 80 Yes
+/// ```
+/// ```text
+/// GPU-74d43ed3 - 0 8 74 56 -
+/// GPU-74d43ed3 Dx4AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA - 7 - 56 Yes
+/// ```
+///
+/// Two lines of heading stand above either.
+pub fn lspart(reply: &[u8]) -> Result<Partitions, ParseError> {
+    let mut partitions = Partitions::default();
+    let mut heading = 0;
+    for line in text(reply)?.lines().filter(|line| !line.trim().is_empty()) {
+        let fields: Vec<&str> = line.split_ascii_whitespace().filter(|field| *field != "-").collect();
+        let is_row =
+            fields.first().is_some_and(|first| first.starts_with("GPU-") || first.starts_with("MIG-"));
+        let before_rows = partitions.devices.is_empty() && partitions.partitions.is_empty();
+        if !is_row && before_rows && heading < 2 {
+            heading += 1;
+        } else if let Some(device) = is_row.then(|| device_row(&fields)).flatten() {
+            partitions.devices.push(device);
+        } else if let Some(partition) = is_row.then(|| partition_row(&fields)).flatten() {
+            partitions.partitions.push(partition);
+        } else {
+            return Err(not_understood("a list of partitions", reply));
+        }
+    }
+    if partitions.devices.is_empty() {
+        return Err(not_understood("a list of partitions with at least one device", reply));
+    }
+    Ok(partitions)
+}
+
+fn device_row(fields: &[&str]) -> Option<PartitionDevice> {
+    let [prefix, free_chunks, used_chunks, free_sms, used_sms] = fields else { return None };
+    Some(PartitionDevice {
+        device_prefix: (*prefix).to_owned(),
+        free_chunks: free_chunks.parse().ok()?,
+        used_chunks: used_chunks.parse().ok()?,
+        free_sms: free_sms.parse().ok()?,
+        used_sms: used_sms.parse().ok()?,
+    })
+}
+
+fn partition_row(fields: &[&str]) -> Option<Partition> {
+    let (fields, in_use) = match fields {
+        [fields @ .., "Yes"] => (fields, Some(true)),
+        [fields @ .., "No"] => (fields, Some(false)),
+        fields => (fields, None),
+    };
+    let [prefix, id, chunks, sms] = fields else { return None };
+    is_id(id).then_some(())?;
+    Some(Partition {
+        device_prefix: (*prefix).to_owned(),
+        id: (*id).to_owned(),
+        chunks: chunks.parse().ok()?,
+        sms: sms.parse().ok()?,
+        in_use,
+    })
+}
+
+fn is_id(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'+' | b'='))
+}
+
+/// Reads `sm_partition add` into the device's UUID and the new partition's ID:
+///
+/// ```text
+/// GPU-74d43ed3-…/Dx4AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA
+/// ```
+/// ```text
+/// Partition GPU-74d43ed3-…/Dx4AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA created
+/// ```
+/// ```text
+/// Failed to fulfill the requested SM partition of 20 chunks, error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION
+/// ```
+pub fn sm_partition_add(reply: &[u8]) -> Result<(String, String), ParseError> {
+    let text = text(reply)?;
+    let refused = ["Failed", "Invalid", "Error"].iter().any(|word| text.trim_start().starts_with(word));
+    if refused {
+        return Err(ParseError::Refused { text: shown(text.trim()) });
+    }
+    text.split_ascii_whitespace()
+        .filter_map(|word| word.split_once('/'))
+        .find(|(device, id)| (device.starts_with("GPU-") || device.starts_with("MIG-")) && is_id(id))
+        .map(|(device, id)| (device.to_owned(), id.to_owned()))
+        .ok_or_else(|| not_understood("a partition as GPU-…/…", reply))
+}
+
+/// Reads `sm_partition rm`. No words of success are known, so it is `lspart` that decides; this tells a refusal.
+///
+/// ```text
+/// … in use. Terminate all clients before removing.
+/// ```
+pub fn sm_partition_remove(reply: &[u8]) -> Result<(), ParseError> {
+    let text = text(reply)?.trim();
+    let refused =
+        text.contains("in use") || ["Failed", "Invalid", "Error"].iter().any(|word| text.starts_with(word));
+    if refused {
+        return Err(ParseError::Refused { text: shown(text) });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "Dx4AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+    fn device(prefix: &str, numbers: [u32; 4]) -> PartitionDevice {
+        let [free_chunks, used_chunks, free_sms, used_sms] = numbers;
+        PartitionDevice { device_prefix: prefix.into(), free_chunks, used_chunks, free_sms, used_sms }
+    }
+
+    #[test]
+    fn five_columns_and_seven_are_read() {
+        let told = lspart(b"GPU  Partition\n---- ----\nGPU-aa 5 10 52 80\nGPU-aa D/79e/DgwYMDAAAAAAAAAAAAAAAAAAAAAAAA 10 80 Yes\n").expect("told");
+        assert_eq!(told.devices, [device("GPU-aa", [5, 10, 52, 80])]);
+        assert_eq!(told.partitions[0].id, "D/79e/DgwYMDAAAAAAAAAAAAAAAAAAAAAAAA");
+        assert_eq!(
+            (told.partitions[0].chunks, told.partitions[0].sms, told.partitions[0].in_use),
+            (10, 80, Some(true))
+        );
+
+        let documented =
+            lspart(format!("GPU-74d43ed3 - 0 8 74 56 -\nGPU-74d43ed3 {ID} - 7 - 56 Yes\n").as_bytes())
+                .expect("documented");
+        assert_eq!(documented.devices, [device("GPU-74d43ed3", [0, 8, 74, 56])]);
+        assert_eq!(documented.partitions[0].chunks, 7);
+
+        let empty = lspart(b"GPU-74d43ed3 - 10 0 92 92 -\n").expect("empty");
+        assert!(empty.partitions.is_empty());
+    }
+
+    #[test]
+    fn anything_else_is_an_error_and_not_a_zero() {
+        for bad in [
+            "",
+            "GPU-aa\n",
+            "GPU-aa 1 2 3\n",
+            "GPU-aa 1 2 3 x\n",
+            "GPU-aa 1 2 3 4 5\n",
+            "a\nb\nc\nGPU-aa 15 0 132 0\n",
+            "GPU-aa 15 0 132 0\nwhat is this\n",
+            "GPU-aa 15 0 132 0\nGPU-aa a,b 7 56 Yes\n",
+            "GPU-aa ID 7 56 Yes\n",
+        ] {
+            assert!(lspart(bad.as_bytes()).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_partition_is_found_in_both_sentences() {
+        let gpu = "GPU-74d43ed3-9e17-6f2c-86d2-aa0d5fbdb2c3";
+        for reply in [format!("{gpu}/{ID}\n"), format!("Partition {gpu}/{ID} created\n")] {
+            assert_eq!(sm_partition_add(reply.as_bytes()), Ok((gpu.to_owned(), ID.to_owned())));
+        }
+        let id = "D/79e/DgwYMDAAAAAAAAAAAAAAAAAAAAAAAA";
+        assert_eq!(sm_partition_add(format!("{gpu}/{id}\n").as_bytes()).expect("made").1, id);
+        let refused = b"Failed to fulfill the requested SM partition of 20 chunks, error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION\n";
+        assert!(matches!(sm_partition_add(refused), Err(ParseError::Refused { .. })));
+        assert!(sm_partition_add(b"").is_err());
+        assert!(matches!(
+            sm_partition_remove(b"SM partition in use. Terminate all clients before removing.\n"),
+            Err(ParseError::Refused { .. })
+        ));
+    }
+}

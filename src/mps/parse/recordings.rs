@@ -1,0 +1,1 @@
+//! Every recorded reply and log line, through the parser of its command.

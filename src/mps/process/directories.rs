@@ -1,0 +1,271 @@
+//! The pipe and the log directory of a daemon: where they may be, and how they are made.
+
+use std::fs::{self, DirBuilder, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+
+use nix::unistd::{Gid, Uid, User, getgrouplist};
+
+/// The longest path of a pipe directory, in bytes.
+///
+/// A socket's path holds 107, and the longest name in the directory takes the rest (FACTS.md, "Starting,
+/// stopping, dying").
+pub const LONGEST_PATH: usize = 82;
+/// Mounted into every GPU container by the NVIDIA container runtime as soon as it exists (FACTS.md, ibid.).
+const FORBIDDEN: &str = "/tmp/nvidia-mps";
+
+/// Why a daemon cannot have these directories.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// The path cannot be used at all.
+    #[error("{}: {reason}", path.display())]
+    Path {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// A tenant could not reach the pipes, and would run outside MPS without noticing.
+    #[error(
+        "uid {uid} cannot pass through {} (mode {mode:o}, owner {owner}:{group}): its programs would run outside MPS; \
+         give that directory the right to be searched (chmod o+x) or choose another place",
+        path.display()
+    )]
+    Unreachable {
+        /// The directory that is in the way.
+        path: PathBuf,
+        /// Who has to pass.
+        uid: u32,
+        /// Its permission bits.
+        mode: u32,
+        /// Its owner.
+        owner: u32,
+        /// Its group.
+        group: u32,
+    },
+    /// Somebody else could replace what is in it.
+    #[error("{} {reason}: another user could put a daemon of its own there; remove it or choose another place", path.display())]
+    Unsafe {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// Checks both directories and makes those that are missing, with mode 0755 as NVIDIA's own (recording 01).
+///
+/// `uid` is whom the pipe directory must be reachable for; `None` checks it for nobody. Nothing is made when one
+/// of the checks fails, and nothing that exists is changed.
+pub fn check_directories(pipe: &Path, log: &Path, uid: Option<u32>) -> Result<(), DirectoryError> {
+    check_path(pipe)?;
+    check_path(log)?;
+    let length = pipe.as_os_str().len();
+    if length > LONGEST_PATH {
+        return Err(DirectoryError::Path {
+            path: pipe.to_owned(),
+            reason: format!(
+                "the path has {length} bytes, and a pipe directory may have {LONGEST_PATH}, since a socket's path is limited to 107"
+            ),
+        });
+    }
+    for directory in [pipe, log] {
+        check_existing(directory)?;
+    }
+    if let Some(uid) = uid {
+        check_reachable(pipe, uid)?;
+    }
+    make(pipe)?;
+    make(log)
+}
+
+/// The inode of a pipe directory, which tells it from a later one of the same name.
+pub fn pipe_inode(pipe: &Path) -> io::Result<u64> {
+    Ok(fs::metadata(pipe)?.ino())
+}
+
+fn check_path(path: &Path) -> Result<(), DirectoryError> {
+    let refused = |reason: &str| DirectoryError::Path { path: path.to_owned(), reason: reason.to_owned() };
+    let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if !path.is_absolute() || !plain {
+        return Err(refused("a daemon's directory is given as an absolute path without . and .."));
+    }
+    if path.as_os_str().as_bytes().iter().any(u8::is_ascii_control) || path.to_str().is_none() {
+        return Err(refused("a daemon's directory has a name in UTF-8 without control characters"));
+    }
+    // Where it does not exist yet, its nearest parent that does may still lead there by a link.
+    let real = path.ancestors().find_map(|parent| {
+        let rest = path.strip_prefix(parent).ok()?;
+        Some(fs::canonicalize(parent).ok()?.join(rest))
+    });
+    if path.starts_with(FORBIDDEN) || real.is_some_and(|real| real.starts_with(FORBIDDEN)) {
+        return Err(refused(
+            "/tmp/nvidia-mps is never used: where it exists, the NVIDIA container runtime mounts it into every GPU container",
+        ));
+    }
+    Ok(())
+}
+
+fn check_existing(path: &Path) -> Result<(), DirectoryError> {
+    let Some(metadata) = metadata(path)? else { return Ok(()) };
+    let unsafe_because = |reason: String| DirectoryError::Unsafe { path: path.to_owned(), reason };
+    if !metadata.is_dir() {
+        return Err(unsafe_because("is not a directory".into()));
+    }
+    let me = rustix::process::geteuid().as_raw();
+    if metadata.uid() != me {
+        return Err(unsafe_because(format!("belongs to uid {} and not to {me}", metadata.uid())));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(unsafe_because(format!(
+            "can be written by others (mode {:o})",
+            metadata.mode() & 0o7777
+        )));
+    }
+    Ok(())
+}
+
+/// The metadata of the thing itself, links not followed; `None` where there is none.
+fn metadata(path: &Path) -> Result<Option<Metadata>, DirectoryError> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(DirectoryError::Io { path: path.to_owned(), source }),
+    }
+}
+
+/// Whether `uid` may pass each directory down to this one, by owner, group and other bits. ACLs are not looked at.
+///
+/// Directories still to be made are passed over: they get mode 0755.
+fn check_reachable(path: &Path, uid: u32) -> Result<(), DirectoryError> {
+    if uid == 0 {
+        return Ok(());
+    }
+    let groups = groups_of(uid);
+    for directory in path.ancestors() {
+        let metadata = match fs::metadata(directory) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(source) => return Err(DirectoryError::Io { path: directory.to_owned(), source }),
+        };
+        let bit = if metadata.uid() == uid {
+            0o100
+        } else if groups.contains(&metadata.gid()) {
+            0o010
+        } else {
+            0o001
+        };
+        if metadata.mode() & bit == 0 {
+            return Err(DirectoryError::Unreachable {
+                path: directory.to_owned(),
+                uid,
+                mode: metadata.mode() & 0o7777,
+                owner: metadata.uid(),
+                group: metadata.gid(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The groups that a uid has by the host's user database; none for a uid that it does not know.
+fn groups_of(uid: u32) -> Vec<u32> {
+    let Ok(Some(user)) = User::from_uid(Uid::from_raw(uid)) else { return Vec::new() };
+    let listed = std::ffi::CString::new(user.name).ok().and_then(|name| getgrouplist(&name, user.gid).ok());
+    listed.unwrap_or_else(|| vec![user.gid]).into_iter().map(Gid::as_raw).collect()
+}
+
+fn make(path: &Path) -> Result<(), DirectoryError> {
+    let failed = |path: &Path, source| DirectoryError::Io { path: path.to_owned(), source };
+    let missing: Vec<&Path> = path.ancestors().take_while(|parent| !parent.exists()).collect();
+    for directory in missing.into_iter().rev() {
+        match DirBuilder::new().mode(0o755).create(directory) {
+            // The umask may have taken bits away that clients need.
+            Ok(()) => fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
+                .map_err(|source| failed(directory, source))?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(failed(directory, source)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode");
+    }
+
+    #[test]
+    fn missing_directories_are_made_and_good_ones_left_alone() {
+        let top = tempfile::tempdir_in("/tmp").expect("directory");
+        mode(top.path(), 0o755);
+        let (pipe, log) = (top.path().join("a/pipe"), top.path().join("a/log"));
+        for _ in 0..2 {
+            check_directories(&pipe, &log, Some(65_534)).expect("usable");
+        }
+        for made in [&pipe, &log, &top.path().join("a")] {
+            assert_eq!(fs::metadata(made).expect("made").mode() & 0o7777, 0o755);
+        }
+        assert_eq!(pipe_inode(&pipe).expect("inode"), fs::metadata(&pipe).expect("made").ino());
+    }
+
+    #[test]
+    fn a_path_that_mps_cannot_use_is_refused_and_nothing_is_made() {
+        let top = tempfile::tempdir_in("/tmp").expect("directory");
+        let log = top.path().join("log");
+        let long = top.path().join("x".repeat(LONGEST_PATH - top.path().as_os_str().len()));
+        assert_eq!(long.as_os_str().len(), LONGEST_PATH + 1);
+        let link = top.path().join("link");
+        std::os::unix::fs::symlink("/tmp", &link).expect("link");
+        for (pipe, said) in [
+            (long, "the path has 83 bytes"),
+            ("relative/pipe".into(), "absolute path"),
+            ("/tmp/../etc".into(), "absolute path"),
+            ("/tmp/nvidia-mps".into(), "container runtime"),
+            ("/tmp/nvidia-mps/below".into(), "container runtime"),
+            (link.join("nvidia-mps"), "container runtime"),
+            (top.path().join("a\nb"), "control characters"),
+        ] {
+            let error = check_directories(&pipe, &log, None).expect_err("refused").to_string();
+            assert!(error.contains(said), "{error}");
+            assert!(!log.exists());
+        }
+    }
+
+    #[test]
+    fn a_parent_that_the_tenant_cannot_pass_is_named() {
+        let top = tempfile::tempdir_in("/tmp").expect("directory");
+        mode(top.path(), 0o700);
+        let (pipe, log) = (top.path().join("pipe"), top.path().join("log"));
+        let error = check_directories(&pipe, &log, Some(65_534)).expect_err("closed");
+        assert!(matches!(&error, DirectoryError::Unreachable { path, .. } if path == top.path()), "{error}");
+        assert!(!pipe.exists());
+        check_directories(&pipe, &log, Some(0)).expect("root passes everywhere");
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_is_refused() {
+        let top = tempfile::tempdir_in("/tmp").expect("directory");
+        let (pipe, log) = (top.path().join("pipe"), top.path().join("log"));
+        fs::create_dir(&pipe).expect("made");
+        mode(&pipe, 0o777);
+        let error = check_directories(&pipe, &log, None).expect_err("unsafe");
+        assert!(error.to_string().contains("can be written by others (mode 777)"), "{error}");
+        fs::remove_dir(&pipe).expect("removed");
+        fs::write(&pipe, "").expect("a file");
+        assert!(matches!(check_directories(&pipe, &log, None), Err(DirectoryError::Unsafe { .. })));
+    }
+}

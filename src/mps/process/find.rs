@@ -1,0 +1,214 @@
+//! Finding a daemon: our own by its token, a foreign one by its pipe directory.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
+
+use crate::host::{Identity, process};
+
+use super::super::binaries::CONTROL;
+use super::{PID_FILE, PIPE_ENV, SOCKET, TOKEN_ENV, pipe_inode};
+
+/// What a search for our own daemon came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// It runs, and everything agrees.
+    Ours(Identity),
+    /// No process has the token.
+    None,
+    /// Something has the token and something else does not agree: touch nothing, and say so.
+    Doubtful {
+        /// What does not agree.
+        reason: String,
+    },
+}
+
+/// What was stored of a daemon when it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recorded {
+    /// Its process.
+    pub identity: Identity,
+    /// The inode of its pipe directory.
+    pub pipe_inode: u64,
+}
+
+/// A daemon that holds a pipe directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Occupant {
+    /// Its process; `None` when something answers at the socket and cannot be told.
+    pub pid: Option<u32>,
+    /// Its uid.
+    pub uid: Option<u32>,
+    /// The token in its environment, where it is a daemon of a manager.
+    pub ours: Option<String>,
+}
+
+/// Searches all processes for the daemon that was started with `token` in `pipe_directory`.
+///
+/// It is ours when its command line is the control program's, its uid is ours, and the pipe directory in its
+/// environment is this one. Servers inherit the token; they are no control programs.
+pub fn find(token: &str, pipe_directory: &Path) -> Found {
+    let marked = process::find_by_env(TOKEN_ENV, token);
+    let controls: Vec<Identity> = marked.iter().copied().filter(|id| is_control(id.pid)).collect();
+    // While a daemon forks a server, that child still looks like the daemon.
+    let daemons: Vec<Identity> = controls
+        .iter()
+        .copied()
+        .filter(|id| {
+            let parent = process::parent(id.pid);
+            !controls.iter().any(|other| Some(other.pid) == parent)
+        })
+        .collect();
+    let doubtful = |reason: String| Found::Doubtful { reason };
+    match daemons.as_slice() {
+        [] => match marked.iter().find(|id| !is_server(id.pid)) {
+            None => Found::None,
+            Some(id) => {
+                doubtful(format!("process {} has the daemon's token and is no control daemon", id.pid))
+            }
+        },
+        [daemon] => match objection(*daemon, pipe_directory) {
+            None => Found::Ours(*daemon),
+            Some(reason) => doubtful(reason),
+        },
+        several => {
+            let pids: Vec<String> = several.iter().map(|id| id.pid.to_string()).collect();
+            doubtful(format!("processes {} all have the daemon's token", pids.join(", ")))
+        }
+    }
+}
+
+/// Searches as [`find`] does, and compares with what was stored of the daemon.
+pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: Recorded) -> Found {
+    let found = find(token, pipe_directory);
+    let Found::Ours(identity) = found else { return found };
+    let inode = pipe_inode(pipe_directory).ok();
+    if identity != recorded.identity {
+        return Found::Doubtful {
+            reason: format!(
+                "process {identity} has the daemon's token, and {} was stored",
+                recorded.identity
+            ),
+        };
+    }
+    if inode != Some(recorded.pipe_inode) {
+        return Found::Doubtful {
+            reason: format!(
+                "{} is not the directory that the daemon was started in (inode {}, now {})",
+                pipe_directory.display(),
+                recorded.pipe_inode,
+                inode.map_or_else(|| "none".to_owned(), |inode| inode.to_string()),
+            ),
+        };
+    }
+    found
+}
+
+/// The server processes of a daemon: its children that run the server program.
+pub fn servers(daemon: u32) -> Vec<Identity> {
+    process::children(daemon).into_iter().filter(|id| is_server(id.pid)).collect()
+}
+
+/// What speaks against a process being our daemon of this directory.
+fn objection(daemon: Identity, pipe_directory: &Path) -> Option<String> {
+    let Identity { pid, .. } = daemon;
+    let me = rustix::process::geteuid().as_raw();
+    let uid = process::uid(pid);
+    if uid != Some(me) {
+        return Some(format!("process {pid} has the daemon's token and another uid than {me}"));
+    }
+    let theirs = variable(pid, PIPE_ENV);
+    if !theirs.as_deref().is_some_and(|theirs| is_same_directory(Path::new(theirs), pipe_directory)) {
+        let theirs = theirs.unwrap_or_default();
+        return Some(format!(
+            "process {pid} has the daemon's token and the pipe directory {} instead of {}",
+            Path::new(&theirs).display(),
+            pipe_directory.display()
+        ));
+    }
+    None
+}
+
+/// Who holds a pipe directory: a control daemon by its pid file, or whatever answers at its socket.
+///
+/// The pid file can be forged, so `/proc` has the last word on it; a socket that accepts or is too busy to is a
+/// daemon whatever the pid file says. Stale files after a `kill -9` are no occupant (recording 02).
+pub fn occupant(pipe_directory: &Path) -> Option<Occupant> {
+    let by_file = daemon_of_pid_file(pipe_directory);
+    let by_socket = answering(&pipe_directory.join(SOCKET));
+    if by_file.is_none() && by_socket.is_none() {
+        return None;
+    }
+    let by_socket = by_socket.flatten().filter(|pid| is_control(*pid));
+    let pid = by_socket.or(by_file);
+    Some(Occupant {
+        pid,
+        uid: pid.and_then(process::uid),
+        ours: pid.and_then(|pid| variable(pid, TOKEN_ENV)).and_then(|token| token.into_string().ok()),
+    })
+}
+
+fn daemon_of_pid_file(pipe_directory: &Path) -> Option<u32> {
+    let path = pipe_directory.join(PID_FILE);
+    // Everybody may write it, and it could be a FIFO by now.
+    fs::symlink_metadata(&path).ok().filter(|file| file.is_file() && file.len() < 32)?;
+    let pid: u32 = fs::read_to_string(&path).ok()?.trim().parse().ok()?;
+    process::identify(pid)?;
+    let here =
+        variable(pid, PIPE_ENV).is_none_or(|theirs| is_same_directory(Path::new(&theirs), pipe_directory));
+    (is_control(pid) && here).then_some(pid)
+}
+
+/// Whether something listens at a socket, and the PID that began to, where the kernel tells.
+///
+/// Connecting and leaving is what any client does first (`User did not send valid credentials`, recording 01).
+fn answering(path: &Path) -> Option<Option<u32>> {
+    fs::symlink_metadata(path).ok().filter(|file| file.file_type().is_socket())?;
+    let address = SocketAddrUnix::new(path).ok()?;
+    for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
+        match connect(&socket, &address) {
+            Ok(()) => {
+                let credentials = sockopt::socket_peercred(&socket).ok();
+                return Some(credentials.map(|peer| peer.pid.as_raw_pid().unsigned_abs()));
+            }
+            // The queue of a daemon that hangs is full.
+            Err(Errno::AGAIN) => return Some(None),
+            Err(Errno::PROTOTYPE) => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// Whether a process runs the control program: by the name it was called by, a wrapper's interpreter allowed.
+fn is_control(pid: u32) -> bool {
+    runs(pid, CONTROL)
+}
+
+fn is_server(pid: u32) -> bool {
+    runs(pid, super::super::binaries::SERVER)
+}
+
+fn runs(pid: u32, program: &str) -> bool {
+    let words = process::command(pid).unwrap_or_default();
+    words.iter().take(2).any(|word| Path::new(word).file_name() == Some(OsStr::new(program)))
+}
+
+fn variable(pid: u32, key: &str) -> Option<std::ffi::OsString> {
+    process::environ(pid)?.into_iter().find_map(|(name, value)| (name == key).then_some(value))
+}
+
+fn is_same_directory(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| -> io::Result<(u64, u64)> {
+        let metadata = fs::metadata(path)?;
+        Ok((metadata.dev(), metadata.ino()))
+    };
+    one == other || matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
+}

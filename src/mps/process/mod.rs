@@ -1,0 +1,35 @@
+//! Control daemons as processes: started, found again, stopped, cleaned up after.
+//!
+//! ```text
+//!   check_directories ─▶ start ─▶ (runs; this program may die and come back) ─▶ find ─▶ stop ─▶ clean_stale
+//! ```
+//!
+//! What always holds:
+//!
+//! - The process is believed, never the return code: an unknown option exits 0 and starts nothing (recording 01,
+//!   "static"), and a daemon that runs may still not answer.
+//! - A daemon is ours when its environment holds the token that was stored before it was spawned. Its log and its
+//!   pid file can be forged by whoever reaches the directory (FACTS.md, "Logs").
+//! - Signals go only to a process whose start time was compared through a pidfd. Nothing is done to a process or a
+//!   directory about which there is a doubt.
+
+mod directories;
+mod find;
+mod start;
+mod stop;
+
+pub use directories::{DirectoryError, LONGEST_PATH, check_directories, pipe_inode};
+pub use find::{Found, Occupant, Recorded, find, find_recorded, occupant, servers};
+pub use start::{StartError, StartSpec, Started, start};
+pub use stop::{How, StopError, Stopped, clean_stale, stop};
+
+/// The variable that marks a daemon as ours: one random value for each start.
+pub const TOKEN_ENV: &str = "MPS_MANAGER_INCARNATION";
+/// The variable that tells programs where a daemon's pipes are.
+const PIPE_ENV: &str = "CUDA_MPS_PIPE_DIRECTORY";
+/// The variable that tells a daemon where to log.
+const LOG_ENV: &str = "CUDA_MPS_LOG_DIRECTORY";
+/// The file in the pipe directory that holds the daemon's PID, writable by everybody (recording 01).
+const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
+/// The socket that everybody connects to.
+const SOCKET: &str = "control";

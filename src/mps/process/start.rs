@@ -1,0 +1,280 @@
+//! Starting a daemon.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use tokio::time::Instant;
+
+use crate::domain::GpuUuid;
+use crate::host::{Identity, Signal, process};
+
+use super::super::binaries::{Binaries, base_environment};
+use super::super::command::Command;
+use super::super::log;
+use super::super::parse;
+use super::super::session::{Control, SessionError};
+use super::find::{Found, Occupant, find, occupant};
+use super::{LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
+
+/// How often is looked for a daemon that is about to appear.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long after `-d` has returned a daemon may stay unseen. It has forked by then.
+const UNSEEN: Duration = Duration::from_millis(500);
+/// How much of a program's output and of a log an error carries, in bytes.
+const SHOWN: usize = 4096;
+
+/// A daemon to start.
+#[derive(Debug, Clone)]
+pub struct StartSpec {
+    /// The programs.
+    pub binaries: Binaries,
+    /// Where its sockets go; see [`super::check_directories`].
+    pub pipe_directory: PathBuf,
+    /// Where its logs go.
+    pub log_directory: PathBuf,
+    /// The GPUs that it serves; its ordinals follow this order.
+    pub gpus: Vec<GpuUuid>,
+    /// Whether clients of several uids share one server (`-M`).
+    pub multi_user: bool,
+    /// The value of [`TOKEN_ENV`] that names this start, stored before it.
+    pub token: String,
+    /// More variables for the daemon and for the control processes that ask it.
+    pub extra_env: Vec<(OsString, OsString)>,
+    /// How long it may take until it answers.
+    pub deadline: Duration,
+}
+
+/// A daemon that runs and answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    /// Its process.
+    pub identity: Identity,
+    /// The inode of its pipe directory.
+    pub pipe_inode: u64,
+}
+
+/// Why no daemon was started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another daemon holds the pipe directory. Nothing was started.
+    #[error("{} is held by another MPS control daemon{}", directory.display(), described(occupant))]
+    Occupied {
+        /// The pipe directory.
+        directory: PathBuf,
+        /// Who holds it.
+        occupant: Occupant,
+    },
+    /// The program could not be run.
+    #[error("the control daemon cannot be started: {0}")]
+    Spawn(io::Error),
+    /// The program returned and left no daemon behind.
+    #[error("the control program ended ({status}) and left no daemon{}", said(output, log_tail))]
+    NoDaemon {
+        /// How it ended, which says nothing by itself.
+        status: String,
+        /// What it said.
+        output: String,
+        /// The end of control.log.
+        log_tail: String,
+    },
+    /// A daemon came and went.
+    #[error("the control daemon died while it started{}", said(output, log_tail))]
+    Died {
+        /// What the program said.
+        output: String,
+        /// The end of control.log.
+        log_tail: String,
+    },
+    /// A daemon came and did not answer in time; it was killed.
+    #[error("the control daemon gave no answer in time ({waiting}){}", said(output, log_tail))]
+    Silent {
+        /// What was being waited for.
+        waiting: String,
+        /// What the program said.
+        output: String,
+        /// The end of control.log.
+        log_tail: String,
+    },
+    /// Something has the token and is not the daemon.
+    #[error("{reason}")]
+    Doubtful {
+        /// What does not agree.
+        reason: String,
+    },
+}
+
+fn described(occupant: &Occupant) -> String {
+    match (occupant.pid, occupant.uid) {
+        (Some(pid), Some(uid)) => format!(" (process {pid} of uid {uid})"),
+        (Some(pid), None) => format!(" (process {pid})"),
+        _ => String::new(),
+    }
+}
+
+fn said(output: &str, log_tail: &str) -> String {
+    let part = |name: &str, text: &str| {
+        let text = text.trim();
+        if text.is_empty() { String::new() } else { format!("; {name}: {text}") }
+    };
+    format!("{}{}", part("it said", output), part("control.log", log_tail))
+}
+
+/// Starts a daemon with `-d` and waits until it answers.
+///
+/// The daemon leaves this program's session by itself. Should the future be dropped, or this program die, it may
+/// be running all the same: [`find`] tells by the token.
+pub async fn start(spec: &StartSpec) -> Result<Started, StartError> {
+    if let Some(occupant) = occupant(&spec.pipe_directory) {
+        return Err(StartError::Occupied { directory: spec.pipe_directory.clone(), occupant });
+    }
+    let until = Instant::now() + spec.deadline;
+    let mut output = Output::new().map_err(StartError::Spawn)?;
+    let mut launcher = launch(spec, &output).map_err(StartError::Spawn)?;
+    let Ok(status) = tokio::time::timeout_at(until, launcher.wait()).await else {
+        drop(launcher.kill().await);
+        abandon(spec);
+        return Err(spec.silent("-d did not return", &mut output));
+    };
+    let status = status.map_err(StartError::Spawn)?;
+    let identity = match appeared(spec, until).await {
+        Found::Ours(identity) => identity,
+        Found::Doubtful { reason } => return Err(StartError::Doubtful { reason }),
+        Found::None => {
+            let (output, log_tail) = spec.words(&mut output);
+            return Err(StartError::NoDaemon { status: status.to_string(), output, log_tail });
+        }
+    };
+    match answers(spec, identity, until).await {
+        Ok(()) => {}
+        Err(waiting) => {
+            let died = !process::is_alive(identity);
+            abandon(spec);
+            if died {
+                let (output, log_tail) = spec.words(&mut output);
+                return Err(StartError::Died { output, log_tail });
+            }
+            return Err(spec.silent(&waiting, &mut output));
+        }
+    }
+    let pipe_inode = pipe_inode(&spec.pipe_directory).map_err(StartError::Spawn)?;
+    Ok(Started { identity, pipe_inode })
+}
+
+fn launch(spec: &StartSpec, output: &Output) -> io::Result<tokio::process::Child> {
+    let gpus: Vec<&str> = spec.gpus.iter().map(GpuUuid::as_str).collect();
+    let mut command = tokio::process::Command::new(&spec.binaries.control);
+    command.arg("-d");
+    if spec.multi_user {
+        command.arg("-M");
+    }
+    command
+        .env_clear()
+        .envs(base_environment())
+        .envs(spec.extra_env.iter().map(|(key, value)| (key, value)))
+        .env(PIPE_ENV, &spec.pipe_directory)
+        .env(LOG_ENV, &spec.log_directory)
+        .env("CUDA_VISIBLE_DEVICES", gpus.join(","))
+        .env(TOKEN_ENV, &spec.token)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(output.end()?)
+        .stderr(output.end()?)
+        .process_group(0)
+        .kill_on_drop(true);
+    command.spawn()
+}
+
+/// Waits for the daemon's process, which exists by the time that `-d` returns.
+async fn appeared(spec: &StartSpec, until: Instant) -> Found {
+    let until = until.min(Instant::now() + UNSEEN);
+    loop {
+        let found = find(&spec.token, &spec.pipe_directory);
+        if matches!(found, Found::Ours(_)) || Instant::now() >= until {
+            return found;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Waits until a session gets an answer; says what it was still waiting for when the time is over.
+async fn answers(spec: &StartSpec, identity: Identity, until: Instant) -> Result<(), String> {
+    let control = spec.control();
+    let mut last = "its socket".to_owned();
+    let asking = async {
+        loop {
+            match ask(&control, until).await {
+                Ok(()) => return,
+                Err(error) => last = error.to_string(),
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    let answered = tokio::select! {
+        answered = tokio::time::timeout_at(until, asking) => answered.is_ok(),
+        () = process::death(identity) => false,
+    };
+    if answered { Ok(()) } else { Err(last) }
+}
+
+async fn ask(control: &Control, until: Instant) -> Result<(), SessionError> {
+    let mut session = control.session(until).await?;
+    let reply = session.send(&Command::GetServerList).await?;
+    session.close().await;
+    if let Err(error) = parse::server_list(&reply) {
+        tracing::warn!(%error, "a daemon that was just started answers strangely");
+    }
+    Ok(())
+}
+
+/// Kills what this start has left running: nobody will ever ask for it.
+fn abandon(spec: &StartSpec) {
+    for id in process::find_by_env(TOKEN_ENV, &spec.token) {
+        if let Err(error) = process::signal(id, Signal::KILL) {
+            tracing::warn!(pid = id.pid, %error, "a process of a failed start is left over");
+        }
+    }
+}
+
+impl StartSpec {
+    /// How the daemon is asked once it runs.
+    pub fn control(&self) -> Control {
+        Control::new(self.binaries.control.clone(), self.pipe_directory.clone(), self.extra_env.clone())
+    }
+
+    fn silent(&self, waiting: &str, output: &mut Output) -> StartError {
+        let (output, log_tail) = self.words(output);
+        StartError::Silent { waiting: waiting.to_owned(), output, log_tail }
+    }
+
+    fn words(&self, output: &mut Output) -> (String, String) {
+        (output.text(), log::tail(&self.log_directory.join("control.log"), SHOWN))
+    }
+}
+
+/// What a program says, in memory and not through a pipe: the daemon may keep its end open for as long as it
+/// lives, and must not die of it when this program goes.
+struct Output(File);
+
+impl Output {
+    fn new() -> io::Result<Self> {
+        Ok(Self(memfd_create("mps-control-output", MemfdFlags::CLOEXEC)?.into()))
+    }
+
+    fn end(&self) -> io::Result<Stdio> {
+        Ok(self.0.try_clone()?.into())
+    }
+
+    fn text(&mut self) -> String {
+        let mut bytes = Vec::new();
+        let read = self.0.rewind().and_then(|()| (&self.0).take(SHOWN as u64).read_to_end(&mut bytes));
+        if let Err(error) = read {
+            tracing::debug!(%error, "a program's output is lost");
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}

@@ -1,0 +1,370 @@
+//! Sessions: commands sent to a daemon one by one, and their replies.
+//!
+//! ```text
+//!            session()             first send()                  delimiter came back
+//!   Control ──────────▶ unopened ───────────────▶ greeting ──────────────────────────▶ open ─┐ send(): line,
+//!                                                 │  ▲  │                               │  ▲  │ delimiter, read
+//!              Busy ◀── deadline ── pause (jitter)┘  │  └─ deadline ─▶ Unresponsive      │  └──┘ up to it
+//!                       ▲ output ended ──────────────┘                                  │
+//!                       │ "Cannot send…"      "Cannot find…" ─▶ NoDaemon                ├─ close() ─▶ over
+//!                                                                                       └─ deadline, end ─▶ Unknown
+//! ```
+//!
+//! What always holds:
+//!
+//! - One control process at a time, its standard output on a pty in raw mode: on a pipe the program would keep
+//!   every reply until its input ends (recording 09). One session at a time a daemon is the caller's duty.
+//! - A session greets the daemon with a bare delimiter, an unknown word that the daemon echoes, and sends a command
+//!   only after that has come back. A daemon serves one caller at a time and turns others away whole (recording
+//!   09: sessions win or lose as one), so whatever goes wrong before has run nothing and is tried again.
+//! - After a command comes a delimiter of its own, new and random, and the reply is what stands before it. The
+//!   return code is never believed (49 of 500 callers got an empty reply and 0; recording 08).
+//! - Once a command is on its way and its delimiter is not back, its outcome is [`SessionError::Unknown`]: killing
+//!   the control process does not cancel the command (FACTS.md, "The control interface").
+//! - However a session ends, dropped futures included, its process is killed and reaped.
+
+mod channel;
+mod pty;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use self::channel::{Channel, Ending, Reading};
+use super::binaries::base_environment;
+use super::command::Command;
+use super::parse;
+
+/// The longest line that is sent, in bytes. 3000 are safe, 4100 kill the daemon (recording 09).
+pub const LONGEST_LINE: usize = 1024;
+/// The longest reply that is read, in bytes.
+pub const LONGEST_REPLY: usize = 1 << 20;
+/// The first pause after being turned away; each later one is up to twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_millis(32);
+
+/// Why a session gave no reply.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// No daemon listens in the pipe directory. Nothing ran.
+    #[error("no MPS control daemon answers in the pipe directory")]
+    NoDaemon,
+    /// Other callers kept the daemon busy up to the deadline. Nothing ran.
+    #[error("the daemon turned {attempts} attempts away, other callers are using it; the last one: {last}")]
+    Busy {
+        /// Control processes that were tried.
+        attempts: u32,
+        /// How the last one ended.
+        last: String,
+    },
+    /// The daemon accepted a caller and said nothing up to the deadline. Nothing ran; the daemon hangs, as it does
+    /// while it terminates a stopped client.
+    #[error("the daemon does not answer; nothing was sent to it")]
+    Unresponsive {
+        /// Control processes that were tried.
+        attempts: u32,
+    },
+    /// The command was sent and its reply never came: it may have run, and may still run later.
+    #[error("the outcome of {command:?} is unknown: {cause}")]
+    Unknown {
+        /// The line that was sent.
+        command: String,
+        /// What happened instead of a reply.
+        cause: Cause,
+    },
+    /// The command cannot be written as a safe line. Nothing was sent.
+    #[error("{line:?} cannot be sent: {reason}")]
+    Line {
+        /// The line.
+        line: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The command must have a session of its own. Nothing was sent.
+    #[error("{command:?} has to run alone")]
+    NotAlone {
+        /// The line.
+        command: String,
+    },
+    /// The daemon refuses this uid.
+    #[error("the daemon refused: {text}")]
+    Refused {
+        /// What it said.
+        text: String,
+    },
+    /// The session ended with an earlier error. Nothing was sent.
+    #[error("the session is over")]
+    Over,
+    /// The control program could not be run.
+    #[error("the control program cannot be run: {0}")]
+    Spawn(io::Error),
+}
+
+/// What happened instead of a reply.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// The deadline passed; the daemon hangs.
+    #[error("no reply before the deadline")]
+    Deadline,
+    /// The control process ended, most likely with its daemon.
+    #[error("the control process ended: {said}")]
+    Ended {
+        /// Its exit status and its last words.
+        said: String,
+    },
+    /// The reply passed [`LONGEST_REPLY`].
+    #[error("the reply is longer than {LONGEST_REPLY} bytes")]
+    TooLong,
+    /// The caller dropped the future that was waiting for the reply.
+    #[error("nobody waited for the reply")]
+    Abandoned,
+}
+
+/// A way to talk to the daemon of one pipe directory.
+#[derive(Debug, Clone)]
+pub struct Control {
+    program: PathBuf,
+    pipe_directory: PathBuf,
+    environment: Vec<(OsString, OsString)>,
+}
+
+impl Control {
+    /// Names a daemon by its pipe directory. `extra_env` goes to each control process, over what it needs anyway.
+    pub fn new(program: PathBuf, pipe_directory: PathBuf, extra_env: Vec<(OsString, OsString)>) -> Self {
+        let mut environment = base_environment();
+        environment.extend(extra_env);
+        environment.push(("CUDA_MPS_PIPE_DIRECTORY".into(), pipe_directory.clone().into()));
+        Self { program, pipe_directory, environment }
+    }
+
+    /// The pipe directory of the daemon.
+    pub fn pipe_directory(&self) -> &Path {
+        &self.pipe_directory
+    }
+
+    /// Opens a session; nothing runs before its first command. Everything in it ends by `deadline`.
+    #[allow(clippy::unused_async, reason = "opening may come to need it, and callers await it already")]
+    pub async fn session(&self, deadline: Instant) -> Result<Session, SessionError> {
+        let nonce = getrandom::u64().map_err(|error| SessionError::Spawn(io::Error::other(error)))?;
+        Ok(Session {
+            control: self.clone(),
+            deadline,
+            nonce,
+            delimiters: 0,
+            processes: 0,
+            state: State::Unopened,
+            alone: false,
+        })
+    }
+
+    /// Asks the daemon to quit: at once without clients, else after `timeout_s`, else when they are gone.
+    ///
+    /// It goes without a delimiter, since none comes back where there is no server (recording 09). `Ok` means that
+    /// the control process ended without complaint, which it also does when the daemon never heard it: only the
+    /// death of the daemon's process says that it is over.
+    pub async fn quit(&self, timeout_s: Option<u32>, deadline: Instant) -> Result<(), SessionError> {
+        let line = Command::Quit { timeout: timeout_s }.line();
+        let mut pauses = Pauses::default();
+        loop {
+            let mut channel = Channel::open(self)?;
+            channel.write(&format!("{line}\n")).await;
+            channel.close_input();
+            let Ok(ending) = tokio::time::timeout_at(deadline, channel.finish()).await else {
+                return Err(SessionError::Unknown { command: line, cause: Cause::Deadline });
+            };
+            if ending.no_daemon() {
+                return Err(SessionError::NoDaemon);
+            }
+            if let Err(parse::ParseError::InsufficientPrivileges { text }) = parse::silent(&ending.output) {
+                return Err(SessionError::Refused { text });
+            }
+            if !ending.turned_away() {
+                return Ok(());
+            }
+            pauses.pause(deadline, &ending).await?;
+        }
+    }
+}
+
+/// Commands sent to one daemon in a row.
+#[derive(Debug)]
+pub struct Session {
+    control: Control,
+    deadline: Instant,
+    nonce: u64,
+    delimiters: u32,
+    processes: u32,
+    state: State,
+    /// A command that runs alone was sent.
+    alone: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Unopened,
+    Open(Channel),
+    /// A command is on its way; a state that stays only if the caller dropped the future.
+    Waiting {
+        command: String,
+    },
+    Over,
+}
+
+impl Session {
+    /// Sends a command and waits for its reply: the bytes before the delimiter, carriage returns removed.
+    ///
+    /// The reply is whole, and may be a refusal all the same: every error of the daemon is an ordinary reply.
+    pub async fn send(&mut self, command: &Command) -> Result<Vec<u8>, SessionError> {
+        let line = command.line();
+        check_line(&line)?;
+        let first = matches!(self.state, State::Unopened);
+        if self.alone || matches!(command, Command::Quit { .. }) || (command.runs_alone() && !first) {
+            return Err(SessionError::NotAlone { command: line });
+        }
+        let mut channel = match std::mem::replace(&mut self.state, State::Over) {
+            State::Unopened => self.greet().await?,
+            State::Open(channel) => channel,
+            State::Waiting { command } => {
+                return Err(SessionError::Unknown { command, cause: Cause::Abandoned });
+            }
+            State::Over => return Err(SessionError::Over),
+        };
+        self.alone = command.runs_alone();
+        self.state = State::Waiting { command: line.clone() };
+        let exchanged = self.exchange(&mut channel, Some(&line)).await;
+        self.state = State::Over;
+        let cause = match exchanged {
+            Ok(Reading::Reply(reply)) => {
+                self.state = State::Open(channel);
+                return Ok(reply);
+            }
+            Ok(Reading::Ended) => {
+                let ending = tokio::time::timeout_at(self.deadline, channel.finish()).await;
+                Cause::Ended {
+                    said: ending.map_or_else(|_| "in silence".into(), |ending| ending.to_string()),
+                }
+            }
+            Ok(Reading::TooLong) => Cause::TooLong,
+            Err(_) => Cause::Deadline,
+        };
+        channel.kill().await;
+        Err(SessionError::Unknown { command: line, cause })
+    }
+
+    /// Ends the session: the control process is told that its input is over and is waited for.
+    pub async fn close(self) {
+        if let State::Open(channel) = self.state {
+            channel.close().await;
+        }
+    }
+
+    /// Control processes spawned so far, those that were turned away included.
+    pub fn processes(&self) -> u32 {
+        self.processes
+    }
+
+    /// Gets the daemon's attention: a control process whose first delimiter has come back.
+    async fn greet(&mut self) -> Result<Channel, SessionError> {
+        let mut pauses = Pauses::default();
+        loop {
+            let mut channel = Channel::open(&self.control)?;
+            self.processes += 1;
+            match self.exchange(&mut channel, None).await {
+                Ok(Reading::Reply(_)) => return Ok(channel),
+                Ok(Reading::Ended | Reading::TooLong) => {}
+                Err(_) => {
+                    channel.kill().await;
+                    return Err(SessionError::Unresponsive { attempts: self.processes });
+                }
+            }
+            let Ok(ending) = tokio::time::timeout_at(self.deadline, channel.finish()).await else {
+                return Err(SessionError::Unresponsive { attempts: self.processes });
+            };
+            if ending.no_daemon() {
+                return Err(SessionError::NoDaemon);
+            }
+            pauses.pause(self.deadline, &ending).await?;
+        }
+    }
+
+    /// Sends a line, if there is one, and a delimiter, and reads up to it.
+    async fn exchange(
+        &mut self,
+        channel: &mut Channel,
+        line: Option<&str>,
+    ) -> Result<Reading, tokio::time::error::Elapsed> {
+        self.delimiters += 1;
+        let delimiter = format!("zz-{:016x}-{}", self.nonce, self.delimiters);
+        let lines = line.map_or_else(|| format!("{delimiter}\n"), |line| format!("{line}\n{delimiter}\n"));
+        tokio::time::timeout_at(self.deadline, async {
+            channel.write(&lines).await;
+            channel.read_to(&delimiter).await
+        })
+        .await
+    }
+}
+
+fn check_line(line: &str) -> Result<(), SessionError> {
+    let reason = if line.len() > LONGEST_LINE {
+        "it is longer than 1024 bytes, and a daemon dies of 4100"
+    } else if line.is_empty() || !line.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
+        "it holds something else than printable ASCII"
+    } else {
+        return Ok(());
+    };
+    Err(SessionError::Line { line: line.chars().take(80).collect(), reason })
+}
+
+/// Pauses between attempts, random so that callers do not meet again.
+#[derive(Debug, Default)]
+struct Pauses {
+    attempts: u32,
+}
+
+impl Pauses {
+    /// Waits before the next attempt; gives up where that would be past the deadline.
+    async fn pause(&mut self, deadline: Instant, ending: &Ending) -> Result<(), SessionError> {
+        self.attempts += 1;
+        let ceiling = (FIRST_PAUSE * 2u32.saturating_pow(self.attempts.min(16))).min(LONGEST_PAUSE);
+        // A pause without jitter is still a pause, should the system have no randomness to give.
+        let random = getrandom::u32().unwrap_or(u32::MAX / 2);
+        let pause = ceiling.mul_f64(f64::from(random) / f64::from(u32::MAX)).max(FIRST_PAUSE / 2);
+        if Instant::now() + pause >= deadline {
+            return Err(SessionError::Busy { attempts: self.attempts, last: ending.to_string() });
+        }
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::GpuUuid;
+
+    #[test]
+    fn only_short_printable_lines_may_leave() {
+        assert!(check_line("get_server_list").is_ok());
+        assert!(check_line(&"x".repeat(1024)).is_ok());
+        for bad in ["", "a\nquit", "a\0", "é", "\x1b[A", &"x".repeat(1025)] {
+            assert!(matches!(check_line(bad), Err(SessionError::Line { .. })), "{bad:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_bad_line_is_refused_before_anything_runs() {
+        let control = Control::new("/nonexistent/program".into(), "/nonexistent/pipe".into(), vec![]);
+        let mut session = control.session(Instant::now()).await.expect("nothing runs yet");
+        let gpu = GpuUuid::parse("GPU-9f9440d9-f2a5-ca07-f0dc-0904b990eecc").expect("uuid");
+        let command = Command::SmPartitionRemove { gpu, id: "x\nquit".into() };
+        assert!(matches!(session.send(&command).await, Err(SessionError::Line { .. })));
+        let quit = Command::Quit { timeout: None };
+        assert!(matches!(session.send(&quit).await, Err(SessionError::NotAlone { .. })));
+        assert_eq!(session.processes(), 0);
+        assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::Spawn(_))));
+    }
+}
