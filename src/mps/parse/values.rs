@@ -19,6 +19,19 @@ pub enum ServerStatus {
     Other(String),
 }
 
+/// As the daemon prints it.
+impl std::fmt::Display for ServerStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Active => "ACTIVE",
+            Self::Initializing => "INITIALIZING",
+            Self::Fault => "FAULT",
+            Self::NotFound => "not found",
+            Self::Other(word) => word,
+        })
+    }
+}
+
 /// A memory limit as the daemon prints it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitReading {
