@@ -1,1 +1,46 @@
 //! The simulated host.
+//!
+//! One binary plays every part of a GPU host with MPS: run under the name `nvidia-cuda-mps-control` or
+//! `nvidia-cuda-mps-server` it is that program, and `mps-manager sim client` is a CUDA program. What always
+//! holds:
+//! - The kernel's part is a directory, the *world* ([`world`]): GPUs, compute modes, and one file per GPU process
+//!   that its process holds by `flock` for life, so that a killed process frees its memory as a driver would.
+//! - MPS's part lives in its owner: defaults, pending clients and partitions in the control process, clients and
+//!   faults in its child server. End of file on a connection means that the other side is dead.
+//! - Nothing here imports anything else of this crate, so that it can disagree with the rest.
+//!
+//! What is recorded from real hardware, what is told and what is made up: `docs/simulated-host.md`.
+
+pub mod client;
+mod control;
+mod envvar;
+mod kernel;
+mod log;
+mod partition;
+mod profile;
+mod protocol;
+mod server;
+mod wire;
+pub mod world;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The name under which the binary is the control program.
+const CONTROL: &str = "nvidia-cuda-mps-control";
+/// The name under which the binary is the server.
+const SERVER: &str = "nvidia-cuda-mps-server";
+
+/// Runs the MPS program that `args[0]` names, if it names one.
+///
+/// Called before anything else in `main`: the simulated programs must start as fast as the real ones and must
+/// not see this program's own arguments.
+pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
+    let argv0 = args.first()?;
+    match Path::new(argv0).file_name()?.to_str()? {
+        CONTROL => Some(control::run(argv0, &args[1..])),
+        SERVER => Some(server::run()),
+        _ => None,
+    }
+}

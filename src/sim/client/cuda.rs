@@ -1,0 +1,201 @@
+//! As much of the CUDA driver as the client needs, obeying the environment as the recordings show.
+
+use super::super::control::pipe_directory;
+use super::super::envvar::{self, Limit};
+use super::super::kernel::{self, Kind, MIB, Presence};
+use super::super::profile::Gpu;
+use super::super::protocol::{Grant, Notice, Wish};
+use super::super::world::World;
+use super::link::{Link, Sticky};
+
+/// What a client sees as free when it wrote `512K`.
+const NONSENSE_FREE: u64 = 140_081_990_000_000;
+/// Connections a context takes unless `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise: 2 under MPS.
+const CONNECTIONS: u32 = 2;
+
+/// The driver after `cuInit`.
+pub(super) struct Cuda {
+    /// The visible GPUs by this process's own ordinals.
+    devices: Vec<Gpu>,
+    mps: Option<Link>,
+    sticky: Sticky,
+    several: bool,
+}
+
+/// A primary context.
+pub(super) struct Context {
+    ordinal: usize,
+    number: u32,
+    gpu: Gpu,
+    sms: u32,
+    limit: Option<Limit>,
+    presence: Presence,
+    /// Closes before the process's own connection does.
+    _link: Option<Link>,
+}
+
+impl Cuda {
+    /// `cuInit`: joins MPS if there is one in the pipe directory, else goes on without, with every GPU.
+    pub(super) fn init(world: &World) -> Result<Self, String> {
+        let sticky = Sticky::default();
+        let pipe = pipe_directory();
+        let all = &world.host().gpus;
+        let (daemon, mps): (Vec<&Gpu>, _) = if Link::probe(&pipe) {
+            let (link, grant) = Link::open(&pipe, wish(0, None), &sticky)?;
+            let Grant::Welcome { gpus } = grant else { return Err("CUDA_ERROR_MPS_RPC_FAILURE".to_owned()) };
+            (gpus.iter().filter_map(|&index| all.get(index)).collect(), Some(link))
+        } else {
+            (all.iter().collect(), None)
+        };
+        let visible = envvar::visible(&daemon, variable("CUDA_VISIBLE_DEVICES").as_deref());
+        let devices: Vec<Gpu> = visible.iter().map(|&position| daemon[position].clone()).collect();
+        if devices.is_empty() {
+            return Err("CUDA_ERROR_NO_DEVICE".to_owned());
+        }
+        Ok(Self { devices, mps, sticky, several: daemon.len() > 1 })
+    }
+
+    pub(super) fn devices(&self) -> &[Gpu] {
+        &self.devices
+    }
+
+    pub(super) fn under_mps(&self) -> bool {
+        self.mps.is_some()
+    }
+
+    /// The error that every call from now on returns.
+    pub(super) fn error(&self) -> Option<String> {
+        self.sticky.get()
+    }
+
+    /// `cuDevicePrimaryCtxRetain`.
+    pub(super) fn retain(&self, world: &World, ordinal: usize) -> Result<Context, String> {
+        let gpu = self.devices.get(ordinal).ok_or("CUDA_ERROR_INVALID_DEVICE")?.clone();
+        let number = u32::try_from(ordinal + 1).expect("a host has few GPUs");
+        let own = variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").as_deref().and_then(envvar::percentage);
+        let (link, sms, limit) = if self.mps.is_some() {
+            let wish = wish(number, Some(gpu.uuid.clone()));
+            let (link, grant) = Link::open(&pipe_directory(), wish, &self.sticky)?;
+            let Grant::Context { percentage, limits, partition_sms } = grant else {
+                return Err("CUDA_ERROR_MPS_RPC_FAILURE".to_owned());
+            };
+            let share = own.map_or(percentage, |own| own.min(percentage));
+            let sms = partition_sms.unwrap_or_else(|| envvar::sms(share, gpu.sms));
+            (Some(link), sms, self.limit(ordinal, &limits))
+        } else {
+            if !kernel::admits(world, &gpu) {
+                return Err("CUDA_ERROR_DEVICE_UNAVAILABLE".to_owned());
+            }
+            (None, gpu.sms, None)
+        };
+        let kind = if link.is_some() { Kind::MpsClient } else { Kind::Compute };
+        let unavailable = |_| "CUDA_ERROR_DEVICE_UNAVAILABLE".to_owned();
+        let name = std::env::args().next().unwrap_or_default();
+        let presence = Presence::enter(world, &gpu, kind, &name).map_err(unavailable)?;
+        let mut context = Context { ordinal, number, gpu, sms, limit, presence, _link: link };
+        context.allocate(self.cost(sms))?;
+        Ok(context)
+    }
+
+    /// The smaller of the server's limit and this process's own.
+    ///
+    /// The server's comes with the daemon's ordinal and is taken for the process's own one: on a daemon with
+    /// several GPUs a renumbered client gets another GPU's. Where the process's own variable is void, so is it.
+    fn limit(&self, ordinal: usize, server: &[(usize, u64)]) -> Option<Limit> {
+        let visible: Vec<&Gpu> = self.devices.iter().collect();
+        let own = envvar::limits(&visible, variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").as_deref())?;
+        let own = own.into_iter().rfind(|(device, _)| *device == ordinal).map(|(_, limit)| limit);
+        let server = server.iter().find(|(device, _)| *device == ordinal).map(|(_, bytes)| *bytes);
+        match (own, server) {
+            (Some(Limit::Bytes(own)), Some(server)) => Some(Limit::Bytes(own.min(server))),
+            (own, server) => own.or(server.map(Limit::Bytes)),
+        }
+    }
+
+    /// What a context itself takes: 27.5 MiB and 3.7 MiB for each SM, 2 MiB more beside other GPUs.
+    fn cost(&self, sms: u32) -> u64 {
+        (275 + 37 * u64::from(sms)) * MIB / 10 + if self.several { 2 * MIB } else { 0 }
+    }
+}
+
+impl Context {
+    pub(super) fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+
+    pub(super) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    pub(super) fn sms(&self) -> u32 {
+        self.sms
+    }
+
+    /// The whole GPU's memory, whatever the limit.
+    pub(super) fn total(&self) -> u64 {
+        self.gpu.memory_total
+    }
+
+    pub(super) fn free(&self) -> u64 {
+        match self.limit {
+            Some(Limit::Nonsense) => NONSENSE_FREE,
+            Some(Limit::Bytes(limit)) => limit.saturating_sub(self.presence.used()).min(self.presence.free()),
+            None => self.presence.free(),
+        }
+    }
+
+    pub(super) fn allocate(&mut self, bytes: u64) -> Result<(), String> {
+        let own = match self.limit {
+            // The context itself still fits; everything after it does not.
+            Some(Limit::Nonsense) => self.presence.used() == 0,
+            Some(Limit::Bytes(limit)) => self.presence.used() + bytes <= limit,
+            None => true,
+        };
+        if own && self.presence.take(bytes).unwrap_or(false) {
+            Ok(())
+        } else {
+            Err("CUDA_ERROR_OUT_OF_MEMORY".to_owned())
+        }
+    }
+
+    /// A kernel of this context writes where it must not; returns the error that comes of it.
+    pub(super) fn fault(&self, cuda: &Cuda) -> String {
+        const OWN: &str = "cudaErrorIllegalAddress";
+        let Some(process) = &cuda.mps else { return OWN.to_owned() };
+        let told = process.conn().tell(&Notice::Fault { context: self.number });
+        // The server answers with an error for everybody, this process included; if it is dead, that shows too.
+        while told.is_ok() && cuda.error().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        cuda.error().unwrap_or_else(|| OWN.to_owned())
+    }
+}
+
+fn wish(context: u32, device: Option<String>) -> Wish {
+    Wish {
+        context,
+        device,
+        partition: variable("CUDA_MPS_SM_PARTITION"),
+        connections: variable("CUDA_DEVICE_MAX_CONNECTIONS")
+            .and_then(|text| text.trim().parse().ok())
+            .filter(|count| (1..=32).contains(count))
+            .unwrap_or(CONNECTIONS),
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// The runtime's sentence for an error.
+pub(super) fn describe(error: &str) -> &'static str {
+    match error {
+        "cudaErrorMpsRpcFailure" => {
+            "the remote procedural call between the MPS server and the MPS client failed"
+        }
+        "cudaErrorMpsClientTerminated" => "the MPS client has been terminated by the server",
+        "cudaErrorIllegalAddress" => "an illegal memory access was encountered",
+        "cudaErrorLaunchFailure" => "unspecified launch failure",
+        _ => "unrecognized error code",
+    }
+}

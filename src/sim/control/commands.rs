@@ -1,0 +1,276 @@
+//! The commands of a session.
+//!
+//! Each answers what the recordings show, errors included; whatever is sent to the caller is logged too, and a
+//! few reasons are logged only.
+
+use std::time::{Duration, Instant};
+
+use super::super::envvar;
+use super::super::profile::{Gpu, STATIC_PARTITIONS_SINCE};
+use super::super::protocol::{Answer, Order, ui};
+use super::daemon::{Daemon, Quit, Session};
+use super::limits;
+
+/// A line that does not fit here kills the daemon, as recorded with 4100 bytes; 3000 are safe.
+const LINE_BUFFER: usize = 4096;
+
+const NO_PRIVILEGE: &str =
+    "Control deamon settings can only be modified by the user who started it or by the root user.";
+
+impl Daemon {
+    pub(super) fn execute(&mut self, session: &Session, line: &[u8]) {
+        // C strings end at the first NUL.
+        let text = line.split(|&byte| byte == 0).next().unwrap_or_default();
+        let text = String::from_utf8_lossy(text);
+        if line.len() > LINE_BUFFER {
+            let mut reply = format!("Unknown command \"{text}").into_bytes();
+            reply.truncate(LINE_BUFFER);
+            reply.push(b'\n');
+            session.send(ui::TEXT, &reply);
+            std::process::exit(139);
+        }
+        self.say_log(&format!("Cmd:{text}"));
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        self.dispatch(session, words.first().copied().unwrap_or(""), words.get(1..).unwrap_or_default());
+        session.end();
+    }
+
+    fn dispatch(&mut self, session: &Session, command: &str, args: &[&str]) {
+        let arg = |index: usize| args.get(index).copied();
+        let static_partitions = self.world.host().binary_version >= STATIC_PARTITIONS_SINCE;
+        match command {
+            "get_server_list" => {
+                if let Some(pid) = self.server.as_ref().map(super::servers::Server::pid) {
+                    self.say(session, &pid.to_string());
+                }
+            }
+            "get_server_status" => self.status(session, arg(0)),
+            "start_server" if self.allowed(session) => self.start_server_for(session, args),
+            "shutdown_server" if self.allowed(session) => self.shutdown(session, args),
+            "quit" => self.begin_quit(session, args),
+            "ps" => self.ps(session, args),
+            "get_client_list" => self.client_list(session, arg(0)),
+            "get_device_client_list" => self.device_client_list(session, arg(0)),
+            "device_query" => self.device_query(session, args),
+            "set_default_active_thread_percentage" if self.allowed(session) => {
+                match arg(0).and_then(envvar::percentage) {
+                    Some(value) => self.defaults.percentage = value,
+                    None => self.say_log("Invalid percentage, expected between (0.0, 100.0]"),
+                }
+                self.say(session, &format!("{:.1}", self.defaults.percentage));
+            }
+            "get_default_active_thread_percentage" => {
+                self.say(session, &format!("{:.1}", self.defaults.percentage));
+            }
+            "set_active_thread_percentage" if self.allowed(session) => self.set_percentage(session, args),
+            "get_active_thread_percentage" => {
+                if self.found(session, arg(0)) {
+                    self.show_percentage(session);
+                }
+            }
+            "set_default_device_pinned_mem_limit" if self.allowed(session) => self.set_default_limit(args),
+            "get_default_device_pinned_mem_limit" => self.default_limit(session, arg(0)),
+            "set_device_pinned_mem_limit" if self.allowed(session) => self.set_limit(session, args),
+            "get_device_pinned_mem_limit" => self.limit(session, args),
+            "set_default_client_priority" if self.allowed(session) => self.set_priority(session, arg(0)),
+            "get_default_client_priority" => self.say(session, &self.defaults.priority.to_string()),
+            "terminate_client" => self.terminate(session, args),
+            "sm_partition" if static_partitions && self.allowed(session) => self.sm_partition(session, args),
+            "lspart" if static_partitions => self.lspart(session),
+            "start_server"
+            | "shutdown_server"
+            | "set_default_active_thread_percentage"
+            | "set_active_thread_percentage"
+            | "set_default_device_pinned_mem_limit"
+            | "set_device_pinned_mem_limit"
+            | "set_default_client_priority" => self.refuse(session),
+            "sm_partition" if static_partitions => self.refuse(session),
+            _ => self.say(session, &format!("Unknown command \"{command}\"")),
+        }
+    }
+
+    /// Sends a line to the caller and logs it.
+    pub(super) fn say(&self, session: &Session, text: &str) {
+        self.say_log(text);
+        session.send(ui::TEXT, format!("{text}\n").as_bytes());
+    }
+
+    /// Privilege is a property of the socket that the caller could write to.
+    #[allow(clippy::unused_self, reason = "reads as the daemon's decision where it is asked")]
+    fn allowed(&self, session: &Session) -> bool {
+        session.privileged
+    }
+
+    fn refuse(&self, session: &Session) {
+        self.say(session, &format!("Insufficient privileges for UID {}. {NO_PRIVILEGE}", session.uid));
+    }
+
+    /// Whether the named server is there; a caller who named another one is told.
+    pub(super) fn found(&self, session: &Session, pid: Option<&str>) -> bool {
+        let pid = pid.map_or(0, number);
+        let found = self.is_server(pid);
+        if !found {
+            self.say(session, &format!("Server {pid} not found"));
+        }
+        found
+    }
+
+    fn status(&mut self, session: &Session, pid: Option<&str>) {
+        if pid.is_none() {
+            self.say(session, "A server PID is required");
+        } else if self.found(session, pid) {
+            let text = if self.ready_server().is_none() {
+                "INITIALIZING"
+            } else if let Some(Answer::Status { fault: true }) = self.order(&Order::Status) {
+                "FAULT"
+            } else {
+                "ACTIVE"
+            };
+            self.say(session, text);
+        }
+    }
+
+    fn start_server_for(&mut self, session: &Session, args: &[&str]) {
+        let uid = match args {
+            ["-uid", uid, ..] => uid.parse::<u32>().ok(),
+            _ => None,
+        };
+        let Some(uid) = uid else {
+            self.say(session, "A user id (UID) is required to start a new server");
+            return;
+        };
+        let uid = if self.mode.multiuser { 0 } else { uid };
+        // `-mlopart` starts a server of another kind, so it replaces the one there is, as recorded.
+        let replaces = args.contains(&"-mlopart");
+        let same = self.server.as_ref().is_some_and(|server| server.uid == uid);
+        if (same && !replaces) || !self.stop_server(false) {
+            return;
+        }
+        self.start_server(uid);
+    }
+
+    fn shutdown(&mut self, session: &Session, args: &[&str]) {
+        if self.found(session, args.first().copied()) {
+            self.stop_server(args.contains(&"-f"));
+        }
+    }
+
+    fn begin_quit(&mut self, session: &Session, args: &[&str]) {
+        if !session.privileged {
+            self.say(session, "Not enough privilege to execute quit command");
+            return;
+        }
+        let now = Instant::now();
+        let force_at = match args {
+            ["-t", seconds, ..] => seconds.parse().ok().map(|seconds| now + Duration::from_secs(seconds)),
+            _ => None,
+        };
+        session.send(ui::QUITTING, b"");
+        self.quit = Some(Quit { force_at, next_try: now, pause: Duration::from_millis(100) });
+    }
+
+    fn set_percentage(&mut self, session: &Session, args: &[&str]) {
+        if self.found(session, args.first().copied()) {
+            match args.get(1).copied().and_then(envvar::percentage) {
+                Some(value) => drop(self.order(&Order::SetPercentage(value))),
+                None => self.say_log("Invalid percentage, expected between (0.0, 100.0]"),
+            }
+            self.show_percentage(session);
+        }
+    }
+
+    fn show_percentage(&mut self, session: &Session) {
+        if let Some(Answer::Percentage(value)) = self.order(&Order::Percentage) {
+            self.say(session, &format!("{value:.1}"));
+        }
+    }
+
+    fn set_default_limit(&mut self, args: &[&str]) {
+        let [device, value, ..] = args else {
+            self.say_log("Invalid command format.");
+            return;
+        };
+        self.say_log(&format!("set_default_device_pinned_mem_limit {device} {value}."));
+        self.defaults.limits.retain(|(known, _)| known != device);
+        let bytes = limits::parse(value);
+        if bytes > 0 {
+            self.defaults.limits.push(((*device).to_owned(), bytes));
+        }
+    }
+
+    fn default_limit(&self, session: &Session, device: Option<&str>) {
+        match self.defaults.limits.iter().find(|(known, _)| Some(known.as_str()) == device) {
+            Some((_, bytes)) => self.say(session, &limits::show(*bytes)),
+            None => self.say_log("No default pinned memory limit set for the device!"),
+        }
+    }
+
+    fn set_limit(&mut self, session: &Session, args: &[&str]) {
+        let [pid, device, value, ..] = args else {
+            self.say_log("Invalid command format.");
+            return;
+        };
+        if self.found(session, Some(pid)) {
+            let order = Order::SetLimit { device: (*device).to_owned(), bytes: limits::parse(value) };
+            let _ = self.order(&order);
+        }
+    }
+
+    fn limit(&mut self, session: &Session, args: &[&str]) {
+        if self.found(session, args.first().copied()) {
+            let device = args.get(1).copied().unwrap_or("").to_owned();
+            match self.order(&Order::Limit { device }) {
+                Some(Answer::Limit(Some(bytes))) => self.say(session, &limits::show(bytes)),
+                _ => self.say_log("No pinned memory limit set for the device!"),
+            }
+        }
+    }
+
+    fn set_priority(&mut self, session: &Session, value: Option<&str>) {
+        match value {
+            Some("0" | "1") => {
+                self.defaults.priority = u8::from(value == Some("1"));
+                // A running server is told at once, recorded.
+                if self.ready_server().is_some() {
+                    let _ = self.order(&Order::Priority(self.defaults.priority));
+                }
+            }
+            _ => self.say(session, "Invalid priority value - must be 0 or 1!"),
+        }
+    }
+
+    fn terminate(&mut self, session: &Session, args: &[&str]) {
+        if !session.privileged {
+            self.refuse(session);
+            self.say(session, "800");
+            return;
+        }
+        let server = args.first().map_or(0, |word| number(word));
+        let client = args.get(1).map_or(0, |word| number(word));
+        if !self.found(session, args.first().copied()) {
+            self.say(session, &format!("Server {server} not found!"));
+            self.say(session, "1");
+            return;
+        }
+        let pid = i32::try_from(client).unwrap_or(-1);
+        match self.order(&Order::Terminate(pid)) {
+            Some(Answer::Terminated(true)) => self.say(session, "0"),
+            _ => {
+                self.say(session, &format!("Invalid process {client}!"));
+                self.say(session, "1");
+            }
+        }
+    }
+
+    /// The daemon's GPUs in its order.
+    pub(super) fn devices(&self) -> Vec<&Gpu> {
+        (0..self.gpus.len()).filter_map(|ordinal| self.gpu(ordinal)).collect()
+    }
+}
+
+/// A number as C's `atoi` reads it: what is none is 0.
+pub(super) fn number(word: &str) -> i64 {
+    let end = word.bytes().skip(usize::from(word.starts_with('-'))).take_while(u8::is_ascii_digit).count()
+        + usize::from(word.starts_with('-'));
+    word[..end].parse().unwrap_or(0)
+}

@@ -1,0 +1,319 @@
+//! The daemon: one thread that waits for connections, its session, and its server, and does one thing at a time.
+//!
+//! It waits for commands without blocking, so CUDA clients get on beside an open session; it executes a command
+//! to its end, so a command that hangs (`terminate_client` on a stopped process) hangs everybody else.
+
+use std::os::fd::AsFd as _;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::UCred;
+
+use super::super::envvar;
+use super::super::log::Voice;
+use super::super::partition::Partitions;
+use super::super::profile::Gpu;
+use super::super::protocol::{Grant, Hello, Report, Wish, ui};
+use super::super::wire::Conn;
+use super::super::world::World;
+use super::instance::Instance;
+use super::options::Mode;
+use super::servers::Server;
+
+/// How long a connection may take to say what it is.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub(super) struct Daemon {
+    pub(super) world: World,
+    pub(super) mode: Mode,
+    pub(super) instance: Instance,
+    /// The daemon's GPUs, by index in the world.
+    pub(super) gpus: Vec<usize>,
+    pub(super) defaults: Defaults,
+    pub(super) server: Option<Server>,
+    pub(super) pending: Vec<Pending>,
+    pub(super) partitions: Partitions,
+    pub(super) quit: Option<Quit>,
+    session: Option<Session>,
+    refusals: usize,
+}
+
+/// What upcoming servers start with.
+pub(super) struct Defaults {
+    pub(super) percentage: f64,
+    pub(super) priority: u8,
+    /// By the device as it was written: an ordinal and a UUID of one GPU are two entries.
+    pub(super) limits: Vec<(String, u64)>,
+}
+
+/// A client whose server is not there yet.
+pub(super) struct Pending {
+    pub(super) conn: Conn,
+    pub(super) pid: i32,
+    pub(super) uid: u32,
+    pub(super) wish: Wish,
+}
+
+/// The daemon is to end.
+pub(super) struct Quit {
+    /// When the server's clients no longer count.
+    pub(super) force_at: Option<Instant>,
+    pub(super) next_try: Instant,
+    pub(super) pause: Duration,
+}
+
+/// The one session of commands.
+pub(super) struct Session {
+    pub(super) conn: Conn,
+    pub(super) privileged: bool,
+    pub(super) uid: u32,
+}
+
+impl Daemon {
+    pub(super) fn new(world: World, mode: Mode, instance: Instance) -> Self {
+        let all: Vec<&Gpu> = world.host().gpus.iter().collect();
+        let gpus = envvar::visible(&all, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
+        // Of the limits' three variables the daemon itself obeys these two, recorded.
+        let percentage = std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+            .ok()
+            .and_then(|text| envvar::percentage(&text))
+            .unwrap_or(100.0);
+        let priority =
+            u8::from(std::env::var("CUDA_MPS_CLIENT_PRIORITY").is_ok_and(|text| text.trim() == "1"));
+        let partitions = Partitions::new(gpus.iter().map(|&index| &world.host().gpus[index]));
+        Self {
+            world,
+            mode,
+            instance,
+            gpus,
+            defaults: Defaults { percentage, priority, limits: Vec::new() },
+            server: None,
+            pending: Vec::new(),
+            partitions,
+            quit: None,
+            session: None,
+            refusals: 0,
+        }
+    }
+
+    /// Serves until `quit`.
+    pub(super) fn run(mut self) -> ExitCode {
+        loop {
+            self.turn(true);
+            if self.try_quit() {
+                self.say_log("Exit with status 0");
+                self.instance.leave();
+                return ExitCode::SUCCESS;
+            }
+        }
+    }
+
+    pub(super) fn say_log(&self, text: &str) {
+        self.instance.log.line(Voice::Control, text);
+    }
+
+    pub(super) fn gpu(&self, ordinal: usize) -> Option<&Gpu> {
+        self.gpus.get(ordinal).map(|&index| &self.world.host().gpus[index])
+    }
+
+    /// Waits for something to happen and deals with it. Within a command, the session itself is left alone.
+    pub(super) fn turn(&mut self, with_session: bool) {
+        let timeout = self.quit.as_ref().map(|quit| {
+            let due = quit.force_at.map_or(quit.next_try, |force| force.min(quit.next_try));
+            timespec(due.saturating_duration_since(Instant::now()))
+        });
+        let session = self.session.as_ref().filter(|_| with_session);
+        let server = self.server.as_ref();
+        let talking = server.and_then(|server| server.conn.as_ref());
+        let mut fds = vec![
+            PollFd::new(&self.instance.privileged, PollFlags::IN),
+            PollFd::new(&self.instance.open, PollFlags::IN),
+        ];
+        fds.extend(session.map(|session| PollFd::new(&session.conn, PollFlags::IN)));
+        fds.extend(server.map(|server| PollFd::new(&server.pidfd, PollFlags::IN)));
+        fds.extend(talking.map(|conn| PollFd::new(conn, PollFlags::IN)));
+        let (has_session, has_server, has_talking) = (session.is_some(), server.is_some(), talking.is_some());
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            return;
+        }
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        let mut next = |there: bool| there && ready.next().unwrap_or(false);
+        let (privileged, open) = (next(true), next(true));
+        let (session, died, talking) = (next(has_session), next(has_server), next(has_talking));
+        drop(fds);
+
+        // The end of a session comes before the next connection: a caller alone is never refused because its
+        // predecessor has not been noticed to be gone.
+        if talking {
+            self.hear_server();
+        }
+        if died {
+            self.bury_server();
+        }
+        if session {
+            self.serve_session();
+        }
+        if open {
+            self.accept(false);
+        }
+        if privileged {
+            self.accept(true);
+        }
+        self.settle();
+    }
+
+    fn serve_session(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        match session.conn.recv() {
+            Ok(Some(packet)) if packet.bytes[0] == ui::COMMAND => {
+                self.execute(&session, &packet.bytes[1..]);
+                self.session = Some(session);
+            }
+            _ => self.say_log("UI closed"),
+        }
+    }
+
+    fn accept(&mut self, privileged: bool) {
+        let listener = if privileged { &self.instance.privileged } else { &self.instance.open };
+        let Ok(conn) = listener.accept() else { return };
+        self.say_log("Accepting connection...");
+        let hello = readable(&conn, PATIENCE).then(|| conn.hear::<Hello>()).flatten();
+        match (hello, conn.peer()) {
+            (Some((Hello::Ui, _)), Ok(peer)) => self.open_session(conn, privileged, peer),
+            (Some((Hello::Server, _)), Ok(peer)) => self.adopt_server(conn, pid(peer)),
+            (Some((Hello::Client(wish), _)), Ok(peer)) => self.new_client(conn, peer, wish),
+            _ => self.say_log("User did not send valid credentials"),
+        }
+    }
+
+    /// One session at a time. Who comes second is dropped, and what he sees depends on when: before his command
+    /// arrived, so that he cannot send it, or after, so that he waits for an answer that never comes. In the
+    /// real daemon that is a race; here the two take turns.
+    fn open_session(&mut self, conn: Conn, privileged: bool, peer: UCred) {
+        if self.session.is_some() {
+            self.refusals += 1;
+            if self.refusals.is_multiple_of(2)
+                && conn.send(&[ui::GRANTED]).is_ok()
+                && readable(&conn, PATIENCE)
+            {
+                let _ = conn.recv();
+            }
+            return;
+        }
+        if conn.send(&[ui::GRANTED]).is_err() {
+            return;
+        }
+        self.say_log("NEW UI");
+        self.session = Some(Session { conn, privileged, uid: peer.uid.as_raw() });
+    }
+
+    fn new_client(&mut self, conn: Conn, peer: UCred, wish: Wish) {
+        // Under -M the log says user 0 whoever it is.
+        let uid = if self.mode.multiuser { 0 } else { peer.uid.as_raw() };
+        let pending = Pending { conn, pid: pid(peer), uid, wish };
+        let client = format!("NEW CLIENT {} from user {uid}", pending.pid);
+        if self.quit.is_some() {
+            let _ = pending.conn.tell(&Grant::Refused("CUDA_ERROR_MPS_CONNECTION_FAILED".to_owned()));
+            return;
+        }
+        if self.server.as_ref().is_some_and(|server| server.ready && server.uid == uid) {
+            self.say_log(&format!("{client}: Server already exists"));
+            self.hand_over(pending);
+        } else {
+            self.say_log(&format!("{client}: Server is not ready, push client to pending list"));
+            self.pending.push(pending);
+        }
+    }
+
+    fn hear_server(&mut self) {
+        let report =
+            self.server.as_ref().and_then(|server| server.conn.as_ref()).and_then(Conn::hear::<Report>);
+        match report {
+            Some((report, _)) => self.note(&report),
+            None => self.bury_server(),
+        }
+    }
+
+    /// What follows from a change: pending clients move on when they can.
+    fn settle(&mut self) {
+        // A process that gave up waiting is no reason to start a server.
+        self.pending.retain(|pending| !closed(&pending.conn));
+        let Some(first) = self.pending.first() else { return };
+        let uid = first.uid;
+        match &self.server {
+            None => self.start_server(uid),
+            Some(server) if server.uid == uid && server.ready => {
+                let (mine, others) = self.pending.drain(..).partition(|pending| pending.uid == uid);
+                self.pending = others;
+                let mine: Vec<Pending> = mine;
+                mine.into_iter().for_each(|pending| self.hand_over(pending));
+            }
+            // Another user's server makes way as soon as nobody uses it.
+            Some(server) if server.uid != uid && server.ready => {
+                if self.stop_server(false) {
+                    self.start_server(uid);
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Makes progress with `quit`; true when the daemon is to exit now.
+    fn try_quit(&mut self) -> bool {
+        let Some(quit) = &mut self.quit else { return false };
+        let now = Instant::now();
+        let force = quit.force_at.is_some_and(|at| at <= now);
+        if !force && quit.next_try > now {
+            return self.server.is_none();
+        }
+        quit.next_try = now + quit.pause;
+        quit.pause = (quit.pause * 2).min(Duration::from_secs(1));
+        let Some(pid) = self.server.as_ref().map(Server::pid) else { return true };
+        self.say_log(&if force {
+            format!("Force shutting down server {pid}")
+        } else {
+            format!("Try shutting down server {pid}, backoff is enabled")
+        });
+        self.stop_server(force)
+    }
+
+    /// The server has nothing to do any more: whoever waits for that need not wait longer.
+    pub(super) fn hurry(&mut self) {
+        if let Some(quit) = &mut self.quit {
+            quit.next_try = Instant::now();
+        }
+    }
+}
+
+impl Session {
+    /// Sends text to the caller, who may be dead: a command is executed all the same.
+    pub(super) fn send(&self, tag: u8, text: &[u8]) {
+        let mut packet = vec![tag];
+        packet.extend_from_slice(text);
+        let _ = self.conn.send(&packet);
+    }
+
+    pub(super) fn end(&self) {
+        self.send(ui::END, b"");
+    }
+}
+
+fn pid(peer: UCred) -> i32 {
+    peer.pid.as_raw_nonzero().get()
+}
+
+fn readable(conn: &Conn, patience: Duration) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(conn.as_fd(), PollFlags::IN)];
+    poll(&mut fds, Some(&timespec(patience))).is_ok_and(|ready| ready > 0)
+}
+
+fn closed(conn: &Conn) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(conn.as_fd(), PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec::try_from(duration).unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 })
+}

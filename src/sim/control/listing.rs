@@ -1,0 +1,118 @@
+//! The commands that list clients and devices, in the columns recorded.
+
+use super::super::profile::Gpu;
+use super::super::protocol::{Answer, ClientRow, Order};
+use super::daemon::{Daemon, Session};
+
+impl Daemon {
+    fn clients(&mut self) -> Vec<ClientRow> {
+        match self.order(&Order::Clients) {
+            Some(Answer::Clients(rows)) => rows,
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn ps(&mut self, session: &Session, args: &[&str]) {
+        if let ["-p", pid, ..] = args
+            && !self.is_server(super::commands::number(pid))
+        {
+            // Twice and an empty line, as recorded.
+            let text = format!("Server {} not found", super::commands::number(pid));
+            self.say(session, &text);
+            self.say(session, &text);
+            self.say(session, "");
+            return;
+        }
+        let Some(server) = self.ready_server() else {
+            self.say(session, "Server not found");
+            return;
+        };
+        let rows: Vec<_> = self.clients().into_iter().filter(|row| !row.contexts.is_empty()).collect();
+        if rows.is_empty() {
+            return;
+        }
+        let line = |[pid, id, server, device, namespace, command]: [&str; 6]| {
+            format!("{pid:<10}{id:<10}{server:<15}{device:<26}{namespace:<15}{command:<15}")
+        };
+        self.say(session, &line(["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"]));
+        for row in rows {
+            let device = row.contexts.first().and_then(|&(_, ordinal)| self.gpu(ordinal));
+            let device = device.map_or("", |gpu| &gpu.uuid[..22]);
+            let [pid, id, namespace] = [row.pid.to_string(), row.id.to_string(), row.namespace.to_string()];
+            let server = server.to_string();
+            self.say(session, &line([&pid, &id, &server, device, &namespace, &row.command]));
+        }
+    }
+
+    pub(super) fn client_list(&mut self, session: &Session, pid: Option<&str>) {
+        if pid.is_none() {
+            self.say(session, "A server PID is required");
+        } else if self.found(session, pid) {
+            for row in self.clients().iter().filter(|row| !row.contexts.is_empty()) {
+                self.say(session, &row.pid.to_string());
+            }
+        }
+    }
+
+    pub(super) fn device_client_list(&mut self, session: &Session, pid: Option<&str>) {
+        if pid.is_some() && !self.found(session, pid) || self.ready_server().is_none() {
+            return;
+        }
+        let rows = self.clients();
+        for ordinal in (0..self.gpus.len()).rev() {
+            let mut clients = rows
+                .iter()
+                .flat_map(|row| row.contexts.iter().map(move |&(context, device)| (row.pid, context, device)))
+                .filter(|&(_, _, device)| device == ordinal)
+                .peekable();
+            if clients.peek().is_some() {
+                let name = self.gpu(ordinal).map_or("", |gpu| gpu.name.as_str());
+                // The bus ids are made of the ordinal and wrong, recorded.
+                self.say(session, &format!("[{ordinal}] 00:{ordinal:02}.0, {name}"));
+            }
+            for (pid, context, _) in clients {
+                self.say(session, &format!("{pid}.{context}"));
+            }
+        }
+    }
+
+    pub(super) fn device_query(&mut self, session: &Session, args: &[&str]) {
+        let csv = args.contains(&"--csv");
+        let wanted = args.iter().copied().find(|word| !word.starts_with('-'));
+        if wanted.is_some() && !self.found(session, wanted) {
+            return;
+        }
+        if wanted.is_none() {
+            self.say(session, "Default");
+            self.device_table(session, csv);
+        }
+        if let Some(pid) = self.ready_server() {
+            let _ = self.order(&Order::DeviceQuery);
+            let gap = if wanted.is_none() { "\n" } else { "" };
+            self.say(session, &format!("{gap}Server {pid}"));
+            self.device_table(session, csv);
+        }
+    }
+
+    fn device_table(&self, session: &Session, csv: bool) {
+        let line = |cells: [&str; 5]| {
+            if csv {
+                return cells.join(",");
+            }
+            let [ordinal, bus, uuid, name, attributes] = cells;
+            format!("{ordinal:<16}{bus:<15}{uuid:<42}{name:<34}{attributes}")
+        };
+        self.say(session, &line(["Device Ordinal", "PCI IDs", "UUID", "Name", "Attributes"]));
+        for (ordinal, gpu) in self.devices().into_iter().enumerate() {
+            self.say(session, &line([&ordinal.to_string(), &bus(gpu), &gpu.uuid, &gpu.name, "N/A"]));
+        }
+    }
+}
+
+/// `00000000:00:06.0` as the daemon writes it: `0000:00.06.00`.
+fn bus(gpu: &Gpu) -> String {
+    let short = gpu.pci_bus_id.get(4..).unwrap_or_default();
+    let mut parts = short.split([':', '.']);
+    let mut part = || parts.next().unwrap_or_default();
+    format!("{}:{}.{}.0{}", part(), part(), part(), part())
+}

@@ -1,0 +1,61 @@
+//! The control program: one binary that is the daemon and also the way to talk to it.
+
+mod commands;
+mod daemon;
+mod instance;
+mod limits;
+mod listing;
+mod options;
+mod partitions;
+mod servers;
+mod session;
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::world;
+pub(crate) use instance::{echoes, user};
+use options::Call;
+
+/// Runs the control program with its arguments, the name it was called by apart.
+pub(crate) fn run(argv0: &OsStr, args: &[OsString]) -> ExitCode {
+    let world = match world::of_program(Path::new(argv0)) {
+        Ok(world) => world,
+        Err(error) => {
+            eprintln!("nvidia-cuda-mps-control (simulated): {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let version = world.host().binary_version;
+    match options::parse(args, version) {
+        Call::Help => print(&options::usage(version)),
+        Call::Version => print(&options::banner(Some(version))),
+        Call::Unknown => print(&format!("Unrecognized option \0\n{}", options::usage(version))),
+        Call::Nothing => ExitCode::SUCCESS,
+        Call::Session => session::run(&pipe_directory()),
+        Call::Daemon(mode) => instance::start(argv0, args, world, mode),
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Where the daemon's sockets are.
+pub(crate) fn pipe_directory() -> PathBuf {
+    directory("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+}
+
+/// Where the logs are.
+pub(crate) fn log_directory() -> PathBuf {
+    directory("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")
+}
+
+fn directory(variable: &str, default: &str) -> PathBuf {
+    std::env::var_os(variable).filter(|value| !value.is_empty()).map_or_else(|| default.into(), PathBuf::from)
+}

@@ -1,0 +1,112 @@
+//! The command line of the control program.
+
+use std::ffi::OsString;
+
+use super::super::profile::STATIC_PARTITIONS_SINCE;
+
+/// What one call of the control program is to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Help,
+    Version,
+    /// An option that this version does not know: usage, and no failure.
+    Unknown,
+    Daemon(Mode),
+    /// Commands from stdin.
+    Session,
+    /// Commands as arguments do nothing, in silence, as recorded.
+    Nothing,
+}
+
+/// How a daemon runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Mode {
+    pub(super) foreground: bool,
+    pub(super) multiuser: bool,
+    pub(super) partitioned: bool,
+}
+
+pub(super) fn parse(args: &[OsString], version: u32) -> Call {
+    let mut mode = Mode::default();
+    let mut daemon = false;
+    for arg in args {
+        match arg.to_str().unwrap_or("") {
+            "-h" | "--help" => return Call::Help,
+            "-v" | "--version" => return Call::Version,
+            "-d" | "--daemon" => daemon = true,
+            "-f" | "--forground" => {
+                daemon = true;
+                mode.foreground = true;
+            }
+            "-M" | "--multiuser-server" => mode.multiuser = true,
+            "-q" | "--ready-devices" => {}
+            "-S" | "--static-partitioning" if version >= STATIC_PARTITIONS_SINCE => {
+                // Documented as a way to start the daemon in itself.
+                daemon = true;
+                mode.partitioned = true;
+            }
+            option if option.starts_with('-') => return Call::Unknown,
+            _ => return Call::Nothing,
+        }
+    }
+    if daemon { Call::Daemon(mode) } else { Call::Session }
+}
+
+/// The head of every text; the version stands in it only when asked for.
+pub(super) fn banner(version: Option<u32>) -> String {
+    let version = version.map(|v| format!(" Binary version: {v}")).unwrap_or_default();
+    format!(
+        "CUDA MPS Control for Linux/Unix/QNX.{version}\nCopyright (C) 2003 - 2025 NVIDIA Corporation.\n\n"
+    )
+}
+
+/// The usage, by its option and command words only: NVIDIA's sentences are not copied.
+pub(super) fn usage(version: u32) -> String {
+    let mut text = banner(None);
+    text.push_str("\nnvidia-cuda-mps-control [options] [command]\nOPTIONS:\n");
+    indent(
+        &mut text,
+        &["-h,--help", "-d,--daemon", "-f,--forground", "-M,--multiuser-server", "-q,--ready-devices"],
+    );
+    if version >= STATIC_PARTITIONS_SINCE {
+        indent(&mut text, &["-S,--static-partitioning"]);
+    }
+    text.push_str("\nCOMMAND:\n");
+    indent(
+        &mut text,
+        &[
+            "start_server -uid <user id>",
+            "quit",
+            "get_server_list",
+            "get_server_status <PID>",
+            "get_client_list <PID>",
+            "get_device_client_list [<PID>]",
+            "ps [-p PID]",
+            "set_default_active_thread_percentage <percentage>",
+            "get_default_active_thread_percentage",
+            "set_active_thread_percentage <PID> <percentage>",
+            "get_active_thread_percentage <PID>",
+            "set_default_device_pinned_mem_limit <dev> <value>",
+            "get_default_device_pinned_mem_limit <dev>",
+            "set_device_pinned_mem_limit <PID> <dev> <value>",
+            "get_device_pinned_mem_limit <PID> <dev>",
+            "set_default_client_priority <priority>",
+            "get_default_client_priority",
+            "terminate_client <server PID> <client PID>",
+            "device_query [<PID>] [--csv]",
+        ],
+    );
+    if version >= STATIC_PARTITIONS_SINCE {
+        indent(&mut text, &["sm_partition add <dev> <chunks>", "sm_partition rm <partition>", "lspart"]);
+    }
+    text.push('\n');
+    text
+}
+
+fn indent(text: &mut String, words: &[&str]) {
+    for word in words {
+        text.push_str("  ");
+        text.push_str(word);
+        text.push('\n');
+    }
+}

@@ -1,0 +1,141 @@
+//! The daemon's server: at most one at a time, a child process.
+//!
+//! Orders are answered one by one and the daemon waits for each answer. A server that dies meanwhile is noticed
+//! by the end of its connection, and the order has failed.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::Child;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::super::protocol::{Answer, Order, Orders, Report};
+use super::super::wire::Conn;
+use super::daemon::{Daemon, Pending};
+use super::instance::spawn_server;
+
+pub(super) struct Server {
+    child: Child,
+    pub(super) pidfd: OwnedFd,
+    pub(super) uid: u32,
+    /// Open from when the server has connected.
+    pub(super) conn: Option<Conn>,
+    pub(super) ready: bool,
+}
+
+impl Server {
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Daemon {
+    pub(super) fn start_server(&mut self, uid: u32) {
+        let started = spawn_server(&self.world, self.mode, uid).and_then(|child| {
+            let pid = Pid::from_child(&child);
+            Ok(Server { pidfd: pidfd_open(pid, PidfdFlags::empty())?, child, uid, conn: None, ready: false })
+        });
+        match started {
+            Ok(server) => self.server = Some(server),
+            Err(error) => self.say_log(&format!("Failed to start server: {error}")),
+        }
+    }
+
+    /// A process says that it is the server: it is, if it is the child that was started.
+    pub(super) fn adopt_server(&mut self, conn: Conn, pid: i32) {
+        let orders = Orders {
+            gpus: self.gpus.clone(),
+            percentage: self.defaults.percentage,
+            priority: self.defaults.priority,
+            limits: self.defaults.limits.clone(),
+            partitioned: self.mode.partitioned,
+        };
+        if let Some(server) = &mut self.server
+            && i64::from(server.pid()) == i64::from(pid)
+            && conn.tell(&orders).is_ok()
+        {
+            server.conn = Some(conn);
+        }
+    }
+
+    /// Hands a client's connection to the server.
+    pub(super) fn hand_over(&mut self, pending: Pending) {
+        let partition_sms = pending.wish.partition.as_deref().and_then(|name| self.partitions.sms(name));
+        let order = Order::Serve { pid: pending.pid, wish: pending.wish, partition_sms };
+        if let Some(conn) = self.server.as_ref().and_then(|server| server.conn.as_ref()) {
+            let _ = conn.tell_with(&order, Some(pending.conn.as_fd()));
+        }
+    }
+
+    pub(super) fn note(&mut self, report: &Report) {
+        match report {
+            Report::Ready => {
+                if let Some(server) = &mut self.server {
+                    server.ready = true;
+                    let pid = server.pid();
+                    self.say_log(&format!("NEW SERVER {pid}: Ready"));
+                }
+            }
+            Report::Idle => self.hurry(),
+            Report::Answer(_) => {}
+        }
+    }
+
+    /// The PID of the server, if there is one and it is this.
+    pub(super) fn is_server(&self, pid: i64) -> bool {
+        self.server.as_ref().is_some_and(|server| i64::from(server.pid()) == pid)
+    }
+
+    pub(super) fn ready_server(&self) -> Option<u32> {
+        self.server.as_ref().filter(|server| server.ready).map(Server::pid)
+    }
+
+    /// Gives an order and waits for its answer; before that, for a starting server to be ready.
+    pub(super) fn order(&mut self, order: &Order) -> Option<Answer> {
+        while self.server.as_ref()?.ready == false {
+            self.turn(false);
+        }
+        if self.server.as_ref()?.conn.as_ref()?.tell(order).is_err() {
+            self.bury_server();
+            return None;
+        }
+        loop {
+            let report = self.server.as_ref()?.conn.as_ref()?.hear::<Report>();
+            match report {
+                Some((Report::Answer(answer), _)) => return Some(answer),
+                Some((report, _)) => self.note(&report),
+                None => {
+                    self.bury_server();
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Ends the server, unless clients keep it busy and there is no force; true when it is gone.
+    pub(super) fn stop_server(&mut self, force: bool) -> bool {
+        let Some(pid) = self.server.as_ref().map(Server::pid) else { return true };
+        match self.order(&Order::Stop { force }) {
+            Some(Answer::Busy(threads)) => {
+                self.say_log(&format!(
+                    "Server {pid} has {threads} active worker threads. Server will not shutdown."
+                ));
+                false
+            }
+            _ => {
+                self.bury_server();
+                true
+            }
+        }
+    }
+
+    /// Takes leave of a server that is dead or about to be.
+    pub(super) fn bury_server(&mut self) {
+        let Some(mut server) = self.server.take() else { return };
+        server.conn = None;
+        if let Ok(status) = server.child.wait() {
+            use std::os::unix::process::ExitStatusExt as _;
+            let status = status.code().or(status.signal()).unwrap_or(0);
+            self.say_log(&format!("Server {} exited with status {status}", server.pid()));
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What the driver knows: which processes use a GPU and how much of its memory.
+//!
+//! A process's file is locked before it appears and for as long as the process lives, so a file that can be
+//! locked belongs to a dead process, whatever killed it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use super::profile::Gpu;
+use super::world::World;
+
+/// One mebibyte.
+pub(crate) const MIB: u64 = 1 << 20;
+/// What the driver keeps for itself on every GPU (recorded: total less all processes less free).
+const RESERVED: u64 = 9 * MIB;
+/// Room for a process's JSON object: constant, so that one write replaces it whole.
+const RECORD: usize = 512;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Record {
+    pid: u32,
+    kind: String,
+    used_memory: u64,
+    name: String,
+}
+
+/// This process's presence on one GPU; dropping it, or dying, ends it.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    gpu: PathBuf,
+    total: u64,
+    path: PathBuf,
+    file: File,
+    record: Record,
+}
+
+/// How NVML classes a process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    /// A compute process with a context of its own.
+    Compute,
+    /// A client of MPS.
+    MpsClient,
+}
+
+impl Presence {
+    /// Registers this process on a GPU with no memory yet.
+    pub(crate) fn enter(world: &World, gpu: &Gpu, kind: Kind, name: &str) -> io::Result<Self> {
+        let dir = world.gpu_dir(gpu);
+        let pid = std::process::id();
+        let draft = dir.join(format!("new-{pid}"));
+        let _ = fs::remove_file(&draft);
+        let file = File::create_new(&draft)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let kind = match kind {
+            Kind::Compute => "C",
+            Kind::MpsClient => "M+C",
+        };
+        let mut name = name.to_owned();
+        name.truncate(name.floor_char_boundary(256));
+        let record = Record { pid, kind: kind.to_owned(), used_memory: 0, name };
+        let path = dir.join("processes").join(pid.to_string());
+        let presence = Self { gpu: dir, total: gpu.memory_total, path, file, record };
+        presence.write()?;
+        fs::rename(&draft, &presence.path)?;
+        Ok(presence)
+    }
+
+    /// Takes memory, or refuses with `false` when the GPU has not that much left.
+    pub(crate) fn take(&mut self, bytes: u64) -> io::Result<bool> {
+        let lock = File::open(self.gpu.join("memory.lock"))?;
+        flock(&lock, FlockOperation::LockExclusive)?;
+        if bytes > self.free() {
+            return Ok(false);
+        }
+        self.record.used_memory += bytes;
+        self.write()?;
+        Ok(true)
+    }
+
+    /// What this process has taken.
+    pub(crate) fn used(&self) -> u64 {
+        self.record.used_memory
+    }
+
+    /// What is left on the GPU.
+    pub(crate) fn free(&self) -> u64 {
+        self.total.saturating_sub(RESERVED).saturating_sub(used(&self.gpu))
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(&self.record).expect("a record has string keys only");
+        bytes.resize(RECORD.max(bytes.len() + 1), b'\n');
+        self.file.write_all_at(&bytes, 0)
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Whether any process is on the GPU, and whether the compute mode lets another in.
+pub(crate) fn admits(world: &World, gpu: &Gpu) -> bool {
+    let dir = world.gpu_dir(gpu);
+    let mode = fs::read_to_string(dir.join("compute_mode")).unwrap_or_default();
+    match mode.trim() {
+        "prohibited" => false,
+        "exclusive_process" => living(&dir).is_empty(),
+        _ => true,
+    }
+}
+
+fn used(gpu: &Path) -> u64 {
+    living(gpu).iter().map(|record| record.used_memory).sum()
+}
+
+fn living(gpu: &Path) -> Vec<Record> {
+    let Ok(entries) = fs::read_dir(gpu.join("processes")) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| record(&entry.path())).collect()
+}
+
+fn record(path: &Path) -> Option<Record> {
+    let file = File::open(path).ok()?;
+    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+        // Dead. A new process of the same PID may have taken the name meanwhile, but then its file is another
+        // one: removing by name could hit it, so only a file that is still this one goes.
+        if same(&file, path) {
+            let _ = fs::remove_file(path);
+        }
+        return None;
+    }
+    serde_json::from_str(fs::read_to_string(path).ok()?.trim()).ok()
+}
+
+fn same(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(a), Ok(b)) => a.ino() == b.ino(),
+        _ => false,
+    }
+}

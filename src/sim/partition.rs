@@ -1,0 +1,203 @@
+//! Static SM partitions: a model of how chunks are chosen and what an ID says. Synthetic throughout.
+//!
+//! A chunk is a few SM pairs of one GPC. Partitions take GPCs in turn, one chunk from each, lowest free pairs
+//! first. An ID is the set of its pairs as a bitmap, 9 bits a GPC from the least significant bit on, in 27
+//! bytes, in 36 characters of base64: this gives the ID that was told from a real H200 but for one bit of it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::profile::Gpu;
+
+const BITS_PER_GPC: usize = 9;
+const BYTES: usize = 27;
+
+/// The partitions of all the daemon's GPUs.
+#[derive(Debug)]
+pub(crate) struct Partitions(Vec<Die>);
+
+#[derive(Debug)]
+struct Die {
+    uuid: String,
+    sms: u32,
+    chunk: usize,
+    /// For each GPC, which of its SM pairs are taken.
+    gpcs: Vec<Vec<bool>>,
+    partitions: Vec<Partition>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Partition {
+    /// `<uuid>/<id>`.
+    pub(crate) name: String,
+    pub(crate) id: String,
+    pub(crate) chunks: u32,
+    pub(crate) sms: u32,
+    pairs: Vec<(usize, usize)>,
+}
+
+/// One GPU's rows of `lspart`.
+pub(crate) struct Summary {
+    pub(crate) uuid: String,
+    pub(crate) free_chunks: u32,
+    pub(crate) used_chunks: u32,
+    pub(crate) free_sms: u32,
+    pub(crate) used_sms: u32,
+    pub(crate) partitions: Vec<Partition>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum AddError {
+    DoesNotFit,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum RemoveError {
+    Unknown,
+    InUse,
+}
+
+impl Partitions {
+    pub(crate) fn new<'a>(gpus: impl Iterator<Item = &'a Gpu>) -> Self {
+        Self(
+            gpus.map(|gpu| Die {
+                uuid: gpu.uuid.clone(),
+                sms: gpu.sms,
+                chunk: gpu.chunk_pairs() as usize,
+                gpcs: gpu.gpcs.iter().map(|&pairs| vec![false; pairs as usize]).collect(),
+                partitions: Vec::new(),
+            })
+            .collect(),
+        )
+    }
+
+    /// Reserves chunks on a GPU and names them `<uuid>/<id>`.
+    pub(crate) fn add(&mut self, ordinal: usize, chunks: u32) -> Result<String, AddError> {
+        let die = self.0.get_mut(ordinal).ok_or(AddError::DoesNotFit)?;
+        if chunks == 0 || chunks > die.free_chunks() {
+            return Err(AddError::DoesNotFit);
+        }
+        let pairs = die.take(chunks as usize);
+        let id = id(&pairs);
+        let name = format!("{}/{id}", die.uuid);
+        let sms = u32::try_from(pairs.len() * 2).expect("a die has few SMs");
+        die.partitions.push(Partition { name: name.clone(), id, chunks, sms, pairs });
+        Ok(name)
+    }
+
+    pub(crate) fn remove(&mut self, name: &str, used: bool) -> Result<(), RemoveError> {
+        for die in &mut self.0 {
+            if let Some(at) = die.partitions.iter().position(|partition| partition.name == name) {
+                if used {
+                    return Err(RemoveError::InUse);
+                }
+                for (gpc, pair) in die.partitions.remove(at).pairs {
+                    die.gpcs[gpc][pair] = false;
+                }
+                return Ok(());
+            }
+        }
+        Err(RemoveError::Unknown)
+    }
+
+    /// SMs of a partition by its name.
+    pub(crate) fn sms(&self, name: &str) -> Option<u32> {
+        let mut all = self.0.iter().flat_map(|die| &die.partitions);
+        all.find(|partition| partition.name == name).map(|partition| partition.sms)
+    }
+
+    pub(crate) fn summaries(&self) -> Vec<Summary> {
+        self.0
+            .iter()
+            .map(|die| {
+                let used_sms = die.partitions.iter().map(|partition| partition.sms).sum();
+                Summary {
+                    uuid: die.uuid.clone(),
+                    free_chunks: die.free_chunks(),
+                    used_chunks: die.partitions.iter().map(|partition| partition.chunks).sum(),
+                    free_sms: die.sms - used_sms,
+                    used_sms,
+                    partitions: die.partitions.clone(),
+                }
+            })
+            .collect()
+    }
+}
+
+impl Die {
+    fn free_chunks(&self) -> u32 {
+        let free = |gpc: &Vec<bool>| gpc.iter().filter(|taken| !**taken).count() / self.chunk;
+        u32::try_from(self.gpcs.iter().map(free).sum::<usize>()).expect("a die has few chunks")
+    }
+
+    /// Takes chunks that are known to be free.
+    fn take(&mut self, chunks: usize) -> Vec<(usize, usize)> {
+        let mut taken = Vec::new();
+        while taken.len() < chunks * self.chunk {
+            for (number, gpc) in self.gpcs.iter_mut().enumerate() {
+                let free: Vec<usize> = (0..gpc.len()).filter(|&pair| !gpc[pair]).take(self.chunk).collect();
+                if free.len() == self.chunk && taken.len() < chunks * self.chunk {
+                    for pair in free {
+                        gpc[pair] = true;
+                        taken.push((number, pair));
+                    }
+                }
+            }
+        }
+        taken
+    }
+}
+
+fn id(pairs: &[(usize, usize)]) -> String {
+    let mut bytes = [0_u8; BYTES];
+    for (gpc, pair) in pairs {
+        let bit = gpc * BITS_PER_GPC + pair;
+        bytes[bit / 8] |= 1 << (bit % 8);
+    }
+    STANDARD.encode(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::profile;
+
+    fn h200(profile: &str) -> Partitions {
+        let host = profile::host(profile, "seed").unwrap();
+        Partitions::new(host.gpus.iter())
+    }
+
+    #[test]
+    fn ten_chunks_of_an_empty_h200_are_named_as_was_told() {
+        let name = h200("h200x1@13.2").add(0, 10).unwrap();
+        let (_, id) = name.split_once('/').unwrap();
+        // Told: D/79e/DgwYMDAAAA…, which has 39 bits where ten chunks have 40.
+        let told = STANDARD.decode(format!("D/79e/DgwYMD{}", "A".repeat(24))).unwrap();
+        let ours = STANDARD.decode(id).unwrap();
+        let differing: u32 = told.iter().zip(&ours).map(|(a, b)| (a ^ b).count_ones()).sum();
+        assert_eq!((id.len(), differing), (36, 1));
+    }
+
+    #[test]
+    fn two_chunks_are_named_as_documented() {
+        let name = h200("h200x1@13.1").add(0, 2).unwrap();
+        assert!(name.split_once('/').unwrap().1.starts_with("Dx4A"), "{name}");
+    }
+
+    #[test]
+    fn an_h200_has_fifteen_chunks_and_twelve_sms_over() {
+        let mut partitions = h200("h200x1@13.1");
+        assert_eq!(partitions.add(0, 16), Err(AddError::DoesNotFit));
+        partitions.add(0, 15).unwrap();
+        let summary = &partitions.summaries()[0];
+        assert_eq!((summary.free_chunks, summary.used_chunks), (0, 15));
+        assert_eq!((summary.free_sms, summary.used_sms), (12, 120));
+    }
+
+    #[test]
+    fn another_die_gives_another_id() {
+        let usual = h200("h200x1@13.1").add(0, 9).unwrap();
+        let other = h200("h200x1@13.1:gpcs=9.9.9.9.9.9.8.4").add(0, 9).unwrap();
+        assert_ne!(usual.split_once('/').unwrap().1, other.split_once('/').unwrap().1);
+    }
+}

@@ -1,0 +1,221 @@
+//! Profiles: which hardware and which MPS a world pretends to have.
+//!
+//! A profile reads `NAME x COUNT [@VERSION] [:gpcs=A.B.…]`, as in `h200x2@13.1:gpcs=9.9.9.9.9.9.8.4`. The H200's
+//! figures are recorded; the other GPUs' come from their data sheets and are synthetic.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// What a GPU's name in a profile stands for.
+struct Model {
+    word: &'static str,
+    name: &'static str,
+    sms: u32,
+    memory_total: u64,
+    compute_capability: [u32; 2],
+    /// SM pairs of each GPC, in the die's order.
+    gpcs: &'static [u32],
+}
+
+const MODELS: &[Model] = &[
+    Model {
+        word: "h200",
+        name: "NVIDIA H200",
+        sms: 132,
+        memory_total: 150_109_880_320,
+        compute_capability: [9, 0],
+        gpcs: &[4, 9, 9, 9, 9, 9, 9, 8],
+    },
+    Model {
+        word: "h100",
+        name: "NVIDIA H100 80GB HBM3",
+        sms: 132,
+        memory_total: 85_021_163_520,
+        compute_capability: [9, 0],
+        gpcs: &[4, 9, 9, 9, 9, 9, 9, 8],
+    },
+    Model {
+        word: "a100",
+        name: "NVIDIA A100-SXM4-80GB",
+        sms: 108,
+        memory_total: 85_094_825_984,
+        compute_capability: [8, 0],
+        gpcs: &[8, 8, 8, 8, 8, 7, 7],
+    },
+    Model {
+        word: "l40s",
+        name: "NVIDIA L40S",
+        sms: 142,
+        memory_total: 47_697_362_944,
+        compute_capability: [8, 9],
+        gpcs: &[6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5],
+    },
+    Model {
+        word: "p100",
+        name: "Tesla P100-SXM2-16GB",
+        sms: 56,
+        memory_total: 17_071_734_784,
+        compute_capability: [6, 0],
+        gpcs: &[5, 5, 5, 5, 4, 4],
+    },
+];
+
+/// The versions of MPS that can be simulated: word, binary version, driver, default when none is named.
+const VERSIONS: &[(&str, u32, &str)] = &[
+    ("12.8", 12_080, "570.211.01"),
+    ("13.0", 13_000, "580.159.04"),
+    ("13.1", 13_010, "590.44.01"),
+    ("13.2", 13_020, "595.45.04"),
+];
+
+/// The first binary version that knows static partitions and takes 60 clients a device.
+pub(crate) const STATIC_PARTITIONS_SINCE: u32 = 13_010;
+/// The first binary version whose `lspart` has the narrow form.
+pub(crate) const NARROW_LSPART_SINCE: u32 = 13_020;
+
+/// `world.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Host {
+    pub(crate) schema: u32,
+    pub(crate) simulated: bool,
+    pub(crate) profile: String,
+    pub(crate) binary_version: u32,
+    pub(crate) driver_version: String,
+    pub(crate) cuda_driver_version: u32,
+    pub(crate) gpus: Vec<Gpu>,
+}
+
+/// One GPU of `world.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Gpu {
+    pub(crate) index: u32,
+    pub(crate) minor: u32,
+    pub(crate) uuid: String,
+    pub(crate) pci_bus_id: String,
+    pub(crate) name: String,
+    pub(crate) sms: u32,
+    pub(crate) memory_total: u64,
+    pub(crate) compute_capability: [u32; 2],
+    pub(crate) gpcs: Vec<u32>,
+    pub(crate) mig_enabled: bool,
+}
+
+impl Gpu {
+    /// SM pairs in one chunk: chunks are of 8 SMs from Hopper on, of 4 before.
+    pub(crate) fn chunk_pairs(&self) -> u32 {
+        if self.compute_capability[0] >= 9 { 4 } else { 2 }
+    }
+
+    /// Contexts that MPS accepts on this GPU.
+    pub(crate) fn client_ceiling(&self, binary_version: u32) -> usize {
+        if self.compute_capability[0] < 7 {
+            16
+        } else if binary_version >= STATIC_PARTITIONS_SINCE {
+            60
+        } else {
+            48
+        }
+    }
+}
+
+/// The words that `create` knows, for error messages.
+pub(crate) fn known() -> String {
+    let models: Vec<_> = MODELS.iter().map(|m| m.word).collect();
+    let versions: Vec<_> = VERSIONS.iter().map(|v| v.0).collect();
+    format!(
+        "NAMExCOUNT[@VERSION][:gpcs=PAIRS.PAIRS.…] with NAME one of {}, COUNT from 1 to 16, VERSION one of {} \
+         (default 13.1); for example h200x2, h200x8@13.1, a100x4@13.1, l40sx1@12.8",
+        models.join(", "),
+        versions.join(", ")
+    )
+}
+
+/// The profile in its canonical spelling (with its version), or what is wrong with it.
+pub(crate) fn canonical(profile: &str) -> Result<String, String> {
+    let (model, count, version, gpcs) = split(profile)?;
+    let mut text = format!("{}x{count}@{}", model.word, version.0);
+    if let Some(gpcs) = gpcs {
+        let words: Vec<_> = gpcs.iter().map(u32::to_string).collect();
+        text.push_str(":gpcs=");
+        text.push_str(&words.join("."));
+    }
+    Ok(text)
+}
+
+/// The host that a profile and a seed give: the same two always give the same host.
+pub(crate) fn host(profile: &str, seed: &str) -> Result<Host, String> {
+    let (model, count, version, gpcs) = split(profile)?;
+    let canonical = canonical(profile)?;
+    let gpcs = gpcs.unwrap_or_else(|| model.gpcs.to_vec());
+    let gpus = (0..count)
+        .map(|index| Gpu {
+            index,
+            minor: index,
+            uuid: uuid(&canonical, seed, index),
+            // The recorded hosts have their GPUs on bus 0 from device 6 on.
+            pci_bus_id: format!("00000000:00:{:02X}.0", index + 6),
+            name: model.name.to_owned(),
+            sms: model.sms,
+            memory_total: model.memory_total,
+            compute_capability: model.compute_capability,
+            gpcs: gpcs.clone(),
+            mig_enabled: false,
+        })
+        .collect();
+    Ok(Host {
+        schema: 1,
+        simulated: true,
+        profile: canonical,
+        binary_version: version.1,
+        driver_version: version.2.to_owned(),
+        cuda_driver_version: version.1,
+        gpus,
+    })
+}
+
+type Parts = (&'static Model, u32, &'static (&'static str, u32, &'static str), Option<Vec<u32>>);
+
+fn split(profile: &str) -> Result<Parts, String> {
+    let (rest, options) = profile.split_once(':').map_or((profile, None), |(r, o)| (r, Some(o)));
+    let (hardware, version) = rest.split_once('@').unwrap_or((rest, "13.1"));
+    let (word, count) = hardware.rsplit_once('x').ok_or("it has no count")?;
+    let model = MODELS.iter().find(|m| m.word == word).ok_or_else(|| format!("no GPU is called {word:?}"))?;
+    let count = count
+        .parse()
+        .ok()
+        .filter(|n| (1..=16).contains(n))
+        .ok_or_else(|| format!("{count:?} is no count from 1 to 16"))?;
+    let version = VERSIONS
+        .iter()
+        .find(|v| v.0 == version)
+        .ok_or_else(|| format!("no MPS of version {version:?} can be simulated"))?;
+    let gpcs = options.map(|text| gpcs(model, text)).transpose()?;
+    Ok((model, count, version, gpcs))
+}
+
+fn gpcs(model: &Model, option: &str) -> Result<Vec<u32>, String> {
+    let list = option.strip_prefix("gpcs=").ok_or_else(|| format!("no option is called {option:?}"))?;
+    let pairs: Vec<u32> = list
+        .split('.')
+        .map(|word| word.parse().ok().filter(|n| (1..=9).contains(n)))
+        .collect::<Option<_>>()
+        .ok_or("a GPC has 1 to 9 SM pairs")?;
+    let sum: u32 = pairs.iter().sum();
+    if sum * 2 == model.sms && pairs.len() <= 24 {
+        Ok(pairs)
+    } else {
+        Err(format!("its GPCs have {sum} SM pairs, {} has {}", model.name, model.sms / 2))
+    }
+}
+
+fn uuid(profile: &str, seed: &str, index: u32) -> String {
+    let digest = hex::encode(Sha256::digest(format!("{profile}/{seed}/{index}")));
+    format!(
+        "GPU-{}-{}-{}-{}-{}",
+        &digest[..8],
+        &digest[8..12],
+        &digest[12..16],
+        &digest[16..20],
+        &digest[20..32]
+    )
+}

@@ -1,0 +1,152 @@
+//! What the simulated programs say to each other. NVIDIA's own protocol is not known and is not imitated.
+//!
+//! Client sockets are passed on: a client connects to the control process, which hands the open connection to
+//! the server with the client's first message. So the peer's credentials stay the kernel's word, a client
+//! needs nothing but the one socket in the pipe directory (as recorded with a read-only mount of it), and the
+//! server's death is end of file for each of its clients.
+
+use serde::{Deserialize, Serialize};
+
+/// The first message on a connection to the control process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Hello {
+    /// A control program with commands.
+    Ui,
+    /// The server that the control process started.
+    Server,
+    /// A CUDA process.
+    Client(Wish),
+}
+
+/// What a CUDA process wants from the server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Wish {
+    /// 0 is the process's own connection, from 1 on contexts on devices.
+    pub(crate) context: u32,
+    /// UUID of the context's device.
+    pub(crate) device: Option<String>,
+    /// The process's `CUDA_MPS_SM_PARTITION`.
+    pub(crate) partition: Option<String>,
+    /// The process's `CUDA_DEVICE_MAX_CONNECTIONS`.
+    pub(crate) connections: u32,
+}
+
+/// Tags of the packets in a session of commands, their first byte.
+pub(crate) mod ui {
+    /// To the caller: the session is yours.
+    pub(crate) const GRANTED: u8 = b'G';
+    /// To the daemon: one line.
+    pub(crate) const COMMAND: u8 = b'C';
+    /// To the caller: some output.
+    pub(crate) const TEXT: u8 = b'T';
+    /// To the caller: the command is done.
+    pub(crate) const END: u8 = b'E';
+    /// To the caller: the daemon is going to exit.
+    pub(crate) const QUITTING: u8 = b'Q';
+}
+
+/// What a server starts with: the control process's answer to [`Hello::Server`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Orders {
+    /// Indices of the daemon's GPUs in the world, in the daemon's order.
+    pub(crate) gpus: Vec<usize>,
+    pub(crate) percentage: f64,
+    pub(crate) priority: u8,
+    /// Device as it was written, and bytes.
+    pub(crate) limits: Vec<(String, u64)>,
+    /// Static partitioning: a context without a partition is refused.
+    pub(crate) partitioned: bool,
+}
+
+/// From the control process to its server.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// A client's connection comes with this message.
+    Serve {
+        pid: i32,
+        wish: Wish,
+        /// SMs of the partition that the wish names, if there is one.
+        partition_sms: Option<u32>,
+    },
+    Status,
+    Clients,
+    DeviceQuery,
+    SetPercentage(f64),
+    Percentage,
+    SetLimit {
+        device: String,
+        bytes: u64,
+    },
+    Limit {
+        device: String,
+    },
+    Priority(u8),
+    Terminate(i32),
+    Stop {
+        force: bool,
+    },
+}
+
+/// From the server to the control process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// The server takes clients from now on.
+    Ready,
+    /// The last client is gone.
+    Idle,
+    /// The answer to the order before.
+    Answer(Answer),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Done,
+    Status {
+        fault: bool,
+    },
+    Clients(Vec<ClientRow>),
+    Percentage(f64),
+    Limit(Option<u64>),
+    Terminated(bool),
+    /// Too busy to stop: so many worker threads.
+    Busy(usize),
+}
+
+/// A client process, in the order of the first contexts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ClientRow {
+    pub(crate) pid: i32,
+    pub(crate) id: u32,
+    pub(crate) namespace: u64,
+    pub(crate) command: String,
+    /// Number and device ordinal of each context.
+    pub(crate) contexts: Vec<(u32, usize)>,
+    pub(crate) partition: Option<String>,
+}
+
+/// From the server to a client.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Grant {
+    /// To context 0: the daemon's GPUs, by index in the world.
+    Welcome { gpus: Vec<usize> },
+    /// To a context.
+    Context {
+        percentage: f64,
+        /// Device ordinal (the client's own: that is how limits leak) and bytes.
+        limits: Vec<(usize, u64)>,
+        partition_sms: Option<u32>,
+    },
+    /// A `CUresult` by name.
+    Refused(String),
+    /// A sticky error: a `cudaError_t` by name.
+    Sticky(String),
+    /// Leave, and say that you have left by closing the connection.
+    Terminate,
+}
+
+/// From a client to the server.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Notice {
+    /// A kernel of this process touched memory that it must not.
+    Fault { context: u32 },
+}

@@ -1,0 +1,170 @@
+//! The server process: owns the clients and their faults, obeys the control process, and dies with it.
+//!
+//! The main thread takes orders one by one; each client connection has a thread of its own that waits for the
+//! client to leave. All of them share one [`table::Table`].
+
+mod faults;
+mod serve;
+mod table;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::control::{echoes, log_directory, pipe_directory, user};
+use super::kernel::{Kind, MIB, Presence};
+use super::log::{Log, Voice};
+use super::profile::Gpu;
+use super::protocol::{Answer, Hello, Order, Orders, Report};
+use super::wire::Conn;
+use super::world::{WORLD_VARIABLE, World, open};
+use super::{SERVER, envvar};
+use table::Server;
+
+/// Time before the first context, for one GPU and for each further one (recorded: 0.18 s and 1.05 s for 1 and 4).
+const INITIALIZING: Duration = Duration::from_millis(180);
+const PER_FURTHER_GPU: Duration = Duration::from_millis(280);
+/// Time that a server context takes (recorded: 63 to 87 ms).
+const PER_CONTEXT: Duration = Duration::from_millis(70);
+
+pub(crate) fn run() -> ExitCode {
+    let Some(world) = std::env::var_os(WORLD_VARIABLE).and_then(|dir| open(dir.as_ref()).ok()) else {
+        return ExitCode::FAILURE;
+    };
+    match start(world) {
+        Some(()) => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
+    }
+}
+
+/// Serves until the control process says stop or is gone.
+fn start(world: World) -> Option<()> {
+    let pid = std::process::id();
+    let logs = log_directory();
+    let socket = pipe_directory().join("control");
+    let log = Log::open(&logs.join("server.log"), echoes()).ok()?;
+    let uid = user();
+    // The real one writes this line between its fork and its exec, so it comes from the server's PID.
+    Log::open(&logs.join("control.log"), echoes())
+        .ok()?
+        .line(Voice::Control, &format!("Starting new server {pid} for user {uid}"));
+    log.line(Voice::Other, "Startup");
+    log.line(Voice::Other, &format!("Connecting to control daemon on socket: {}", socket.display()));
+    let control = Conn::connect(&socket).ok()?;
+    control.tell(&Hello::Server).ok()?;
+    let (orders, _) = control.hear::<Orders>()?;
+    log.line(Voice::Other, "Initializing server process");
+
+    let gpus: Vec<Gpu> = orders.gpus.iter().map(|&index| world.host().gpus[index].clone()).collect();
+    let further = u32::try_from(gpus.len().saturating_sub(1)).unwrap_or(0);
+    pause(&control, INITIALIZING + PER_FURTHER_GPU * further)?;
+    let used = if gpus.len() > 1 { 68 * MIB } else { 66 * MIB };
+    let mut presences = Vec::new();
+    for (ordinal, gpu) in gpus.iter().enumerate() {
+        log.line(Voice::Server, &format!("Creating server context on device {ordinal} ({})", gpu.name));
+        let mut presence = Presence::enter(&world, gpu, Kind::Compute, SERVER).ok()?;
+        presence.take(used).ok()?;
+        presences.push(presence);
+        pause(&control, PER_CONTEXT)?;
+    }
+    log.line(Voice::Server, &format!("Created anonymous shared memory region mps.shm.{uid}.{pid}"));
+    let version = world.host().binary_version;
+    log.line(Voice::Server, &format!("CUDA MPS Server for Linux/Unix. Binary version: {version}"));
+    let driver = world.host().driver_version.split('.').next().unwrap_or_default();
+    log.line(Voice::Server, &format!("Display Driver version: {driver}"));
+    log.line(Voice::Server, &format!("Active Threads Percentage set to {:.1}", orders.percentage));
+    log.line(Voice::Server, &format!("Server Priority set to {}", orders.priority));
+    let server = Arc::new(Server::new(log, version, gpus, &orders, control));
+    for (device, bytes) in &orders.limits {
+        server.set_limit(device, *bytes);
+    }
+    server.log(&"Server has started");
+    server.report(&Report::Ready)?;
+    obey(&server)
+}
+
+fn obey(server: &Arc<Server>) -> Option<()> {
+    loop {
+        // The end of the connection is the death of the control process, and with it this one's.
+        let (order, fd) = server.control.hear::<Order>()?;
+        let answer = match order {
+            Order::Serve { pid, wish, partition_sms } => {
+                if let Some(fd) = fd {
+                    serve::client(server, Conn::from_fd(fd), pid, &wish, partition_sms);
+                }
+                continue;
+            }
+            Order::Status => Answer::Status { fault: server.table().faulted() },
+            Order::Clients => Answer::Clients(server.table().rows()),
+            Order::DeviceQuery => {
+                server.log(&format_args!(
+                    "Received device query command. There are {} devices",
+                    server.gpus.len()
+                ));
+                Answer::Done
+            }
+            Order::SetPercentage(value) => {
+                server.table().percentage = value;
+                Answer::Done
+            }
+            Order::Percentage => Answer::Percentage(server.table().percentage),
+            Order::SetLimit { device, bytes } => {
+                server.set_limit(&device, bytes);
+                Answer::Done
+            }
+            Order::Limit { device } => {
+                let ordinal = server.ordinal(&device);
+                Answer::Limit(ordinal.and_then(|ordinal| server.table().limits.get(&ordinal).copied()))
+            }
+            Order::Priority(value) => {
+                server.log(&format_args!("Client Priority set to {value}"));
+                Answer::Done
+            }
+            Order::Terminate(pid) => Answer::Terminated(serve::terminate(server, pid)),
+            Order::Stop { force } => {
+                let threads = server.table().threads();
+                if threads == 0 || force {
+                    server.report(&Report::Answer(Answer::Done))?;
+                    // Clients learn of it by the end of their connections.
+                    return Some(());
+                }
+                Answer::Busy(threads)
+            }
+        };
+        server.report(&Report::Answer(answer))?;
+    }
+}
+
+impl Server {
+    /// Sets a limit for a device written as ordinal or UUID; other devices are ignored in silence, as recorded.
+    fn set_limit(&self, device: &str, bytes: u64) {
+        let Some(ordinal) = self.ordinal(device) else { return };
+        if bytes > 0 {
+            self.log(&format_args!("Device pinned memory limit for device {device} set to {bytes:#x} bytes"));
+            self.table().limits.insert(ordinal, bytes);
+        } else {
+            self.table().limits.remove(&ordinal);
+        }
+    }
+
+    fn ordinal(&self, device: &str) -> Option<usize> {
+        envvar::position(&self.gpus.iter().collect::<Vec<_>>(), device)
+    }
+
+    fn report(&self, report: &Report) -> Option<()> {
+        self.control.tell(report).ok()
+    }
+}
+
+/// Lets time pass; `None` when the control process dies meanwhile.
+fn pause(control: &Conn, time: Duration) -> Option<()> {
+    // Orders may come early and wait; only the end of the connection counts here.
+    let mut fds = [PollFd::new(control, PollFlags::RDHUP)];
+    let timeout = Timespec::try_from(time).ok()?;
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(0) | Err(_) => Some(()),
+        Ok(_) => None,
+    }
+}

@@ -1,0 +1,145 @@
+//! Connections between the simulated programs: one message a packet, with at most one file descriptor.
+//!
+//! Sequenced packets keep message boundaries, so nothing has to be framed, and a message that is too long is a
+//! property of one packet. A message is never empty: an empty one would read like the end of the connection.
+
+use std::fs::{self, Permissions};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind,
+    connect, listen, recvmsg, sendmsg, socket_with, sockopt,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The longest message: enough for the rows of a full server.
+const LONGEST: usize = 160 * 1024;
+
+/// One side of a connection.
+#[derive(Debug)]
+pub(crate) struct Conn(OwnedFd);
+
+/// What one receive gave.
+pub(crate) struct Packet {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) fd: Option<OwnedFd>,
+}
+
+impl Conn {
+    pub(crate) fn connect(path: &Path) -> io::Result<Self> {
+        let fd = socket()?;
+        connect(&fd, &SocketAddrUnix::new(path)?)?;
+        Ok(Self(fd))
+    }
+
+    pub(crate) fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Who is at the other end, as the kernel says.
+    pub(crate) fn peer(&self) -> io::Result<UCred> {
+        Ok(sockopt::socket_peercred(&self.0)?)
+    }
+
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        self.send_with(bytes, None)
+    }
+
+    pub(crate) fn send_with(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = fd.map(|fd| [fd]);
+        if let Some(fds) = &fds {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        loop {
+            match sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return other.map(drop).map_err(Into::into),
+            }
+        }
+    }
+
+    /// The next message; `None` when the other side is gone.
+    pub(crate) fn recv(&self) -> io::Result<Option<Packet>> {
+        let mut bytes = vec![0; LONGEST];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            match recvmsg(&self.0, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Err(rustix::io::Errno::INTR) => {}
+                // The other side died with something of ours unread.
+                Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+                other => break other?,
+            }
+        };
+        if received.bytes == 0 {
+            return Ok(None);
+        }
+        let fd = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        bytes.truncate(received.bytes);
+        Ok(Some(Packet { bytes, fd }))
+    }
+
+    pub(crate) fn tell<T: Serialize>(&self, message: &T) -> io::Result<()> {
+        self.tell_with(message, None)
+    }
+
+    pub(crate) fn tell_with<T: Serialize>(&self, message: &T, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message).map_err(io::Error::other)?;
+        self.send_with(&bytes, fd)
+    }
+
+    /// The next message as a value; `None` at the end of the connection or when it is not such a value.
+    pub(crate) fn hear<T: DeserializeOwned>(&self) -> Option<(T, Option<OwnedFd>)> {
+        let packet = self.recv().ok()??;
+        Some((serde_json::from_slice(&packet.bytes).ok()?, packet.fd))
+    }
+}
+
+impl AsFd for Conn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A socket in the pipe directory.
+#[derive(Debug)]
+pub(crate) struct Listener(OwnedFd);
+
+impl Listener {
+    /// Listens at `path`, in place of whatever a dead daemon left there.
+    pub(crate) fn bind(path: &Path, mode: u32) -> io::Result<Self> {
+        let address = SocketAddrUnix::new(path)?;
+        let _ = fs::remove_file(path);
+        let fd = socket()?;
+        bind(&fd, &address)?;
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
+        listen(&fd, 128)?;
+        Ok(Self(fd))
+    }
+
+    pub(crate) fn accept(&self) -> io::Result<Conn> {
+        Ok(Conn(accept_with(&self.0, SocketFlags::CLOEXEC)?))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn socket() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}

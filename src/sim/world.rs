@@ -1,0 +1,217 @@
+//! The world: the directory that is the simulated host's kernel and driver.
+//!
+//! ```text
+//! world.json                        the host: versions and GPUs; never changes
+//! seed                              what the UUIDs are derived from, besides the profile
+//! gpus/<uuid>/compute_mode          default | exclusive_process | prohibited
+//! gpus/<uuid>/processes/<pid>       one GPU process, held by flock for life
+//! gpus/<uuid>/memory.lock           held while memory is taken
+//! bin/nvidia-cuda-mps-{control,server}
+//! ```
+//! Processes of any uid use GPUs, so the directories of processes are open to all, as `/dev/nvidia*` is.
+
+use std::fs::{self, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use super::profile::{self, Gpu, Host};
+use super::{CONTROL, SERVER};
+
+/// The environment variable that names the world.
+pub const WORLD_VARIABLE: &str = "MPS_SIM_WORLD";
+
+/// Why a world cannot be made or opened.
+#[derive(Debug, thiserror::Error)]
+pub enum WorldError {
+    /// The profile names no host that can be simulated.
+    #[error("cannot simulate {profile:?}: {reason}. Profiles are {known}")]
+    Profile {
+        /// The profile as given.
+        profile: String,
+        /// What is wrong with it.
+        reason: String,
+        /// Those that exist, in words.
+        known: String,
+    },
+    /// The directory already holds another host.
+    #[error("{dir} already simulates {existing}, not {wanted}; use another directory or remove this one")]
+    Different {
+        /// The world's directory.
+        dir: PathBuf,
+        /// The profile that it has.
+        existing: String,
+        /// The profile that was asked for.
+        wanted: String,
+    },
+    /// The directory holds something that is not a world.
+    #[error("{path} is not a simulated host: {reason}")]
+    Broken {
+        /// The file that cannot be read as what it should be.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The file system refused.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file concerned.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// A simulated host's directory.
+#[derive(Debug, Clone)]
+pub struct World {
+    dir: PathBuf,
+    host: Host,
+}
+
+impl World {
+    /// The world's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The directory of the simulated MPS programs, to be put on `PATH`.
+    pub fn bin(&self) -> PathBuf {
+        self.dir.join("bin")
+    }
+
+    /// The profile in its full spelling, such as `h200x2@13.1`.
+    pub fn profile(&self) -> &str {
+        &self.host.profile
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    pub(crate) fn gpu_dir(&self, gpu: &Gpu) -> PathBuf {
+        self.dir.join("gpus").join(&gpu.uuid)
+    }
+}
+
+/// Makes the world of a profile in `dir`, or opens it where it already is.
+///
+/// Idempotent: a world keeps its UUIDs, its compute modes and its processes; only the links in `bin` are made to
+/// point at the running binary again.
+pub fn create(dir: &Path, profile: &str) -> Result<World, WorldError> {
+    let wanted = profile::canonical(profile).map_err(|reason| bad_profile(profile, reason))?;
+    fs::create_dir_all(dir).map_err(at(dir))?;
+    let dir = dir.canonicalize().map_err(at(dir))?;
+    let file = dir.join("world.json");
+    let world = if file.exists() {
+        let world = open(&dir)?;
+        if world.host.profile != wanted {
+            return Err(WorldError::Different { dir, existing: world.host.profile, wanted });
+        }
+        world
+    } else {
+        let seed = seed(&dir)?;
+        let host = profile::host(&wanted, &seed).map_err(|reason| bad_profile(profile, reason))?;
+        let world = World { dir: dir.clone(), host };
+        for gpu in &world.host.gpus {
+            furnish(&world.gpu_dir(gpu))?;
+        }
+        // Last, so that a world with this file is whole.
+        write_once(&file, &serde_json::to_vec_pretty(&world.host).expect("the host has string keys only"))?;
+        world
+    };
+    link(&world)?;
+    Ok(world)
+}
+
+/// Opens the world in `dir`.
+pub(crate) fn open(dir: &Path) -> Result<World, WorldError> {
+    let path = dir.join("world.json");
+    let text = fs::read(&path).map_err(at(&path))?;
+    match serde_json::from_slice::<Host>(&text) {
+        Ok(host) if host.schema == 1 => Ok(World { dir: dir.to_owned(), host }),
+        Ok(host) => Err(WorldError::Broken { path, reason: format!("its schema is {}", host.schema) }),
+        Err(error) => Err(WorldError::Broken { path, reason: error.to_string() }),
+    }
+}
+
+/// Finds the world that an MPS program, called as `argv0`, belongs to.
+///
+/// The variable wins; without it the program's link lies in the world's `bin`, so that shell scripts run
+/// unchanged with that directory on `PATH`.
+pub(crate) fn of_program(argv0: &Path) -> Result<World, WorldError> {
+    if let Some(dir) = std::env::var_os(WORLD_VARIABLE) {
+        return open(Path::new(&dir));
+    }
+    let link = if argv0.components().count() > 1 {
+        argv0.to_owned()
+    } else {
+        std::env::var_os("PATH")
+            .and_then(|path| {
+                std::env::split_paths(&path).map(|dir| dir.join(argv0)).find(|file| file.exists())
+            })
+            .unwrap_or_else(|| argv0.to_owned())
+    };
+    let bin = link.parent().unwrap_or(Path::new("."));
+    open(&bin.join(".."))
+}
+
+fn bad_profile(profile: &str, reason: String) -> WorldError {
+    WorldError::Profile { profile: profile.to_owned(), reason, known: profile::known() }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> WorldError + '_ {
+    move |source| WorldError::Io { path: path.to_owned(), source }
+}
+
+fn seed(dir: &Path) -> Result<String, WorldError> {
+    let path = dir.join("seed");
+    if !path.exists() {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|error| WorldError::Broken {
+            path: path.clone(),
+            reason: format!("no random numbers: {error}"),
+        })?;
+        write_once(&path, hex::encode(bytes).as_bytes())?;
+    }
+    Ok(fs::read_to_string(&path).map_err(at(&path))?.trim().to_owned())
+}
+
+fn furnish(gpu: &Path) -> Result<(), WorldError> {
+    let processes = gpu.join("processes");
+    fs::create_dir_all(&processes).map_err(at(&processes))?;
+    // No sticky bit: a dead process's file may be removed, or taken over with its PID, by any other uid.
+    for dir in [gpu, &processes] {
+        fs::set_permissions(dir, Permissions::from_mode(0o777)).map_err(at(dir))?;
+    }
+    let lock = gpu.join("memory.lock");
+    write_once(&lock, b"")?;
+    fs::set_permissions(&lock, Permissions::from_mode(0o666)).map_err(at(&lock))?;
+    write_once(&gpu.join("compute_mode"), b"default\n")
+}
+
+/// Writes a file that no reader ever sees half written.
+fn write_once(path: &Path, content: &[u8]) -> Result<(), WorldError> {
+    let draft = path.with_extension(format!("new-{}", std::process::id()));
+    let mut file = fs::File::create(&draft).map_err(at(&draft))?;
+    file.write_all(content).map_err(at(&draft))?;
+    file.set_permissions(Permissions::from_mode(0o644)).map_err(at(&draft))?;
+    fs::rename(&draft, path).map_err(at(path))
+}
+
+fn link(world: &World) -> Result<(), WorldError> {
+    let bin = world.bin();
+    fs::create_dir_all(&bin).map_err(at(&bin))?;
+    let program = std::env::current_exe().map_err(at(&bin))?;
+    for name in [CONTROL, SERVER] {
+        let path = bin.join(name);
+        if fs::read_link(&path).is_ok_and(|target| target == program) {
+            continue;
+        }
+        let draft = bin.join(format!(".{name}.{}", std::process::id()));
+        let _ = fs::remove_file(&draft);
+        symlink(&program, &draft).map_err(at(&draft))?;
+        fs::rename(&draft, &path).map_err(at(&path))?;
+    }
+    Ok(())
+}
