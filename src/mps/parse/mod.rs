@@ -84,10 +84,9 @@ fn shown(text: &str) -> String {
 fn text(reply: &[u8]) -> Result<&str, ParseError> {
     let text = std::str::from_utf8(reply).map_err(|_| not_understood("text", reply))?;
     // Only at the beginning: a client may call itself anything, and `ps` shows it.
-    if let Some(line) = text.lines().next() {
-        if line.starts_with("Insufficient privileges for UID ") || line.starts_with("Not enough privilege ") {
-            return Err(ParseError::InsufficientPrivileges { text: shown(line) });
-        }
+    let first = text.lines().next().unwrap_or_default();
+    if first.starts_with("Insufficient privileges for UID ") || first.starts_with("Not enough privilege ") {
+        return Err(ParseError::InsufficientPrivileges { text: shown(first) });
     }
     if let Some(rest) = text.strip_prefix("Unknown command \"") {
         let word = rest.lines().next().unwrap_or_default();
@@ -112,9 +111,10 @@ mod tests {
 
     #[test]
     fn two_refusals_are_recognised_in_every_reply() {
+        type Parser = fn(&[u8]) -> Option<ParseError>;
         let privileges = b"Insufficient privileges for UID 65534. Control deamon settings can only be modified by the user who started it or by the root user.\n";
         let unknown = b"Unknown command \"lspart\"\n";
-        let every: [fn(&[u8]) -> Option<ParseError>; 14] = [
+        let every: [Parser; 14] = [
             |reply| server_list(reply).err(),
             |reply| server_status(reply).err(),
             |reply| percentage(reply).err(),

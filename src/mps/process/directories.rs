@@ -226,12 +226,12 @@ mod tests {
     fn a_path_that_mps_cannot_use_is_refused_and_nothing_is_made() {
         let top = tempfile::tempdir_in("/tmp").expect("directory");
         let log = top.path().join("log");
-        let long = top.path().join("x".repeat(LONGEST_PATH - top.path().as_os_str().len()));
-        assert_eq!(long.as_os_str().len(), LONGEST_PATH + 1);
+        let too_long = top.path().join("x".repeat(LONGEST_PATH - top.path().as_os_str().len()));
+        assert_eq!(too_long.as_os_str().len(), LONGEST_PATH + 1);
         let link = top.path().join("link");
         std::os::unix::fs::symlink("/tmp", &link).expect("link");
         for (pipe, said) in [
-            (long, "the path has 83 bytes"),
+            (too_long, "the path has 83 bytes"),
             ("relative/pipe".into(), "absolute path"),
             ("/tmp/../etc".into(), "absolute path"),
             ("/tmp/nvidia-mps".into(), "container runtime"),

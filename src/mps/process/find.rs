@@ -141,10 +141,13 @@ fn objection(daemon: Identity, pipe_directory: &Path) -> Option<String> {
 pub fn occupant(pipe_directory: &Path) -> Option<Occupant> {
     let by_file = daemon_of_pid_file(pipe_directory);
     let by_socket = answering(&pipe_directory.join(SOCKET));
-    if by_file.is_none() && by_socket.is_none() {
+    if by_file.is_none() && by_socket == Socket::Silent {
         return None;
     }
-    let by_socket = by_socket.flatten().filter(|pid| is_control(*pid));
+    let by_socket = match by_socket {
+        Socket::Answers { pid } => pid.filter(|pid| is_control(*pid)),
+        Socket::Silent => None,
+    };
     let pid = by_socket.or(by_file);
     Some(Occupant {
         pid,
@@ -164,27 +167,37 @@ fn daemon_of_pid_file(pipe_directory: &Path) -> Option<u32> {
     (is_control(pid) && here).then_some(pid)
 }
 
-/// Whether something listens at a socket, and the PID that began to, where the kernel tells.
+/// Whether something listens at a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Socket {
+    Answers {
+        /// The PID that began to listen, where the kernel tells.
+        pid: Option<u32>,
+    },
+    Silent,
+}
+
+/// Tries a socket.
 ///
 /// Connecting and leaving is what any client does first (`User did not send valid credentials`, recording 01).
-fn answering(path: &Path) -> Option<Option<u32>> {
-    fs::symlink_metadata(path).ok().filter(|file| file.file_type().is_socket())?;
-    let address = SocketAddrUnix::new(path).ok()?;
+fn answering(path: &Path) -> Socket {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    let Some(address) = SocketAddrUnix::new(path).ok().filter(|_| is_socket) else { return Socket::Silent };
     for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
+        let Ok(socket) = socket_with(AddressFamily::UNIX, kind, flags, None) else { break };
         match connect(&socket, &address) {
             Ok(()) => {
-                let credentials = sockopt::socket_peercred(&socket).ok();
-                return Some(credentials.map(|peer| peer.pid.as_raw_pid().unsigned_abs()));
+                let peer = sockopt::socket_peercred(&socket).ok();
+                return Socket::Answers { pid: peer.map(|peer| peer.pid.as_raw_pid().unsigned_abs()) };
             }
             // The queue of a daemon that hangs is full.
-            Err(Errno::AGAIN) => return Some(None),
+            Err(Errno::AGAIN) => return Socket::Answers { pid: None },
             Err(Errno::PROTOTYPE) => {}
-            Err(_) => return None,
+            Err(_) => break,
         }
     }
-    None
+    Socket::Silent
 }
 
 /// Whether a process runs the control program: by the name it was called by, a wrapper's interpreter allowed.

@@ -76,11 +76,10 @@ impl Channel {
 
     /// Writes lines. A process that is gone is no error here: the output says so, and says more.
     pub(super) async fn write(&mut self, lines: &str) {
-        if let Some(input) = &mut self.input {
-            if let Err(error) = input.write_all(lines.as_bytes()).await {
-                tracing::debug!(%error, "the control process takes no more input");
-                self.input = None;
-            }
+        let Some(input) = &mut self.input else { return };
+        if let Err(error) = input.write_all(lines.as_bytes()).await {
+            tracing::debug!(%error, "the control process takes no more input");
+            self.input = None;
         }
     }
 

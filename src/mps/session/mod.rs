@@ -206,7 +206,7 @@ pub struct Session {
 #[derive(Debug)]
 enum State {
     Unopened,
-    Open(Channel),
+    Open(Box<Channel>),
     /// A command is on its way; a state that stays only if the caller dropped the future.
     Waiting {
         command: String,
@@ -227,7 +227,7 @@ impl Session {
         }
         let mut channel = match std::mem::replace(&mut self.state, State::Over) {
             State::Unopened => self.greet().await?,
-            State::Open(channel) => channel,
+            State::Open(channel) => *channel,
             State::Waiting { command } => {
                 return Err(SessionError::Unknown { command, cause: Cause::Abandoned });
             }
@@ -239,7 +239,7 @@ impl Session {
         self.state = State::Over;
         let cause = match exchanged {
             Ok(Reading::Reply(reply)) => {
-                self.state = State::Open(channel);
+                self.state = State::Open(Box::new(channel));
                 return Ok(reply);
             }
             Ok(Reading::Ended) => {
