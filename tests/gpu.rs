@@ -55,8 +55,9 @@ fn cuda_and_nvml_tell_the_same_outside_mps() {
     assert_eq!(report.error, None);
     assert_eq!(report.mps, Some(false));
     let gpus = NvmlInventory::open().expect("a driver").gpus().expect("GPUs");
-    let by_nvml: Vec<_> = gpus.iter().map(|gpu| (&gpu.uuid, gpu.sms)).collect();
-    let by_cuda: Vec<_> = report.devices.iter().map(|device| (&device.uuid, Some(device.sms))).collect();
+    let by_nvml: Vec<_> = gpus.iter().map(|gpu| (&gpu.uuid, gpu.sms, gpu.memory_total)).collect();
+    let by_cuda: Vec<_> =
+        report.devices.iter().map(|device| (&device.uuid, Some(device.sms), device.memory_total)).collect();
     assert_eq!(by_cuda, by_nvml);
     for device in &report.devices {
         let allocation = device.allocation.as_ref().expect("it was asked for");

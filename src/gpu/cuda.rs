@@ -11,6 +11,7 @@
 
 use std::ffi::{CStr, c_uint};
 use std::mem::MaybeUninit;
+use std::ptr::null_mut;
 use std::time::Instant;
 
 use cudarc::driver::result::{self, DriverError};
@@ -25,13 +26,11 @@ use super::{Inventory, cuda_version_text};
 /// Group sizes that the splitter is asked about: a partition's chunk on Hopper, and its next multiples.
 const GROUP_SIZES: [u32; 3] = [8, 16, 32];
 
-/// More groups than a device has multiprocessors.
-const MOST_GROUPS: usize = 512;
-
 const MIB: u64 = 1 << 20;
 
-/// Starts CUDA in this process and says what it sees.
-pub(super) fn look(allocate_up_to: Option<u64>) -> Report {
+/// Starts CUDA in this process and says what it sees; `None` if nobody wants to know any more once `cuInit`,
+/// which may wait for long, has returned.
+pub(super) fn look(allocate_up_to: Option<u64>, still_wanted: impl Fn() -> bool) -> Option<Report> {
     let mut report = Report::empty();
     report.pid = Some(std::process::id());
     report.driver_version =
@@ -45,15 +44,18 @@ pub(super) fn look(allocate_up_to: Option<u64>) -> Report {
              or nvidia-driver-cuda); in a container, start it with the GPUs (as with --gpus all) and the driver \
              capability \"compute\"",
         ));
-        return report;
+        return Some(report);
     }
     let started = Instant::now();
     let initialised = result::init();
+    if !still_wanted() {
+        return None;
+    }
     report.init_ms = Some(milliseconds(started));
     report.cuda_version = driver_api_version();
     if let Err(error) = initialised {
         report.error = Some(failure(error, "cuInit"));
-        return report;
+        return Some(report);
     }
     match result::device::get_count() {
         Err(error) => report.error = Some(failure(error, "cuDeviceGetCount")),
@@ -69,7 +71,7 @@ pub(super) fn look(allocate_up_to: Option<u64>) -> Report {
         }
     }
     report.mps = unanimous(report.devices.iter().map(|device| device.mps));
-    report
+    Some(report)
 }
 
 /// The one answer of all, if there is one.
@@ -148,11 +150,21 @@ fn census(device: sys::CUdevice) -> Result<Vec<Split>, DriverError> {
 
 /// One division into groups of at least `min_sms`. Only counts: no context is made from the groups.
 fn split(all: &sys::CUdevResource, min_sms: u32) -> Result<Split, DriverError> {
-    let mut groups: Vec<sys::CUdevResource> = vec![*all; MOST_GROUPS];
-    let mut count = c_uint::try_from(MOST_GROUPS).unwrap_or(c_uint::MAX);
+    let mut count: c_uint = 0;
     let mut remaining = *all;
-    // SAFETY: `groups` has room for `count` entries, all of the structures are initialised copies of one that
-    // the driver gave, and they outlive the call.
+    // SAFETY: a null result asks for the number of groups; `all` is as the driver filled it, and the integer and
+    // `remaining` are ours and outlive the call.
+    unsafe {
+        sys::cuDevSmResourceSplitByCount(null_mut(), &raw mut count, all, &raw mut remaining, 0, min_sms)
+            .result()?;
+    }
+    let none = Split { min_sms, groups: 0, sms_per_group: 0, remaining: sm_count(all) };
+    // Asked to fill in no groups, the driver would call it an error.
+    if count == 0 {
+        return Ok(none);
+    }
+    let mut groups: Vec<sys::CUdevResource> = vec![*all; count as usize];
+    // SAFETY: as above, and `groups` has room for `count` entries, each an initialised structure.
     unsafe {
         sys::cuDevSmResourceSplitByCount(
             groups.as_mut_ptr(),
@@ -165,12 +177,8 @@ fn split(all: &sys::CUdevResource, min_sms: u32) -> Result<Split, DriverError> {
         .result()?;
     }
     groups.truncate(count as usize);
-    Ok(Split {
-        min_sms,
-        groups: count,
-        sms_per_group: groups.first().map_or(0, sm_count),
-        remaining: sm_count(&remaining),
-    })
+    let Some(first) = groups.first() else { return Ok(none) };
+    Ok(Split { groups: count, sms_per_group: sm_count(first), remaining: sm_count(&remaining), ..none })
 }
 
 fn sm_count(resource: &sys::CUdevResource) -> u32 {

@@ -50,9 +50,10 @@ impl NvmlInventory {
             pci_bus_id: pci.bus_id,
             name: device.name().map_err(refused("nvmlDeviceGetName", Some(&uuid)))?,
             sms: sm_count(&device),
-            memory_total: memory.total,
-            // `used` leaves out what the driver keeps for itself; nobody can have that either.
-            memory_used: memory.total.saturating_sub(memory.free),
+            // What the driver reserves for itself (616 MiB of an H200) is nobody's to use: without it, this is
+            // the total that CUDA reports, and an idle GPU uses nothing.
+            memory_total: memory.total.saturating_sub(memory.reserved),
+            memory_used: memory.total.saturating_sub(memory.reserved).saturating_sub(memory.free),
             compute_mode: match mode {
                 NvmlComputeMode::Default => ComputeMode::Default,
                 // A driver that still knew the thread mode let one process in at a time, too.
@@ -110,12 +111,17 @@ impl Inventory for NvmlInventory {
             .nvml
             .device_by_uuid(gpu.as_str())
             .map_err(refused("nvmlDeviceGetHandleByUUID", Some(gpu)))?;
-        // The MPS list is read last: a client that starts in between is then at worst missing from the first
-        // list, never taken for a process outside MPS.
+        // A client is on both lists, so one that comes or goes while they are read must not look like a process
+        // outside MPS: the MPS list is read before and after.
+        let read_mps = || {
+            list(gpu, "nvmlDeviceGetMPSComputeRunningProcesses", || device.mps_running_compute_processes())
+        };
+        let mut mps = read_mps()?;
         let compute =
             list(gpu, "nvmlDeviceGetComputeRunningProcesses", || device.running_compute_processes())?;
-        let mps =
-            list(gpu, "nvmlDeviceGetMPSComputeRunningProcesses", || device.mps_running_compute_processes())?;
+        mps.extend(read_mps()?);
+        // One that is on the earlier MPS list only is gone.
+        mps.retain(|client| compute.iter().any(|process| process.pid == client.pid));
         Ok(union(compute, mps))
     }
 }

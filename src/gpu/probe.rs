@@ -5,6 +5,12 @@
 //! becomes an answer, and no other process of this program is ever an MPS client. The child inherits the
 //! environment as it is, since that is the very thing to be probed.
 //!
+//! **A child that does not answer is never killed.** On a real daemon (13.0), a client that is killed while it
+//! waits to be connected, for its user's turn or for the server to start, hangs the server that comes up for it,
+//! and with it the daemon and all its commands; SIGTERM does the same as SIGKILL
+//! (tests/fixtures/hardware/10-h200-x1-probe.txt). So the child is left to wait, in a process group of its own
+//! so that an interrupt from the terminal passes it by, and ends by itself as soon as `cuInit` returns.
+//!
 //! One JSON object goes to stdout, a [`Report`]. Exit code 0 says that CUDA worked, 3 that it did not (`error`
 //! says why), 2 that the arguments are wrong.
 
@@ -25,9 +31,8 @@ const REFUSED: u8 = 3;
 /// How much of a crashed child's stderr goes into the answer.
 const STDERR_SHOWN: usize = 2000;
 
-/// How long a killed child may take to be gone. A process stuck in the driver cannot be killed; the answer
-/// does not wait for it.
-const KILL_GRACE: Duration = Duration::from_secs(2);
+/// How long a child that has closed its output may take to end.
+const ENDING_GRACE: Duration = Duration::from_secs(2);
 
 /// Arguments of `mps-manager cuda-probe`.
 #[derive(Debug, Clone, clap::Args)]
@@ -36,8 +41,8 @@ pub struct ProbeArgs {
     /// once, but for a moment other processes cannot have that memory.
     #[arg(long, value_name = "SIZE", value_parser = MemoryLimit::parse)]
     pub allocate_up_to: Option<MemoryLimit>,
-    /// Give up after this many seconds. A client that MPS makes wait (for another user's clients to leave,
-    /// say) waits for ever.
+    /// Give no later answer than after this many seconds. A client that MPS makes wait (for another user's
+    /// clients to leave, say) may wait for ever; its process is left waiting, and its PID is in the answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub timeout: u64,
     /// Be the process that uses CUDA.
@@ -57,12 +62,11 @@ pub fn run(args: &ProbeArgs) -> ExitCode {
 
 /// The child: uses CUDA and says what it saw.
 fn run_child(args: &ProbeArgs) -> ExitCode {
-    // If the parent is killed, nobody is left to enforce the deadline.
-    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
-    {
-        eprintln!("the probe's child will outlive its parent: {error}");
-    }
-    let report = cuda::look(args.allocate_up_to.map(MemoryLimit::bytes));
+    let parent = rustix::process::getppid();
+    let still_wanted = || rustix::process::getppid() == parent;
+    let Some(report) = cuda::look(args.allocate_up_to.map(MemoryLimit::bytes), still_wanted) else {
+        return ExitCode::from(REFUSED);
+    };
     print(&report);
     exit_code(&report)
 }
@@ -71,7 +75,7 @@ fn run_child(args: &ProbeArgs) -> ExitCode {
 fn child_command(args: &ProbeArgs) -> Command {
     // Not the path: the file there may have been replaced since this process started.
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("mps-manager").args(["cuda-probe", "--child"]);
+    command.arg0("mps-manager").args(["cuda-probe", "--child"]).process_group(0);
     if let Some(limit) = args.allocate_up_to {
         command.args(["--allocate-up-to", &limit.as_mps()]);
     }
@@ -93,23 +97,12 @@ fn supervise(mut command: Command, timeout: Duration) -> Report {
     let stdout = collect(child.stdout.take());
     let stderr = collect(child.stderr.take());
     let Ok(stdout) = stdout.recv_timeout(timeout) else {
-        let state = kill(&mut child);
-        return Report::failed(Failure::own(
-            "timeout",
-            format!(
-                "CUDA gave no answer within {} s ({state}). Under MPS, a client waits while another user's clients \
-                 are connected or the control daemon does not answer",
-                timeout.as_secs_f32()
-            ),
-        ));
+        return Report { pid: Some(child.id()), ..Report::failed(no_answer(child.id(), timeout)) };
     };
     // Its stdout is closed, so it has ended or is about to.
-    let ending = match wait(&mut child, KILL_GRACE) {
-        Some(status) => ending(status),
-        None => format!("it closed its output and stayed ({})", kill(&mut child)),
-    };
+    let ending = wait(&mut child).map_or_else(|| "it closed its output and stayed".to_owned(), ending);
     answer(&stdout).unwrap_or_else(|| {
-        let said = stderr.recv_timeout(KILL_GRACE).unwrap_or_default();
+        let said = stderr.recv_timeout(ENDING_GRACE).unwrap_or_default();
         Report::failed(crash(&ending, &said))
     })
 }
@@ -134,14 +127,14 @@ fn answer(stdout: &[u8]) -> Option<Report> {
     stdout.split(|byte| *byte == b'\n').rev().find_map(|line| serde_json::from_slice(line).ok())
 }
 
-/// Waits for the child's end, for at most `patience`.
-fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+/// Waits for the end of a child that should be ending.
+fn wait(child: &mut Child) -> Option<ExitStatus> {
     const PAUSE: Duration = Duration::from_millis(5);
     let mut waited = Duration::ZERO;
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
-            Ok(None) if waited < patience => {
+            Ok(None) if waited < ENDING_GRACE => {
                 std::thread::sleep(PAUSE);
                 waited += PAUSE;
             }
@@ -150,13 +143,16 @@ fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     }
 }
 
-fn kill(child: &mut Child) -> &'static str {
-    // It fails only if the child is gone already.
-    let _ = child.kill();
-    match wait(child, KILL_GRACE) {
-        Some(_) => "its process was killed",
-        None => "its process cannot be killed: it is stuck in the driver",
-    }
+fn no_answer(pid: u32, timeout: Duration) -> Failure {
+    Failure::own(
+        "timeout",
+        format!(
+            "CUDA gave no answer within {} s. Under MPS a client waits while another user's clients are connected, \
+             or when the control daemon hangs. Process {pid} is left waiting and ends by itself; do not kill it: \
+             killing a waiting client hangs the MPS daemon",
+            timeout.as_secs_f32()
+        ),
+    )
 }
 
 fn ending(status: ExitStatus) -> String {
@@ -223,10 +219,16 @@ mod tests {
     }
 
     #[test]
-    fn a_hang_is_an_answer() {
-        let seen = failure(shell("exec sleep 600", Duration::from_millis(50)));
+    fn a_hang_is_an_answer_and_the_child_is_left_alone() {
+        let report = shell("exec sleep 600", Duration::from_millis(50));
+        let pid = report.pid.expect("the waiting child's PID");
+        let child = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a PID");
+        assert!(rustix::process::test_kill_process(child).is_ok(), "it is alive");
+        rustix::process::kill_process(child, rustix::process::Signal::KILL)
+            .expect("this one waits for no MPS");
+        let seen = failure(report);
         assert_eq!(seen.name, "timeout");
-        assert!(seen.message.contains("was killed"), "{}", seen.message);
+        assert!(seen.message.contains(&format!("Process {pid} is left waiting")), "{}", seen.message);
     }
 
     #[test]

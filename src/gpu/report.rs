@@ -14,7 +14,8 @@ pub const SCHEMA: u32 = 1;
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// The process that used CUDA; it is gone when the report is read.
+    /// The process that used CUDA. It is gone when the report is read, except after a `timeout`: then it still
+    /// waits, and must not be killed (the probe's module says why).
     pub pid: Option<u32>,
     /// The driver's version, as `580.159.04`; `None` where NVML is not there to ask.
     pub driver_version: Option<String>,
@@ -22,7 +23,8 @@ pub struct Report {
     pub cuda_version: Option<String>,
     /// Whether the process is a client of MPS on all devices that it saw.
     ///
-    /// From CUDA's attribute `MPS_ENABLED` of each device. `None` when it saw no device, or the devices differ,
+    /// From CUDA's attribute `MPS_ENABLED` of each device, which told clients from processes outside in every case
+    /// tried on an H200 (no daemon, an unreadable pipe directory, limits, another user). `None` when it saw no device, or the devices differ,
     /// or the driver is too old to tell.
     pub mps: Option<bool>,
     /// Milliseconds that `cuInit` took. Under MPS this is where the process connects, and where the first one

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const FIRST: &str = "GPU-11111111-0000-4000-8000-000000000001";
 const SECOND: &str = "GPU-22222222-0000-4000-8000-000000000002";
 const TOTAL: u64 = 150_109_880_320;
-const OVERHEAD: u64 = 592 << 20;
+const OVERHEAD: u64 = 8 << 20;
 
 /// A world of two GPUs, named in `world.json` in the opposite of PCI order.
 fn world() -> TempDir {
