@@ -34,6 +34,8 @@ done
 
 # shellcheck source=tests/hardware/lib.sh
 . "$here/lib.sh"
+# shellcheck source=tests/hardware/manager.sh
+. "$here/manager.sh"
 
 finish() {
     local status=$?
@@ -124,3 +126,4 @@ server_is_active() {
 compile_client "$here/client.cu"
 outside_mps
 a_daemon_alone
+the_manager
