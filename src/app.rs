@@ -81,7 +81,8 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     });
     let recording = tokio::spawn(record(store.clone(), facts));
     let manager_uid = rustix::process::geteuid().as_raw();
-    let first_start = take_up(&store, &fleet, &platform.inventory, manager_uid, &boot_id).await.map_err(refused)?;
+    let first_start =
+        take_up(&store, &fleet, &platform.inventory, manager_uid, &boot_id).await.map_err(refused)?;
     let engine = Engine::start(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid)
         .await
         .map_err(refused)?;
@@ -131,7 +132,10 @@ fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool) {
 
 fn make_directory(path: &Path) -> Result<(), StartError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(|error| {
-        StartError(format!("the runtime directory {} cannot be made: {error}; give another with --runtime-dir", path.display()))
+        StartError(format!(
+            "the runtime directory {} cannot be made: {error}; give another with --runtime-dir",
+            path.display()
+        ))
     })
 }
 
@@ -147,7 +151,9 @@ fn platform(config: &Config) -> Result<Platform, StartError> {
         });
     }
     let hint = |error: String| {
-        StartError(format!("{error}\nTo try mps-manager without a GPU, start it with --sim h200x2: a simulated host."))
+        StartError(format!(
+            "{error}\nTo try mps-manager without a GPU, start it with --sim h200x2: a simulated host."
+        ))
     };
     let inventory = gpu::nvml::NvmlInventory::open().map_err(|error| hint(error.to_string()))?;
     if inventory.gpus().map_err(|error| hint(error.to_string()))?.is_empty() {
@@ -163,7 +169,10 @@ fn admin_token(state_dir: &Path) -> Result<String, StartError> {
     match std::fs::read_to_string(&path) {
         Ok(text) if text.trim().len() >= 32 => return Ok(text.trim().to_owned()),
         Ok(_) => {
-            return Err(StartError(format!("{} holds no token: delete it, and a new one is made", path.display())));
+            return Err(StartError(format!(
+                "{} holds no token: delete it, and a new one is made",
+                path.display()
+            )));
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(StartError(format!("{}: {error}", path.display()))),
@@ -220,13 +229,19 @@ async fn take_up(
     let mut reader = store.read().await?;
     let daemons = store::daemons::all(&mut reader).await?;
     let inventory = Arc::clone(inventory);
-    let gpus: Vec<Gpu> = tokio::task::spawn_blocking(move || inventory.gpus()).await.ok().and_then(Result::ok).unwrap_or_default();
+    let gpus: Vec<Gpu> = tokio::task::spawn_blocking(move || inventory.gpus())
+        .await
+        .ok()
+        .and_then(Result::ok)
+        .unwrap_or_default();
     for daemon in &daemons {
         let earlier = store::daemons::incarnation(&mut reader, &daemon.name).await?;
         match store::plans::desired(&mut reader, &daemon.name, &gpus, manager_uid).await {
             Ok(Some(desired)) => fleet.publish(desired, earlier),
             Ok(None) => {}
-            Err(error) => tracing::error!(daemon = %daemon.name, %error, "the daemon cannot be brought about"),
+            Err(error) => {
+                tracing::error!(daemon = %daemon.name, %error, "the daemon cannot be brought about")
+            }
         }
     }
     Ok(daemons.is_empty())
@@ -248,7 +263,10 @@ async fn furnish(service: &Service, inventory: &Arc<dyn Inventory>) -> Result<()
         service.put_daemon(name, spec, WriteOptions::default()).await.map_err(refused)?;
     }
     let tenants = [
-        ("demo", r#"{"device_memory_limit": "4G", "active_thread_percentage": 25, "labels": {"example": "true"}}"#),
+        (
+            "demo",
+            r#"{"device_memory_limit": "4G", "active_thread_percentage": 25, "labels": {"example": "true"}}"#,
+        ),
         (
             "batch",
             r#"{"device_memory_limit": "8G", "max_clients": 4, "sms": 66, "priority": "below_normal", "labels": {"example": "true"}}"#,

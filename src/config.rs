@@ -129,7 +129,11 @@ impl Config {
     /// Refuses values that make no sense together or alone.
     pub fn check(self) -> Result<Self, ConfigError> {
         let range = |key, value: u32, low: u32, high: u32, remedy| {
-            if (low..=high).contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { key, value, remedy }) }
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err(ConfigError::OutOfRange { key, value, remedy })
+            }
         };
         range("look_interval_s", self.look_interval_s, 1, 3600, "1 to 3600 seconds")?;
         range("control_deadline_s", self.control_deadline_s, 1, 600, "1 to 600 seconds")?;
@@ -164,7 +168,8 @@ mod tests {
     #[test]
     fn every_key_is_documented_and_every_documented_key_exists() {
         let documented = include_str!("../docs/configuration.md");
-        let config = Config { sim: Some("h200x2".into()), mps_dir: Some("/usr/bin".into()), ..Config::default() };
+        let config =
+            Config { sim: Some("h200x2".into()), mps_dir: Some("/usr/bin".into()), ..Config::default() };
         let table = toml::Table::try_from(config).expect("a table");
         for key in table.keys() {
             assert!(documented.contains(&format!("| `{key}` |")), "{key} is not documented");
@@ -177,7 +182,8 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_the_key_and_the_range() {
-        let error = Config { control_deadline_s: 0, ..Config::default() }.check().expect_err("zero").to_string();
+        let error =
+            Config { control_deadline_s: 0, ..Config::default() }.check().expect_err("zero").to_string();
         assert!(error.contains("control_deadline_s") && error.contains("1 to 600"), "{error}");
     }
 }

@@ -10,7 +10,8 @@ use crate::config::LogFormat;
 
 /// Starts logging for the rest of the process; a filter that cannot be read is an error.
 pub fn start(format: LogFormat, filter: &str) -> Result<(), String> {
-    let filter = EnvFilter::try_new(filter).map_err(|error| format!("log_filter {filter:?} cannot be read: {error}"))?;
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|error| format!("log_filter {filter:?} cannot be read: {error}"))?;
     let registry = tracing_subscriber::registry().with(filter);
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     match format {

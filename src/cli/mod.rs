@@ -162,27 +162,49 @@ enum EnvFormat {
     Json,
 }
 
+/// Prints a line, and ends quietly when nobody reads it any more, as in `mps-manager clients | head -1`.
+macro_rules! line {
+    ($($argument:tt)*) => { crate::cli::emit(format_args!($($argument)*)) };
+}
+use line;
+
+/// Exit code of a program that SIGPIPE ended, as shells report it.
+const BROKEN_PIPE: i32 = 141;
+
+fn emit(text: std::fmt::Arguments<'_>) {
+    use std::io::Write as _;
+    if writeln!(std::io::stdout(), "{text}").is_err() {
+        std::process::exit(BROKEN_PIPE);
+    }
+}
+
 /// Does what the command line says.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::CudaProbe(args) => return gpu::probe::run(&args),
         Command::Sim { command: SimCommand::Client(args) } => return sim::client::run(&args),
-        Command::Openapi => http::api::document().to_pretty_json().map_err(|error| error.to_string()).map(|text| {
-            println!("{text}");
-            ExitCode::SUCCESS
-        }),
+        Command::Openapi => {
+            http::api::document().to_pretty_json().map_err(|error| error.to_string()).map(|text| {
+                line!("{text}");
+                ExitCode::SUCCESS
+            })
+        }
         Command::Config { command: ConfigCommand::Check { config } } => check_config(config),
         Command::Serve(args) => serve(args),
         Command::Run(args) => run::run(args),
-        Command::Status { server, output } => ask(async move { show::status(&server.client()?, output).await }),
+        Command::Status { server, output } => {
+            ask(async move { show::status(&server.client()?, output).await })
+        }
         Command::Clients { server, tenant, output } => {
             ask(async move { show::clients(&server.client()?, tenant.as_ref(), output).await })
         }
         Command::Env { server, tenant, format } => {
             ask(async move { show::environment(&server.client()?, &tenant, format).await })
         }
-        Command::Terminate { server, client } => ask(async move { show::terminate(&server.client()?, client).await }),
+        Command::Terminate { server, client } => {
+            ask(async move { show::terminate(&server.client()?, client).await })
+        }
     };
     result.unwrap_or_else(|message| {
         eprintln!("mps-manager: {message}");
@@ -192,14 +214,18 @@ pub fn main() -> ExitCode {
 
 /// Runs a question to the server to its end.
 fn ask(question: impl Future<Output = Result<ExitCode, ClientError>>) -> Result<ExitCode, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
     runtime.block_on(question).map_err(|error| error.to_string())
 }
 
 fn check_config(path: Option<PathBuf>) -> Result<ExitCode, String> {
-    let config = path.map_or_else(|| Ok(Config::default()), |path| Config::read(&path)).and_then(Config::check);
+    let config =
+        path.map_or_else(|| Ok(Config::default()), |path| Config::read(&path)).and_then(Config::check);
     let config = config.map_err(|error| error.to_string())?;
-    print!("{}", toml::to_string(&config).map_err(|error| error.to_string())?);
+    line!("{}", toml::to_string(&config).map_err(|error| error.to_string())?.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -38,15 +38,20 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, String> {
     let client = args.server.client().map_err(|error| error.to_string())?;
     let path = format!("/api/v1/tenants/{}/leases", args.tenant);
     let request = LeaseRequest { pid: std::process::id() };
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
     let lease: LeaseView =
         runtime.block_on(client.post(&path, &request)).map_err(|error| error.to_string())?;
     // Nothing of ours may live on in the command: no thread, no socket.
     drop(client);
     drop(runtime);
     if let Some(uid) = args.uid.filter(|uid| *uid != lease.uid) {
-        return Err(format!("tenant {} has uid {}, and uid {uid} was asked for: leave -u out, or change the tenant", args.tenant, lease.uid));
+        return Err(format!(
+            "tenant {} has uid {}, and uid {uid} was asked for: leave -u out, or change the tenant",
+            args.tenant, lease.uid
+        ));
     }
     let user = become_user(lease.uid)?;
     let (program, arguments) = args.command.split_first().ok_or("no command was given")?;

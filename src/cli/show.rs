@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 
-use super::{DIFFERS, EnvFormat, Output};
+use super::{DIFFERS, EnvFormat, Output, line};
 use crate::client::{Client, ClientError};
 use crate::domain::client::ClientId;
 use crate::domain::daemon::Condition;
@@ -46,7 +46,7 @@ pub(super) async fn status(client: &Client, output: Output) -> Result<ExitCode, 
     match output {
         Output::Json => {
             let all = serde_json::json!({ "host": host, "readiness": readiness, "daemons": daemons, "tenants": tenants });
-            println!("{all:#}");
+            line!("{all:#}");
         }
         Output::Table => print_status(&host, &daemons, &tenants),
     }
@@ -58,15 +58,22 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
         Some(profile) if host.simulated => format!("  SIMULATED ({profile})"),
         _ => String::new(),
     };
-    println!(
+    line!(
         "{}: {} GPUs, driver {}, MPS {}{simulated}\n",
-        host.hostname, host.gpus, host.driver_version, host.mps_binary_version
+        host.hostname,
+        host.gpus,
+        host.driver_version,
+        host.mps_binary_version
     );
     let mut rows = vec![["DAEMON", "STATE", "PID", "GPUS", "SERVER", "GENERATION"].map(str::to_owned)];
     for daemon in daemons {
         let status = daemon.status.as_ref();
         let servers = status.and_then(|status| status.effective.as_ref()).map_or_else(String::new, |seen| {
-            seen.servers.iter().map(|server| format!("{} {}", server.pid, server.status)).collect::<Vec<_>>().join(", ")
+            seen.servers
+                .iter()
+                .map(|server| format!("{} {}", server.pid, server.status))
+                .collect::<Vec<_>>()
+                .join(", ")
         });
         rows.push([
             daemon.name.to_string(),
@@ -78,8 +85,9 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
         ]);
     }
     table(&rows);
-    println!();
-    let mut rows = vec![["TENANT", "DAEMON", "READY", "MEMORY", "SMS", "PRIORITY", "CLIENTS"].map(str::to_owned)];
+    line!("");
+    let mut rows =
+        vec![["TENANT", "DAEMON", "READY", "MEMORY", "SMS", "PRIORITY", "CLIENTS"].map(str::to_owned)];
     for tenant in tenants {
         let effective = tenant.status.effective.as_ref();
         let ready = tenant.status.conditions.first().is_some_and(|condition| condition.status);
@@ -91,15 +99,22 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
             effective.map_or_else(
                 || "-".into(),
                 |effective| match effective.device_memory_limit.bytes {
-                    Some(bytes) => format!("{}{}", Bytes(bytes), held(effective.device_memory_limit.enforced_by)),
+                    Some(bytes) => {
+                        format!("{}{}", Bytes(bytes), held(effective.device_memory_limit.enforced_by))
+                    }
                     None => "whole GPU".into(),
                 },
             ),
             effective.map_or_else(
                 || "-".into(),
                 |effective| {
-                    let sms = effective.threads.predicted_sms.map_or_else(|| "?".into(), |sms| sms.to_string());
-                    format!("{sms} of {}%{}", effective.threads.active_thread_percentage, held(effective.threads.enforced_by))
+                    let sms =
+                        effective.threads.predicted_sms.map_or_else(|| "?".into(), |sms| sms.to_string());
+                    format!(
+                        "{sms} of {}%{}",
+                        effective.threads.active_thread_percentage,
+                        held(effective.threads.enforced_by)
+                    )
                 },
             ),
             tenant.spec.priority.as_str().to_owned(),
@@ -108,18 +123,24 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
     }
     table(&rows);
     let daemons = daemons.iter().flat_map(|daemon| {
-        daemon.status.iter().flat_map(|status| &status.conditions).map(|condition| (daemon.name.to_string(), condition))
+        daemon
+            .status
+            .iter()
+            .flat_map(|status| &status.conditions)
+            .map(|condition| (daemon.name.to_string(), condition))
     });
-    let tenants = tenants
-        .iter()
-        .flat_map(|tenant| tenant.status.conditions.iter().map(|condition| (tenant.name.to_string(), condition)));
-    let attention: Vec<(String, &Condition)> =
-        daemons.chain(tenants).filter(|(_, condition)| (condition.kind == "Ready") != condition.status).collect();
+    let tenants = tenants.iter().flat_map(|tenant| {
+        tenant.status.conditions.iter().map(|condition| (tenant.name.to_string(), condition))
+    });
+    let attention: Vec<(String, &Condition)> = daemons
+        .chain(tenants)
+        .filter(|(_, condition)| (condition.kind == "Ready") != condition.status)
+        .collect();
     if !attention.is_empty() {
-        println!("\nAttention:");
+        line!("\nAttention:");
     }
     for (name, condition) in attention {
-        println!("  {name}: {} ({}): {}", condition.kind, condition.reason, condition.message);
+        line!("  {name}: {} ({}): {}", condition.kind, condition.reason, condition.message);
     }
 }
 
@@ -136,8 +157,9 @@ fn table<const N: usize>(rows: &[[String; N]]) {
     let widths: Vec<usize> =
         (0..N).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
     for row in rows {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        println!("{}", cells.join("  ").trim_end());
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        line!("{}", cells.join("  ").trim_end());
     }
 }
 
@@ -149,10 +171,11 @@ pub(super) async fn clients(
     let filter = tenant.map_or_else(String::new, |tenant| format!("&tenant={tenant}"));
     let clients: Vec<ClientView> = all(client, &format!("/api/v1/clients?fresh=true{filter}")).await?;
     if matches!(output, Output::Json) {
-        println!("{:#}", serde_json::json!(clients));
+        line!("{:#}", serde_json::json!(clients));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut rows = vec![["ID", "TENANT", "BY", "DAEMON", "UID", "MEMORY", "SINCE", "COMMAND"].map(str::to_owned)];
+    let mut rows =
+        vec![["ID", "TENANT", "BY", "DAEMON", "UID", "MEMORY", "SINCE", "COMMAND"].map(str::to_owned)];
     for client in &clients {
         let memory: u64 = client.memory.iter().filter_map(|memory| memory.used_bytes).sum();
         rows.push([
@@ -162,7 +185,8 @@ pub(super) async fn clients(
             client.daemon.to_string(),
             client.uid.map_or_else(|| "-".into(), |uid| uid.to_string()),
             Bytes(memory).to_string(),
-            jiff::Timestamp::from_millisecond(client.since).map_or_else(|_| "-".into(), |at| at.strftime("%F %TZ").to_string()),
+            jiff::Timestamp::from_millisecond(client.since)
+                .map_or_else(|_| "-".into(), |at| at.strftime("%F %TZ").to_string()),
             client.command.clone(),
         ]);
     }
@@ -177,8 +201,10 @@ pub(super) async fn environment(
 ) -> Result<ExitCode, ClientError> {
     let view: EnvironmentView = client.get(&format!("/api/v1/tenants/{tenant}/environment")).await?;
     match format {
-        EnvFormat::Json => println!("{:#}", serde_json::json!(view)),
-        EnvFormat::Sh => print!("{}", environment::as_shell(&view.variables.into_iter().collect::<Vec<_>>())),
+        EnvFormat::Json => line!("{:#}", serde_json::json!(view)),
+        EnvFormat::Sh => {
+            line!("{}", environment::as_shell(&view.variables.into_iter().collect::<Vec<_>>()).trim_end())
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -191,7 +217,7 @@ pub(super) async fn terminate(client: &Client, id: ClientId) -> Result<ExitCode,
         operation = client.get(&format!("/api/v1/operations/{}", operation.id)).await?;
     }
     for step in &operation.steps {
-        println!("{}: {}", step.name, step.outcome.as_deref().unwrap_or("under way"));
+        line!("{}: {}", step.name, step.outcome.as_deref().unwrap_or("under way"));
     }
     if operation.state == OperationState::Succeeded {
         return Ok(ExitCode::SUCCESS);

@@ -61,9 +61,12 @@ impl Client {
 
     /// Over a URL, with a token.
     pub fn over_url(url: &str, token: Option<String>) -> Result<Self, ClientError> {
-        let parsed = reqwest::Url::parse(url).map_err(|error| ClientError::Address(format!("{url:?} is not a URL: {error}")))?;
+        let parsed = reqwest::Url::parse(url)
+            .map_err(|error| ClientError::Address(format!("{url:?} is not a URL: {error}")))?;
         if parsed.scheme() != "http" {
-            return Err(ClientError::Address(format!("{url:?} is not an http:// URL, the only kind this version serves")));
+            return Err(ClientError::Address(format!(
+                "{url:?} is not an http:// URL, the only kind this version serves"
+            )));
         }
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -78,14 +81,19 @@ impl Client {
     }
 
     /// Asks for something to be done.
-    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
         self.call(Method::POST, path, Some(body)).await
     }
 
     /// Reads the answer, whatever its status, where the status is part of it.
     pub async fn get_any<T: DeserializeOwned>(&self, path: &str) -> Result<(StatusCode, T), ClientError> {
         let (status, bytes) = self.send(Method::GET, path, None::<&()>).await?;
-        let value = serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+        let value =
+            serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()))?;
         Ok((status, value))
     }
 
@@ -97,7 +105,8 @@ impl Client {
     ) -> Result<T, ClientError> {
         let (status, bytes) = self.send(method, path, body).await?;
         if status.is_success() {
-            return serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()));
+            return serde_json::from_slice(&bytes)
+                .map_err(|error| ClientError::Unreadable(error.to_string()));
         }
         match serde_json::from_slice(&bytes) {
             Ok(problem) => Err(ClientError::Refused(Box::new(problem))),

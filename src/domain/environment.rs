@@ -40,7 +40,11 @@ pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> 
 
 /// The managed variables that are not among `variables`: whoever applies these unsets those.
 pub fn unset(variables: &[(String, String)]) -> Vec<String> {
-    MANAGED.iter().filter(|name| variables.iter().all(|(set, _)| set != *name)).map(ToString::to_string).collect()
+    MANAGED
+        .iter()
+        .filter(|name| variables.iter().all(|(set, _)| set != *name))
+        .map(ToString::to_string)
+        .collect()
 }
 
 /// The variables as lines for a POSIX shell: first what is unset, then what is exported.

@@ -70,7 +70,9 @@ impl utoipa::PartialSchema for GpuRef {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
         utoipa::openapi::schema::ObjectBuilder::new()
             .schema_type(utoipa::openapi::schema::Type::String)
-            .description(Some("A GPU: its UUID or a unique beginning of it, its index in PCI order, or its PCI address."))
+            .description(Some(
+                "A GPU: its UUID or a unique beginning of it, its index in PCI order, or its PCI address.",
+            ))
             .into()
     }
 }
@@ -97,12 +99,15 @@ impl GpuRef {
                 .ok_or_else(|| InvalidValue(format!("there is no GPU {index}: {}", known())));
         }
         let lower = text.to_ascii_lowercase();
-        let prefix = |gpu: &Gpu| lower.len() > 4 && gpu.uuid.as_str().to_ascii_lowercase().starts_with(&lower);
+        let prefix =
+            |gpu: &Gpu| lower.len() > 4 && gpu.uuid.as_str().to_ascii_lowercase().starts_with(&lower);
         let address = |gpu: &Gpu| gpu.pci_bus_id.to_ascii_lowercase().ends_with(&lower) && lower.len() >= 7;
         let mut matches = present.iter().filter(|gpu| prefix(gpu) || address(gpu));
         match (matches.next(), matches.next()) {
             (Some(only), None) => Ok(only),
-            (Some(_), Some(_)) => Err(InvalidValue(format!("{shown:?} could be several GPUs: give more of it; {}", known()))),
+            (Some(_), Some(_)) => {
+                Err(InvalidValue(format!("{shown:?} could be several GPUs: give more of it; {}", known())))
+            }
             (None, _) => Err(InvalidValue(format!("there is no GPU {shown:?}: {}", known()))),
         }
     }

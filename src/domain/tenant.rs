@@ -58,8 +58,28 @@ impl TenantSpec<GpuRef> {
         let mut gpus = self.gpus.iter().map(|gpu| gpu.resolve(present)).collect::<Result<Vec<&Gpu>, _>>()?;
         gpus.sort_by_key(|gpu| gpu.index);
         let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
-        let Self { daemon, uid, device_memory_limit, max_clients, sms, active_thread_percentage, priority, labels, .. } = self;
-        Ok(TenantSpec { daemon, uid, gpus, device_memory_limit, max_clients, sms, active_thread_percentage, priority, labels })
+        let Self {
+            daemon,
+            uid,
+            device_memory_limit,
+            max_clients,
+            sms,
+            active_thread_percentage,
+            priority,
+            labels,
+            ..
+        } = self;
+        Ok(TenantSpec {
+            daemon,
+            uid,
+            gpus,
+            device_memory_limit,
+            max_clients,
+            sms,
+            active_thread_percentage,
+            priority,
+            labels,
+        })
     }
 }
 

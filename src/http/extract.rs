@@ -16,12 +16,13 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let json = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(
-            |value| {
-                let mime = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-                mime == "application/json" || mime.ends_with("+json")
-            },
-        );
+        let json =
+            request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(
+                |value| {
+                    let mime = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+                    mime == "application/json" || mime.ends_with("+json")
+                },
+            );
         if !json {
             return Err(Problem::new(
                 "not-json",
@@ -69,7 +70,12 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
 }
 
 fn malformed(error: &serde_json::Error) -> Problem {
-    Problem::new("malformed-json", StatusCode::BAD_REQUEST, "Malformed JSON", format!("the body is not JSON: {error}"))
+    Problem::new(
+        "malformed-json",
+        StatusCode::BAD_REQUEST,
+        "Malformed JSON",
+        format!("the body is not JSON: {error}"),
+    )
 }
 
 /// The message without the position that serde adds: the pointer says where.
@@ -174,7 +180,8 @@ impl Idempotency {
     /// The key with a digest of what was requested.
     pub(super) fn of(self, request: &impl serde::Serialize) -> Result<Option<IdempotencyKey>, Problem> {
         let Some(key) = self.key else { return Ok(None) };
-        let body = serde_json::to_vec(request).map_err(|error| Problem::from(ServiceError::Internal(error.to_string())))?;
+        let body = serde_json::to_vec(request)
+            .map_err(|error| Problem::from(ServiceError::Internal(error.to_string())))?;
         let mut digest = Sha256::new();
         digest.update(self.path.as_bytes());
         digest.update([0]);

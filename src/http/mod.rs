@@ -52,7 +52,8 @@ pub fn router(state: AppState) -> Router {
         .with_state(state)
         .layer(middleware::map_response(own_words))
         .layer(CatchPanicLayer::custom(|_| {
-            Problem::from(ServiceError::Internal("a request handler failed; the log has the details".into())).into_response()
+            Problem::from(ServiceError::Internal("a request handler failed; the log has the details".into()))
+                .into_response()
         }))
         .layer(RequestBodyLimitLayer::new(MAX_BODY))
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
@@ -60,7 +61,10 @@ pub fn router(state: AppState) -> Router {
             header::X_CONTENT_TYPE_OPTIONS,
             HeaderValue::from_static("nosniff"),
         ))
-        .layer(SetResponseHeaderLayer::if_not_present(header::CACHE_CONTROL, HeaderValue::from_static("no-store")))
+        .layer(SetResponseHeaderLayer::if_not_present(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("no-store"),
+        ))
         .layer(TraceLayer::new_for_http())
 }
 
@@ -71,7 +75,12 @@ async fn openapi(document: Arc<utoipa::openapi::OpenApi>) -> Response {
 
 async fn no_route(State(_): State<AppState>, uri: axum::http::Uri) -> Problem {
     let path: String = uri.path().chars().take(200).collect();
-    Problem::new("no-such-path", StatusCode::NOT_FOUND, "No such path", format!("there is nothing at {path}: /openapi.json lists what there is"))
+    Problem::new(
+        "no-such-path",
+        StatusCode::NOT_FOUND,
+        "No such path",
+        format!("there is nothing at {path}: /openapi.json lists what there is"),
+    )
 }
 
 async fn no_method(method: axum::http::Method) -> Problem {
@@ -85,9 +94,10 @@ async fn no_method(method: axum::http::Method) -> Problem {
 
 /// Says as a problem what a layer below would say as plain text.
 async fn own_words(response: Response) -> Response {
-    let plain = !response.headers().get(header::CONTENT_TYPE).is_some_and(|value| {
-        value.as_bytes().starts_with(b"application/")
-    });
+    let plain = !response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"application/"));
     match response.status() {
         StatusCode::PAYLOAD_TOO_LARGE if plain => Problem::new(
             "body-too-large",
@@ -97,7 +107,8 @@ async fn own_words(response: Response) -> Response {
         )
         .into_response(),
         StatusCode::GATEWAY_TIMEOUT if plain => {
-            Problem::from(ServiceError::TimedOut(format!("the request took longer than {REQUEST_TIMEOUT:?}"))).into_response()
+            Problem::from(ServiceError::TimedOut(format!("the request took longer than {REQUEST_TIMEOUT:?}")))
+                .into_response()
         }
         _ => response,
     }

@@ -48,21 +48,31 @@ impl From<ServiceError> for Problem {
     fn from(error: ServiceError) -> Self {
         let detail = error.to_string();
         match error {
-            ServiceError::NotFound { .. } => Self::new("not-found", StatusCode::NOT_FOUND, "Not found", detail),
+            ServiceError::NotFound { .. } => {
+                Self::new("not-found", StatusCode::NOT_FOUND, "Not found", detail)
+            }
             ServiceError::Invalid(errors) => {
                 let detail = errors.first().map_or(detail, |first| first.detail.clone());
-                Self::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail).with(errors)
+                Self::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail)
+                    .with(errors)
             }
             ServiceError::Conflict(_) => Self::new("conflict", StatusCode::CONFLICT, "Conflict", detail),
             ServiceError::NotAdmitted(field) => {
-                Self::new("not-admitted", StatusCode::CONFLICT, "The daemon cannot hold it", detail).with(vec![field])
+                Self::new("not-admitted", StatusCode::CONFLICT, "The daemon cannot hold it", detail)
+                    .with(vec![field])
             }
-            ServiceError::PreconditionFailed(_) => {
-                Self::new("precondition-failed", StatusCode::PRECONDITION_FAILED, "Precondition failed", detail)
-            }
-            ServiceError::KeyReused(_) => {
-                Self::new("idempotency-key-reused", StatusCode::UNPROCESSABLE_ENTITY, "Idempotency-Key reused", detail)
-            }
+            ServiceError::PreconditionFailed(_) => Self::new(
+                "precondition-failed",
+                StatusCode::PRECONDITION_FAILED,
+                "Precondition failed",
+                detail,
+            ),
+            ServiceError::KeyReused(_) => Self::new(
+                "idempotency-key-reused",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "Idempotency-Key reused",
+                detail,
+            ),
             ServiceError::Unavailable(_) => {
                 Self::new("unavailable", StatusCode::SERVICE_UNAVAILABLE, "Unavailable at the moment", detail)
             }
@@ -87,19 +97,24 @@ impl IntoResponse for Problem {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         if status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"mps-manager\""));
+            headers
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"mps-manager\""));
         }
         response
     }
 }
 
-fn responses(kinds: &[(u16, &str)]) -> std::collections::BTreeMap<String, RefOr<utoipa::openapi::response::Response>> {
+fn responses(
+    kinds: &[(u16, &str)],
+) -> std::collections::BTreeMap<String, RefOr<utoipa::openapi::response::Response>> {
     kinds
         .iter()
         .fold(ResponsesBuilder::new(), |builder, (status, description)| {
             let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
-            let response =
-                ResponseBuilder::new().description(*description).content("application/problem+json", content).build();
+            let response = ResponseBuilder::new()
+                .description(*description)
+                .content("application/problem+json", content)
+                .build();
             builder.response(status.to_string(), response)
         })
         .build()

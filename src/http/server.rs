@@ -16,7 +16,9 @@ use super::auth::Peer;
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Not a loopback address.
-    #[error("{0} is not a loopback address: until there are roles and TLS, the API listens on 127.0.0.1 or [::1] only")]
+    #[error(
+        "{0} is not a loopback address: until there are roles and TLS, the API listens on 127.0.0.1 or [::1] only"
+    )]
     NotLoopback(SocketAddr),
     /// The port is taken or may not be used.
     #[error("cannot listen on {address}: {source}; stop what uses the port, or give another with --listen")]

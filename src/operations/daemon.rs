@@ -16,14 +16,18 @@ const READY: Duration = Duration::from_secs(120);
 const STOP_MARGIN: Duration = Duration::from_secs(60);
 
 pub(super) async fn start(engine: &Engine, operation: &Operation) -> Result<(), Failure> {
-    engine.step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Running)).await?;
+    engine
+        .step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Running))
+        .await?;
     engine.step(operation.id, "wait until ready", ready(&handle(engine, operation)?, 0)).await
 }
 
 pub(super) async fn stop(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
     let handle = handle(engine, operation)?;
     handle.set_grace(grace_s);
-    engine.step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Stopped)).await?;
+    engine
+        .step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Stopped))
+        .await?;
     engine.step(operation.id, "stop", stopped(&handle, grace_s)).await
 }
 
@@ -41,8 +45,13 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
             handle.restart().await.map_err(|error| error.to_string())?;
             let replaced = handle.wait_for(patience, |observed| another(&observed.status)).await;
             match replaced {
-                Some(seen) => Ok(((), format!("replaced by process {}", seen.status.pid.unwrap_or_default()))),
-                None => Err(format!("no new control process within {patience:?}: {}", words(&handle.observed().status))),
+                Some(seen) => {
+                    Ok(((), format!("replaced by process {}", seen.status.pid.unwrap_or_default())))
+                }
+                None => Err(format!(
+                    "no new control process within {patience:?}: {}",
+                    words(&handle.observed().status)
+                )),
             }
         })
         .await?;
@@ -68,7 +77,10 @@ pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32)
                 .await;
             match deleted {
                 Ok(true) => Ok(((), "forgotten".to_owned())),
-                Ok(false) => Err("a tenant was put on the daemon meanwhile: delete or move it, then delete the daemon".to_owned()),
+                Ok(false) => {
+                    Err("a tenant was put on the daemon meanwhile: delete or move it, then delete the daemon"
+                        .to_owned())
+                }
                 Err(error) => Err(error.to_string()),
             }
         })
@@ -118,7 +130,9 @@ async fn write_state(
 
 async fn ready(handle: &Handle, after: u64) -> Result<((), String), Failure> {
     let seen = handle
-        .wait_for(READY, |observed| observed.status.phase == Phase::Ready && observed.status.incarnation > after)
+        .wait_for(READY, |observed| {
+            observed.status.phase == Phase::Ready && observed.status.incarnation > after
+        })
         .await;
     match seen {
         Some(seen) => Ok(((), format!("generation {} read back", seen.status.observed_generation))),

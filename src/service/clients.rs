@@ -58,8 +58,13 @@ pub struct ClientFilter {
 impl Service {
     /// All clients at the last look, each with its tenant.
     pub(super) async fn attributed(&self) -> Result<Vec<ClientView>, ServiceError> {
-        let seen: Vec<(DaemonName, Vec<ClientFacts>)> =
-            self.parts.fleet.observed().into_iter().map(|(name, observed)| (name, observed.clients)).collect();
+        let seen: Vec<(DaemonName, Vec<ClientFacts>)> = self
+            .parts
+            .fleet
+            .observed()
+            .into_iter()
+            .map(|(name, observed)| (name, observed.clients))
+            .collect();
         if seen.iter().all(|(_, clients)| clients.is_empty()) {
             return Ok(Vec::new());
         }
@@ -134,7 +139,8 @@ impl Service {
             Ok(client) => client,
             // A client of the last seconds is not in the last look yet.
             Err(ServiceError::NotFound { .. }) => {
-                self.clients(&ClientFilter::default(), true, &Page { after: String::new(), limit: 1 }).await?;
+                self.clients(&ClientFilter::default(), true, &Page { after: String::new(), limit: 1 })
+                    .await?;
                 self.client(id).await?
             }
             Err(error) => return Err(error),
@@ -149,7 +155,8 @@ fn view(
     tenant: Option<TenantName>,
     attributed_by: AttributedBy,
 ) -> ClientView {
-    let memory = client.memory.into_iter().map(|(gpu, used_bytes)| ClientMemory { gpu, used_bytes }).collect();
+    let memory =
+        client.memory.into_iter().map(|(gpu, used_bytes)| ClientMemory { gpu, used_bytes }).collect();
     ClientView {
         id: client.id,
         pid: client.id.pid,

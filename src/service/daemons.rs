@@ -57,7 +57,8 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Written<DaemonView>, ServiceError> {
         let gpus = self.gpus().await?;
-        let spec = spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        let spec =
+            spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
         spec.check().map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
         let manager_uid = self.parts.manager_uid;
@@ -141,14 +142,18 @@ impl Service {
                     Box::pin(async move {
                         let now = unix_ms();
                         let operation = once(db, key.as_ref(), now, async |db| {
-                            let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                            let daemon = store::daemons::get(&mut *db, &name)
+                                .await?
+                                .ok_or_else(|| not_found(&name))?;
                             check_precondition(&options, Some(daemon.revision))?;
                             if matches!(request, OperationRequest::DeleteDaemon { .. }) {
                                 refuse_with_tenants(&mut *db, &name).await?;
                             }
                             store::operations::insert(&mut *db, id, &name, &request, now).await?;
                             let written = store::operations::get(db, id).await?;
-                            written.ok_or_else(|| ServiceError::Internal("the operation just written is gone".into()))
+                            written.ok_or_else(|| {
+                                ServiceError::Internal("the operation just written is gone".into())
+                            })
                         })
                         .await?;
                         Ok::<_, ServiceError>((operation, fate(&options)))

@@ -163,7 +163,6 @@ impl Service {
             .collect();
         Ok(GpuView { gpu, daemon: holder, memory_promised, processes })
     }
-
 }
 
 /// Whether a process that no daemon here owns is a server of another daemon.

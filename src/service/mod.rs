@@ -157,7 +157,8 @@ where
         });
     }
     let value = work(&mut *db).await?;
-    let response = serde_json::to_string(&value).map_err(|error| ServiceError::Internal(error.to_string()))?;
+    let response =
+        serde_json::to_string(&value).map_err(|error| ServiceError::Internal(error.to_string()))?;
     let answer = store::idempotency::Remembered { request_hash: request_hash.clone(), response };
     store::idempotency::put(db, key, &answer, now).await?;
     Ok(value)

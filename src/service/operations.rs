@@ -18,7 +18,8 @@ impl Service {
     /// Operations, the newest first.
     pub async fn operations(&self, page: &Page) -> Result<Paged<Operation>, ServiceError> {
         let before = Some(page.after.as_str()).filter(|id| !id.is_empty());
-        let operations = store::operations::page(&mut *self.parts.store.read().await?, before, page.rows()).await?;
+        let operations =
+            store::operations::page(&mut *self.parts.store.read().await?, before, page.rows()).await?;
         Ok(page.cut(operations, |operation| operation.id.to_string()))
     }
 

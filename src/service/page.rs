@@ -35,7 +35,12 @@ impl Page {
         if !(1..=MAX_LIMIT).contains(&limit) {
             return Err(ServiceError::field("/limit", format!("limit is {limit}: give 1 to {MAX_LIMIT}")));
         }
-        let refused = || ServiceError::field("/cursor", "the cursor is not one that this server gave: begin again without it");
+        let refused = || {
+            ServiceError::field(
+                "/cursor",
+                "the cursor is not one that this server gave: begin again without it",
+            )
+        };
         let after = match cursor {
             None => String::new(),
             Some(cursor) => {

@@ -82,8 +82,10 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Written<TenantView>, ServiceError> {
         let gpus = self.gpus().await?;
-        let spec = spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
-        spec.check().map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
+        let spec =
+            spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        spec.check()
+            .map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
         let manager_uid = self.parts.manager_uid;
         let dry_run = options.dry_run;
@@ -98,7 +100,10 @@ impl Service {
                     let daemon = store::daemons::get(&mut *db, &spec.daemon).await?.ok_or_else(|| {
                         ServiceError::field(
                             "/daemon",
-                            format!("there is no daemon {}: create it first, or name one that exists", spec.daemon),
+                            format!(
+                                "there is no daemon {}: create it first, or name one that exists",
+                                spec.daemon
+                            ),
                         )
                     })?;
                     let mut tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &spec.daemon)
@@ -151,11 +156,13 @@ impl Service {
                 .store
                 .write(move |db| {
                     Box::pin(async move {
-                        let tenant = store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                        let tenant =
+                            store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
                         check_precondition(&options, Some(tenant.generation))?;
                         store::tenants::delete(&mut *db, &name).await?;
                         store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
-                        let desired = store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?;
+                        let desired =
+                            store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?;
                         Ok::<_, ServiceError>((desired, fate(&options)))
                     })
                 })
@@ -179,7 +186,11 @@ impl Service {
     }
 
     /// Tenants by name, of one daemon if one is named.
-    pub async fn tenants(&self, daemon: Option<&DaemonName>, page: &Page) -> Result<Paged<TenantView>, ServiceError> {
+    pub async fn tenants(
+        &self,
+        daemon: Option<&DaemonName>,
+        page: &Page,
+    ) -> Result<Paged<TenantView>, ServiceError> {
         let mut reader = self.parts.store.read().await?;
         let tenants = store::tenants::page(&mut reader, daemon, &page.after, page.rows()).await?;
         drop(reader);
@@ -188,7 +199,8 @@ impl Service {
         let clients = self.attributed().await?;
         let mut items = Vec::with_capacity(paged.items.len());
         for tenant in paged.items {
-            let connected = clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
+            let connected =
+                clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
             items.push(self.view_with(tenant, &gpus, connected).await?);
         }
         Ok(Paged { items, next_cursor: paged.next_cursor })
@@ -209,7 +221,10 @@ impl Service {
 
     async fn lease_now(&self, name: TenantName, request: LeaseRequest) -> Result<LeaseView, ServiceError> {
         let Some(identity) = host::process::identify(request.pid) else {
-            return Err(ServiceError::field("/pid", format!("there is no process {} on this host", request.pid)));
+            return Err(ServiceError::field(
+                "/pid",
+                format!("there is no process {} on this host", request.pid),
+            ));
         };
         let tenant = self.stored_tenant(&name).await?;
         self.refuse_unless_serving(&tenant).await?;
@@ -275,8 +290,11 @@ impl Service {
             Some(_) => Ok(()),
             None => {
                 let status = handle.observed().status;
-                let why = status.conditions.first().map(|condition| condition.message.clone()).unwrap_or_default();
-                Err(ServiceError::Unavailable(format!("daemon {name} does not hold the tenant's limits yet: {why}")))
+                let why =
+                    status.conditions.first().map(|condition| condition.message.clone()).unwrap_or_default();
+                Err(ServiceError::Unavailable(format!(
+                    "daemon {name} does not hold the tenant's limits yet: {why}"
+                )))
             }
         }
     }
@@ -317,7 +335,8 @@ impl Service {
     async fn resolved(&self, tenant: &Tenant, gpus: &[Gpu]) -> Result<Resolved, ServiceError> {
         let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &tenant.spec.daemon).await?;
         let daemon = daemon.ok_or_else(|| ServiceError::Internal("the tenant's daemon is gone".into()))?;
-        tenant::resolve(&tenant.spec, &daemon.spec, gpus).map_err(|error| ServiceError::Conflict(error.to_string()))
+        tenant::resolve(&tenant.spec, &daemon.spec, gpus)
+            .map_err(|error| ServiceError::Conflict(error.to_string()))
     }
 
     async fn stored_tenant(&self, name: &TenantName) -> Result<Tenant, ServiceError> {
@@ -330,7 +349,12 @@ impl Service {
         self.view_with(tenant, gpus, connected).await
     }
 
-    async fn view_with(&self, tenant: Tenant, gpus: &[Gpu], connected: usize) -> Result<TenantView, ServiceError> {
+    async fn view_with(
+        &self,
+        tenant: Tenant,
+        gpus: &[Gpu],
+        connected: usize,
+    ) -> Result<TenantView, ServiceError> {
         let mut status = TenantStatus {
             observed_generation: 0,
             conditions: Vec::new(),
@@ -341,17 +365,23 @@ impl Service {
         let daemon = self.parts.fleet.get(&tenant.spec.daemon).map(|handle| handle.observed().status);
         match (daemon, self.resolved(&tenant, gpus).await) {
             (Some(daemon), Ok(resolved)) => {
-                let applied = daemon.phase == Phase::Ready && daemon.observed_generation >= tenant.daemon_generation;
+                let applied =
+                    daemon.phase == Phase::Ready && daemon.observed_generation >= tenant.daemon_generation;
                 if applied {
                     status.observed_generation = tenant.generation;
                 }
-                status.effective =
-                    daemon.effective.as_ref().filter(|_| applied).and_then(|seen| tenant::effective(&resolved, gpus, seen));
+                status.effective = daemon
+                    .effective
+                    .as_ref()
+                    .filter(|_| applied)
+                    .and_then(|seen| tenant::effective(&resolved, gpus, seen));
                 status.gpus = resolved.gpus;
                 let ready = daemon.conditions.first();
                 let (reason, message) = match ready {
                     _ if applied => ("AppliedAndReadBack", "its daemon holds its limits".to_owned()),
-                    Some(ready) => ("DaemonNotReady", format!("daemon {}: {}", tenant.spec.daemon, ready.message)),
+                    Some(ready) => {
+                        ("DaemonNotReady", format!("daemon {}: {}", tenant.spec.daemon, ready.message))
+                    }
                     None => ("DaemonNotReady", format!("daemon {} is not ready", tenant.spec.daemon)),
                 };
                 status.conditions.push(Condition::new("Ready", applied, reason, message));
@@ -359,7 +389,12 @@ impl Service {
                     daemon.conditions.into_iter().filter(|condition| condition.kind == "LimitsEscapable"),
                 );
             }
-            (None, _) => status.conditions.push(Condition::new("Ready", false, "DaemonNotReady", "its daemon is not managed yet")),
+            (None, _) => status.conditions.push(Condition::new(
+                "Ready",
+                false,
+                "DaemonNotReady",
+                "its daemon is not managed yet",
+            )),
             (Some(_), Err(error)) => {
                 status.conditions.push(Condition::new("Ready", false, "CannotBeHeld", error.to_string()));
             }

@@ -76,7 +76,12 @@ pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<
 /// Writes a spec, new or changed, raises revision and generation, and takes the GPUs.
 ///
 /// The caller has made sure that no other daemon has them.
-pub async fn put(db: &mut SqliteConnection, name: &DaemonName, spec: &DaemonSpec, now: i64) -> Result<(), StoreError> {
+pub async fn put(
+    db: &mut SqliteConnection,
+    name: &DaemonName,
+    spec: &DaemonSpec,
+    now: i64,
+) -> Result<(), StoreError> {
     let (key, json) = (name.as_str(), to_json(spec));
     sqlx::query!(
         "INSERT INTO daemons (name, spec, revision, generation, created_at, updated_at) VALUES (?1, ?2, 1, 1, ?3, ?3)
@@ -91,7 +96,9 @@ pub async fn put(db: &mut SqliteConnection, name: &DaemonName, spec: &DaemonSpec
     sqlx::query!("DELETE FROM daemon_gpus WHERE daemon = ?", key).execute(&mut *db).await?;
     for gpu in &spec.gpus {
         let gpu = gpu.as_str();
-        sqlx::query!("INSERT INTO daemon_gpus (gpu, daemon) VALUES (?, ?)", gpu, key).execute(&mut *db).await?;
+        sqlx::query!("INSERT INTO daemon_gpus (gpu, daemon) VALUES (?, ?)", gpu, key)
+            .execute(&mut *db)
+            .await?;
     }
     Ok(())
 }
@@ -109,9 +116,12 @@ pub async fn holder(db: &mut SqliteConnection, gpu: &GpuUuid) -> Result<Option<D
 /// Raises the generation of a daemon: something that feeds it changed.
 pub async fn touch(db: &mut SqliteConnection, name: &DaemonName) -> Result<i64, StoreError> {
     let name = name.as_str();
-    Ok(sqlx::query_scalar!("UPDATE daemons SET generation = generation + 1 WHERE name = ? RETURNING generation", name)
-        .fetch_one(db)
-        .await?)
+    Ok(sqlx::query_scalar!(
+        "UPDATE daemons SET generation = generation + 1 WHERE name = ? RETURNING generation",
+        name
+    )
+    .fetch_one(db)
+    .await?)
 }
 
 /// Forgets a daemon and its control process.
@@ -122,7 +132,10 @@ pub async fn delete(db: &mut SqliteConnection, name: &DaemonName) -> Result<(), 
 }
 
 /// The incarnation of a daemon.
-pub async fn incarnation(db: &mut SqliteConnection, name: &DaemonName) -> Result<Option<Incarnation>, StoreError> {
+pub async fn incarnation(
+    db: &mut SqliteConnection,
+    name: &DaemonName,
+) -> Result<Option<Incarnation>, StoreError> {
     let name = name.as_str();
     let row = sqlx::query!(
         "SELECT token, boot_id, pid, start_time, pipe_inode, applied FROM incarnations WHERE daemon = ?",

@@ -24,7 +24,12 @@ pub async fn get(db: &mut SqliteConnection, key: &str) -> Result<Option<Remember
 }
 
 /// Remembers an answer, in the transaction of its effect, and forgets the old ones.
-pub async fn put(db: &mut SqliteConnection, key: &str, answer: &Remembered, now: i64) -> Result<(), StoreError> {
+pub async fn put(
+    db: &mut SqliteConnection,
+    key: &str,
+    answer: &Remembered,
+    now: i64,
+) -> Result<(), StoreError> {
     let oldest = now - REMEMBERED_MS;
     sqlx::query!("DELETE FROM idempotency_keys WHERE created_at < ?", oldest).execute(&mut *db).await?;
     sqlx::query!(

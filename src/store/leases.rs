@@ -25,7 +25,12 @@ pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Lease>,
 }
 
 /// Writes a lease; the same process asking again for the same or another tenant replaces its own.
-pub async fn put(db: &mut SqliteConnection, lease: &Lease, boot_id: &str, now: i64) -> Result<(), StoreError> {
+pub async fn put(
+    db: &mut SqliteConnection,
+    lease: &Lease,
+    boot_id: &str,
+    now: i64,
+) -> Result<(), StoreError> {
     let (pid, start_time) = (i64::from(lease.holder.pid), lease.holder.start_time.cast_signed());
     let tenant = lease.tenant.as_str();
     sqlx::query!(

@@ -17,7 +17,9 @@ pub enum LockError {
     #[error("another mps-manager is serving from {0}: stop it first, or give this one another --state-dir")]
     Taken(PathBuf),
     /// The directory cannot be made or written.
-    #[error("the state directory {path} cannot be used: {source}; create it for this user, or give another --state-dir")]
+    #[error(
+        "the state directory {path} cannot be used: {source}; create it for this user, or give another --state-dir"
+    )]
     Unusable {
         /// The directory.
         path: PathBuf,

@@ -18,7 +18,9 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
 pub use writer::{Fate, Transaction};
@@ -122,7 +124,9 @@ impl Store {
     where
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
-        F: for<'c> FnOnce(Transaction<'c>) -> futures_util::future::BoxFuture<'c, Result<(T, Fate), E>> + Send + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> futures_util::future::BoxFuture<'c, Result<(T, Fate), E>>
+            + Send
+            + 'static,
     {
         self.writer.run(job).await
     }
@@ -148,13 +152,16 @@ fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
 async fn version(path: &Path) -> Result<i64, StoreError> {
     let options = SqliteConnectOptions::from_str("sqlite:")?.filename(path).read_only(true);
     let mut connection = SqliteConnection::connect_with(&options).await?;
-    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
-        .fetch_one(&mut connection)
-        .await?;
+    let tables: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
+            .fetch_one(&mut connection)
+            .await?;
     let version = if tables == 0 {
         0
     } else {
-        sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations").fetch_one(&mut connection).await?
+        sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations")
+            .fetch_one(&mut connection)
+            .await?
     };
     connection.close().await?;
     Ok(version)

@@ -39,7 +39,10 @@ async fn complete(db: &mut SqliteConnection, row: OperationRow) -> Result<Operat
     })
 }
 
-async fn complete_all(db: &mut SqliteConnection, rows: Vec<OperationRow>) -> Result<Vec<Operation>, StoreError> {
+async fn complete_all(
+    db: &mut SqliteConnection,
+    rows: Vec<OperationRow>,
+) -> Result<Vec<Operation>, StoreError> {
     let mut operations = Vec::with_capacity(rows.len());
     for row in rows {
         operations.push(complete(&mut *db, row).await?);
@@ -86,7 +89,11 @@ pub async fn get(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Operation
 }
 
 /// Up to `limit` operations, the newest first, from the one before `before`.
-pub async fn page(db: &mut SqliteConnection, before: Option<&str>, limit: i64) -> Result<Vec<Operation>, StoreError> {
+pub async fn page(
+    db: &mut SqliteConnection,
+    before: Option<&str>,
+    limit: i64,
+) -> Result<Vec<Operation>, StoreError> {
     let rows = sqlx::query_as!(
         OperationRow,
         r#"SELECT id AS "id!", request, daemon, state, error, created_at, started_at, finished_at
@@ -142,9 +149,15 @@ pub async fn finish(
     now: i64,
 ) -> Result<(), StoreError> {
     let (id, state) = (id.to_string(), state.as_str());
-    sqlx::query!("UPDATE operations SET state = ?, error = ?, finished_at = ? WHERE id = ?", state, error, now, id)
-        .execute(db)
-        .await?;
+    sqlx::query!(
+        "UPDATE operations SET state = ?, error = ?, finished_at = ? WHERE id = ?",
+        state,
+        error,
+        now,
+        id
+    )
+    .execute(db)
+    .await?;
     Ok(())
 }
 
@@ -162,7 +175,12 @@ pub async fn cancel(db: &mut SqliteConnection, id: Uuid, now: i64) -> Result<boo
 }
 
 /// Writes what is about to be done, and gives the number of the step.
-pub async fn begin_step(db: &mut SqliteConnection, id: Uuid, name: &str, now: i64) -> Result<i64, StoreError> {
+pub async fn begin_step(
+    db: &mut SqliteConnection,
+    id: Uuid,
+    name: &str,
+    now: i64,
+) -> Result<i64, StoreError> {
     let id = id.to_string();
     Ok(sqlx::query_scalar!(
         r#"INSERT INTO operation_steps (operation, ordinal, name, started_at)

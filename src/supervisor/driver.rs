@@ -155,9 +155,8 @@ impl Driver {
         if earlier.boot_id != self.context.boot_id {
             return Ok(None);
         }
-        let recorded = earlier.process.zip(earlier.pipe_inode).map(|((pid, start_time), pipe_inode)| Recorded {
-            identity: Identity { pid, start_time },
-            pipe_inode,
+        let recorded = earlier.process.zip(earlier.pipe_inode).map(|((pid, start_time), pipe_inode)| {
+            Recorded { identity: Identity { pid, start_time }, pipe_inode }
         });
         let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
         let found = tokio::task::spawn_blocking(move || match recorded {
@@ -247,11 +246,13 @@ impl Driver {
         for uuid in &desired.gpus {
             match present.iter().find(|gpu| gpu.uuid == *uuid) {
                 None => {
-                    let message = format!("GPU {uuid} is not in this host: put it back, or change the daemon's gpus");
+                    let message =
+                        format!("GPU {uuid} is not in this host: put it back, or change the daemon's gpus");
                     return Some(Obstacle { reason: "GpuMissing", message });
                 }
                 Some(gpu) if gpu.mig_enabled => {
-                    let message = format!("GPU {uuid} is in MIG mode, which this manager lists and does not manage");
+                    let message =
+                        format!("GPU {uuid} is in MIG mode, which this manager lists and does not manage");
                     return Some(Obstacle { reason: "MigEnabled", message });
                 }
                 Some(_) => {}
@@ -299,8 +300,12 @@ impl Driver {
             look::sync(&self.context, &self.control, &self.log_directory, desired, wrong, unix_ms()).await;
         match &look {
             Look::Seen(_) => self.clients = clients,
-            Look::Unanswered(command) => tracing::warn!(daemon = %desired.name, %command, "a command was not answered"),
-            Look::Busy(why) | Look::Unreadable(why) => tracing::warn!(daemon = %desired.name, %why, "could not be read"),
+            Look::Unanswered(command) => {
+                tracing::warn!(daemon = %desired.name, %command, "a command was not answered")
+            }
+            Look::Busy(why) | Look::Unreadable(why) => {
+                tracing::warn!(daemon = %desired.name, %why, "could not be read")
+            }
         }
         let before = self.state.applied;
         let rhythm = Rhythm(i64::try_from(self.context.rhythm.as_millis()).unwrap_or(i64::MAX));
@@ -331,7 +336,9 @@ impl Driver {
             Ok(()) => self.state.server_asked(unix_ms()),
             Err(error) => {
                 let look = match error {
-                    SessionError::Unknown { command, cause } => Look::Unanswered(format!("{command}: {cause}")),
+                    SessionError::Unknown { command, cause } => {
+                        Look::Unanswered(format!("{command}: {cause}"))
+                    }
                     other => Look::Busy(other.to_string()),
                 };
                 self.state.looked(look, false, desired, unix_ms(), Rhythm(0));
@@ -360,7 +367,9 @@ impl Driver {
         let server = self.server_of(client).await?;
         let deadline = Instant::now() + self.context.deadline;
         let unreachable = |error: SessionError| match error {
-            SessionError::Unknown { command, cause } => TerminateError::Unanswered(format!("{command}: {cause}")),
+            SessionError::Unknown { command, cause } => {
+                TerminateError::Unanswered(format!("{command}: {cause}"))
+            }
             other => TerminateError::Unreachable(other.to_string()),
         };
         let mut session = self.control.session(deadline).await.map_err(unreachable)?;
@@ -385,7 +394,9 @@ impl Driver {
         }
         for signal in [Signal::TERM, Signal::KILL] {
             if let Err(error) = host::process::signal(identity, signal) {
-                return Err(TerminateError::Refused(format!("MPS ended its work, but the process could not be signalled: {error}")));
+                return Err(TerminateError::Refused(format!(
+                    "MPS ended its work, but the process could not be signalled: {error}"
+                )));
             }
             if tokio::time::timeout(CLIENT_END, death(identity)).await.is_ok() {
                 break;
@@ -437,7 +448,8 @@ impl Driver {
         let (pipe, log) = (&self.pipe_directory, &self.log_directory);
         let now = unix_ms();
         let status = status(&self.state, desired, self.incarnations, self.deaths, pipe, log, now);
-        let idle = matches!(status.phase, Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked);
+        let idle =
+            matches!(status.phase, Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked);
         let unreadable = self.state.process.is_none() && idle;
         let asked = *self.fresh.borrow();
         self.observed.send_if_modified(|observed| {
@@ -473,9 +485,17 @@ fn shape(identity: Identity) -> Process {
         let (_, value) = variables.into_iter().find(|(name, _)| name == "CUDA_VISIBLE_DEVICES")?;
         value.into_string().ok()
     });
-    let gpus = visible.iter().flat_map(|list| list.split(',')).filter_map(|uuid| GpuUuid::parse(uuid).ok()).collect();
+    let gpus = visible
+        .iter()
+        .flat_map(|list| list.split(','))
+        .filter_map(|uuid| GpuUuid::parse(uuid).ok())
+        .collect();
     let words = host::process::command(identity.pid).unwrap_or_default();
-    Process { identity, gpus, multi_user: words.iter().any(|word| word == "-M" || word == "--multiuser-server") }
+    Process {
+        identity,
+        gpus,
+        multi_user: words.iter().any(|word| word == "-M" || word == "--multiuser-server"),
+    }
 }
 
 fn inode(path: &Path) -> Option<u64> {

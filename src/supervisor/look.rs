@@ -120,7 +120,8 @@ async fn read(
 
 /// Reads a server; `None` when it ended while the daemon was being read.
 async fn read_server(session: &mut Session, desired: &Desired, pid: u32) -> Result<Option<Server>, Trouble> {
-    let status = match parse::server_status(&session.send(&Command::GetServerStatus { server: pid }).await?)? {
+    let status = match parse::server_status(&session.send(&Command::GetServerStatus { server: pid }).await?)?
+    {
         ServerStatus::NotFound => return Ok(None),
         status => status.to_string(),
     };
@@ -144,7 +145,8 @@ async fn read_server(session: &mut Session, desired: &Desired, pid: u32) -> Resu
 /// The command that puts one setting right.
 fn correction(desired: &Desired, difference: &Difference) -> Command {
     let device = |ordinal: usize| Device::Ordinal(u32::try_from(ordinal).unwrap_or(u32::MAX));
-    let limit = |ordinal: usize| -> Option<MemoryLimit> { desired.memory_limits.get(ordinal).copied().flatten() };
+    let limit =
+        |ordinal: usize| -> Option<MemoryLimit> { desired.memory_limits.get(ordinal).copied().flatten() };
     match *difference {
         Difference::DefaultPercentage => Command::SetDefaultThreadPercentage(desired.percentage),
         Difference::DefaultPriority => Command::SetDefaultPriority(desired.priority),
@@ -187,7 +189,9 @@ fn note_server_log(seen: &mut Effective, log_directory: &Path) {
     }
     for server in &mut seen.servers {
         for (ordinal, limit) in server.memory_limits.iter_mut().enumerate() {
-            let word = said.get(&(server.pid, ordinal.to_string())).or_else(|| said.get(&(server.pid, limit.gpu.to_string())));
+            let word = said
+                .get(&(server.pid, ordinal.to_string()))
+                .or_else(|| said.get(&(server.pid, limit.gpu.to_string())));
             limit.in_server_log = limit.bytes.map(|bytes| word == Some(&bytes));
         }
     }
@@ -217,7 +221,11 @@ async fn clients(context: &Context, desired: &Desired, rows: Vec<parse::ClientRo
     rows.into_iter().filter_map(|row| facts(row, &memory, boot_time)).collect()
 }
 
-fn facts(row: parse::ClientRow, memory: &[(GpuUuid, Vec<GpuProcess>)], boot_time: i64) -> Option<ClientFacts> {
+fn facts(
+    row: parse::ClientRow,
+    memory: &[(GpuUuid, Vec<GpuProcess>)],
+    boot_time: i64,
+) -> Option<ClientFacts> {
     // A client that is gone already is none.
     let identity = host::process::identify(row.pid)?;
     let hint = host::process::environ(row.pid).and_then(|variables| {

@@ -170,9 +170,27 @@ impl Handle {
     }
 
     /// Waits until what is seen satisfies `done`.
-    pub async fn wait_for(&self, patience: Duration, done: impl FnMut(&Observed) -> bool) -> Option<Observed> {
+    pub async fn wait_for(
+        &self,
+        patience: Duration,
+        done: impl FnMut(&Observed) -> bool,
+    ) -> Option<Observed> {
         let mut observed = self.shared.observed.clone();
         tokio::time::timeout(patience, observed.wait_for(done)).await.ok()?.ok().map(|seen| seen.clone())
+    }
+
+    /// Where the daemon stands, unless it holds what is wanted of it now.
+    fn not_ready(&self) -> Option<Phase> {
+        let desired = self.shared.desired.borrow();
+        let observed = self.shared.observed.borrow();
+        let status = &observed.status;
+        match status.phase {
+            Phase::Stopped if !desired.running => None,
+            Phase::Ready if desired.running && status.observed_generation == desired.generation => None,
+            // Published before the driver has seen the newest wish.
+            Phase::Ready | Phase::Stopped => Some(Phase::Applying),
+            other => Some(other),
+        }
     }
 
     /// Publishes what is wanted from now on.
@@ -255,7 +273,8 @@ impl Fleet {
         let (fresh, asked) = watch::channel(0);
         let stop_driver = self.inner.shutdown.child_token();
         let context = Arc::clone(&self.inner.context);
-        let (driver, observed) = driver::Driver::new(context, wanted, asked, queue, stop_driver.clone(), earlier);
+        let (driver, observed) =
+            driver::Driver::new(context, wanted, asked, queue, stop_driver.clone(), earlier);
         let grace_s = AtomicU32::new(self.inner.context.grace_s);
         let shared = Arc::new(Shared { desired, observed, fresh, jobs, grace_s, stop_driver });
         let handle = Handle { shared };
@@ -280,13 +299,10 @@ impl Fleet {
         self.handles().iter().map(|(name, handle)| (name.clone(), handle.observed())).collect()
     }
 
-    /// Whether every daemon holds what is wanted of it, with those that do not.
+    /// The daemons that do not hold what is wanted of them now, with where they stand.
     pub fn not_ready(&self) -> Vec<(DaemonName, Phase)> {
-        self.observed()
-            .into_iter()
-            .map(|(name, observed)| (name, observed.status.phase))
-            .filter(|(_, phase)| !matches!(phase, Phase::Ready | Phase::Stopped))
-            .collect()
+        let handles = self.handles();
+        handles.iter().filter_map(|(name, handle)| Some((name.clone(), handle.not_ready()?))).collect()
     }
 
     /// Ends all drivers and leaves the daemons as they are.

@@ -242,11 +242,15 @@ impl State {
             return if now < self.retry_at { Action::Wait(self.retry_at) } else { Action::Start };
         }
         // A daemon that is only for other GPUs than wanted is replaced once it serves nobody.
-        if !desired.running || self.restart || (self.needs_restart(desired) && clients == 0 && self.seen.is_some()) {
+        if !desired.running
+            || self.restart
+            || (self.needs_restart(desired) && clients == 0 && self.seen.is_some())
+        {
             return Action::Stop;
         }
         let due = now >= self.next_look || self.look_now;
-        let Some(seen) = self.seen.as_ref().filter(|_| self.wedged.is_none() && self.trouble.is_none()) else {
+        let Some(seen) = self.seen.as_ref().filter(|_| self.wedged.is_none() && self.trouble.is_none())
+        else {
             // Not read yet, or not answering: nothing but reads.
             return if due { Action::Sync(Vec::new()) } else { Action::Wait(self.next_look) };
         };
@@ -274,7 +278,8 @@ impl State {
             // The same settings under a new generation: ready only once they were read under it.
             return Action::Sync(wrong);
         }
-        let other_user = seen.servers.iter().any(|server| server.uid.is_some_and(|uid| uid != desired.server_uid));
+        let other_user =
+            seen.servers.iter().any(|server| server.uid.is_some_and(|uid| uid != desired.server_uid));
         let wanted = seen.servers.is_empty() || (other_user && clients == 0 && !desired.multi_user);
         if wanted && !starting {
             return Action::StartServer(desired.server_uid);
@@ -305,7 +310,8 @@ impl State {
             && self.wedged.is_none()
             && !self.needs_restart(desired)
             && self.seen.as_ref().is_some_and(|seen| {
-                seen.servers.iter().any(|server| server.status == "ACTIVE") && differences(desired, seen).is_empty()
+                seen.servers.iter().any(|server| server.status == "ACTIVE")
+                    && differences(desired, seen).is_empty()
             })
     }
 }
@@ -341,7 +347,8 @@ mod tests {
     }
 
     fn seen(limit: Option<u64>, servers: &[(u32, &str)]) -> Effective {
-        let reading = || vec![MemoryReading { gpu: uuid(), bytes: limit, unreadable: None, in_server_log: None }];
+        let reading =
+            || vec![MemoryReading { gpu: uuid(), bytes: limit, unreadable: None, in_server_log: None }];
         Effective {
             observed_at: 0,
             control_processes: 1,

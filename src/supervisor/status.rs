@@ -104,7 +104,9 @@ fn applying(state: &State, desired: &Desired) -> (&'static str, String) {
     if let Some(trouble) = &state.trouble {
         return ("Unreadable", format!("it could not be read: {trouble}"));
     }
-    let Some(seen) = &state.seen else { return ("AwaitingReadBack", "its settings have not been read yet".to_owned()) };
+    let Some(seen) = &state.seen else {
+        return ("AwaitingReadBack", "its settings have not been read yet".to_owned());
+    };
     let wrong: Vec<String> = differences(desired, seen).iter().map(ToString::to_string).collect();
     if !wrong.is_empty() {
         return ("SettingsDiffer", format!("read back otherwise than wanted: {}", wrong.join(", ")));

@@ -52,7 +52,10 @@ pub(super) async fn list(
 #[utoipa::path(get, path = "/api/v1/clients/{id}", operation_id = "get_client", tag = "clients",
     params(("id" = String, Path, description = "Process ID and start time, as in `1234-567890`")),
     responses((status = 200, description = "The client", body = ClientView), ReadProblems))]
-pub(super) async fn get(State(app): State<AppState>, Path(id): Path<ClientId>) -> Result<axum::Json<ClientView>, Problem> {
+pub(super) async fn get(
+    State(app): State<AppState>,
+    Path(id): Path<ClientId>,
+) -> Result<axum::Json<ClientView>, Problem> {
     Ok(axum::Json(app.service.client(id).await?))
 }
 

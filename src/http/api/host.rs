@@ -27,6 +27,9 @@ pub(super) async fn list_gpus(State(app): State<AppState>) -> Result<Json<List<G
 #[utoipa::path(get, path = "/api/v1/gpus/{gpu}", operation_id = "get_gpu", tag = "host",
     params(("gpu" = String, Path, description = "UUID or a unique beginning of it, index in PCI order, or PCI address")),
     responses((status = 200, description = "The GPU", body = GpuView), ReadProblems))]
-pub(super) async fn get_gpu(State(app): State<AppState>, Path(gpu): Path<String>) -> Result<Json<GpuView>, Problem> {
+pub(super) async fn get_gpu(
+    State(app): State<AppState>,
+    Path(gpu): Path<String>,
+) -> Result<Json<GpuView>, Problem> {
     Ok(Json(app.service.gpu(&gpu).await?))
 }

@@ -54,7 +54,8 @@ impl Modify for Token {
             .build();
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("token", SecurityScheme::Http(scheme));
-        document.security = Some(vec![utoipa::openapi::security::SecurityRequirement::new("token", Vec::<String>::new())]);
+        document.security =
+            Some(vec![utoipa::openapi::security::SecurityRequirement::new("token", Vec::<String>::new())]);
     }
 }
 

@@ -23,7 +23,10 @@ pub(super) async fn list(
 #[utoipa::path(get, path = "/api/v1/operations/{id}", operation_id = "get_operation", tag = "operations",
     params(("id" = Uuid, Path, description = "The operation")),
     responses((status = 200, description = "The operation with its journal", body = Operation), ReadProblems))]
-pub(super) async fn get(State(app): State<AppState>, Path(id): Path<Uuid>) -> Result<axum::Json<Operation>, Problem> {
+pub(super) async fn get(
+    State(app): State<AppState>,
+    Path(id): Path<Uuid>,
+) -> Result<axum::Json<Operation>, Problem> {
     Ok(axum::Json(app.service.operation(id).await?))
 }
 
