@@ -2,10 +2,22 @@
 //!
 //! It remembers tenants and their limits in SQLite, applies them, reads them back, and says what it saw. The
 //! binary of the same name is the only user of this library; it is one so that tests and benchmarks reach the
-//! same code.
+//! same code. `docs/architecture.md` shows who may call whom; a test holds it.
 
+pub mod app;
+pub mod cli;
+pub mod client;
+pub mod clock;
+pub mod config;
 pub mod domain;
 pub mod gpu;
 pub mod host;
+pub mod http;
+pub mod lifecycle;
 pub mod mps;
+pub mod operations;
+pub mod service;
 pub mod sim;
+pub mod store;
+pub mod supervisor;
+pub mod telemetry;

@@ -61,6 +61,53 @@ impl std::fmt::Display for GpuUuid {
     }
 }
 
+/// A GPU as people name it: by UUID or the beginning of one, by index in PCI order, or by PCI address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GpuRef(pub String);
+
+impl utoipa::PartialSchema for GpuRef {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        utoipa::openapi::schema::ObjectBuilder::new()
+            .schema_type(utoipa::openapi::schema::Type::String)
+            .description(Some("A GPU: its UUID or a unique beginning of it, its index in PCI order, or its PCI address."))
+            .into()
+    }
+}
+
+impl utoipa::ToSchema for GpuRef {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "GpuRef".into()
+    }
+}
+
+impl GpuRef {
+    /// Finds the one GPU that is meant.
+    pub fn resolve<'g>(&self, present: &'g [Gpu]) -> Result<&'g Gpu, InvalidValue> {
+        let text = self.0.as_str();
+        let known = || {
+            let all: Vec<String> = present.iter().map(|gpu| format!("{} {}", gpu.index, gpu.uuid)).collect();
+            format!("the GPUs of this host are {}", all.join(", "))
+        };
+        let shown: String = text.chars().take(80).collect();
+        if let Ok(index) = text.parse::<u32>() {
+            return present
+                .iter()
+                .find(|gpu| gpu.index == index)
+                .ok_or_else(|| InvalidValue(format!("there is no GPU {index}: {}", known())));
+        }
+        let lower = text.to_ascii_lowercase();
+        let prefix = |gpu: &Gpu| lower.len() > 4 && gpu.uuid.as_str().to_ascii_lowercase().starts_with(&lower);
+        let address = |gpu: &Gpu| gpu.pci_bus_id.to_ascii_lowercase().ends_with(&lower) && lower.len() >= 7;
+        let mut matches = present.iter().filter(|gpu| prefix(gpu) || address(gpu));
+        match (matches.next(), matches.next()) {
+            (Some(only), None) => Ok(only),
+            (Some(_), Some(_)) => Err(InvalidValue(format!("{shown:?} could be several GPUs: give more of it; {}", known()))),
+            (None, _) => Err(InvalidValue(format!("there is no GPU {shown:?}: {}", known()))),
+        }
+    }
+}
+
 /// A GPU as the driver describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Gpu {
@@ -110,6 +157,20 @@ pub struct GpuProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn people_name_gpus_in_several_ways() {
+        use crate::domain::tenant::tests::h200;
+        let present = [h200(0), h200(1)];
+        let find = |text: &str| GpuRef(text.into()).resolve(&present).map(|gpu| gpu.index);
+        assert_eq!(find("1"), Ok(1));
+        assert_eq!(find(h200(1).uuid.as_str()), Ok(1));
+        assert_eq!(find("00000000:07:00.0"), Ok(1));
+        assert_eq!(find("07:00.0"), Ok(1));
+        for bad in ["", "2", "GPU-", "GPU-514466a0", "GPU-ffff", "-1", "0.0", "banana"] {
+            assert!(find(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn uuids_are_parsed_strictly() {

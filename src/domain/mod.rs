@@ -4,11 +4,18 @@
 //! arguments. Newtypes are built by `parse` (or `try_from`) and cannot be wrong afterwards, so that no other
 //! layer checks them again.
 
+pub mod admission;
+pub mod client;
+pub mod daemon;
+pub mod environment;
 pub mod gpu;
 pub mod memory;
 pub mod name;
+pub mod operation;
 pub mod percentage;
+pub mod plan;
 pub mod priority;
+pub mod tenant;
 
 pub use gpu::GpuUuid;
 pub use memory::MemoryLimit;

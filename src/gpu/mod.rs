@@ -1,1 +1,95 @@
 //! The GPUs of the host and the processes on them.
+//!
+//! [`Inventory`] is this crate's one seam of traits: the real host answers through NVML ([`nvml`]), the
+//! simulated one through the files of its world ([`sim`]), and nothing above can tell which except by
+//! [`Driver::simulated`]. An inventory reads; it never changes a GPU's settings, and it never starts CUDA:
+//! `cuInit` in the server would make the server itself a client of MPS. CUDA is started in one place only, the
+//! child process of `mps-manager cuda-probe` ([`probe`]).
+
+mod cuda;
+pub mod nvml;
+pub mod probe;
+pub mod report;
+pub mod sim;
+
+use crate::domain::GpuUuid;
+use crate::domain::gpu::{Gpu, GpuProcess};
+
+/// What the GPUs of the host are and who is on them.
+///
+/// The calls block for as long as the driver takes (milliseconds when it is well, seconds when a GPU is not),
+/// so an asynchronous caller hands them to a thread that may wait.
+pub trait Inventory: Send + Sync + 'static {
+    /// The driver.
+    fn driver(&self) -> Result<Driver, InventoryError>;
+
+    /// Every GPU of the host in PCI order, those in MIG mode included.
+    ///
+    /// A GPU that the driver lists and cannot describe (fallen off the bus, say) is left out and logged, so
+    /// that one broken GPU does not hide the others.
+    fn gpus(&self) -> Result<Vec<Gpu>, InventoryError>;
+
+    /// The processes that have a compute context on a GPU, in order of their PIDs.
+    fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError>;
+}
+
+/// The driver of the host's GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Driver {
+    /// The driver's version, as `580.159.04`.
+    pub driver_version: String,
+    /// The newest CUDA that the driver can run, as `13.0`; `None` where the driver does not say.
+    pub cuda_version: Option<String>,
+    /// Whether all of this is the simulated host.
+    pub simulated: bool,
+    /// The simulated host's profile, as `h200x2@13.1`.
+    pub profile: Option<String>,
+}
+
+/// Why the inventory has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum InventoryError {
+    /// There is no usable driver on this host; `detail` says what is missing and what to do.
+    #[error("no usable NVIDIA driver: {detail}")]
+    NoDriver {
+        /// What is missing and what to do about it.
+        detail: String,
+    },
+    /// The host has no GPU of this UUID, or has it no longer.
+    #[error("this host has no GPU {0}")]
+    UnknownGpu(GpuUuid),
+    /// The driver refused a question.
+    #[error("the driver did not answer {call}: {detail}")]
+    Driver {
+        /// What was asked, in NVML's words.
+        call: &'static str,
+        /// What the driver said.
+        detail: String,
+    },
+    /// The simulated world's files cannot be read or make no sense.
+    #[error("the simulated world is not readable: {path}: {detail}")]
+    World {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+}
+
+/// A version as CUDA counts it (13010) in words (`13.1`).
+fn cuda_version_text(number: i32) -> Option<String> {
+    (number >= 1000).then(|| format!("{}.{}", number / 1000, number % 1000 / 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cuda_version_text;
+
+    #[test]
+    fn cuda_versions_read_as_people_write_them() {
+        assert_eq!(cuda_version_text(13000).as_deref(), Some("13.0"));
+        assert_eq!(cuda_version_text(13010).as_deref(), Some("13.1"));
+        assert_eq!(cuda_version_text(12080).as_deref(), Some("12.8"));
+        assert_eq!(cuda_version_text(0), None);
+    }
+}

@@ -1,0 +1,266 @@
+//! The composition root: the only place that knows everything.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::unix_ms;
+use crate::config::Config;
+use crate::domain::daemon::{Defaults, DesiredState};
+use crate::domain::gpu::{Gpu, GpuRef};
+use crate::gpu::Inventory;
+use crate::http::auth::Authenticator;
+use crate::http::server::Listeners;
+use crate::http::{AppState, router};
+use crate::lifecycle::{self, StopSignals};
+use crate::mps::Binaries;
+use crate::operations::Engine;
+use crate::service::{Parts, Service, WriteOptions};
+use crate::store::{self, Fate, Store, StoreError};
+use crate::supervisor::{Context, Fact, Fleet};
+use crate::{gpu, host, mps, sim};
+
+/// Facts that may wait for the recorder.
+const FACTS: usize = 64;
+
+/// Why the server did not start, in words for the operator.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(String);
+
+fn refused(error: impl std::fmt::Display) -> StartError {
+    StartError(error.to_string())
+}
+
+/// Where the GPUs and the binaries come from.
+struct Platform {
+    inventory: Arc<dyn Inventory>,
+    binaries: Binaries,
+    extra_env: Vec<(OsString, OsString)>,
+    simulated: bool,
+}
+
+/// Serves until told to stop.
+///
+/// Everything that can be refused is refused before the store is opened and before any daemon is touched.
+pub async fn serve(config: Config) -> Result<(), StartError> {
+    let signals = StopSignals::listen().map_err(refused)?;
+    let lock = store::lock::take(&config.state_dir).map_err(refused)?;
+    make_directory(&config.runtime_dir)?;
+    let platform = platform(&config)?;
+    let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
+    let listeners = Listeners::bind(config.listen, &config.socket()).await.map_err(refused)?;
+    let address = listeners.address().map_err(refused)?;
+    let token = admin_token(&config.state_dir)?;
+    if let Err(error) = host::raise_fd_limit() {
+        tracing::warn!(%error, "the limit on open files could not be raised");
+    }
+    let database = config.state_dir.join("mps-manager.db");
+    let store = Store::open(&database, unix_ms()).await.map_err(refused)?;
+
+    let boot_id = host::boot_id().map_err(refused)?;
+    let (recorder, facts) = mpsc::channel(FACTS);
+    let fleet = Fleet::new(Context {
+        binaries: platform.binaries,
+        capability,
+        inventory: Arc::clone(&platform.inventory),
+        runtime_dir: config.runtime_dir.clone(),
+        extra_env: platform.extra_env,
+        boot_id: boot_id.clone(),
+        rhythm: Duration::from_secs(config.look_interval_s.into()),
+        deadline: Duration::from_secs(config.control_deadline_s.into()),
+        grace_s: config.stop_grace_s,
+        recorder,
+    });
+    let recording = tokio::spawn(record(store.clone(), facts));
+    let manager_uid = rustix::process::geteuid().as_raw();
+    let first_start = take_up(&store, &fleet, &platform.inventory, manager_uid, &boot_id).await.map_err(refused)?;
+    let engine = Engine::start(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid)
+        .await
+        .map_err(refused)?;
+    let tasks = TaskTracker::new();
+    let service = Service::new(Parts {
+        store: store.clone(),
+        fleet: fleet.clone(),
+        engine: engine.clone(),
+        inventory: Arc::clone(&platform.inventory),
+        manager_uid,
+        patience: Duration::from_secs(config.fresh_patience_s.into()),
+        tasks: tasks.clone(),
+    });
+    if first_start && platform.simulated {
+        furnish(&service, &platform.inventory).await?;
+    }
+
+    let auth = Arc::new(Authenticator::new(&token, manager_uid));
+    let stop = CancellationToken::new();
+    let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
+    announce(&config, address, platform.simulated);
+    listeners.serve(router(AppState { service, auth }), stop).await.map_err(refused)?;
+
+    // In this order: who may still write, then who records, then the file, then the lock.
+    tasks.close();
+    tasks.wait().await;
+    engine.shutdown().await;
+    fleet.shutdown().await;
+    drop(fleet);
+    recording.abort();
+    store.close().await;
+    stopping.abort();
+    drop(lock);
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool) {
+    let kind = if simulated { "a SIMULATED host" } else { "this host" };
+    tracing::info!(%address, socket = %config.socket().display(), "serving {kind}");
+    // For people and scripts that started us; the log may be filtered.
+    println!("mps-manager serves {kind} on http://{address} and {}", config.socket().display());
+    println!("admin token: {}", config.state_dir.join("admin.token").display());
+    let _ = std::io::stdout().flush();
+    lifecycle::ready(&format!("serving on http://{address}"));
+}
+
+fn make_directory(path: &Path) -> Result<(), StartError> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(|error| {
+        StartError(format!("the runtime directory {} cannot be made: {error}; give another with --runtime-dir", path.display()))
+    })
+}
+
+fn platform(config: &Config) -> Result<Platform, StartError> {
+    if let Some(profile) = &config.sim {
+        let directory = config.runtime_dir.join("sim");
+        sim::world::create(&directory, profile).map_err(refused)?;
+        return Ok(Platform {
+            inventory: Arc::new(gpu::sim::SimInventory::open(&directory).map_err(refused)?),
+            binaries: Binaries::locate(Some(&directory.join("bin"))).map_err(refused)?,
+            extra_env: vec![("MPS_SIM_WORLD".into(), directory.into_os_string())],
+            simulated: true,
+        });
+    }
+    let hint = |error: String| {
+        StartError(format!("{error}\nTo try mps-manager without a GPU, start it with --sim h200x2: a simulated host."))
+    };
+    let inventory = gpu::nvml::NvmlInventory::open().map_err(|error| hint(error.to_string()))?;
+    if inventory.gpus().map_err(|error| hint(error.to_string()))?.is_empty() {
+        return Err(hint("the NVIDIA driver lists no GPU on this host".into()));
+    }
+    let binaries = Binaries::locate(config.mps_dir.as_deref()).map_err(|error| hint(error.to_string()))?;
+    Ok(Platform { inventory: Arc::new(inventory), binaries, extra_env: Vec::new(), simulated: false })
+}
+
+/// Reads the admin token, or makes it at the first start.
+fn admin_token(state_dir: &Path) -> Result<String, StartError> {
+    let path: PathBuf = state_dir.join("admin.token");
+    match std::fs::read_to_string(&path) {
+        Ok(text) if text.trim().len() >= 32 => return Ok(text.trim().to_owned()),
+        Ok(_) => {
+            return Err(StartError(format!("{} holds no token: delete it, and a new one is made", path.display())));
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(StartError(format!("{}: {error}", path.display()))),
+    }
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(refused)?;
+    let token = hex::encode(bytes);
+    std::fs::File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)
+        .and_then(|mut file| writeln!(file, "{token}").and_then(|()| file.sync_all()))
+        .map_err(|error| StartError(format!("{}: {error}", path.display())))?;
+    Ok(token)
+}
+
+/// Writes what drivers report, until they are all gone.
+async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
+    while let Some(Fact { daemon, incarnation, written }) = facts.recv().await {
+        let result: Result<(), StoreError> = store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::daemons::put_incarnation(db, &daemon, &incarnation, unix_ms()).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        if let Err(error) = &result {
+            tracing::error!(%error, "a control process could not be recorded");
+        }
+        let _ = written.send(result.is_ok());
+    }
+}
+
+/// Hands every remembered daemon to the fleet; true when there is none.
+async fn take_up(
+    store: &Store,
+    fleet: &Fleet,
+    inventory: &Arc<dyn Inventory>,
+    manager_uid: u32,
+    boot_id: &str,
+) -> Result<bool, StoreError> {
+    let boot_id = boot_id.to_owned();
+    let forgotten: Result<(), StoreError> = store
+        .write(move |db| {
+            Box::pin(async move {
+                store::leases::delete_other_boots(db, &boot_id).await?;
+                Ok(((), Fate::Commit))
+            })
+        })
+        .await;
+    forgotten?;
+    let mut reader = store.read().await?;
+    let daemons = store::daemons::all(&mut reader).await?;
+    let inventory = Arc::clone(inventory);
+    let gpus: Vec<Gpu> = tokio::task::spawn_blocking(move || inventory.gpus()).await.ok().and_then(Result::ok).unwrap_or_default();
+    for daemon in &daemons {
+        let earlier = store::daemons::incarnation(&mut reader, &daemon.name).await?;
+        match store::plans::desired(&mut reader, &daemon.name, &gpus, manager_uid).await {
+            Ok(Some(desired)) => fleet.publish(desired, earlier),
+            Ok(None) => {}
+            Err(error) => tracing::error!(daemon = %daemon.name, %error, "the daemon cannot be brought about"),
+        }
+    }
+    Ok(daemons.is_empty())
+}
+
+/// Gives a new simulated host a daemon for each GPU and two example tenants.
+async fn furnish(service: &Service, inventory: &Arc<dyn Inventory>) -> Result<(), StartError> {
+    let gpus = inventory.gpus().map_err(refused)?;
+    for gpu in gpus {
+        let name = crate::domain::DaemonName::parse(&format!("gpu{}", gpu.index)).map_err(refused)?;
+        let spec = crate::domain::daemon::DaemonSpec {
+            gpus: vec![GpuRef(gpu.uuid.to_string())],
+            multi_user: false,
+            desired_state: DesiredState::Running,
+            schedulable: true,
+            defaults: Defaults::default(),
+            memory_overcommit: crate::domain::daemon::OvercommitRatio::default(),
+        };
+        service.put_daemon(name, spec, WriteOptions::default()).await.map_err(refused)?;
+    }
+    let tenants = [
+        ("demo", r#"{"device_memory_limit": "4G", "active_thread_percentage": 25, "labels": {"example": "true"}}"#),
+        (
+            "batch",
+            r#"{"device_memory_limit": "8G", "max_clients": 4, "sms": 66, "priority": "below_normal", "labels": {"example": "true"}}"#,
+        ),
+    ];
+    for (name, json) in tenants {
+        let mut value: serde_json::Value = serde_json::from_str(json).map_err(refused)?;
+        value["daemon"] = "gpu0".into();
+        value["uid"] = rustix::process::geteuid().as_raw().into();
+        let spec = serde_json::from_value(value).map_err(refused)?;
+        let name = crate::domain::TenantName::parse(name).map_err(refused)?;
+        service.put_tenant(name, spec, WriteOptions::default()).await.map_err(refused)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! The command line: what can be said, and which part of the product answers.
+
+mod run;
+mod show;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::client::{Client, ClientError};
+use crate::config::{self, Config, LogFormat};
+use crate::domain::TenantName;
+use crate::domain::client::ClientId;
+use crate::{app, gpu, http, sim, telemetry};
+
+/// Exit code of a question answered with no, as `status` of a host that is not ready.
+const DIFFERS: u8 = 1;
+/// Exit code of an error.
+const ERROR: u8 = 2;
+
+/// Owns the NVIDIA MPS control daemons of a GPU host.
+#[derive(Debug, Parser)]
+#[command(name = "mps-manager", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve this host, or a simulated one
+    Serve(Serve),
+    /// Show the host, its daemons and its tenants; exit 1 when something is not ready
+    Status {
+        #[command(flatten)]
+        server: Server,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
+    /// List the processes connected to the servers
+    Clients {
+        #[command(flatten)]
+        server: Server,
+        /// Those of this tenant only
+        #[arg(long)]
+        tenant: Option<TenantName>,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
+    /// Print the environment of a tenant's processes
+    Env {
+        #[command(flatten)]
+        server: Server,
+        /// The tenant
+        tenant: TenantName,
+        /// As lines for a shell, or as JSON
+        #[arg(long, value_enum, default_value_t = EnvFormat::Sh)]
+        format: EnvFormat,
+    },
+    /// Start a command with a tenant's environment, as the tenant's user
+    Run(run::RunArgs),
+    /// End a client in the safe order
+    Terminate {
+        #[command(flatten)]
+        server: Server,
+        /// The client's ID, as `clients` prints it
+        client: ClientId,
+    },
+    /// Print the OpenAPI document
+    Openapi,
+    /// Work with configuration files
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// See what a CUDA client sees, from a child process; prints JSON
+    CudaProbe(gpu::probe::ProbeArgs),
+    /// Parts of the simulated host
+    Sim {
+        #[command(subcommand)]
+        command: SimCommand,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    /// The configuration file
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// The loopback address of the API
+    #[arg(long)]
+    listen: Option<SocketAddr>,
+    /// Where the database and the admin token are
+    #[arg(long)]
+    state_dir: Option<PathBuf>,
+    /// Where sockets, pipe directories and logs are
+    #[arg(long)]
+    runtime_dir: Option<PathBuf>,
+    /// Run on a simulated host of this profile, as h200x2
+    #[arg(long, value_name = "PROFILE")]
+    sim: Option<String>,
+    /// The directory of NVIDIA's two programs
+    #[arg(long)]
+    mps_dir: Option<PathBuf>,
+    /// How log lines are written
+    #[arg(long, value_enum)]
+    log_format: Option<LogFormat>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print the configuration that would be used, or say what is wrong with it
+    Check {
+        /// The configuration file
+        #[arg(long)]
+        config: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum SimCommand {
+    /// A client of the simulated GPUs that behaves as a real one was seen to
+    Client(sim::client::ClientArgs),
+}
+
+/// How to reach the server.
+#[derive(Debug, Args)]
+struct Server {
+    /// The server's URL; without it, the unix socket
+    #[arg(long, env = "MPS_MANAGER_URL")]
+    url: Option<String>,
+    /// The server's runtime directory, where its unix socket is
+    #[arg(long, env = "MPS_MANAGER_RUNTIME_DIR", conflicts_with = "url")]
+    runtime_dir: Option<PathBuf>,
+}
+
+impl Server {
+    fn client(&self) -> Result<Client, ClientError> {
+        match &self.url {
+            Some(url) => Client::over_url(url, std::env::var("MPS_MANAGER_TOKEN").ok()),
+            None => {
+                let directory = self.runtime_dir.clone().unwrap_or_else(config::default_runtime_dir);
+                Client::over_socket(&config::socket_in(&directory))
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum EnvFormat {
+    Sh,
+    Json,
+}
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::CudaProbe(args) => return gpu::probe::run(&args),
+        Command::Sim { command: SimCommand::Client(args) } => return sim::client::run(&args),
+        Command::Openapi => http::api::document().to_pretty_json().map_err(|error| error.to_string()).map(|text| {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }),
+        Command::Config { command: ConfigCommand::Check { config } } => check_config(config),
+        Command::Serve(args) => serve(args),
+        Command::Run(args) => run::run(args),
+        Command::Status { server, output } => ask(async move { show::status(&server.client()?, output).await }),
+        Command::Clients { server, tenant, output } => {
+            ask(async move { show::clients(&server.client()?, tenant.as_ref(), output).await })
+        }
+        Command::Env { server, tenant, format } => {
+            ask(async move { show::environment(&server.client()?, &tenant, format).await })
+        }
+        Command::Terminate { server, client } => ask(async move { show::terminate(&server.client()?, client).await }),
+    };
+    result.unwrap_or_else(|message| {
+        eprintln!("mps-manager: {message}");
+        ExitCode::from(ERROR)
+    })
+}
+
+/// Runs a question to the server to its end.
+fn ask(question: impl Future<Output = Result<ExitCode, ClientError>>) -> Result<ExitCode, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    runtime.block_on(question).map_err(|error| error.to_string())
+}
+
+fn check_config(path: Option<PathBuf>) -> Result<ExitCode, String> {
+    let config = path.map_or_else(|| Ok(Config::default()), |path| Config::read(&path)).and_then(Config::check);
+    let config = config.map_err(|error| error.to_string())?;
+    print!("{}", toml::to_string(&config).map_err(|error| error.to_string())?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(args: Serve) -> Result<ExitCode, String> {
+    let read = args.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path));
+    let mut config = read.map_err(|error| error.to_string())?;
+    config.listen = args.listen.unwrap_or(config.listen);
+    config.state_dir = args.state_dir.unwrap_or(config.state_dir);
+    config.runtime_dir = args.runtime_dir.unwrap_or(config.runtime_dir);
+    config.sim = args.sim.or(config.sim);
+    config.mps_dir = args.mps_dir.or(config.mps_dir);
+    config.log_format = args.log_format.unwrap_or(config.log_format);
+    let config = config.check().map_err(|error| error.to_string())?;
+    telemetry::start(config.log_format, &config.log_filter)?;
+    // The work is waiting, for processes and sockets: two threads do it on any host.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
+    runtime.block_on(app::serve(config)).map_err(|error| error.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,91 @@
+//! `mps-manager run`: becomes a command under a tenant's limits.
+//!
+//! The process asks the server for a lease in its own name, takes the tenant's user and environment, and then
+//! becomes the command: the process ID and the start time stay, so the lease stays good until the command ends,
+//! and the exit code is the command's own.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsString};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use nix::unistd::{Gid, Uid, User, initgroups, setgid, setuid};
+
+use super::Server;
+use crate::domain::TenantName;
+use crate::service::tenants::{LeaseRequest, LeaseView};
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    server: Server,
+    /// The tenant
+    #[arg(long)]
+    tenant: TenantName,
+    /// The user the command must run as; refused when it is not the tenant's
+    #[arg(short, long)]
+    uid: Option<u32>,
+    /// The command and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Variables of the manager's own caller that the command has no business with.
+const SECRETS: [&str; 1] = ["MPS_MANAGER_TOKEN"];
+
+pub(super) fn run(args: RunArgs) -> Result<ExitCode, String> {
+    let client = args.server.client().map_err(|error| error.to_string())?;
+    let path = format!("/api/v1/tenants/{}/leases", args.tenant);
+    let request = LeaseRequest { pid: std::process::id() };
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let lease: LeaseView =
+        runtime.block_on(client.post(&path, &request)).map_err(|error| error.to_string())?;
+    // Nothing of ours may live on in the command: no thread, no socket.
+    drop(client);
+    drop(runtime);
+    if let Some(uid) = args.uid.filter(|uid| *uid != lease.uid) {
+        return Err(format!("tenant {} has uid {}, and uid {uid} was asked for: leave -u out, or change the tenant", args.tenant, lease.uid));
+    }
+    let user = become_user(lease.uid)?;
+    let (program, arguments) = args.command.split_first().ok_or("no command was given")?;
+    let mut command = Command::new(program);
+    command.args(arguments).envs(&lease.environment.variables).envs(user);
+    for name in lease.environment.unset.iter().map(String::as_str).chain(SECRETS) {
+        command.env_remove(name);
+    }
+    let error = command.exec();
+    // As a shell says it: 127 for a command that is not there, 126 for one that cannot be run.
+    eprintln!("mps-manager: {} cannot be run: {error}", program.to_string_lossy());
+    let missing = error.kind() == std::io::ErrorKind::NotFound;
+    Ok(ExitCode::from(if missing { 127 } else { 126 }))
+}
+
+/// Drops to a user with all of its groups; gives the variables that name the user.
+fn become_user(uid: u32) -> Result<BTreeMap<&'static str, OsString>, String> {
+    let wanted = Uid::from_raw(uid);
+    if Uid::effective() == wanted {
+        return Ok(BTreeMap::new());
+    }
+    if !Uid::effective().is_root() {
+        return Err(format!(
+            "the tenant's processes run as uid {uid}, and only root may become another user: run this as root or as that user"
+        ));
+    }
+    let user = User::from_uid(wanted).map_err(|error| error.to_string())?;
+    let failed = |what: &str, error: nix::Error| format!("{what} for uid {uid} failed: {error}");
+    let Some(user) = user else {
+        // A user that this host has no name for, as in many containers: its group has the same number.
+        nix::unistd::setgroups(&[]).map_err(|error| failed("setgroups", error))?;
+        setgid(Gid::from_raw(uid)).map_err(|error| failed("setgid", error))?;
+        setuid(wanted).map_err(|error| failed("setuid", error))?;
+        return Ok(BTreeMap::new());
+    };
+    let name = CString::new(user.name.as_bytes()).map_err(|error| error.to_string())?;
+    initgroups(&name, user.gid).map_err(|error| failed("initgroups", error))?;
+    setgid(user.gid).map_err(|error| failed("setgid", error))?;
+    setuid(wanted).map_err(|error| failed("setuid", error))?;
+    let home = user.dir.into_os_string();
+    Ok(BTreeMap::from([("HOME", home), ("USER", user.name.clone().into()), ("LOGNAME", user.name.into())]))
+}

@@ -1,0 +1,201 @@
+//! The questions of the command line, and how their answers are printed.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+
+use super::{DIFFERS, EnvFormat, Output};
+use crate::client::{Client, ClientError};
+use crate::domain::client::ClientId;
+use crate::domain::daemon::Condition;
+use crate::domain::memory::Bytes;
+use crate::domain::operation::{Operation, OperationState};
+use crate::domain::tenant::EnforcedBy;
+use crate::domain::{TenantName, environment};
+use crate::http::api::List;
+use crate::http::api::probes::Readiness;
+use crate::service::clients::ClientView;
+use crate::service::daemons::DaemonView;
+use crate::service::host::HostView;
+use crate::service::tenants::{EnvironmentView, TenantView};
+
+/// How often a running operation is asked after.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Reads every page of a list.
+async fn all<T: serde::de::DeserializeOwned>(client: &Client, path: &str) -> Result<Vec<T>, ClientError> {
+    let mut items = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let page: List<T> = client.get(&format!("{path}{joint}limit=1000{cursor}")).await?;
+        items.extend(page.items);
+        match page.next_cursor {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return Ok(items),
+        }
+    }
+}
+
+pub(super) async fn status(client: &Client, output: Output) -> Result<ExitCode, ClientError> {
+    let host: HostView = client.get("/api/v1/host").await?;
+    let daemons: Vec<DaemonView> = all(client, "/api/v1/daemons").await?;
+    let tenants: Vec<TenantView> = all(client, "/api/v1/tenants").await?;
+    let (code, readiness): (StatusCode, Readiness) = client.get_any("/readyz").await?;
+    match output {
+        Output::Json => {
+            let all = serde_json::json!({ "host": host, "readiness": readiness, "daemons": daemons, "tenants": tenants });
+            println!("{all:#}");
+        }
+        Output::Table => print_status(&host, &daemons, &tenants),
+    }
+    Ok(if code.is_success() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
+}
+
+fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView]) {
+    let simulated = match &host.profile {
+        Some(profile) if host.simulated => format!("  SIMULATED ({profile})"),
+        _ => String::new(),
+    };
+    println!(
+        "{}: {} GPUs, driver {}, MPS {}{simulated}\n",
+        host.hostname, host.gpus, host.driver_version, host.mps_binary_version
+    );
+    let mut rows = vec![["DAEMON", "STATE", "PID", "GPUS", "SERVER", "GENERATION"].map(str::to_owned)];
+    for daemon in daemons {
+        let status = daemon.status.as_ref();
+        let servers = status.and_then(|status| status.effective.as_ref()).map_or_else(String::new, |seen| {
+            seen.servers.iter().map(|server| format!("{} {}", server.pid, server.status)).collect::<Vec<_>>().join(", ")
+        });
+        rows.push([
+            daemon.name.to_string(),
+            status.map_or_else(|| "-".into(), |status| word(status.phase)),
+            status.and_then(|status| status.pid).map_or_else(|| "-".into(), |pid| pid.to_string()),
+            daemon.spec.gpus.len().to_string(),
+            if servers.is_empty() { "-".into() } else { servers },
+            format!("{}/{}", status.map_or(0, |status| status.observed_generation), daemon.generation),
+        ]);
+    }
+    table(&rows);
+    println!();
+    let mut rows = vec![["TENANT", "DAEMON", "READY", "MEMORY", "SMS", "PRIORITY", "CLIENTS"].map(str::to_owned)];
+    for tenant in tenants {
+        let effective = tenant.status.effective.as_ref();
+        let ready = tenant.status.conditions.first().is_some_and(|condition| condition.status);
+        let held = |by: EnforcedBy| if by == EnforcedBy::Environment { " (env)" } else { "" };
+        rows.push([
+            tenant.name.to_string(),
+            tenant.spec.daemon.to_string(),
+            if ready { "yes".into() } else { "no".into() },
+            effective.map_or_else(
+                || "-".into(),
+                |effective| match effective.device_memory_limit.bytes {
+                    Some(bytes) => format!("{}{}", Bytes(bytes), held(effective.device_memory_limit.enforced_by)),
+                    None => "whole GPU".into(),
+                },
+            ),
+            effective.map_or_else(
+                || "-".into(),
+                |effective| {
+                    let sms = effective.threads.predicted_sms.map_or_else(|| "?".into(), |sms| sms.to_string());
+                    format!("{sms} of {}%{}", effective.threads.active_thread_percentage, held(effective.threads.enforced_by))
+                },
+            ),
+            tenant.spec.priority.as_str().to_owned(),
+            format!("{}/{}", tenant.status.clients, tenant.spec.max_clients),
+        ]);
+    }
+    table(&rows);
+    let daemons = daemons.iter().flat_map(|daemon| {
+        daemon.status.iter().flat_map(|status| &status.conditions).map(|condition| (daemon.name.to_string(), condition))
+    });
+    let tenants = tenants
+        .iter()
+        .flat_map(|tenant| tenant.status.conditions.iter().map(|condition| (tenant.name.to_string(), condition)));
+    let attention: Vec<(String, &Condition)> =
+        daemons.chain(tenants).filter(|(_, condition)| (condition.kind == "Ready") != condition.status).collect();
+    if !attention.is_empty() {
+        println!("\nAttention:");
+    }
+    for (name, condition) in attention {
+        println!("  {name}: {} ({}): {}", condition.kind, condition.reason, condition.message);
+    }
+}
+
+/// A word of the API, as `back_off`.
+fn word(value: impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => "-".into(),
+    }
+}
+
+/// Prints rows in columns as wide as they need to be.
+fn table<const N: usize>(rows: &[[String; N]]) {
+    let widths: Vec<usize> =
+        (0..N).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+    for row in rows {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        println!("{}", cells.join("  ").trim_end());
+    }
+}
+
+pub(super) async fn clients(
+    client: &Client,
+    tenant: Option<&TenantName>,
+    output: Output,
+) -> Result<ExitCode, ClientError> {
+    let filter = tenant.map_or_else(String::new, |tenant| format!("&tenant={tenant}"));
+    let clients: Vec<ClientView> = all(client, &format!("/api/v1/clients?fresh=true{filter}")).await?;
+    if matches!(output, Output::Json) {
+        println!("{:#}", serde_json::json!(clients));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = vec![["ID", "TENANT", "BY", "DAEMON", "UID", "MEMORY", "SINCE", "COMMAND"].map(str::to_owned)];
+    for client in &clients {
+        let memory: u64 = client.memory.iter().filter_map(|memory| memory.used_bytes).sum();
+        rows.push([
+            client.id.to_string(),
+            client.tenant.as_ref().map_or_else(|| "-".into(), ToString::to_string),
+            word(client.attributed_by),
+            client.daemon.to_string(),
+            client.uid.map_or_else(|| "-".into(), |uid| uid.to_string()),
+            Bytes(memory).to_string(),
+            jiff::Timestamp::from_millisecond(client.since).map_or_else(|_| "-".into(), |at| at.strftime("%F %TZ").to_string()),
+            client.command.clone(),
+        ]);
+    }
+    table(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn environment(
+    client: &Client,
+    tenant: &TenantName,
+    format: EnvFormat,
+) -> Result<ExitCode, ClientError> {
+    let view: EnvironmentView = client.get(&format!("/api/v1/tenants/{tenant}/environment")).await?;
+    match format {
+        EnvFormat::Json => println!("{:#}", serde_json::json!(view)),
+        EnvFormat::Sh => print!("{}", environment::as_shell(&view.variables.into_iter().collect::<Vec<_>>())),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn terminate(client: &Client, id: ClientId) -> Result<ExitCode, ClientError> {
+    let mut operation: Operation =
+        client.post(&format!("/api/v1/clients/{id}/terminate"), &serde_json::json!({})).await?;
+    while !operation.state.is_final() {
+        tokio::time::sleep(POLL).await;
+        operation = client.get(&format!("/api/v1/operations/{}", operation.id)).await?;
+    }
+    for step in &operation.steps {
+        println!("{}: {}", step.name, step.outcome.as_deref().unwrap_or("under way"));
+    }
+    if operation.state == OperationState::Succeeded {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("mps-manager: client {id} was not terminated: {}", operation.error.unwrap_or_default());
+    Ok(ExitCode::from(DIFFERS))
+}

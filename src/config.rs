@@ -1,0 +1,183 @@
+//! The configuration: a TOML file, and what the command line says instead.
+//!
+//! Every key is documented in `docs/configuration.md`; a test compares the two.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The configuration, complete.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The loopback address of the API.
+    pub listen: SocketAddr,
+    /// Where the database and the admin token are.
+    pub state_dir: PathBuf,
+    /// Where sockets, pipe directories and logs of daemons are.
+    pub runtime_dir: PathBuf,
+    /// The simulated host to run on, as `h200x2`; without it, the real one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sim: Option<String>,
+    /// The directory of `nvidia-cuda-mps-control` and `-server`; without it, `PATH`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mps_dir: Option<PathBuf>,
+    /// How log lines are written.
+    pub log_format: LogFormat,
+    /// Which log lines are written, as `info` or `mps_manager=debug,info`.
+    pub log_filter: String,
+    /// Seconds between two looks at an idle daemon.
+    pub look_interval_s: u32,
+    /// Longest time for one session with a daemon, in seconds.
+    pub control_deadline_s: u32,
+    /// Seconds that clients get when a daemon is stopped and nobody said otherwise.
+    pub stop_grace_s: u32,
+    /// Longest time a request waits for a fresh look, in seconds.
+    pub fresh_patience_s: u32,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Why the configuration is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("the configuration file {path} cannot be read: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("the configuration file {path} is refused: {detail}")]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// Which key, and why.
+        detail: String,
+    },
+    /// A value is out of range.
+    #[error("{key} is {value}: give {remedy}")]
+    OutOfRange {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: u32,
+        /// What would be right.
+        remedy: &'static str,
+    },
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let root = rustix::process::geteuid().is_root();
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8640)),
+            state_dir: if root { "/var/lib/mps-manager".into() } else { state_home().join("mps-manager") },
+            runtime_dir: default_runtime_dir(),
+            sim: None,
+            mps_dir: None,
+            log_format: LogFormat::Text,
+            log_filter: "info".into(),
+            look_interval_s: 8,
+            control_deadline_s: 5,
+            stop_grace_s: 10,
+            fresh_patience_s: 10,
+        }
+    }
+}
+
+/// Where the manager's socket is unless somebody says otherwise; commands look for it there.
+pub fn default_runtime_dir() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return "/run/mps-manager".into();
+    }
+    // Under /tmp when a session has no runtime directory: pipe paths must be short.
+    std::env::var_os("XDG_RUNTIME_DIR").map_or_else(
+        || PathBuf::from(format!("/tmp/mps-manager-{}", rustix::process::geteuid().as_raw())),
+        |base| PathBuf::from(base).join("mps-manager"),
+    )
+}
+
+fn state_home() -> PathBuf {
+    std::env::var_os("XDG_STATE_HOME").map_or_else(
+        || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/".into())).join(".local/state"),
+        PathBuf::from,
+    )
+}
+
+impl Config {
+    /// Reads a file; every key has a default, and a key that is not known is refused.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+        let config: Self = toml::from_str(&text)
+            .map_err(|error| ConfigError::Refused { path: path.to_owned(), detail: error.to_string() })?;
+        Ok(config)
+    }
+
+    /// Refuses values that make no sense together or alone.
+    pub fn check(self) -> Result<Self, ConfigError> {
+        let range = |key, value: u32, low: u32, high: u32, remedy| {
+            if (low..=high).contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { key, value, remedy }) }
+        };
+        range("look_interval_s", self.look_interval_s, 1, 3600, "1 to 3600 seconds")?;
+        range("control_deadline_s", self.control_deadline_s, 1, 600, "1 to 600 seconds")?;
+        range("stop_grace_s", self.stop_grace_s, 0, 3600, "0 to 3600 seconds")?;
+        range("fresh_patience_s", self.fresh_patience_s, 1, 600, "1 to 600 seconds")?;
+        Ok(self)
+    }
+
+    /// The unix socket of the API.
+    pub fn socket(&self) -> PathBuf {
+        socket_in(&self.runtime_dir)
+    }
+}
+
+/// The unix socket of the API in a runtime directory.
+pub fn socket_in(runtime_dir: &Path) -> PathBuf {
+    runtime_dir.join("api.sock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_key_is_refused_by_name() {
+        let file = tempfile::NamedTempFile::new().expect("file");
+        std::fs::write(file.path(), "lisen = \"127.0.0.1:1\"\n").expect("written");
+        let error = Config::read(file.path()).expect_err("misspelt").to_string();
+        assert!(error.contains("lisen"), "{error}");
+    }
+
+    #[test]
+    fn every_key_is_documented_and_every_documented_key_exists() {
+        let documented = include_str!("../docs/configuration.md");
+        let config = Config { sim: Some("h200x2".into()), mps_dir: Some("/usr/bin".into()), ..Config::default() };
+        let table = toml::Table::try_from(config).expect("a table");
+        for key in table.keys() {
+            assert!(documented.contains(&format!("| `{key}` |")), "{key} is not documented");
+        }
+        for line in documented.lines().filter_map(|line| line.strip_prefix("| `")) {
+            let key = line.split('`').next().unwrap_or_default();
+            assert!(table.contains_key(key), "{key} is documented and does not exist");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_key_and_the_range() {
+        let error = Config { control_deadline_s: 0, ..Config::default() }.check().expect_err("zero").to_string();
+        assert!(error.contains("control_deadline_s") && error.contains("1 to 600"), "{error}");
+    }
+}

@@ -1,0 +1,217 @@
+//! Whether a daemon can hold a set of tenants, with the arithmetic shown.
+//!
+//! The budget of a tenant on a GPU is its memory limit × `max_clients`, since MPS limits a process and not a
+//! tenant. A tenant without a limit may take the whole GPU, once. Percentages are not added up: MPS lets them
+//! overlap, and they reserve nothing.
+
+use super::daemon::DaemonSpec;
+use super::gpu::Gpu;
+use super::memory::Bytes;
+use super::tenant::{TenantSpec, resolve};
+use super::{GpuUuid, TenantName};
+
+/// Why a set of tenants does not fit; `field` is the part of the spec that the caller should look at first.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{detail}")]
+pub struct Refusal {
+    /// The field of the tenant's spec.
+    pub field: &'static str,
+    /// What does not fit, the sum, and what would fit.
+    pub detail: String,
+}
+
+/// What a tenant counts for on each of its GPUs, in bytes.
+pub fn budget(tenant: &TenantSpec, daemon: &DaemonSpec, gpu: &Gpu) -> u64 {
+    match tenant.device_memory_limit.or(daemon.defaults.device_memory_limit) {
+        Some(limit) => limit.bytes().saturating_mul(u64::from(tenant.max_clients)),
+        None => gpu.memory_total,
+    }
+}
+
+/// Checks that `tenants` fit on `daemon`; the last of them is the one being written, for whom a refusal is worded.
+///
+/// `ceiling` is how many clients one device of this daemon's version takes (48 on 13.0, 60 from 13.1).
+pub fn admit(
+    daemon_name: &str,
+    daemon: &DaemonSpec,
+    tenants: &[(TenantName, TenantSpec)],
+    gpus: &[Gpu],
+    ceiling: u32,
+) -> Result<(), Refusal> {
+    for (name, tenant) in tenants {
+        if let Some(foreign) = tenant.gpus.iter().find(|uuid| !daemon.gpus.contains(uuid)) {
+            let offered: Vec<&str> = daemon.gpus.iter().map(GpuUuid::as_str).collect();
+            return Err(Refusal {
+                field: "gpus",
+                detail: format!(
+                    "tenant {name} names {foreign}, which daemon {daemon_name} does not offer: choose among {}",
+                    offered.join(", ")
+                ),
+            });
+        }
+        resolve(tenant, daemon, gpus).map_err(|error| Refusal { field: "sms", detail: error.to_string() })?;
+    }
+    same_user(daemon_name, daemon, tenants)?;
+    for uuid in &daemon.gpus {
+        let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == *uuid) else { continue };
+        let here: Vec<&(TenantName, TenantSpec)> = tenants
+            .iter()
+            .filter(|(_, tenant)| tenant.gpus.is_empty() || tenant.gpus.contains(uuid))
+            .collect();
+        memory_fits(daemon, gpu, &here)?;
+        let clients: u64 = here.iter().map(|(_, tenant)| u64::from(tenant.max_clients)).sum();
+        if clients > u64::from(ceiling) {
+            let terms: Vec<String> =
+                here.iter().map(|(name, tenant)| format!("{name} {}", tenant.max_clients)).collect();
+            return Err(Refusal {
+                field: "max_clients",
+                detail: format!(
+                    "GPU {} ({uuid}) takes {ceiling} clients with this version of MPS, and the tenants may have \
+                     {} = {clients}: lower max_clients by {}",
+                    gpu.index,
+                    terms.join(" + "),
+                    clients - u64::from(ceiling),
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Without `-M` a client of another user waits until the present user's clients are gone, which may be never
+/// (recording 03), so all tenants of such a daemon have one user.
+fn same_user(
+    daemon_name: &str,
+    daemon: &DaemonSpec,
+    tenants: &[(TenantName, TenantSpec)],
+) -> Result<(), Refusal> {
+    let Some((name, tenant)) = tenants.last() else { return Ok(()) };
+    if daemon.multi_user {
+        return Ok(());
+    }
+    match tenants.iter().find(|(_, other)| other.uid != tenant.uid) {
+        None => Ok(()),
+        Some((other, spec)) => Err(Refusal {
+            field: "uid",
+            detail: format!(
+                "tenant {name} has uid {} and tenant {other} on daemon {daemon_name} has uid {}: a daemon that is \
+                 not multi-user serves one user at a time, and the second would wait for the first for ever; use \
+                 the same uid, another daemon, or set multi_user on the daemon",
+                tenant.uid, spec.uid
+            ),
+        }),
+    }
+}
+
+fn memory_fits(daemon: &DaemonSpec, gpu: &Gpu, here: &[&(TenantName, TenantSpec)]) -> Result<(), Refusal> {
+    for (name, tenant) in here {
+        if let Some(limit) = tenant.device_memory_limit
+            && limit.bytes() > gpu.memory_total
+        {
+            return Err(Refusal {
+                field: "device_memory_limit",
+                detail: format!(
+                    "tenant {name} asks for {limit} and GPU {} has {}: give at most that",
+                    gpu.index,
+                    Bytes(gpu.memory_total)
+                ),
+            });
+        }
+    }
+    let allowed = daemon.memory_overcommit.budget(gpu.memory_total);
+    let promised = here.iter().fold(0u64, |sum, (_, tenant)| sum.saturating_add(budget(tenant, daemon, gpu)));
+    if promised <= allowed {
+        return Ok(());
+    }
+    let terms: Vec<String> = here
+        .iter()
+        .map(|(name, tenant)| match tenant.device_memory_limit.or(daemon.defaults.device_memory_limit) {
+            Some(limit) => format!("{name} {limit} × {}", tenant.max_clients),
+            None => format!("{name} the whole GPU {} (no limit)", Bytes(gpu.memory_total)),
+        })
+        .collect();
+    Err(Refusal {
+        field: "device_memory_limit",
+        detail: format!(
+            "GPU {} ({}) has {} × over-commit {} = {} to promise, and the tenants come to {} = {}, which is {} too \
+             much: lower a limit or max_clients, or raise memory_overcommit on the daemon",
+            gpu.index,
+            gpu.uuid,
+            Bytes(gpu.memory_total),
+            daemon.memory_overcommit,
+            Bytes(allowed),
+            terms.join(" + "),
+            Bytes(promised),
+            Bytes(promised - allowed),
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::tenant::tests::{h200, spec};
+
+    fn daemon(extra: &str) -> DaemonSpec {
+        serde_json::from_str(&format!("{{\"gpus\":[\"{}\"]{extra}}}", h200(0).uuid)).expect("daemon")
+    }
+
+    fn check(daemon: &DaemonSpec, tenants: &[&str]) -> Result<(), Refusal> {
+        let tenants: Vec<_> = tenants
+            .iter()
+            .enumerate()
+            .map(|(n, json)| (TenantName::parse(&format!("t{n}")).expect("name"), spec(json)))
+            .collect();
+        admit("gpu0", daemon, &tenants, &[h200(0)], 48)
+    }
+
+    #[test]
+    fn the_arithmetic_is_shown() {
+        let error = check(
+            &daemon(""),
+            &[
+                r#"{"daemon":"gpu0","device_memory_limit":"40G","max_clients":3}"#,
+                r#"{"daemon":"gpu0","device_memory_limit":"30G"}"#,
+            ],
+        )
+        .expect_err("150 GiB on 139.8");
+        assert_eq!(error.field, "device_memory_limit");
+        for part in ["t0 40 GiB × 3", "t1 30 GiB × 1", "150 GiB", "139.8 GiB"] {
+            assert!(error.detail.contains(part), "{part} in {}", error.detail);
+        }
+    }
+
+    #[test]
+    fn overcommit_widens_the_budget() {
+        let tenants = [r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":2}"#];
+        assert!(check(&daemon(""), &tenants).is_err());
+        assert!(check(&daemon(r#","memory_overcommit":1.5"#), &tenants).is_ok());
+    }
+
+    #[test]
+    fn no_limit_counts_as_the_whole_gpu() {
+        assert!(check(&daemon(""), &[r#"{"daemon":"gpu0","max_clients":8}"#]).is_ok());
+        let error =
+            check(&daemon(""), &[r#"{"daemon":"gpu0"}"#, r#"{"daemon":"gpu0","device_memory_limit":"1G"}"#])
+                .expect_err("more than all");
+        assert!(error.detail.contains("the whole GPU"), "{}", error.detail);
+    }
+
+    #[test]
+    fn the_client_ceiling_of_the_version_holds() {
+        let tenant = r#"{"daemon":"gpu0","device_memory_limit":"1G","max_clients":25}"#;
+        let error = check(&daemon(""), &[tenant, tenant]).expect_err("50 clients");
+        assert_eq!(error.field, "max_clients");
+        assert!(error.detail.contains("25 + t1 25 = 50"), "{}", error.detail);
+    }
+
+    #[test]
+    fn users_do_not_mix_without_multi_user() {
+        let tenants = [
+            r#"{"daemon":"gpu0","device_memory_limit":"1G","uid":1000}"#,
+            r#"{"daemon":"gpu0","device_memory_limit":"1G","uid":1001}"#,
+        ];
+        assert_eq!(check(&daemon(""), &tenants).expect_err("two users").field, "uid");
+        assert!(check(&daemon(r#","multi_user":true"#), &tenants).is_ok());
+    }
+}

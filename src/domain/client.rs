@@ -1,0 +1,187 @@
+//! Clients: processes connected to a server, and whose they are.
+
+use serde::{Deserialize, Serialize};
+
+use super::{DaemonName, GpuUuid, InvalidValue, TenantName};
+
+/// Names one process for ever: its PID and its start time, as `1234-567890`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ClientId {
+    /// Process ID.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_time: u64,
+}
+
+impl ClientId {
+    /// Parses `PID-START`.
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        text.split_once('-')
+            .and_then(|(pid, start)| Some(Self { pid: pid.parse().ok()?, start_time: start.parse().ok()? }))
+            .ok_or_else(|| {
+                let shown: String = text.chars().take(40).collect();
+                InvalidValue(format!(
+                    "{shown:?} is not a client ID: it is a process ID, a hyphen and a start time, as the list of clients gives it"
+                ))
+            })
+    }
+}
+
+impl std::str::FromStr for ClientId {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for ClientId {
+    type Error = InvalidValue;
+
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
+        Self::parse(&text)
+    }
+}
+
+impl From<ClientId> for String {
+    fn from(id: ClientId) -> Self {
+        id.to_string()
+    }
+}
+
+impl std::fmt::Display for ClientId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.pid, self.start_time)
+    }
+}
+
+/// A client as its daemon, the driver and /proc show it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientFacts {
+    /// Its process.
+    pub id: ClientId,
+    /// The server it is connected to, by process ID.
+    pub server: u32,
+    /// Its user, from /proc.
+    pub uid: Option<u32>,
+    /// Its command line, from /proc; the daemon's word where /proc has none.
+    pub command: String,
+    /// When it started, in unix milliseconds.
+    pub since: i64,
+    /// Memory it holds on each GPU, in bytes, as the driver tells.
+    pub memory: Vec<(GpuUuid, Option<u64>)>,
+    /// Its parent processes, nearest first.
+    pub ancestors: Vec<ClientId>,
+    /// `MPS_MANAGER_TENANT` in the environment it was started with.
+    pub hint: Option<String>,
+}
+
+/// The right of a process that `run` started to be a client of its tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The process that asked; `run` becomes its command without changing either number.
+    pub holder: ClientId,
+    /// Whose it is.
+    pub tenant: TenantName,
+}
+
+/// How it is known whose a client is, the surest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AttributedBy {
+    /// It, or a parent of it, was started by `mps-manager run`.
+    Lease,
+    /// Only one tenant of the daemon has its user, and other tenants have others.
+    Uid,
+    /// Its environment says so; a hint that the process could have forged.
+    Environment,
+    /// Nothing tells.
+    Unattributed,
+}
+
+/// A tenant as attribution sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its name.
+    pub tenant: TenantName,
+    /// The daemon that serves it.
+    pub daemon: DaemonName,
+    /// Its user.
+    pub uid: u32,
+}
+
+/// Finds whose a client of `daemon` is.
+pub fn attribute(
+    client: &ClientFacts,
+    daemon: &DaemonName,
+    leases: &[Lease],
+    candidates: &[Candidate],
+) -> (Option<TenantName>, AttributedBy) {
+    let chain = std::iter::once(&client.id).chain(&client.ancestors);
+    if let Some(lease) = chain.into_iter().find_map(|id| leases.iter().find(|lease| lease.holder == *id)) {
+        return (Some(lease.tenant.clone()), AttributedBy::Lease);
+    }
+    let here = || candidates.iter().filter(|candidate| candidate.daemon == *daemon);
+    let mut of_user = here().filter(|candidate| Some(candidate.uid) == client.uid);
+    // A user that every tenant shares tells nothing, root least of all.
+    if let (Some(only), None) = (of_user.next(), of_user.next())
+        && here().count() > 1
+        && only.uid != 0
+    {
+        return (Some(only.tenant.clone()), AttributedBy::Uid);
+    }
+    let hinted = here().find(|candidate| Some(candidate.tenant.as_str()) == client.hint.as_deref());
+    match hinted {
+        Some(candidate) if Some(candidate.uid) == client.uid => {
+            (Some(candidate.tenant.clone()), AttributedBy::Environment)
+        }
+        _ => (None, AttributedBy::Unattributed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> TenantName {
+        TenantName::parse(text).expect("name")
+    }
+
+    fn client(uid: u32, hint: Option<&str>) -> ClientFacts {
+        ClientFacts {
+            id: ClientId { pid: 10, start_time: 5 },
+            server: 1,
+            uid: Some(uid),
+            command: "x".into(),
+            since: 0,
+            memory: vec![],
+            ancestors: vec![ClientId { pid: 9, start_time: 4 }],
+            hint: hint.map(Into::into),
+        }
+    }
+
+    #[test]
+    fn a_lease_beats_the_user_and_the_user_beats_the_hint() {
+        let daemon = DaemonName::parse("gpu0").expect("name");
+        let candidates: Vec<Candidate> = [("a", 1000), ("b", 1001), ("c", 1001)]
+            .map(|(tenant, uid)| Candidate { tenant: name(tenant), daemon: daemon.clone(), uid })
+            .into();
+        let lease = Lease { holder: ClientId { pid: 9, start_time: 4 }, tenant: name("b") };
+        let who = |client: &ClientFacts, leases: &[Lease]| attribute(client, &daemon, leases, &candidates);
+        assert_eq!(who(&client(1000, Some("c")), &[lease]), (Some(name("b")), AttributedBy::Lease));
+        assert_eq!(who(&client(1000, Some("c")), &[]), (Some(name("a")), AttributedBy::Uid));
+        assert_eq!(who(&client(1001, Some("c")), &[]), (Some(name("c")), AttributedBy::Environment));
+        assert_eq!(who(&client(1001, Some("a")), &[]), (None, AttributedBy::Unattributed));
+        let reused = Lease { holder: ClientId { pid: 9, start_time: 99 }, tenant: name("b") };
+        assert_eq!(who(&client(0, None), &[reused]), (None, AttributedBy::Unattributed));
+    }
+
+    #[test]
+    fn ids_are_parsed_strictly() {
+        assert_eq!(ClientId::parse("12-34").expect("good"), ClientId { pid: 12, start_time: 34 });
+        for bad in ["", "12", "12-", "-34", "a-b", "12-34-56"] {
+            assert!(ClientId::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Control daemons: what is wanted of one, and what was seen of it.
+
+use serde::{Deserialize, Serialize};
+
+use super::gpu::{Gpu, GpuRef};
+use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
+
+/// What an operator wants of a daemon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DaemonSpec<G = GpuUuid> {
+    /// The GPUs that the daemon offers, in PCI order; one is the safe choice (see `docs/limits.md`).
+    #[schema(min_items = 1)]
+    pub gpus: Vec<G>,
+    /// Whether clients of several users may be connected at once (`-M`).
+    #[serde(default)]
+    pub multi_user: bool,
+    /// Whether the daemon should run.
+    #[serde(default)]
+    pub desired_state: DesiredState,
+    /// Whether `run` may start new clients on it.
+    #[serde(default = "yes")]
+    pub schedulable: bool,
+    /// What holds for tenants that do not say otherwise.
+    #[serde(default)]
+    pub defaults: Defaults,
+    /// How many times a GPU's memory may be promised to tenants: 1 is no over-commit.
+    #[serde(default)]
+    #[schema(value_type = f64, minimum = 1.0, maximum = 10.0)]
+    pub memory_overcommit: OvercommitRatio,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Whether a daemon should run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DesiredState {
+    /// It should run, and is started again when it dies.
+    #[default]
+    Running,
+    /// It should not run.
+    Stopped,
+}
+
+/// What holds for tenants of a daemon that leave a value out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Defaults {
+    /// Memory limit per client process and GPU; without one, the whole GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_memory_limit: Option<MemoryLimit>,
+    /// Active thread percentage; without one, 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_thread_percentage: Option<ThreadPercentage>,
+}
+
+/// An over-commit ratio: 1.0 to 10.0, in tenths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct OvercommitRatio {
+    tenths: u8,
+}
+
+impl OvercommitRatio {
+    /// Bytes that may be promised on a GPU of `total` bytes.
+    pub fn budget(self, total: u64) -> u64 {
+        total / 10 * u64::from(self.tenths) + total % 10 * u64::from(self.tenths) / 10
+    }
+}
+
+impl Default for OvercommitRatio {
+    fn default() -> Self {
+        Self { tenths: 10 }
+    }
+}
+
+impl TryFrom<f64> for OvercommitRatio {
+    type Error = InvalidValue;
+
+    fn try_from(ratio: f64) -> Result<Self, InvalidValue> {
+        let tenths = (ratio * 10.0).round();
+        if (10.0..=100.0).contains(&tenths) && (ratio * 10.0 - tenths).abs() < 1e-6 {
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "10 to 100")]
+            return Ok(Self { tenths: tenths as u8 });
+        }
+        Err(InvalidValue(format!(
+            "{ratio} is not an over-commit ratio: give a number from 1 to 10 with at most one decimal"
+        )))
+    }
+}
+
+impl From<OvercommitRatio> for f64 {
+    fn from(ratio: OvercommitRatio) -> f64 {
+        f64::from(ratio.tenths) / 10.0
+    }
+}
+
+impl std::fmt::Display for OvercommitRatio {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.tenths / 10, self.tenths % 10)
+    }
+}
+
+/// A daemon as it is remembered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Daemon {
+    /// Its name.
+    pub name: DaemonName,
+    /// What is wanted of it.
+    pub spec: DaemonSpec,
+    /// Counts the changes of `spec`; the entity tag.
+    pub revision: i64,
+    /// Counts the changes of everything that feeds the daemon, its tenants included.
+    pub generation: i64,
+    /// When it was first written, in unix milliseconds.
+    pub created_at: i64,
+    /// When its spec was last written, in unix milliseconds.
+    pub updated_at: i64,
+}
+
+/// The control process a daemon has, or had when it was last seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Incarnation {
+    /// The token in its environment.
+    pub token: String,
+    /// The boot in which it was started.
+    pub boot_id: String,
+    /// Its process and start time; `None` between the writing of the token and the start.
+    pub process: Option<(u32, u64)>,
+    /// The inode of its pipe directory.
+    pub pipe_inode: Option<u64>,
+    /// The generation that it was last read to hold.
+    pub applied: i64,
+}
+
+/// Where a daemon stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Not looked at yet.
+    Unknown,
+    /// Being started or adopted.
+    Starting,
+    /// Running; its settings are being written and read back.
+    Applying,
+    /// Running, and every setting was read back as it should be.
+    Ready,
+    /// Running, but a command of ours did not answer; only reads are sent until one does.
+    Wedged,
+    /// Not running; the next start is due after a pause that grows.
+    BackOff,
+    /// Died five times in a row within a minute of its start; the next try is due after a minute.
+    CrashLoop,
+    /// Being stopped.
+    Stopping,
+    /// Not running, as wanted.
+    Stopped,
+    /// Something stands in the way that the manager will not touch by itself; the condition says what.
+    Blocked,
+}
+
+/// What the manager saw of a daemon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct DaemonStatus {
+    /// Where it stands.
+    pub phase: Phase,
+    /// The generation that was last applied and read back, 0 for none.
+    pub observed_generation: i64,
+    /// Statements about it, each with a reason.
+    pub conditions: Vec<Condition>,
+    /// Process ID of the control daemon.
+    pub pid: Option<u32>,
+    /// User that the control daemon runs as.
+    pub uid: Option<u32>,
+    /// Control processes started or adopted since this manager started.
+    pub incarnation: u64,
+    /// Deaths of a control process seen since this manager started.
+    pub deaths: u64,
+    /// The directory of its sockets, what a client's `CUDA_MPS_PIPE_DIRECTORY` names.
+    pub pipe_directory: String,
+    /// The directory of its logs.
+    pub log_directory: String,
+    /// What was read back last; `null` before the first look at this incarnation.
+    pub effective: Option<Effective>,
+}
+
+/// What a daemon answered when its settings were read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Effective {
+    /// When it was read, in unix milliseconds.
+    pub observed_at: i64,
+    /// Control processes that this look took.
+    pub control_processes: u32,
+    /// Thread percentage of servers to come.
+    #[schema(value_type = Option<f64>)]
+    pub default_active_thread_percentage: Option<ThreadPercentage>,
+    /// Priority of clients to come.
+    pub default_priority: Option<Priority>,
+    /// Memory limits of servers to come, one a GPU.
+    pub default_memory_limits: Vec<MemoryReading>,
+    /// The servers, at most one of them taking clients.
+    pub servers: Vec<Server>,
+}
+
+/// A memory limit as read back for one GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct MemoryReading {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The limit in bytes; `null` is no limit, or one that cannot be read.
+    pub bytes: Option<u64>,
+    /// What the daemon printed, where it is no whole number of MiB: somebody else set it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+    /// Whether server.log has the server's own word for this limit; `null` where no server is asked.
+    pub in_server_log: Option<bool>,
+}
+
+/// An MPS server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Server {
+    /// Its process ID.
+    pub pid: u32,
+    /// Its start time, in clock ticks since boot; with `pid` it names one process for ever.
+    pub start_time: u64,
+    /// The user it serves, from /proc.
+    pub uid: Option<u32>,
+    /// `ACTIVE`, `INITIALIZING`, `FAULT`, or another word of the daemon's.
+    pub status: String,
+    /// Its thread percentage.
+    #[schema(value_type = Option<f64>)]
+    pub active_thread_percentage: Option<ThreadPercentage>,
+    /// Its memory limits, one a GPU.
+    pub memory_limits: Vec<MemoryReading>,
+}
+
+/// A statement about a thing, with its reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Condition {
+    /// What is stated, as `Ready`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Whether it holds.
+    pub status: bool,
+    /// One word for why, as `AwaitingReadBack`.
+    pub reason: String,
+    /// A sentence for an operator, with the remedy where there is one.
+    pub message: String,
+}
+
+impl Condition {
+    /// Builds a condition.
+    pub fn new(kind: &str, status: bool, reason: &str, message: impl Into<String>) -> Self {
+        Self { kind: kind.into(), status, reason: reason.into(), message: message.into() }
+    }
+}
+
+impl DaemonSpec<GpuRef> {
+    /// The same spec with its GPUs named by UUID, in PCI order.
+    pub fn resolve_gpus(self, present: &[Gpu]) -> Result<DaemonSpec, InvalidValue> {
+        let mut gpus = self.gpus.iter().map(|gpu| gpu.resolve(present)).collect::<Result<Vec<&Gpu>, _>>()?;
+        gpus.sort_by_key(|gpu| gpu.index);
+        if let Some(mig) = gpus.iter().find(|gpu| gpu.mig_enabled) {
+            return Err(InvalidValue(format!(
+                "GPU {} ({}) is in MIG mode, which this manager lists and does not manage: choose another GPU",
+                mig.index, mig.uuid
+            )));
+        }
+        let Self { multi_user, desired_state, schedulable, defaults, memory_overcommit, .. } = self;
+        let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
+        Ok(DaemonSpec { gpus, multi_user, desired_state, schedulable, defaults, memory_overcommit })
+    }
+}
+
+impl DaemonSpec {
+    /// Refuses a spec that no daemon could follow, whatever the host.
+    pub fn check(&self) -> Result<(), InvalidValue> {
+        if self.gpus.is_empty() {
+            return Err(InvalidValue("a daemon needs at least one GPU: name one in gpus".into()));
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        if let Some(twice) = self.gpus.iter().find(|uuid| !seen.insert(*uuid)) {
+            return Err(InvalidValue(format!("{twice} is named twice: name each GPU once")));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overcommit_is_bounded_and_exact() {
+        let ratio = OvercommitRatio::try_from(1.5).expect("in range");
+        assert_eq!(ratio.budget(150_109_880_320), 225_164_820_480);
+        assert_eq!(OvercommitRatio::default().budget(7), 7);
+        for bad in [0.0, 0.9, 10.1, -1.0, f64::NAN, f64::INFINITY, 1.25] {
+            assert!(OvercommitRatio::try_from(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_refused() {
+        let spec = r#"{"gpus":["GPU-514466a0-8e68-f857-9f73-e438010e48cb"],"colour":1}"#;
+        assert!(
+            serde_json::from_str::<DaemonSpec>(spec).expect_err("unknown").to_string().contains("colour")
+        );
+    }
+}

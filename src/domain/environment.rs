@@ -1,0 +1,96 @@
+//! The environment that puts a process under its tenant's limits.
+//!
+//! GPUs are named by UUID, both for visibility and as keys of the memory limit: ordinals are the client's own
+//! and change with `CUDA_VISIBLE_DEVICES`, UUID keys survive that; and there is never an entry for a GPU that
+//! the client does not see, since one such entry drops every limit (recordings 05 and 07).
+
+use super::percentage::ThreadPercentage;
+use super::tenant::{Resolved, Tenant};
+
+/// Variables that decide how a process meets MPS; whoever hands out an environment clears the others of these.
+pub const MANAGED: [&str; 7] = [
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_CLIENT_PRIORITY",
+    "CUDA_MPS_SM_PARTITION",
+];
+
+/// The name of the hint by which a process says whose it is.
+pub const TENANT_HINT: &str = "MPS_MANAGER_TENANT";
+
+/// The variables for a process of `tenant`, in a stable order.
+pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> Vec<(String, String)> {
+    let mut variables = vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), pipe_directory.to_owned())];
+    let uuids: Vec<&str> = resolved.gpus.iter().map(super::GpuUuid::as_str).collect();
+    variables.push(("CUDA_VISIBLE_DEVICES".into(), uuids.join(",")));
+    if let Some(limit) = resolved.memory {
+        let entries: Vec<String> = uuids.iter().map(|uuid| format!("{uuid}={}", limit.as_mps())).collect();
+        variables.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT".into(), entries.join(",")));
+    }
+    if resolved.percentage != ThreadPercentage::FULL {
+        variables.push(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".into(), resolved.percentage.to_string()));
+    }
+    variables.push(("CUDA_MPS_CLIENT_PRIORITY".into(), resolved.priority.as_mps().to_string()));
+    variables.push((TENANT_HINT.into(), tenant.name.as_str().to_owned()));
+    variables
+}
+
+/// The managed variables that are not among `variables`: whoever applies these unsets those.
+pub fn unset(variables: &[(String, String)]) -> Vec<String> {
+    MANAGED.iter().filter(|name| variables.iter().all(|(set, _)| set != *name)).map(ToString::to_string).collect()
+}
+
+/// The variables as lines for a POSIX shell: first what is unset, then what is exported.
+pub fn as_shell(variables: &[(String, String)]) -> String {
+    let mut lines = String::new();
+    for name in unset(variables) {
+        lines.push_str("unset ");
+        lines.push_str(&name);
+        lines.push('\n');
+    }
+    for (name, value) in variables {
+        lines.push_str("export ");
+        lines.push_str(name);
+        lines.push('=');
+        lines.push_str(&quoted(value));
+        lines.push('\n');
+    }
+    lines
+}
+
+/// The value in single quotes, unless it is plain.
+fn quoted(value: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-./,=:+".contains(&b);
+    if !value.is_empty() && value.bytes().all(plain) {
+        return value.to_owned();
+    }
+    format!("'{}'", value.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_survive_a_shell() {
+        for value in ["plain", "", "two words", "it's", "$HOME", "a\nb", "GPU-1=4096M,GPU-2=4096M"] {
+            let line = as_shell(&[("X".into(), value.into())]);
+            let out = std::process::Command::new("sh")
+                .arg("-c")
+                .arg(format!("{line}printf %s \"$X\""))
+                .output()
+                .expect("sh runs");
+            assert_eq!(String::from_utf8_lossy(&out.stdout), value);
+        }
+    }
+
+    #[test]
+    fn what_is_not_set_is_unset() {
+        let text = as_shell(&[("CUDA_VISIBLE_DEVICES".into(), "0".into())]);
+        assert!(text.contains("unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n"));
+        assert!(!text.contains("unset CUDA_VISIBLE_DEVICES"));
+    }
+}

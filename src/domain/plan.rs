@@ -1,0 +1,173 @@
+//! What a daemon should hold, worked out from its spec and its tenants.
+
+use super::daemon::{DaemonSpec, DesiredState, Effective};
+use super::gpu::Gpu;
+use super::tenant::{Resolved, TenantSpec, resolve};
+use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
+
+/// The one desired value of a daemon, complete: whoever holds it needs to ask nobody.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Desired {
+    /// The daemon.
+    pub name: DaemonName,
+    /// Rises with every change of anything below.
+    pub generation: i64,
+    /// Whether it should run.
+    pub running: bool,
+    /// Its GPUs in PCI order: the position is the ordinal that MPS commands take.
+    pub gpus: Vec<GpuUuid>,
+    /// Whether clients of several users may be connected at once.
+    pub multi_user: bool,
+    /// The user whose server is started ahead of the first client.
+    pub server_uid: u32,
+    /// Memory limit of the server on each GPU, in the order of `gpus`.
+    pub memory_limits: Vec<Option<MemoryLimit>>,
+    /// Thread percentage of the server.
+    pub percentage: ThreadPercentage,
+    /// Priority of clients that do not name one.
+    pub priority: Priority,
+}
+
+/// Works out the desired value of a daemon.
+///
+/// All clients of a server share its values, so each is the largest among the tenants; a tenant's own smaller
+/// value lives in its environment. A daemon without tenants holds its own defaults.
+pub fn desired(
+    name: &DaemonName,
+    generation: i64,
+    daemon: &DaemonSpec,
+    tenants: &[TenantSpec],
+    gpus: &[Gpu],
+    manager_uid: u32,
+) -> Result<Desired, InvalidValue> {
+    let resolved: Vec<Resolved> =
+        tenants.iter().map(|tenant| resolve(tenant, daemon, gpus)).collect::<Result<_, _>>()?;
+    let memory_limits = daemon
+        .gpus
+        .iter()
+        .map(|uuid| {
+            let mut limits =
+                resolved.iter().filter(|tenant| tenant.gpus.contains(uuid)).map(|tenant| tenant.memory);
+            let Some(first) = limits.next() else { return daemon.defaults.device_memory_limit };
+            limits.fold(first, |largest, limit| largest.zip(limit).map(|(a, b)| a.max(b)))
+        })
+        .collect();
+    let percentage = resolved
+        .iter()
+        .map(|tenant| tenant.percentage)
+        .max()
+        .or(daemon.defaults.active_thread_percentage)
+        .unwrap_or(ThreadPercentage::FULL);
+    let below =
+        !resolved.is_empty() && resolved.iter().all(|tenant| tenant.priority == Priority::BelowNormal);
+    let server_uid = match tenants.first() {
+        Some(tenant) if !daemon.multi_user => tenant.uid,
+        _ => manager_uid,
+    };
+    Ok(Desired {
+        name: name.clone(),
+        generation,
+        running: daemon.desired_state == DesiredState::Running,
+        gpus: daemon.gpus.clone(),
+        multi_user: daemon.multi_user,
+        server_uid,
+        memory_limits,
+        percentage,
+        priority: if below { Priority::BelowNormal } else { Priority::Normal },
+    })
+}
+
+/// One setting that was read back otherwise than it should be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Difference {
+    /// The percentage for servers to come.
+    DefaultPercentage,
+    /// The priority for clients to come.
+    DefaultPriority,
+    /// The memory limit for servers to come, on the GPU with this ordinal.
+    DefaultMemory(usize),
+    /// The percentage of the server with this PID.
+    ServerPercentage(u32),
+    /// The memory limit of the server with this PID on the GPU with this ordinal.
+    ServerMemory(u32, usize),
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::DefaultPercentage => write!(f, "default active thread percentage"),
+            Self::DefaultPriority => write!(f, "default client priority"),
+            Self::DefaultMemory(ordinal) => write!(f, "default memory limit of device {ordinal}"),
+            Self::ServerPercentage(pid) => write!(f, "active thread percentage of server {pid}"),
+            Self::ServerMemory(pid, ordinal) => write!(f, "memory limit of server {pid} on device {ordinal}"),
+        }
+    }
+}
+
+/// The settings that differ between what should be and what was read.
+pub fn differences(desired: &Desired, seen: &Effective) -> Vec<Difference> {
+    let mut found = Vec::new();
+    if seen.default_active_thread_percentage != Some(desired.percentage) {
+        found.push(Difference::DefaultPercentage);
+    }
+    if seen.default_priority != Some(desired.priority) {
+        found.push(Difference::DefaultPriority);
+    }
+    let differs = |readings: &[super::daemon::MemoryReading], ordinal: usize, limit: &Option<MemoryLimit>| {
+        readings.get(ordinal).is_none_or(|reading| {
+            reading.unreadable.is_some() || reading.bytes != limit.map(MemoryLimit::bytes)
+        })
+    };
+    for (ordinal, limit) in desired.memory_limits.iter().enumerate() {
+        if differs(&seen.default_memory_limits, ordinal, limit) {
+            found.push(Difference::DefaultMemory(ordinal));
+        }
+    }
+    for server in &seen.servers {
+        if server.active_thread_percentage != Some(desired.percentage) {
+            found.push(Difference::ServerPercentage(server.pid));
+        }
+        for (ordinal, limit) in desired.memory_limits.iter().enumerate() {
+            if differs(&server.memory_limits, ordinal, limit) {
+                found.push(Difference::ServerMemory(server.pid, ordinal));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::tenant::tests::{h200, spec};
+
+    fn plan(tenants: &[&str]) -> Desired {
+        let daemon = serde_json::from_str(&format!("{{\"gpus\":[\"{}\"]}}", h200(0).uuid)).expect("daemon");
+        let tenants: Vec<TenantSpec> = tenants.iter().map(|json| spec(json)).collect();
+        desired(&DaemonName::parse("gpu0").expect("name"), 1, &daemon, &tenants, &[h200(0)], 0).expect("plan")
+    }
+
+    #[test]
+    fn the_server_gets_the_largest_of_its_tenants() {
+        let plan = plan(&[
+            r#"{"daemon":"gpu0","device_memory_limit":"4G","active_thread_percentage":25,"priority":"below_normal"}"#,
+            r#"{"daemon":"gpu0","device_memory_limit":"8G","active_thread_percentage":50}"#,
+        ]);
+        assert_eq!(plan.memory_limits, vec![Some(MemoryLimit::parse("8G").expect("8G"))]);
+        assert_eq!(plan.percentage.tenths(), 500);
+        assert_eq!(plan.priority, Priority::Normal);
+    }
+
+    #[test]
+    fn one_tenant_without_a_limit_lifts_the_servers() {
+        let plan = plan(&[r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#, r#"{"daemon":"gpu0"}"#]);
+        assert_eq!(plan.memory_limits, vec![None]);
+        assert_eq!(plan.percentage, ThreadPercentage::FULL);
+    }
+
+    #[test]
+    fn the_server_belongs_to_the_tenants_user_unless_the_daemon_has_many() {
+        assert_eq!(plan(&[r#"{"daemon":"gpu0","uid":1000}"#]).server_uid, 1000);
+        assert_eq!(plan(&[]).server_uid, 0);
+    }
+}

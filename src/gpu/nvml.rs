@@ -1,0 +1,301 @@
+//! The real host's GPUs, as NVML tells them.
+//!
+//! NVML is loaded when it is opened, so the program starts on a host that has none and says so. Unlike CUDA it
+//! makes no context: asking costs no GPU memory and is not seen by MPS.
+
+use std::collections::BTreeMap;
+
+use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::{Device, Nvml};
+
+use super::{Driver, Inventory, InventoryError, cuda_version_text};
+use crate::domain::GpuUuid;
+use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
+
+/// How often a list of processes is asked for again when it grew between its count and its reading.
+const LIST_ATTEMPTS: u32 = 5;
+
+/// The inventory of a host with an NVIDIA driver.
+#[derive(Debug)]
+pub struct NvmlInventory {
+    nvml: Nvml,
+}
+
+impl NvmlInventory {
+    /// Loads NVML and connects it to the driver.
+    pub fn open() -> Result<Self, InventoryError> {
+        match Nvml::init() {
+            Ok(nvml) => Ok(Self { nvml }),
+            Err(error) => Err(InventoryError::NoDriver { detail: why_no_driver(&error) }),
+        }
+    }
+
+    /// Describes the GPU at NVML's `position`; its index in our list is given once all are sorted.
+    fn describe(&self, position: u32) -> Result<(PciAddress, Gpu), InventoryError> {
+        let device =
+            self.nvml.device_by_index(position).map_err(refused("nvmlDeviceGetHandleByIndex", None))?;
+        let uuid = device.uuid().map_err(refused("nvmlDeviceGetUUID", None))?;
+        let uuid = GpuUuid::parse(&uuid).map_err(|error| InventoryError::Driver {
+            call: "nvmlDeviceGetUUID",
+            detail: error.to_string(),
+        })?;
+        let pci = device.pci_info().map_err(refused("nvmlDeviceGetPciInfo", Some(&uuid)))?;
+        let memory = device.memory_info().map_err(refused("nvmlDeviceGetMemoryInfo", Some(&uuid)))?;
+        let mode = device.compute_mode().map_err(refused("nvmlDeviceGetComputeMode", Some(&uuid)))?;
+        let gpu = Gpu {
+            index: 0,
+            pci_bus_id: pci.bus_id,
+            name: device.name().map_err(refused("nvmlDeviceGetName", Some(&uuid)))?,
+            sms: sm_count(&device),
+            // What the driver reserves for itself (616 MiB of an H200) is nobody's to use: without it, this is
+            // the total that CUDA reports, and an idle GPU uses nothing.
+            memory_total: memory.total.saturating_sub(memory.reserved),
+            memory_used: memory.total.saturating_sub(memory.reserved).saturating_sub(memory.free),
+            compute_mode: match mode {
+                NvmlComputeMode::Default => ComputeMode::Default,
+                // A driver that still knew the thread mode let one process in at a time, too.
+                NvmlComputeMode::ExclusiveProcess | NvmlComputeMode::ExclusiveThread => {
+                    ComputeMode::ExclusiveProcess
+                }
+                NvmlComputeMode::Prohibited => ComputeMode::Prohibited,
+            },
+            // A GPU that cannot do MIG answers "not supported".
+            mig_enabled: device.mig_mode().is_ok_and(|mode| mode.current == 1),
+            uuid,
+        };
+        Ok(((pci.domain, pci.bus, pci.device), gpu))
+    }
+}
+
+/// Domain, bus and device: what PCI order means.
+type PciAddress = (u32, u32, u32);
+
+impl Inventory for NvmlInventory {
+    fn driver(&self) -> Result<Driver, InventoryError> {
+        Ok(Driver {
+            driver_version: self
+                .nvml
+                .sys_driver_version()
+                .map_err(refused("nvmlSystemGetDriverVersion", None))?,
+            // NVML finds this in libcuda, which a host may lack while it has a driver.
+            cuda_version: self.nvml.sys_cuda_driver_version().ok().and_then(cuda_version_text),
+            simulated: false,
+            profile: None,
+        })
+    }
+
+    fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
+        let count = self.nvml.device_count().map_err(refused("nvmlDeviceGetCount", None))?;
+        let mut found = Vec::new();
+        let mut last_failure = None;
+        for position in 0..count {
+            match self.describe(position) {
+                Ok(described) => found.push(described),
+                Err(error) => {
+                    tracing::warn!(position, %error, "a GPU is left out of the inventory: the driver cannot describe it");
+                    last_failure = Some(error);
+                }
+            }
+        }
+        if let Some(error) = last_failure.filter(|_| found.is_empty()) {
+            return Err(error);
+        }
+        Ok(in_pci_order(found))
+    }
+
+    fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
+        let device = self
+            .nvml
+            .device_by_uuid(gpu.as_str())
+            .map_err(refused("nvmlDeviceGetHandleByUUID", Some(gpu)))?;
+        // A client is on both lists, so one that comes or goes while they are read must not look like a process
+        // outside MPS: the MPS list is read before and after.
+        let read_mps = || {
+            list(gpu, "nvmlDeviceGetMPSComputeRunningProcesses", || device.mps_running_compute_processes())
+        };
+        let mut mps = read_mps()?;
+        let compute =
+            list(gpu, "nvmlDeviceGetComputeRunningProcesses", || device.running_compute_processes())?;
+        mps.extend(read_mps()?);
+        // One that is on the earlier MPS list only is gone.
+        mps.retain(|client| compute.iter().any(|process| process.pid == client.pid));
+        Ok(union(compute, mps))
+    }
+}
+
+/// Sorts GPUs by PCI address and numbers them.
+fn in_pci_order(mut found: Vec<(PciAddress, Gpu)>) -> Vec<Gpu> {
+    found.sort_by_key(|(address, _)| *address);
+    (0..).zip(found).map(|(index, (_, gpu))| Gpu { index, ..gpu }).collect()
+}
+
+/// Reads one of NVML's process lists, which fails when a process starts between its count and its reading.
+fn list(
+    gpu: &GpuUuid,
+    call: &'static str,
+    read: impl Fn() -> Result<Vec<ProcessInfo>, NvmlError>,
+) -> Result<Vec<ProcessInfo>, InventoryError> {
+    let mut attempt = 1;
+    loop {
+        match read() {
+            Err(NvmlError::InsufficientSize(_)) if attempt < LIST_ATTEMPTS => attempt += 1,
+            // Before Volta there is no MPS list of this kind.
+            Err(NvmlError::NotSupported) => return Ok(Vec::new()),
+            outcome => return outcome.map_err(refused(call, Some(gpu))),
+        }
+    }
+}
+
+/// Both lists as one, a process once.
+fn union(compute: Vec<ProcessInfo>, mps: Vec<ProcessInfo>) -> Vec<GpuProcess> {
+    let mut by_pid = BTreeMap::new();
+    let entries = compute.into_iter().map(|p| (p, false)).chain(mps.into_iter().map(|p| (p, true)));
+    for (process, mps_client) in entries {
+        let used = match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        };
+        let merged = by_pid.entry(process.pid).or_insert(GpuProcess {
+            pid: process.pid,
+            used_memory: None,
+            mps_client: false,
+        });
+        merged.used_memory = merged.used_memory.max(used);
+        merged.mps_client |= mps_client;
+    }
+    by_pid.into_values().collect()
+}
+
+/// Streaming multiprocessors, which NVML tells only as CUDA cores.
+fn sm_count(device: &Device<'_>) -> Option<u32> {
+    let capability = device.cuda_compute_capability().ok()?;
+    let cores = device.num_cores().ok()?;
+    sms_of(cores, capability.major, capability.minor)
+}
+
+/// SMs from cores, by the cores that an SM of the compute capability has; `None` for one not known here.
+fn sms_of(cores: u32, major: i32, minor: i32) -> Option<u32> {
+    let per_sm = match (major, minor) {
+        (7, 0 | 2 | 5) | (8, 0) => 64,
+        (8, 6 | 7 | 9) | (9, 0) | (10 | 12, _) => 128,
+        _ => return None,
+    };
+    // A remainder means that the table is wrong about this GPU: better no number than a wrong one.
+    cores.is_multiple_of(per_sm).then_some(cores / per_sm).filter(|sms| *sms > 0)
+}
+
+/// The driver's refusal of `call`, about `gpu` if that is known.
+fn refused(call: &'static str, gpu: Option<&GpuUuid>) -> impl FnOnce(NvmlError) -> InventoryError {
+    let gpu = gpu.cloned();
+    move |error| match (error, gpu) {
+        // A UUID that NVML does not know is "not found" or "invalid argument", by version.
+        (NvmlError::NotFound | NvmlError::InvalidArg, Some(gpu)) => InventoryError::UnknownGpu(gpu),
+        (error, Some(gpu)) => InventoryError::Driver { call, detail: format!("{error} ({gpu})") },
+        (error, None) => InventoryError::Driver { call, detail: error.to_string() },
+    }
+}
+
+/// What is missing on a host where NVML does not start.
+fn why_no_driver(error: &NvmlError) -> String {
+    match error {
+        NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound => {
+            "libnvidia-ml.so.1 was not found. Install the NVIDIA driver; in a container, start it with the GPUs \
+             (as with --gpus all) so that the runtime brings the driver's libraries in"
+                .to_owned()
+        }
+        NvmlError::DriverNotLoaded => {
+            "libnvidia-ml.so.1 is there, but the kernel module is not loaded. Load it (modprobe nvidia) and look \
+             at the kernel's log for why it did not load by itself"
+                .to_owned()
+        }
+        NvmlError::LibRmVersionMismatch => {
+            "libnvidia-ml.so.1 and the loaded kernel module are of different versions, as after an upgrade of the \
+             driver. Reboot, or load the new module"
+                .to_owned()
+        }
+        NvmlError::NoPermission => {
+            "this user may not talk to the driver. Run as root or give it access to /dev/nvidia*".to_owned()
+        }
+        other => format!("NVML did not start: {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, used_gpu_memory: UsedGpuMemory) -> ProcessInfo {
+        ProcessInfo { pid, used_gpu_memory, gpu_instance_id: None, compute_instance_id: None }
+    }
+
+    #[test]
+    fn sms_come_from_cores() {
+        assert_eq!(sms_of(16896, 9, 0), Some(132), "H200");
+        assert_eq!(sms_of(6912, 8, 0), Some(108), "A100");
+        assert_eq!(sms_of(18176, 8, 9), Some(142), "L40S");
+        assert_eq!(sms_of(5120, 7, 0), Some(80), "V100");
+        assert_eq!(sms_of(16896, 11, 0), None, "not known");
+        assert_eq!(sms_of(100, 9, 0), None, "does not divide");
+        assert_eq!(sms_of(0, 9, 0), None);
+    }
+
+    #[test]
+    fn a_process_on_both_lists_is_one_client() {
+        let joined = union(
+            vec![process(30, UsedGpuMemory::Used(66)), process(10, UsedGpuMemory::Unavailable)],
+            vec![process(10, UsedGpuMemory::Used(5)), process(20, UsedGpuMemory::Used(7))],
+        );
+        assert_eq!(
+            joined,
+            [
+                GpuProcess { pid: 10, used_memory: Some(5), mps_client: true },
+                GpuProcess { pid: 20, used_memory: Some(7), mps_client: true },
+                GpuProcess { pid: 30, used_memory: Some(66), mps_client: false },
+            ]
+        );
+    }
+
+    #[test]
+    fn indices_follow_pci_order() {
+        let gpu = |name: &str| Gpu {
+            uuid: GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("good"),
+            index: 0,
+            pci_bus_id: String::new(),
+            name: name.to_owned(),
+            sms: None,
+            memory_total: 0,
+            memory_used: 0,
+            compute_mode: ComputeMode::Default,
+            mig_enabled: false,
+        };
+        let sorted =
+            in_pci_order(vec![((1, 0, 0), gpu("c")), ((0, 0xa0, 0), gpu("b")), ((0, 0x1b, 0), gpu("a"))]);
+        let named: Vec<_> = sorted.iter().map(|gpu| (gpu.index, gpu.name.as_str())).collect();
+        assert_eq!(named, [(0, "a"), (1, "b"), (2, "c")]);
+    }
+
+    #[test]
+    fn a_list_that_grew_is_read_again() {
+        let uuid = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("good");
+        let calls = std::cell::Cell::new(0);
+        let read = || {
+            calls.set(calls.get() + 1);
+            if calls.get() < 3 { Err(NvmlError::InsufficientSize(None)) } else { Ok(Vec::new()) }
+        };
+        assert!(list(&uuid, "list", read).is_ok());
+        assert_eq!(calls.get(), 3);
+        let never = list(&uuid, "list", || Err(NvmlError::InsufficientSize(None)));
+        assert!(matches!(never, Err(InventoryError::Driver { call: "list", .. })));
+    }
+
+    #[test]
+    fn a_host_without_the_library_is_told_what_to_install() {
+        // This holds on a machine without a driver; one with a driver has nothing to check here.
+        if let Err(error) = NvmlInventory::open() {
+            assert!(matches!(&error, InventoryError::NoDriver { detail } if !detail.is_empty()), "{error}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What the CUDA probe answers: the JSON object of `mps-manager cuda-probe`, schema 1.
+//!
+//! Whoever writes it and whoever reads it use these types, so a field means one thing.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::GpuUuid;
+
+/// The version of this object's shape.
+pub const SCHEMA: u32 = 1;
+
+/// What one fresh CUDA process saw in the environment it was given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The process that used CUDA. It is gone when the report is read, except after a `timeout`: then it still
+    /// waits, and must not be killed (the probe's module says why).
+    pub pid: Option<u32>,
+    /// The driver's version, as `580.159.04`; `None` where NVML is not there to ask.
+    pub driver_version: Option<String>,
+    /// The newest CUDA that the driver can run, as `13.0`.
+    pub cuda_version: Option<String>,
+    /// Whether the process is a client of MPS on all devices that it saw.
+    ///
+    /// From CUDA's attribute `MPS_ENABLED` of each device, which told clients from processes outside in every case
+    /// tried on an H200 (no daemon, an unreadable pipe directory, limits, another user). `None` when it saw no device, or the devices differ,
+    /// or the driver is too old to tell.
+    pub mps: Option<bool>,
+    /// Milliseconds that `cuInit` took. Under MPS this is where the process connects, and where the first one
+    /// waits for the server to start.
+    pub init_ms: Option<f64>,
+    /// The devices, in the order in which this process numbers them.
+    pub devices: Vec<Device>,
+    /// Why the probe could not see everything, from the first thing that failed.
+    pub error: Option<Failure>,
+}
+
+/// A device as the process saw it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// The number of the device in this process, which `CUDA_VISIBLE_DEVICES` may have changed.
+    pub ordinal: u32,
+    /// The GPU's UUID.
+    pub uuid: GpuUuid,
+    /// The product name.
+    pub name: String,
+    /// Whether contexts on this device are MPS clients; `None` where the driver is too old to tell.
+    pub mps: Option<bool>,
+    /// Multiprocessors that the process may use: under MPS, what its thread percentage leaves of them.
+    pub sms: u32,
+    /// Free memory in bytes: under MPS, what its memory limit leaves, the context already paid.
+    pub memory_free: u64,
+    /// Memory of the whole device in bytes, whatever the limit.
+    pub memory_total: u64,
+    /// Milliseconds that it took to make the context.
+    pub context_ms: f64,
+    /// The range of stream priorities; the greatest is the smaller number.
+    pub priorities: Priorities,
+    /// How CUDA's own splitter divides the device's multiprocessors, for groups of at least 8, 16 and 32.
+    ///
+    /// Under a thread percentage it answers no groups and no error, so a census is to be taken without one.
+    /// Empty where the driver has no splitter (before CUDA 12.4).
+    pub splitter: Vec<Split>,
+    /// What a real allocation proved, where one was asked for.
+    pub allocation: Option<Allocation>,
+}
+
+/// Least and greatest priority of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Priorities {
+    /// The least urgent.
+    pub least: i32,
+    /// The most urgent.
+    pub greatest: i32,
+}
+
+/// One division of a device's multiprocessors into groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Split {
+    /// The least multiprocessors asked for in each group.
+    pub min_sms: u32,
+    /// Groups that came out.
+    pub groups: u32,
+    /// Multiprocessors of the first group; 0 if there is none.
+    pub sms_per_group: u32,
+    /// Multiprocessors left over.
+    pub remaining: u32,
+}
+
+/// The outcome of allocating device memory for real.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// Bytes asked for.
+    pub asked: u64,
+    /// The largest single allocation up to that which succeeded, in bytes, found to the MiB.
+    pub largest: u64,
+    /// What CUDA said to the smallest one that it refused.
+    pub refused_with: Option<Failure>,
+}
+
+/// Something that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// CUDA's number, where CUDA it was.
+    pub code: Option<u32>,
+    /// CUDA's name (`CUDA_ERROR_MPS_SERVER_NOT_READY`) or one of the probe's own: `no_driver`, `timeout`,
+    /// `crashed`, `not_started`.
+    pub name: String,
+    /// What happened, and what to do about it where that is known.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure that is not CUDA's.
+    pub(super) fn own(name: &str, message: impl Into<String>) -> Self {
+        Self { code: None, name: name.to_owned(), message: message.into() }
+    }
+}
+
+impl Report {
+    /// A report that has seen nothing yet.
+    pub(super) fn empty() -> Self {
+        Self {
+            schema: SCHEMA,
+            pid: None,
+            driver_version: None,
+            cuda_version: None,
+            mps: None,
+            init_ms: None,
+            devices: Vec::new(),
+            error: None,
+        }
+    }
+
+    /// A report of nothing but a failure.
+    pub(super) fn failed(error: Failure) -> Self {
+        Self { error: Some(error), ..Self::empty() }
+    }
+}

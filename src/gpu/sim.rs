@@ -1,0 +1,204 @@
+//! The simulated host's GPUs, read from the files of its world.
+//!
+//! The world plays the kernel driver's part. A process on a GPU is a file that the process keeps an exclusive
+//! `flock` on for as long as it lives, so a killed process is gone from the inventory at once, as from a real
+//! one. Every call reads the files anew; nothing here writes.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use serde::Deserialize;
+
+use super::{Driver, Inventory, InventoryError, cuda_version_text};
+use crate::domain::GpuUuid;
+use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
+
+/// What is in use beside the processes' own: on an H200 whose one process, an MPS server, had 66 MiB, the driver
+/// showed 74 MiB (tests/fixtures/hardware/10-h200-x1-probe.txt).
+const DRIVER_OVERHEAD: u64 = 8 << 20;
+
+/// The only version of the world's files that this reads.
+const WORLD_SCHEMA: u32 = 1;
+
+/// How often a process's file is read again while its owner is writing it, and how long to wait between.
+const READ_ATTEMPTS: u32 = 50;
+const READ_PAUSE: Duration = Duration::from_millis(2);
+
+/// The inventory of the simulated host.
+#[derive(Debug)]
+pub struct SimInventory {
+    world: PathBuf,
+}
+
+impl SimInventory {
+    /// Opens the world in a directory, which must describe its GPUs already.
+    pub fn open(world: &Path) -> Result<Self, InventoryError> {
+        let inventory = Self { world: world.to_path_buf() };
+        inventory.read_world()?;
+        Ok(inventory)
+    }
+
+    fn read_world(&self) -> Result<World, InventoryError> {
+        let path = self.world.join("world.json");
+        let text = fs::read(&path).map_err(|error| unreadable(&path, error))?;
+        let world: World = serde_json::from_slice(&text).map_err(|error| unreadable(&path, error))?;
+        if world.schema == WORLD_SCHEMA {
+            Ok(world)
+        } else {
+            Err(unreadable(&path, format!("schema {} is not {WORLD_SCHEMA}", world.schema)))
+        }
+    }
+
+    fn gpu_dir(&self, gpu: &GpuUuid) -> PathBuf {
+        self.world.join("gpus").join(gpu.as_str())
+    }
+
+    fn compute_mode(&self, gpu: &GpuUuid) -> Result<ComputeMode, InventoryError> {
+        let path = self.gpu_dir(gpu).join("compute_mode");
+        let text = fs::read_to_string(&path).map_err(|error| unreadable(&path, error))?;
+        match text.trim() {
+            "default" => Ok(ComputeMode::Default),
+            "exclusive_process" => Ok(ComputeMode::ExclusiveProcess),
+            "prohibited" => Ok(ComputeMode::Prohibited),
+            other => Err(unreadable(&path, format!("{other:?} is not a compute mode"))),
+        }
+    }
+
+    /// The live processes of a GPU of this world, in order of their PIDs.
+    fn live_processes(&self, gpu: &GpuUuid) -> Result<Vec<WorldProcess>, InventoryError> {
+        let dir = self.gpu_dir(gpu).join("processes");
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(unreadable(&dir, error)),
+        };
+        let mut live = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| unreadable(&dir, error))?;
+            // Anything not named by a PID is a file on its way into place.
+            if entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok()) {
+                live.extend(read_process(&entry.path())?);
+            }
+        }
+        live.sort_by_key(|process| process.pid);
+        Ok(live)
+    }
+}
+
+impl Inventory for SimInventory {
+    fn driver(&self) -> Result<Driver, InventoryError> {
+        let world = self.read_world()?;
+        Ok(Driver {
+            driver_version: world.driver_version,
+            cuda_version: cuda_version_text(world.cuda_driver_version),
+            simulated: true,
+            profile: Some(world.profile),
+        })
+    }
+
+    fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
+        let mut gpus = self.read_world()?.gpus;
+        // The address has a fixed width, so its order as text is PCI order.
+        gpus.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
+        (0..)
+            .zip(gpus)
+            .map(|(index, gpu)| {
+                let held: u64 = self.live_processes(&gpu.uuid)?.iter().map(|p| p.used_memory).sum();
+                Ok(Gpu {
+                    index,
+                    sms: Some(gpu.sms),
+                    memory_used: held.saturating_add(DRIVER_OVERHEAD).min(gpu.memory_total),
+                    compute_mode: self.compute_mode(&gpu.uuid)?,
+                    uuid: gpu.uuid,
+                    pci_bus_id: gpu.pci_bus_id,
+                    name: gpu.name,
+                    memory_total: gpu.memory_total,
+                    mig_enabled: gpu.mig_enabled,
+                })
+            })
+            .collect()
+    }
+
+    fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
+        if !self.read_world()?.gpus.iter().any(|known| known.uuid == *gpu) {
+            return Err(InventoryError::UnknownGpu(gpu.clone()));
+        }
+        let live = self.live_processes(gpu)?;
+        Ok(live
+            .into_iter()
+            .map(|process| GpuProcess {
+                pid: process.pid,
+                used_memory: Some(process.used_memory),
+                mps_client: process.kind == "M+C",
+            })
+            .collect())
+    }
+}
+
+/// `world.json`, as far as an inventory needs it; what else the simulated host keeps there is its own affair.
+#[derive(Deserialize)]
+struct World {
+    schema: u32,
+    profile: String,
+    driver_version: String,
+    cuda_driver_version: i32,
+    gpus: Vec<WorldGpu>,
+}
+
+/// A GPU in `world.json`.
+#[derive(Deserialize)]
+struct WorldGpu {
+    uuid: GpuUuid,
+    pci_bus_id: String,
+    name: String,
+    sms: u32,
+    memory_total: u64,
+    mig_enabled: bool,
+}
+
+/// A file under `processes`.
+#[derive(Deserialize)]
+struct WorldProcess {
+    pid: u32,
+    kind: String,
+    used_memory: u64,
+}
+
+/// Reads a process's file; `None` for one whose process is dead or has not yet said anything.
+fn read_process(path: &Path) -> Result<Option<WorldProcess>, InventoryError> {
+    let mut attempt = 1;
+    loop {
+        let mut file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unreadable(path, error)),
+        };
+        // A shared lock that is granted means that nobody holds the exclusive one. Readers do not disturb each
+        // other by it, and it goes with `file` at once.
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(None),
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(error) => return Err(unreadable(path, error)),
+        }
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(|error| unreadable(path, error))?;
+        // The owner rewrites its file in place, since the lock is on it: what follows the first object is the
+        // rest of a longer one that stood there before.
+        match serde_json::Deserializer::from_slice(&text).into_iter().next() {
+            Some(Ok(process)) => return Ok(Some(process)),
+            None if attempt == READ_ATTEMPTS => return Ok(None),
+            Some(Err(error)) if attempt == READ_ATTEMPTS => return Err(unreadable(path, error)),
+            _ => {
+                attempt += 1;
+                std::thread::sleep(READ_PAUSE);
+            }
+        }
+    }
+}
+
+fn unreadable(path: &Path, detail: impl std::fmt::Display) -> InventoryError {
+    InventoryError::World { path: path.display().to_string(), detail: detail.to_string() }
+}

@@ -1,0 +1,78 @@
+//! Clients.
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{List, WriteQuery, accepted};
+use crate::domain::client::ClientId;
+use crate::domain::operation::{Operation, OperationRequest};
+use crate::domain::{DaemonName, TenantName};
+use crate::http::AppState;
+use crate::http::extract::{Conditions, Idempotency, Path, Query};
+use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::service::clients::{ClientFilter, ClientView};
+use crate::service::page::Page;
+
+/// Which clients.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ClientQuery {
+    /// Those of this daemon.
+    #[param(value_type = Option<String>)]
+    daemon: Option<DaemonName>,
+    /// Those of this tenant.
+    #[param(value_type = Option<String>)]
+    tenant: Option<TenantName>,
+    /// Answer from a look that begins after this request; all who ask at once share it.
+    #[serde(default)]
+    fresh: bool,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// Most items, 1 to 1000; 100 without it.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+}
+
+/// All clients
+#[utoipa::path(get, path = "/api/v1/clients", operation_id = "list_clients", tag = "clients", params(ClientQuery),
+    responses((status = 200, description = "Clients by process ID", body = List<ClientView>), ReadProblems))]
+pub(super) async fn list(
+    State(app): State<AppState>,
+    Query(query): Query<ClientQuery>,
+) -> Result<axum::Json<List<ClientView>>, Problem> {
+    let page = Page::parse(query.cursor.as_deref(), query.limit)?;
+    let filter = ClientFilter { daemon: query.daemon, tenant: query.tenant };
+    Ok(axum::Json(app.service.clients(&filter, query.fresh, &page).await?.into()))
+}
+
+/// One client
+#[utoipa::path(get, path = "/api/v1/clients/{id}", operation_id = "get_client", tag = "clients",
+    params(("id" = String, Path, description = "Process ID and start time, as in `1234-567890`")),
+    responses((status = 200, description = "The client", body = ClientView), ReadProblems))]
+pub(super) async fn get(State(app): State<AppState>, Path(id): Path<ClientId>) -> Result<axum::Json<ClientView>, Problem> {
+    Ok(axum::Json(app.service.client(id).await?))
+}
+
+/// End a client
+///
+/// MPS is asked first, and the process is signalled only after MPS has ended its work: the other order can take
+/// the server down, and with it every other client.
+#[utoipa::path(post, path = "/api/v1/clients/{id}/terminate", operation_id = "terminate_client", tag = "clients",
+    params(
+        ("id" = String, Path, description = "Process ID and start time, as in `1234-567890`"), WriteQuery,
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+    ),
+    responses((status = 202, description = "The operation that ends it", body = Operation), WriteProblems))]
+pub(super) async fn terminate(
+    State(app): State<AppState>,
+    Path(id): Path<ClientId>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    idempotency: Idempotency,
+) -> Result<Response, Problem> {
+    let key = idempotency.of(&OperationRequest::TerminateClient { client: id })?;
+    Ok(accepted(&app.service.terminate(id, conditions.options(query.dry_run), key).await?))
+}

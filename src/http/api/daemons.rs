@@ -1,0 +1,142 @@
+//! Control daemons.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use super::{
+    DeleteQuery, FreshQuery, Grace, List, PageQuery, WriteQuery, accepted, checked_grace, tagged, written,
+};
+use crate::domain::DaemonName;
+use crate::domain::daemon::DaemonSpec;
+use crate::domain::gpu::GpuRef;
+use crate::domain::operation::{Operation, OperationRequest};
+use crate::http::AppState;
+use crate::http::extract::{Conditions, Idempotency, Json, OptionalJson, Path, Query};
+use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::service::daemons::DaemonView;
+
+/// All daemons
+#[utoipa::path(get, path = "/api/v1/daemons", operation_id = "list_daemons", tag = "daemons", params(PageQuery),
+    responses((status = 200, description = "Daemons by name", body = List<DaemonView>), ReadProblems))]
+pub(super) async fn list(
+    State(app): State<AppState>,
+    Query(query): Query<PageQuery>,
+) -> Result<axum::Json<List<DaemonView>>, Problem> {
+    Ok(axum::Json(app.service.daemons(&query.page()?).await?.into()))
+}
+
+/// One daemon
+#[utoipa::path(get, path = "/api/v1/daemons/{name}", operation_id = "get_daemon", tag = "daemons",
+    params(("name" = DaemonName, Path, description = "The daemon"), FreshQuery),
+    responses((status = 200, description = "The daemon", body = DaemonView, headers(("ETag" = String))), ReadProblems))]
+pub(super) async fn get(
+    State(app): State<AppState>,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<FreshQuery>,
+) -> Result<Response, Problem> {
+    let daemon = app.service.daemon(&name, query.fresh).await?;
+    Ok(tagged(StatusCode::OK, daemon.revision, &daemon))
+}
+
+/// Create or replace a daemon
+#[utoipa::path(put, path = "/api/v1/daemons/{name}", operation_id = "put_daemon", tag = "daemons",
+    params(
+        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
+        ("If-Match" = Option<String>, Header, description = "Replace only this revision"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: create only"),
+    ),
+    request_body = DaemonSpec<GpuRef>,
+    responses(
+        (status = 200, description = "Replaced, or a dry run", body = DaemonView, headers(("ETag" = String))),
+        (status = 201, description = "Created", body = DaemonView, headers(("ETag" = String))),
+        WriteProblems,
+    ))]
+pub(super) async fn put(
+    State(app): State<AppState>,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    Json(spec): Json<DaemonSpec<GpuRef>>,
+) -> Result<Response, Problem> {
+    let done = app.service.put_daemon(name, spec, conditions.options(query.dry_run)).await?;
+    Ok(written(&done, done.value.revision, query.dry_run))
+}
+
+/// Stop a daemon and forget it
+#[utoipa::path(delete, path = "/api/v1/daemons/{name}", operation_id = "delete_daemon", tag = "daemons",
+    params(
+        ("name" = DaemonName, Path, description = "The daemon"), DeleteQuery,
+        ("If-Match" = Option<String>, Header, description = "Delete only this revision"),
+    ),
+    responses((status = 202, description = "The operation that deletes it", body = Operation), WriteProblems))]
+pub(super) async fn delete(
+    State(app): State<AppState>,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<DeleteQuery>,
+    conditions: Conditions,
+) -> Result<Response, Problem> {
+    let request = OperationRequest::DeleteDaemon { grace_s: checked_grace(query.grace_s)? };
+    Ok(accepted(&app.service.operate(name, request, conditions.options(query.dry_run), None).await?))
+}
+
+/// Start a daemon
+#[utoipa::path(post, path = "/api/v1/daemons/{name}/start", operation_id = "start_daemon", tag = "daemons",
+    params(
+        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+    ),
+    responses((status = 202, description = "The operation that starts it", body = Operation), WriteProblems))]
+pub(super) async fn start(
+    State(app): State<AppState>,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    idempotency: Idempotency,
+) -> Result<Response, Problem> {
+    let request = OperationRequest::StartDaemon;
+    let key = idempotency.of(&request)?;
+    Ok(accepted(&app.service.operate(name, request, conditions.options(query.dry_run), key).await?))
+}
+
+/// Stop a daemon
+#[utoipa::path(post, path = "/api/v1/daemons/{name}/stop", operation_id = "stop_daemon", tag = "daemons",
+    params(
+        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+    ),
+    request_body(content = Option<Grace>),
+    responses((status = 202, description = "The operation that stops it", body = Operation), WriteProblems))]
+pub(super) async fn stop(
+    State(app): State<AppState>,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    idempotency: Idempotency,
+    OptionalJson(grace): OptionalJson<Grace>,
+) -> Result<Response, Problem> {
+    let request = OperationRequest::StopDaemon { grace_s: checked_grace(grace.grace_s)? };
+    let key = idempotency.of(&request)?;
+    Ok(accepted(&app.service.operate(name, request, conditions.options(query.dry_run), key).await?))
+}
+
+/// Stop a daemon and start it again
+#[utoipa::path(post, path = "/api/v1/daemons/{name}/restart", operation_id = "restart_daemon", tag = "daemons",
+    params(
+        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+    ),
+    request_body(content = Option<Grace>),
+    responses((status = 202, description = "The operation that restarts it", body = Operation), WriteProblems))]
+pub(super) async fn restart(
+    State(app): State<AppState>,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    idempotency: Idempotency,
+    OptionalJson(grace): OptionalJson<Grace>,
+) -> Result<Response, Problem> {
+    let request = OperationRequest::RestartDaemon { grace_s: checked_grace(grace.grace_s)? };
+    let key = idempotency.of(&request)?;
+    Ok(accepted(&app.service.operate(name, request, conditions.options(query.dry_run), key).await?))
+}

@@ -1,0 +1,205 @@
+//! The API under /api/v1: one file a resource, requests and answers beside their handlers.
+
+mod clients;
+mod daemons;
+mod host;
+mod operations;
+pub mod probes;
+mod tenants;
+
+use axum::Router;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{IntoParams, Modify, OpenApi, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::AppState;
+use super::problem::Problem;
+use crate::domain::operation::Operation;
+use crate::service::page::{Page, Paged};
+use crate::service::{ServiceError, Written, etag};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "mps-manager",
+        description = "Owns the NVIDIA MPS control daemons of one GPU host: tenants, limits, clients. Sizes are \
+                       integers of bytes, times are unix milliseconds, unknown fields are refused, and errors are \
+                       problem documents (RFC 9457).",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    components(schemas(Problem)),
+    modifiers(&Token),
+    tags(
+        (name = "host", description = "The host and its GPUs"),
+        (name = "daemons", description = "Control daemons"),
+        (name = "tenants", description = "Named consumers with limits"),
+        (name = "clients", description = "Processes connected to a server"),
+        (name = "operations", description = "Actions that take time"),
+        (name = "probes", description = "Whether the manager lives and its daemons are ready"),
+    )
+)]
+struct Document;
+
+struct Token;
+
+impl Modify for Token {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("The content of admin.token in the state directory."))
+            .build();
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(scheme));
+        document.security = Some(vec![utoipa::openapi::security::SecurityRequirement::new("token", Vec::<String>::new())]);
+    }
+}
+
+/// The routes that need a token, and the document of all.
+pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
+    let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(host::get))
+        .routes(routes!(host::list_gpus))
+        .routes(routes!(host::get_gpu))
+        .routes(routes!(daemons::list))
+        .routes(routes!(daemons::get, daemons::put, daemons::delete))
+        .routes(routes!(daemons::start))
+        .routes(routes!(daemons::stop))
+        .routes(routes!(daemons::restart))
+        .routes(routes!(tenants::list))
+        .routes(routes!(tenants::get, tenants::put, tenants::delete))
+        .routes(routes!(tenants::environment))
+        .routes(routes!(tenants::clients))
+        .routes(routes!(tenants::lease))
+        .routes(routes!(clients::list))
+        .routes(routes!(clients::get))
+        .routes(routes!(clients::terminate))
+        .routes(routes!(operations::list))
+        .routes(routes!(operations::get))
+        .routes(routes!(operations::cancel))
+        .split_for_parts();
+    document.merge(probes::Document::openapi());
+    (router, document)
+}
+
+/// The OpenAPI document, as `/openapi.json` gives it.
+pub fn document() -> utoipa::openapi::OpenApi {
+    router().1
+}
+
+/// One page of a list.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct List<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// What to ask with for the next page; `null` at the end.
+    pub next_cursor: Option<String>,
+}
+
+impl<T> From<Paged<T>> for List<T> {
+    fn from(page: Paged<T>) -> Self {
+        Self { items: page.items, next_cursor: page.next_cursor }
+    }
+}
+
+/// Which page.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PageQuery {
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// Most items, 1 to 1000; 100 without it.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+}
+
+impl PageQuery {
+    fn page(&self) -> Result<Page, ServiceError> {
+        Page::parse(self.cursor.as_deref(), self.limit)
+    }
+}
+
+/// Whether to look now.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct FreshQuery {
+    /// Answer from a look that begins after this request; all who ask at once share it.
+    #[serde(default)]
+    fresh: bool,
+}
+
+/// Whether to keep what is written.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct WriteQuery {
+    /// Do everything, answer as if it were done, and keep nothing.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Whether to keep it, and how long clients have.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct DeleteQuery {
+    /// Do everything, answer as if it were done, and keep nothing.
+    #[serde(default)]
+    dry_run: bool,
+    /// Seconds that clients get to end before they lose their server; 10 without it.
+    #[serde(default = "default_grace")]
+    #[param(maximum = 3600)]
+    grace_s: u32,
+}
+
+/// How long clients have.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Grace {
+    /// Seconds that clients get to end before they lose their server.
+    #[serde(default = "default_grace")]
+    #[schema(maximum = 3600, default = 10)]
+    pub grace_s: u32,
+}
+
+impl Default for Grace {
+    fn default() -> Self {
+        Self { grace_s: default_grace() }
+    }
+}
+
+fn default_grace() -> u32 {
+    10
+}
+
+fn checked_grace(grace_s: u32) -> Result<u32, ServiceError> {
+    if grace_s <= 3600 {
+        return Ok(grace_s);
+    }
+    Err(ServiceError::field("/grace_s", format!("grace_s is {grace_s}: give at most 3600 seconds")))
+}
+
+/// A thing with its entity tag.
+fn tagged<T: Serialize>(status: StatusCode, revision: i64, value: &T) -> Response {
+    let mut response = (status, axum::Json(value)).into_response();
+    if let Ok(tag) = HeaderValue::from_str(&etag(revision)) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+fn written<T: Serialize>(written: &Written<T>, revision: i64, dry_run: bool) -> Response {
+    let status = if written.created && !dry_run { StatusCode::CREATED } else { StatusCode::OK };
+    tagged(status, revision, &written.value)
+}
+
+/// An operation that was asked for, and where to look for it.
+fn accepted(operation: &Operation) -> Response {
+    let location = format!("/api/v1/operations/{}", operation.id);
+    (StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(operation)).into_response()
+}

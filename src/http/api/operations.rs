@@ -1,0 +1,39 @@
+//! Operations.
+
+use axum::extract::State;
+use uuid::Uuid;
+
+use super::{List, PageQuery};
+use crate::domain::operation::Operation;
+use crate::http::AppState;
+use crate::http::extract::{Path, Query};
+use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+
+/// All operations
+#[utoipa::path(get, path = "/api/v1/operations", operation_id = "list_operations", tag = "operations", params(PageQuery),
+    responses((status = 200, description = "Operations, the newest first", body = List<Operation>), ReadProblems))]
+pub(super) async fn list(
+    State(app): State<AppState>,
+    Query(query): Query<PageQuery>,
+) -> Result<axum::Json<List<Operation>>, Problem> {
+    Ok(axum::Json(app.service.operations(&query.page()?).await?.into()))
+}
+
+/// One operation
+#[utoipa::path(get, path = "/api/v1/operations/{id}", operation_id = "get_operation", tag = "operations",
+    params(("id" = Uuid, Path, description = "The operation")),
+    responses((status = 200, description = "The operation with its journal", body = Operation), ReadProblems))]
+pub(super) async fn get(State(app): State<AppState>, Path(id): Path<Uuid>) -> Result<axum::Json<Operation>, Problem> {
+    Ok(axum::Json(app.service.operation(id).await?))
+}
+
+/// Call off an operation that has not begun
+#[utoipa::path(post, path = "/api/v1/operations/{id}/cancel", operation_id = "cancel_operation", tag = "operations",
+    params(("id" = Uuid, Path, description = "The operation")),
+    responses((status = 200, description = "Called off", body = Operation), WriteProblems))]
+pub(super) async fn cancel(
+    State(app): State<AppState>,
+    Path(id): Path<Uuid>,
+) -> Result<axum::Json<Operation>, Problem> {
+    Ok(axum::Json(app.service.cancel_operation(id).await?))
+}

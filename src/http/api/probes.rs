@@ -1,0 +1,97 @@
+//! Whether the manager lives and its daemons are ready; these need no token.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use utoipa::{OpenApi, ToSchema};
+
+use crate::domain::DaemonName;
+use crate::domain::daemon::Phase;
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::problem::Problem;
+use crate::service::ServiceError;
+
+#[derive(OpenApi)]
+#[openapi(paths(healthz, readyz, readyz_daemon))]
+pub(super) struct Document;
+
+pub(in crate::http) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/readyz/daemons/{name}", get(readyz_daemon))
+}
+
+/// The manager lives and reads its store.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// Always `ok`.
+    pub status: String,
+}
+
+/// Whether every daemon holds what is wanted of it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Readiness {
+    /// Whether all of them do: the desired generation was applied and read back.
+    pub ready: bool,
+    /// Those that do not.
+    pub not_ready: Vec<NotReady>,
+}
+
+/// A daemon that is not ready.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct NotReady {
+    /// The daemon.
+    #[schema(value_type = String)]
+    pub daemon: DaemonName,
+    /// Where it stands.
+    pub phase: Phase,
+}
+
+/// Whether the manager lives
+#[utoipa::path(get, path = "/healthz", operation_id = "get_health", tag = "probes", security(()),
+    responses((status = 200, description = "It lives and reads its store", body = Health),
+        (status = 500, description = "It cannot read its store", body = Problem, content_type = "application/problem+json")))]
+async fn healthz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
+    app.service.check_store().await?;
+    Ok(Json(Health { status: "ok".into() }))
+}
+
+/// Whether every daemon is ready
+#[utoipa::path(get, path = "/readyz", operation_id = "get_readiness", tag = "probes", security(()),
+    responses(
+        (status = 200, description = "The desired generation of every daemon was applied and read back", body = Readiness),
+        (status = 503, description = "Some daemons are not ready", body = Readiness),
+    ))]
+async fn readyz(State(app): State<AppState>) -> (StatusCode, Json<Readiness>) {
+    readiness(app.service.not_ready())
+}
+
+/// Whether one daemon is ready
+#[utoipa::path(get, path = "/readyz/daemons/{name}", operation_id = "get_daemon_readiness", tag = "probes", security(()),
+    params(("name" = DaemonName, Path, description = "The daemon")),
+    responses(
+        (status = 200, description = "Its desired generation was applied and read back", body = Readiness),
+        (status = 404, description = "There is no such daemon", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "Not a daemon's name", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "It is not ready", body = Readiness),
+    ))]
+async fn readyz_daemon(
+    State(app): State<AppState>,
+    Path(name): Path<DaemonName>,
+) -> Result<(StatusCode, Json<Readiness>), Problem> {
+    if !app.service.is_managed(&name) {
+        return Err(ServiceError::NotFound { kind: "daemon", name: name.to_string() }.into());
+    }
+    Ok(readiness(app.service.not_ready().into_iter().filter(|(daemon, _)| *daemon == name).collect()))
+}
+
+fn readiness(not_ready: Vec<(DaemonName, Phase)>) -> (StatusCode, Json<Readiness>) {
+    let ready = not_ready.is_empty();
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let not_ready = not_ready.into_iter().map(|(daemon, phase)| NotReady { daemon, phase }).collect();
+    (status, Json(Readiness { ready, not_ready }))
+}

@@ -1,0 +1,151 @@
+//! Tenants.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{FreshQuery, List, PageQuery, WriteQuery, tagged, written};
+use crate::domain::gpu::GpuRef;
+use crate::domain::tenant::TenantSpec;
+use crate::domain::{DaemonName, TenantName, environment};
+use crate::http::AppState;
+use crate::http::extract::{Conditions, Json, Path, Query};
+use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::service::clients::{ClientFilter, ClientView};
+use crate::service::page::Page;
+use crate::service::tenants::{EnvironmentView, LeaseRequest, LeaseView, TenantView};
+
+/// Which tenants.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TenantQuery {
+    /// Those of this daemon.
+    #[param(value_type = Option<String>)]
+    daemon: Option<DaemonName>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// Most items, 1 to 1000; 100 without it.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+}
+
+/// All tenants
+#[utoipa::path(get, path = "/api/v1/tenants", operation_id = "list_tenants", tag = "tenants", params(TenantQuery),
+    responses((status = 200, description = "Tenants by name", body = List<TenantView>), ReadProblems))]
+pub(super) async fn list(
+    State(app): State<AppState>,
+    Query(query): Query<TenantQuery>,
+) -> Result<axum::Json<List<TenantView>>, Problem> {
+    let page = Page::parse(query.cursor.as_deref(), query.limit)?;
+    Ok(axum::Json(app.service.tenants(query.daemon.as_ref(), &page).await?.into()))
+}
+
+/// One tenant
+#[utoipa::path(get, path = "/api/v1/tenants/{name}", operation_id = "get_tenant", tag = "tenants",
+    params(("name" = TenantName, Path, description = "The tenant"), FreshQuery),
+    responses((status = 200, description = "The tenant", body = TenantView, headers(("ETag" = String))), ReadProblems))]
+pub(super) async fn get(
+    State(app): State<AppState>,
+    Path(name): Path<TenantName>,
+    Query(query): Query<FreshQuery>,
+) -> Result<Response, Problem> {
+    let tenant = app.service.tenant(&name, query.fresh).await?;
+    Ok(tagged(StatusCode::OK, tenant.generation, &tenant))
+}
+
+/// Create or replace a tenant
+#[utoipa::path(put, path = "/api/v1/tenants/{name}", operation_id = "put_tenant", tag = "tenants",
+    params(
+        ("name" = TenantName, Path, description = "The tenant"), WriteQuery,
+        ("If-Match" = Option<String>, Header, description = "Replace only this generation"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: create only"),
+    ),
+    request_body = TenantSpec<GpuRef>,
+    responses(
+        (status = 200, description = "Replaced, or a dry run", body = TenantView, headers(("ETag" = String))),
+        (status = 201, description = "Created", body = TenantView, headers(("ETag" = String))),
+        WriteProblems,
+    ))]
+pub(super) async fn put(
+    State(app): State<AppState>,
+    Path(name): Path<TenantName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    Json(spec): Json<TenantSpec<GpuRef>>,
+) -> Result<Response, Problem> {
+    let done = app.service.put_tenant(name, spec, conditions.options(query.dry_run)).await?;
+    Ok(written(&done, done.value.generation, query.dry_run))
+}
+
+/// Forget a tenant
+#[utoipa::path(delete, path = "/api/v1/tenants/{name}", operation_id = "delete_tenant", tag = "tenants",
+    params(
+        ("name" = TenantName, Path, description = "The tenant"), WriteQuery,
+        ("If-Match" = Option<String>, Header, description = "Delete only this generation"),
+    ),
+    responses((status = 204, description = "Forgotten"), WriteProblems))]
+pub(super) async fn delete(
+    State(app): State<AppState>,
+    Path(name): Path<TenantName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+) -> Result<StatusCode, Problem> {
+    app.service.delete_tenant(name, conditions.options(query.dry_run)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The environment of a tenant's processes
+#[utoipa::path(get, path = "/api/v1/tenants/{name}/environment", operation_id = "get_tenant_environment", tag = "tenants",
+    params(("name" = TenantName, Path, description = "The tenant")),
+    responses(
+        (status = 200, description = "The variables; as lines for a shell with `Accept: text/x-shellscript`",
+            content((EnvironmentView = "application/json"), (String = "text/x-shellscript"))),
+        ReadProblems,
+    ))]
+pub(super) async fn environment(
+    State(app): State<AppState>,
+    Path(name): Path<TenantName>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let view = app.service.tenant_environment(&name).await?;
+    let shell = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    if shell.is_some_and(|value| value.contains("text/x-shellscript")) {
+        let variables: Vec<(String, String)> = view.variables.into_iter().collect();
+        let text = environment::as_shell(&variables);
+        return Ok(([(header::CONTENT_TYPE, "text/x-shellscript; charset=utf-8")], text).into_response());
+    }
+    Ok(axum::Json(view).into_response())
+}
+
+/// The clients of a tenant
+#[utoipa::path(get, path = "/api/v1/tenants/{name}/clients", operation_id = "list_tenant_clients", tag = "tenants",
+    params(("name" = TenantName, Path, description = "The tenant"), PageQuery),
+    responses((status = 200, description = "Its clients by process ID", body = List<ClientView>), ReadProblems))]
+pub(super) async fn clients(
+    State(app): State<AppState>,
+    Path(name): Path<TenantName>,
+    Query(query): Query<PageQuery>,
+) -> Result<axum::Json<List<ClientView>>, Problem> {
+    app.service.tenant(&name, false).await?;
+    let filter = ClientFilter { tenant: Some(name), daemon: None };
+    Ok(axum::Json(app.service.clients(&filter, false, &query.page()?).await?.into()))
+}
+
+/// Ask for a process to become a client of a tenant
+///
+/// `mps-manager run` asks this for itself and then becomes its command, which keeps the process ID. Refused when
+/// `max_clients` processes are there already, and while the daemon does not hold the tenant's limits.
+#[utoipa::path(post, path = "/api/v1/tenants/{name}/leases", operation_id = "create_lease", tag = "tenants",
+    params(("name" = TenantName, Path, description = "The tenant")),
+    request_body = LeaseRequest,
+    responses((status = 201, description = "The right, with user and environment", body = LeaseView), WriteProblems))]
+pub(super) async fn lease(
+    State(app): State<AppState>,
+    Path(name): Path<TenantName>,
+    Json(request): Json<LeaseRequest>,
+) -> Result<(StatusCode, axum::Json<LeaseView>), Problem> {
+    Ok((StatusCode::CREATED, axum::Json(app.service.lease(name, request).await?)))
+}

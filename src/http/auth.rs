@@ -1,0 +1,71 @@
+//! Who calls: the admin token over TCP, or the peer's user on the unix socket.
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use super::AppState;
+use super::problem::Problem;
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub enum Peer {
+    /// Over TCP; it has to show a token.
+    Tcp,
+    /// Over the unix socket, as this user; `None` where the kernel does not tell.
+    Unix(Option<u32>),
+}
+
+/// Knows the admin token by its digest.
+pub struct Authenticator {
+    digest: [u8; 32],
+    manager_uid: u32,
+}
+
+impl Authenticator {
+    /// Takes the token once; only its digest is kept.
+    pub fn new(token: &str, manager_uid: u32) -> Self {
+        Self { digest: Sha256::digest(token.as_bytes()).into(), manager_uid }
+    }
+
+    fn is_admin_token(&self, token: &str) -> bool {
+        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        digest.ct_eq(&self.digest).into()
+    }
+
+    fn is_admin_user(&self, peer: Peer) -> bool {
+        matches!(peer, Peer::Unix(Some(uid)) if uid == 0 || uid == self.manager_uid)
+    }
+}
+
+/// Lets administrators through.
+pub(super) async fn require(
+    State(state): State<AppState>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let shown = request.headers().get(header::AUTHORIZATION);
+    let token = shown.and_then(|value| value.to_str().ok()).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    let allowed = match (shown, token) {
+        // A token that is shown must be right, also on the unix socket: a wrong one is a mistake to be told of.
+        (Some(_), Some(token)) => state.auth.is_admin_token(token),
+        (Some(_), None) => false,
+        (None, _) => state.auth.is_admin_user(peer),
+    };
+    if allowed {
+        return next.run(request).await;
+    }
+    let detail = if shown.is_some() {
+        "the token is not valid: the admin token is in admin.token in the state directory"
+    } else {
+        "a token is needed: send Authorization: Bearer with the content of admin.token in the state directory, or use the unix socket as root or as the manager's user"
+    };
+    Problem::new("unauthorized", StatusCode::UNAUTHORIZED, "No valid token", detail).into_response()
+}

@@ -1,0 +1,216 @@
+//! Extractors that refuse in problem documents, under the names of axum's own.
+
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
+
+use super::problem::Problem;
+use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
+
+/// A JSON body; a field that is wrong is named by its pointer.
+pub(super) struct Json<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let json = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(
+            |value| {
+                let mime = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+                mime == "application/json" || mime.ends_with("+json")
+            },
+        );
+        if !json {
+            return Err(Problem::new(
+                "not-json",
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "Not JSON",
+                "the request's Content-Type is not application/json: send JSON and say so",
+            ));
+        }
+        parse(&body(request, state).await?).map(Self)
+    }
+}
+
+/// A JSON body that may be left out.
+pub(super) struct OptionalJson<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for OptionalJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let bytes = body(request, state).await?;
+        if bytes.is_empty() { Ok(Self(T::default())) } else { parse(&bytes).map(Self) }
+    }
+}
+
+async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<axum::body::Bytes, Problem> {
+    axum::body::Bytes::from_request(request, state).await.map_err(|rejection| {
+        let status = rejection.status();
+        let kind = if status == StatusCode::PAYLOAD_TOO_LARGE { "body-too-large" } else { "unreadable-body" };
+        Problem::new(kind, status, "The body cannot be read", rejection.body_text())
+    })
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let pointer = pointer(error.path());
+        let inner = error.into_inner();
+        if inner.is_syntax() || inner.is_eof() || inner.is_io() {
+            return malformed(&inner);
+        }
+        ServiceError::Invalid(vec![FieldError { pointer, detail: plain(&inner) }]).into()
+    })?;
+    deserializer.end().map_err(|error| malformed(&error))?;
+    Ok(value)
+}
+
+fn malformed(error: &serde_json::Error) -> Problem {
+    Problem::new("malformed-json", StatusCode::BAD_REQUEST, "Malformed JSON", format!("the body is not JSON: {error}"))
+}
+
+/// The message without the position that serde adds: the pointer says where.
+fn plain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" at line ") {
+        Some((message, _)) => message.to_owned(),
+        None => text,
+    }
+}
+
+fn pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    path.iter()
+        .map(|segment| match segment {
+            Segment::Seq { index } => format!("/{index}"),
+            Segment::Map { key } => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
+            Segment::Enum { variant } => format!("/{variant}"),
+            Segment::Unknown => "/".to_owned(),
+        })
+        .collect()
+}
+
+/// Parameters in the path.
+pub(super) struct Path<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match axum::extract::Path::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(value)) => Ok(Self(value)),
+            Err(rejection) => Err(Problem::new(
+                "invalid-request",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "Invalid request",
+                format!("the path is refused: {}", rejection.body_text()),
+            )),
+        }
+    }
+}
+
+/// Parameters in the query; unknown ones are refused by the types that use this.
+pub(super) struct Query<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match axum::extract::Query::from_request_parts(parts, state).await {
+            Ok(axum::extract::Query(value)) => Ok(Self(value)),
+            Err(rejection) => Err(Problem::new(
+                "invalid-request",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "Invalid request",
+                format!("the query is refused: {}", rejection.body_text()),
+            )),
+        }
+    }
+}
+
+/// Headers that decide how a write is done.
+pub(super) struct Conditions {
+    if_match: Option<String>,
+    must_be_new: bool,
+}
+
+impl Conditions {
+    /// Together with the query's `dry_run`.
+    pub(super) fn options(self, dry_run: bool) -> WriteOptions {
+        WriteOptions { dry_run, if_match: self.if_match, must_be_new: self.must_be_new }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Conditions {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let if_none_match = text(&parts.headers, &header::IF_NONE_MATCH)?;
+        if if_none_match.as_deref().is_some_and(|value| value != "*") {
+            return Err(Problem::new(
+                "invalid-request",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "Invalid request",
+                "If-None-Match on a write may only be *: it is for creating what must not exist yet",
+            ));
+        }
+        Ok(Self { if_match: text(&parts.headers, &header::IF_MATCH)?, must_be_new: if_none_match.is_some() })
+    }
+}
+
+/// The `Idempotency-Key` of a POST, and the path it was sent to.
+pub(super) struct Idempotency {
+    key: Option<String>,
+    path: String,
+}
+
+/// Longest key, in bytes.
+const MAX_KEY: usize = 255;
+
+impl Idempotency {
+    /// The key with a digest of what was requested.
+    pub(super) fn of(self, request: &impl serde::Serialize) -> Result<Option<IdempotencyKey>, Problem> {
+        let Some(key) = self.key else { return Ok(None) };
+        let body = serde_json::to_vec(request).map_err(|error| Problem::from(ServiceError::Internal(error.to_string())))?;
+        let mut digest = Sha256::new();
+        digest.update(self.path.as_bytes());
+        digest.update([0]);
+        digest.update(&body);
+        Ok(Some(IdempotencyKey { key, request_hash: hex::encode(digest.finalize()) }))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let key = text(&parts.headers, &header::HeaderName::from_static("idempotency-key"))?;
+        if key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_KEY) {
+            return Err(Problem::new(
+                "invalid-request",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "Invalid request",
+                format!("the Idempotency-Key must have 1 to {MAX_KEY} characters: a UUID is a good one"),
+            ));
+        }
+        Ok(Self { key, path: parts.uri.path().to_owned() })
+    }
+}
+
+fn text(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<String>, Problem> {
+    match headers.get(name) {
+        None => Ok(None),
+        Some(value) => match value.to_str() {
+            Ok(text) => Ok(Some(text.to_owned())),
+            Err(_) => Err(Problem::new(
+                "invalid-request",
+                StatusCode::BAD_REQUEST,
+                "Invalid request",
+                format!("the header {name} is not printable ASCII"),
+            )),
+        },
+    }
+}

@@ -1,0 +1,104 @@
+//! The API over HTTP: thin, everything it does is one call to [`crate::service`].
+
+pub mod api;
+pub mod auth;
+mod extract;
+pub mod problem;
+pub mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware;
+use axum::response::{IntoResponse as _, Response};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::limit::RequestBodyLimitLayer;
+use tower_http::set_header::SetResponseHeaderLayer;
+use tower_http::timeout::TimeoutLayer;
+use tower_http::trace::TraceLayer;
+
+use crate::http::auth::Authenticator;
+use crate::http::problem::Problem;
+use crate::service::{Service, ServiceError};
+
+/// Largest request body, in bytes.
+const MAX_BODY: usize = 1 << 20;
+/// Longest time for one request; actions that take longer are operations.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What handlers work with.
+#[derive(Clone)]
+pub struct AppState {
+    /// The use cases.
+    pub service: Service,
+    /// Who may call.
+    pub auth: Arc<Authenticator>,
+}
+
+/// The whole router: the API, its document, and the probes.
+pub fn router(state: AppState) -> Router {
+    let (api, document) = api::router();
+    let document = Arc::new(document);
+    let authenticated = api.layer(middleware::from_fn_with_state(state.clone(), auth::require));
+    Router::new()
+        .merge(authenticated)
+        .merge(api::probes::router())
+        .route("/openapi.json", axum::routing::get(move || openapi(Arc::clone(&document))))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .with_state(state)
+        .layer(middleware::map_response(own_words))
+        .layer(CatchPanicLayer::custom(|_| {
+            Problem::from(ServiceError::Internal("a request handler failed; the log has the details".into())).into_response()
+        }))
+        .layer(RequestBodyLimitLayer::new(MAX_BODY))
+        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
+        .layer(SetResponseHeaderLayer::if_not_present(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        ))
+        .layer(SetResponseHeaderLayer::if_not_present(header::CACHE_CONTROL, HeaderValue::from_static("no-store")))
+        .layer(TraceLayer::new_for_http())
+}
+
+/// The OpenAPI document, from the code.
+async fn openapi(document: Arc<utoipa::openapi::OpenApi>) -> Response {
+    axum::Json(document.as_ref()).into_response()
+}
+
+async fn no_route(State(_): State<AppState>, uri: axum::http::Uri) -> Problem {
+    let path: String = uri.path().chars().take(200).collect();
+    Problem::new("no-such-path", StatusCode::NOT_FOUND, "No such path", format!("there is nothing at {path}: /openapi.json lists what there is"))
+}
+
+async fn no_method(method: axum::http::Method) -> Problem {
+    Problem::new(
+        "method-not-allowed",
+        StatusCode::METHOD_NOT_ALLOWED,
+        "Method not allowed",
+        format!("this path does not take {method}: the Allow header lists what it takes"),
+    )
+}
+
+/// Says as a problem what a layer below would say as plain text.
+async fn own_words(response: Response) -> Response {
+    let plain = !response.headers().get(header::CONTENT_TYPE).is_some_and(|value| {
+        value.as_bytes().starts_with(b"application/")
+    });
+    match response.status() {
+        StatusCode::PAYLOAD_TOO_LARGE if plain => Problem::new(
+            "body-too-large",
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "Body too large",
+            format!("the request's body is over {MAX_BODY} bytes: no request here needs as much"),
+        )
+        .into_response(),
+        StatusCode::GATEWAY_TIMEOUT if plain => {
+            Problem::from(ServiceError::TimedOut(format!("the request took longer than {REQUEST_TIMEOUT:?}"))).into_response()
+        }
+        _ => response,
+    }
+}

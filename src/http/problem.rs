@@ -1,0 +1,147 @@
+//! Errors as problem documents (RFC 9457).
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, ResponsesBuilder};
+
+use crate::service::{FieldError, ServiceError};
+
+/// What went wrong, for programs and for people.
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Problem {
+    /// The kind of problem: stable, and listed in `docs/problems.md`.
+    #[serde(rename = "type")]
+    #[schema(example = "urn:mps-manager:problem:not-found")]
+    pub kind: String,
+    /// The kind in words.
+    pub title: String,
+    /// The HTTP status.
+    #[schema(minimum = 400, maximum = 599)]
+    pub status: u16,
+    /// What is wrong here: the value and the remedy.
+    pub detail: String,
+    /// The fields that are wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<FieldError>,
+}
+
+impl Problem {
+    /// Builds a problem; `kind` is the last part of its type.
+    pub fn new(kind: &str, status: StatusCode, title: &str, detail: impl Into<String>) -> Self {
+        Self {
+            kind: format!("urn:mps-manager:problem:{kind}"),
+            title: title.to_owned(),
+            status: status.as_u16(),
+            detail: detail.into(),
+            errors: Vec::new(),
+        }
+    }
+
+    fn with(mut self, errors: Vec<FieldError>) -> Self {
+        self.errors = errors;
+        self
+    }
+}
+
+impl From<ServiceError> for Problem {
+    fn from(error: ServiceError) -> Self {
+        let detail = error.to_string();
+        match error {
+            ServiceError::NotFound { .. } => Self::new("not-found", StatusCode::NOT_FOUND, "Not found", detail),
+            ServiceError::Invalid(errors) => {
+                let detail = errors.first().map_or(detail, |first| first.detail.clone());
+                Self::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail).with(errors)
+            }
+            ServiceError::Conflict(_) => Self::new("conflict", StatusCode::CONFLICT, "Conflict", detail),
+            ServiceError::NotAdmitted(field) => {
+                Self::new("not-admitted", StatusCode::CONFLICT, "The daemon cannot hold it", detail).with(vec![field])
+            }
+            ServiceError::PreconditionFailed(_) => {
+                Self::new("precondition-failed", StatusCode::PRECONDITION_FAILED, "Precondition failed", detail)
+            }
+            ServiceError::KeyReused(_) => {
+                Self::new("idempotency-key-reused", StatusCode::UNPROCESSABLE_ENTITY, "Idempotency-Key reused", detail)
+            }
+            ServiceError::Unavailable(_) => {
+                Self::new("unavailable", StatusCode::SERVICE_UNAVAILABLE, "Unavailable at the moment", detail)
+            }
+            ServiceError::TimedOut(_) => {
+                Self::new("timed-out", StatusCode::GATEWAY_TIMEOUT, "No answer in time", detail)
+            }
+            ServiceError::Internal(_) => {
+                tracing::error!(detail, "internal error");
+                Self::new("internal", StatusCode::INTERNAL_SERVER_ERROR, "Internal error", detail)
+            }
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, axum::Json(&self)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"mps-manager\""));
+        }
+        response
+    }
+}
+
+fn responses(kinds: &[(u16, &str)]) -> std::collections::BTreeMap<String, RefOr<utoipa::openapi::response::Response>> {
+    kinds
+        .iter()
+        .fold(ResponsesBuilder::new(), |builder, (status, description)| {
+            let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+            let response =
+                ResponseBuilder::new().description(*description).content("application/problem+json", content).build();
+            builder.response(status.to_string(), response)
+        })
+        .build()
+        .responses
+        .into_iter()
+        .collect()
+}
+
+/// The problems that a read may answer.
+pub struct ReadProblems;
+
+impl utoipa::IntoResponses for ReadProblems {
+    fn responses() -> std::collections::BTreeMap<String, RefOr<utoipa::openapi::response::Response>> {
+        responses(&[
+            (400, "The request cannot be read"),
+            (401, "No valid token"),
+            (404, "There is no such thing"),
+            (422, "A value is refused"),
+            (500, "A fault of the manager"),
+            (503, "Not possible at the moment"),
+            (504, "No answer in time"),
+        ])
+    }
+}
+
+/// The problems that a write may answer.
+pub struct WriteProblems;
+
+impl utoipa::IntoResponses for WriteProblems {
+    fn responses() -> std::collections::BTreeMap<String, RefOr<utoipa::openapi::response::Response>> {
+        responses(&[
+            (400, "The request cannot be read"),
+            (401, "No valid token"),
+            (404, "There is no such thing"),
+            (409, "It does not fit what is there"),
+            (412, "It was changed since it was read"),
+            (413, "The body is too large"),
+            (415, "The body is not JSON"),
+            (422, "A value is refused"),
+            (500, "A fault of the manager"),
+            (503, "Not possible at the moment"),
+            (504, "No answer in time"),
+        ])
+    }
+}

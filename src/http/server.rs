@@ -1,0 +1,93 @@
+//! Listening: on loopback and on the unix socket, and nowhere else until there are roles and TLS.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use axum::Router;
+use axum::extract::connect_info::Connected;
+use axum::serve::IncomingStream;
+use tokio::net::{TcpListener, UnixListener};
+use tokio_util::sync::CancellationToken;
+
+use super::auth::Peer;
+
+/// Why it cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Not a loopback address.
+    #[error("{0} is not a loopback address: until there are roles and TLS, the API listens on 127.0.0.1 or [::1] only")]
+    NotLoopback(SocketAddr),
+    /// The port is taken or may not be used.
+    #[error("cannot listen on {address}: {source}; stop what uses the port, or give another with --listen")]
+    Tcp {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The socket cannot be made.
+    #[error("cannot listen on {path}: {source}")]
+    Unix {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl Connected<IncomingStream<'_, TcpListener>> for Peer {
+    fn connect_info(_: IncomingStream<'_, TcpListener>) -> Self {
+        Self::Tcp
+    }
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        Self::Unix(stream.io().peer_cred().ok().map(|credentials| credentials.uid()))
+    }
+}
+
+/// The two listeners, bound.
+pub struct Listeners {
+    tcp: TcpListener,
+    unix: UnixListener,
+    unix_path: PathBuf,
+}
+
+impl Listeners {
+    /// Binds both; nothing is answered before [`Listeners::serve`].
+    ///
+    /// The caller holds the lock of the state directory, so a socket that is there already is a dead one.
+    pub async fn bind(address: SocketAddr, unix_path: &Path) -> Result<Self, ListenError> {
+        if !address.ip().is_loopback() {
+            return Err(ListenError::NotLoopback(address));
+        }
+        let tcp = TcpListener::bind(address).await.map_err(|source| ListenError::Tcp { address, source })?;
+        let unusable = |source| ListenError::Unix { path: unix_path.to_owned(), source };
+        if unix_path.exists() {
+            std::fs::remove_file(unix_path).map_err(unusable)?;
+        }
+        let unix = UnixListener::bind(unix_path).map_err(unusable)?;
+        // Anybody may connect; who may act is decided by the peer's user.
+        std::fs::set_permissions(unix_path, std::fs::Permissions::from_mode(0o666)).map_err(unusable)?;
+        Ok(Self { tcp, unix, unix_path: unix_path.to_owned() })
+    }
+
+    /// The address that is listened on, with the port that was chosen for port 0.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+
+    /// Answers until `stop`, then lets what is under way finish.
+    pub async fn serve(self, router: Router, stop: CancellationToken) -> std::io::Result<()> {
+        let service = || router.clone().into_make_service_with_connect_info::<Peer>();
+        let stopped = |stop: CancellationToken| async move { stop.cancelled().await };
+        let tcp = axum::serve(self.tcp, service()).with_graceful_shutdown(stopped(stop.clone()));
+        let unix = axum::serve(self.unix, service()).with_graceful_shutdown(stopped(stop));
+        let (tcp, unix) = tokio::join!(async { tcp.await }, async { unix.await });
+        // Left behind it would look like a manager that does not answer.
+        let _ = std::fs::remove_file(&self.unix_path);
+        tcp.and(unix)
+    }
+}

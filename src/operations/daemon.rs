@@ -1,0 +1,140 @@
+//! Starting, stopping, restarting and forgetting a daemon.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Engine, Failure};
+use crate::clock::unix_ms;
+use crate::domain::daemon::{DaemonStatus, DesiredState, Phase};
+use crate::domain::operation::Operation;
+use crate::store::{self, Fate, StoreError};
+use crate::supervisor::Handle;
+
+/// Longest time for a daemon to become ready: a server of eight GPUs takes about three seconds.
+const READY: Duration = Duration::from_secs(120);
+/// Added to the grace for signals and clean-up.
+const STOP_MARGIN: Duration = Duration::from_secs(60);
+
+pub(super) async fn start(engine: &Engine, operation: &Operation) -> Result<(), Failure> {
+    engine.step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Running)).await?;
+    engine.step(operation.id, "wait until ready", ready(&handle(engine, operation)?, 0)).await
+}
+
+pub(super) async fn stop(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
+    let handle = handle(engine, operation)?;
+    handle.set_grace(grace_s);
+    engine.step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Stopped)).await?;
+    engine.step(operation.id, "stop", stopped(&handle, grace_s)).await
+}
+
+pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
+    let handle = handle(engine, operation)?;
+    let before = handle.observed().status;
+    if before.phase == Phase::Stopped {
+        return Err(format!("daemon {} is stopped, as its spec says: start it instead", operation.daemon));
+    }
+    handle.set_grace(grace_s);
+    let patience = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
+    let another = |status: &DaemonStatus| status.incarnation > before.incarnation;
+    engine
+        .step(operation.id, "stop", async {
+            handle.restart().await.map_err(|error| error.to_string())?;
+            let replaced = handle.wait_for(patience, |observed| another(&observed.status)).await;
+            match replaced {
+                Some(seen) => Ok(((), format!("replaced by process {}", seen.status.pid.unwrap_or_default()))),
+                None => Err(format!("no new control process within {patience:?}: {}", words(&handle.observed().status))),
+            }
+        })
+        .await?;
+    engine.step(operation.id, "wait until ready", ready(&handle, before.incarnation)).await
+}
+
+pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
+    stop(engine, operation, grace_s).await?;
+    let name = operation.daemon.clone();
+    engine
+        .step(operation.id, "forget", async {
+            let deleted: Result<bool, StoreError> = engine
+                .store
+                .write(move |db| {
+                    Box::pin(async move {
+                        if !store::tenants::of_daemon(&mut *db, &name).await?.is_empty() {
+                            return Ok((false, Fate::RollBack));
+                        }
+                        store::daemons::delete(db, &name).await?;
+                        Ok((true, Fate::Commit))
+                    })
+                })
+                .await;
+            match deleted {
+                Ok(true) => Ok(((), "forgotten".to_owned())),
+                Ok(false) => Err("a tenant was put on the daemon meanwhile: delete or move it, then delete the daemon".to_owned()),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+        .await?;
+    engine.fleet.forget(&operation.daemon);
+    Ok(())
+}
+
+fn handle(engine: &Engine, operation: &Operation) -> Result<Handle, Failure> {
+    engine.fleet.get(&operation.daemon).ok_or_else(|| format!("daemon {} is gone", operation.daemon))
+}
+
+/// Writes what the daemon should be, and publishes it.
+async fn write_state(
+    engine: &Engine,
+    operation: &Operation,
+    state: DesiredState,
+) -> Result<((), String), Failure> {
+    let inventory = Arc::clone(&engine.inventory);
+    let gpus = tokio::task::spawn_blocking(move || inventory.gpus())
+        .await
+        .map_err(|error| error.to_string())?
+        .map_err(|error| error.to_string())?;
+    let (name, manager_uid) = (operation.daemon.clone(), engine.manager_uid);
+    let desired: Result<_, StoreError> = engine
+        .store
+        .write(move |db| {
+            Box::pin(async move {
+                if let Some(daemon) = store::daemons::get(&mut *db, &name).await?
+                    && daemon.spec.desired_state != state
+                {
+                    let spec = crate::domain::daemon::DaemonSpec { desired_state: state, ..daemon.spec };
+                    store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
+                }
+                Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, Fate::Commit))
+            })
+        })
+        .await;
+    match desired.map_err(|error| error.to_string())? {
+        Some(desired) => {
+            engine.fleet.publish(desired, None);
+            Ok(((), format!("{state:?}").to_lowercase()))
+        }
+        None => Err(format!("daemon {} is gone", operation.daemon)),
+    }
+}
+
+async fn ready(handle: &Handle, after: u64) -> Result<((), String), Failure> {
+    let seen = handle
+        .wait_for(READY, |observed| observed.status.phase == Phase::Ready && observed.status.incarnation > after)
+        .await;
+    match seen {
+        Some(seen) => Ok(((), format!("generation {} read back", seen.status.observed_generation))),
+        None => Err(format!("not ready within {READY:?}: {}", words(&handle.observed().status))),
+    }
+}
+
+async fn stopped(handle: &Handle, grace_s: u32) -> Result<((), String), Failure> {
+    let patience = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
+    match handle.wait_for(patience, |observed| observed.status.phase == Phase::Stopped).await {
+        Some(_) => Ok(((), "stopped".to_owned())),
+        None => Err(format!("not stopped within {patience:?}: {}", words(&handle.observed().status))),
+    }
+}
+
+/// What the daemon's first condition says, for the message of a failure.
+fn words(status: &DaemonStatus) -> String {
+    status.conditions.first().map(|condition| condition.message.clone()).unwrap_or_default()
+}

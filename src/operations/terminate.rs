@@ -1,0 +1,23 @@
+//! Ending a client in the safe order.
+
+use super::{Engine, Failure};
+use crate::domain::client::ClientId;
+use crate::domain::operation::Operation;
+use crate::supervisor::Termination;
+
+pub(super) async fn run(engine: &Engine, operation: &Operation, client: ClientId) -> Result<(), Failure> {
+    let Some(handle) = engine.fleet.get(&operation.daemon) else {
+        return Err(format!("daemon {} is gone", operation.daemon));
+    };
+    engine
+        .step(operation.id, "terminate", async {
+            let ended = handle.terminate(client).await.map_err(|error| error.to_string())?;
+            let outcome = match ended {
+                Termination::ByMps => "MPS ended its work, and the process ended",
+                Termination::AlreadyGone => "the process was gone already",
+                Termination::ByMpsAndSignal => "MPS ended its work, and the process was then killed",
+            };
+            Ok(((), outcome.to_owned()))
+        })
+        .await
+}

@@ -1,0 +1,165 @@
+//! Clients: listed with their tenants, and ended.
+
+use serde::{Deserialize, Serialize};
+
+use super::page::{Page, Paged};
+use super::{IdempotencyKey, Service, ServiceError, WriteOptions};
+use crate::domain::client::{AttributedBy, Candidate, ClientFacts, ClientId, attribute};
+use crate::domain::operation::{Operation, OperationRequest};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::store;
+
+/// Memory of a client on one GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ClientMemory {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Bytes it holds there, the context included; `null` where the driver does not tell.
+    pub used_bytes: Option<u64>,
+}
+
+/// A process connected to an MPS server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ClientView {
+    /// Its process ID and start time: one process for ever.
+    #[schema(value_type = String, example = "1234-567890")]
+    pub id: ClientId,
+    /// Its process ID.
+    pub pid: u32,
+    /// The daemon that serves it.
+    #[schema(value_type = String)]
+    pub daemon: DaemonName,
+    /// The server it is connected to, by process ID.
+    pub server: u32,
+    /// Whose it is; `null` when nothing tells.
+    #[schema(value_type = Option<String>)]
+    pub tenant: Option<TenantName>,
+    /// How that is known.
+    pub attributed_by: AttributedBy,
+    /// Its user.
+    pub uid: Option<u32>,
+    /// Its command line.
+    pub command: String,
+    /// When it started, in unix milliseconds.
+    pub since: i64,
+    /// Its memory on each GPU.
+    pub memory: Vec<ClientMemory>,
+}
+
+/// Which clients are wanted.
+#[derive(Debug, Clone, Default)]
+pub struct ClientFilter {
+    /// Those of this daemon.
+    pub daemon: Option<DaemonName>,
+    /// Those of this tenant.
+    pub tenant: Option<TenantName>,
+}
+
+impl Service {
+    /// All clients at the last look, each with its tenant.
+    pub(super) async fn attributed(&self) -> Result<Vec<ClientView>, ServiceError> {
+        let seen: Vec<(DaemonName, Vec<ClientFacts>)> =
+            self.parts.fleet.observed().into_iter().map(|(name, observed)| (name, observed.clients)).collect();
+        if seen.iter().all(|(_, clients)| clients.is_empty()) {
+            return Ok(Vec::new());
+        }
+        let mut reader = self.parts.store.read().await?;
+        let leases = store::leases::all(&mut reader, &self.parts.fleet.context().boot_id).await?;
+        let mut views = Vec::new();
+        for (daemon, clients) in seen.into_iter().filter(|(_, clients)| !clients.is_empty()) {
+            let candidates: Vec<Candidate> = store::tenants::of_daemon(&mut reader, &daemon)
+                .await?
+                .into_iter()
+                .map(|tenant| Candidate { tenant: tenant.name, daemon: daemon.clone(), uid: tenant.spec.uid })
+                .collect();
+            for client in clients {
+                let (tenant, attributed_by) = attribute(&client, &daemon, &leases, &candidates);
+                views.push(view(client, daemon.clone(), tenant, attributed_by));
+            }
+        }
+        views.sort_by_key(|client| client.id);
+        Ok(views)
+    }
+
+    /// Clients by process ID; with `fresh`, after a look at every daemon concerned.
+    pub async fn clients(
+        &self,
+        filter: &ClientFilter,
+        fresh: bool,
+        page: &Page,
+    ) -> Result<Paged<ClientView>, ServiceError> {
+        if fresh {
+            let daemons = self.parts.fleet.observed().into_iter().map(|(name, _)| name);
+            let wanted = daemons.filter(|name| filter.daemon.as_ref().is_none_or(|daemon| daemon == name));
+            let looks = wanted.filter_map(|name| self.parts.fleet.get(&name)).map(|handle| {
+                let patience = self.parts.patience;
+                async move { handle.fresh(patience).await }
+            });
+            for look in futures_util::future::join_all(looks).await {
+                look?;
+            }
+        }
+        let after = if page.after.is_empty() { None } else { Some(ClientId::parse(&page.after)) };
+        let after = after.transpose().map_err(|error| ServiceError::field("/cursor", error.to_string()))?;
+        let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+        let clients = self
+            .attributed()
+            .await?
+            .into_iter()
+            .filter(|client| after.is_none_or(|after| client.id > after))
+            .filter(|client| filter.daemon.as_ref().is_none_or(|daemon| client.daemon == *daemon))
+            .filter(|client| filter.tenant.is_none() || client.tenant == filter.tenant)
+            .take(rows)
+            .collect();
+        Ok(page.cut(clients, |client: &ClientView| client.id.to_string()))
+    }
+
+    /// One client at the last look.
+    pub async fn client(&self, id: ClientId) -> Result<ClientView, ServiceError> {
+        let clients = self.attributed().await?;
+        clients
+            .into_iter()
+            .find(|client| client.id == id)
+            .ok_or_else(|| ServiceError::NotFound { kind: "client", name: id.to_string() })
+    }
+
+    /// Asks for the end of a client.
+    pub async fn terminate(
+        &self,
+        id: ClientId,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Operation, ServiceError> {
+        let client = match self.client(id).await {
+            Ok(client) => client,
+            // A client of the last seconds is not in the last look yet.
+            Err(ServiceError::NotFound { .. }) => {
+                self.clients(&ClientFilter::default(), true, &Page { after: String::new(), limit: 1 }).await?;
+                self.client(id).await?
+            }
+            Err(error) => return Err(error),
+        };
+        self.operate(client.daemon, OperationRequest::TerminateClient { client: id }, options, key).await
+    }
+}
+
+fn view(
+    client: ClientFacts,
+    daemon: DaemonName,
+    tenant: Option<TenantName>,
+    attributed_by: AttributedBy,
+) -> ClientView {
+    let memory = client.memory.into_iter().map(|(gpu, used_bytes)| ClientMemory { gpu, used_bytes }).collect();
+    ClientView {
+        id: client.id,
+        pid: client.id.pid,
+        daemon,
+        server: client.server,
+        tenant,
+        attributed_by,
+        uid: client.uid,
+        command: client.command,
+        since: client.since,
+        memory,
+    }
+}

@@ -1,0 +1,197 @@
+//! Daemons: written, read, started, stopped.
+
+use serde::{Deserialize, Serialize};
+
+use super::page::{Page, Paged};
+use super::{IdempotencyKey, Service, ServiceError, WriteOptions, Written, check_precondition, fate, once};
+use crate::clock::unix_ms;
+use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Phase};
+use crate::domain::gpu::GpuRef;
+use crate::domain::operation::OperationRequest;
+use crate::domain::{DaemonName, admission};
+use crate::store;
+
+/// A daemon: what is wanted of it beside what is seen of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct DaemonView {
+    /// Its name.
+    #[schema(value_type = String)]
+    pub name: DaemonName,
+    /// Counts the changes of everything that feeds it, its tenants included.
+    pub generation: i64,
+    /// When it was first written, in unix milliseconds.
+    pub created_at: i64,
+    /// When its spec was last written, in unix milliseconds.
+    pub updated_at: i64,
+    /// What is wanted.
+    pub spec: DaemonSpec,
+    /// What is seen; `null` in the answer to a dry run of a daemon that does not exist.
+    pub status: Option<DaemonStatus>,
+    /// Counts the changes of the spec; the entity tag.
+    #[serde(skip)]
+    pub revision: i64,
+}
+
+impl Service {
+    fn daemon_view(&self, daemon: Daemon) -> DaemonView {
+        let status = self.parts.fleet.get(&daemon.name).map(|handle| handle.observed().status);
+        let Daemon { name, spec, revision, generation, created_at, updated_at } = daemon;
+        DaemonView { name, generation, created_at, updated_at, spec, status, revision }
+    }
+
+    /// Creates or replaces a daemon; the supervisor brings it about.
+    pub async fn put_daemon(
+        &self,
+        name: DaemonName,
+        spec: DaemonSpec<GpuRef>,
+        options: WriteOptions,
+    ) -> Result<Written<DaemonView>, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move { service.put_daemon_now(name, spec, options).await }).await
+    }
+
+    async fn put_daemon_now(
+        &self,
+        name: DaemonName,
+        spec: DaemonSpec<GpuRef>,
+        options: WriteOptions,
+    ) -> Result<Written<DaemonView>, ServiceError> {
+        let gpus = self.gpus().await?;
+        let spec = spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        spec.check().map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        let ceiling = self.parts.fleet.context().capability.client_ceiling();
+        let manager_uid = self.parts.manager_uid;
+        let dry_run = options.dry_run;
+        let (daemon, desired, created) = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let current = store::daemons::get(&mut *db, &name).await?;
+                    check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
+                    for gpu in &spec.gpus {
+                        if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
+                            && holder != name
+                        {
+                            return Err(ServiceError::Conflict(format!(
+                                "GPU {gpu} belongs to daemon {holder}: take it from there first, or choose another GPU"
+                            )));
+                        }
+                    }
+                    let tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &name)
+                        .await?
+                        .into_iter()
+                        .map(|tenant| (tenant.name, tenant.spec))
+                        .collect();
+                    admission::admit(name.as_str(), &spec, &tenants, &gpus, ceiling)
+                        .map_err(|refusal| ServiceError::Conflict(refusal.detail))?;
+                    let changed = current.as_ref().is_none_or(|daemon| daemon.spec != spec);
+                    if changed {
+                        store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
+                    }
+                    let daemon = store::daemons::get(&mut *db, &name)
+                        .await?
+                        .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
+                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
+                    Ok(((daemon, desired, current.is_none()), fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            self.publish(desired);
+        }
+        Ok(Written { value: self.daemon_view(daemon), created })
+    }
+
+    /// One daemon; with `fresh`, after a look that begins now.
+    pub async fn daemon(&self, name: &DaemonName, fresh: bool) -> Result<DaemonView, ServiceError> {
+        let daemon = store::daemons::get(&mut *self.parts.store.read().await?, name).await?;
+        let daemon = daemon.ok_or_else(|| not_found(name))?;
+        if fresh && let Some(handle) = self.parts.fleet.get(name) {
+            handle.fresh(self.parts.patience).await?;
+        }
+        Ok(self.daemon_view(daemon))
+    }
+
+    /// Daemons by name.
+    pub async fn daemons(&self, page: &Page) -> Result<Paged<DaemonView>, ServiceError> {
+        let mut reader = self.parts.store.read().await?;
+        let daemons = store::daemons::page(&mut reader, &page.after, page.rows()).await?;
+        let paged = page.cut(daemons, |daemon| daemon.name.to_string());
+        let items = paged.items.into_iter().map(|daemon| self.daemon_view(daemon)).collect();
+        Ok(Paged { items, next_cursor: paged.next_cursor })
+    }
+
+    /// Asks for an operation on a daemon.
+    pub async fn operate(
+        &self,
+        name: DaemonName,
+        request: OperationRequest,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<crate::domain::operation::Operation, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move {
+            let id = uuid::Uuid::now_v7();
+            let dry_run = options.dry_run;
+            let operation = service
+                .parts
+                .store
+                .write(move |db| {
+                    Box::pin(async move {
+                        let now = unix_ms();
+                        let operation = once(db, key.as_ref(), now, async |db| {
+                            let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                            check_precondition(&options, Some(daemon.revision))?;
+                            if matches!(request, OperationRequest::DeleteDaemon { .. }) {
+                                refuse_with_tenants(&mut *db, &name).await?;
+                            }
+                            store::operations::insert(&mut *db, id, &name, &request, now).await?;
+                            let written = store::operations::get(db, id).await?;
+                            written.ok_or_else(|| ServiceError::Internal("the operation just written is gone".into()))
+                        })
+                        .await?;
+                        Ok::<_, ServiceError>((operation, fate(&options)))
+                    })
+                })
+                .await?;
+            if !dry_run {
+                service.parts.engine.wake();
+            }
+            Ok(operation)
+        })
+        .await
+    }
+
+    /// Whether the store can be read.
+    pub async fn check_store(&self) -> Result<(), ServiceError> {
+        store::daemons::page(&mut *self.parts.store.read().await?, "", 1).await?;
+        Ok(())
+    }
+
+    /// Whether there is a driver for this daemon.
+    pub fn is_managed(&self, name: &DaemonName) -> bool {
+        self.parts.fleet.get(name).is_some()
+    }
+
+    /// Whether every daemon holds what is wanted of it, with those that do not.
+    pub fn not_ready(&self) -> Vec<(DaemonName, Phase)> {
+        self.parts.fleet.not_ready()
+    }
+}
+
+async fn refuse_with_tenants(db: store::Transaction<'_>, name: &DaemonName) -> Result<(), ServiceError> {
+    let tenants = store::tenants::of_daemon(db, name).await?;
+    if tenants.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = tenants.into_iter().map(|tenant| tenant.name.to_string()).collect();
+    Err(ServiceError::Conflict(format!(
+        "daemon {name} serves the tenants {}: delete or move them first",
+        names.join(", ")
+    )))
+}
+
+fn not_found(name: &DaemonName) -> ServiceError {
+    ServiceError::NotFound { kind: "daemon", name: name.to_string() }
+}

@@ -1,0 +1,82 @@
+//! Why a use case did not do what was asked.
+
+use crate::domain::admission::Refusal;
+use crate::store::StoreError;
+use crate::supervisor::FreshError;
+
+/// One field that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
+pub struct FieldError {
+    /// JSON pointer to the field in the request's body.
+    pub pointer: String,
+    /// What is wrong with its value and what would be right.
+    pub detail: String,
+}
+
+/// Why a use case did not do what was asked; nothing of it was done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ServiceError {
+    /// There is no such thing.
+    #[error("there is no {kind} {name}")]
+    NotFound {
+        /// What kind of thing.
+        kind: &'static str,
+        /// Which.
+        name: String,
+    },
+    /// Fields are wrong in themselves.
+    #[error("{} of the request {} refused", if .0.len() == 1 { "a field" } else { "several fields" }, if .0.len() == 1 { "is" } else { "are" })]
+    Invalid(Vec<FieldError>),
+    /// The request is right in itself and does not fit what is there.
+    #[error("{0}")]
+    Conflict(String),
+    /// The daemon cannot hold the tenant.
+    #[error("{}", .0.detail)]
+    NotAdmitted(FieldError),
+    /// It was changed since the caller read it.
+    #[error("{0}")]
+    PreconditionFailed(String),
+    /// The key was used for another request.
+    #[error("the Idempotency-Key {0:?} was used for another request: choose a new key for a new request")]
+    KeyReused(String),
+    /// Something needed is not there at the moment.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Something did not answer in time.
+    #[error("{0}")]
+    TimedOut(String),
+    /// A fault of the manager or its file.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl ServiceError {
+    /// One wrong field.
+    pub fn field(pointer: &str, detail: impl Into<String>) -> Self {
+        Self::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail: detail.into() }])
+    }
+}
+
+impl From<StoreError> for ServiceError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Busy | StoreError::Closed => Self::Unavailable(error.to_string()),
+            other => Self::Internal(other.to_string()),
+        }
+    }
+}
+
+impl From<Refusal> for ServiceError {
+    fn from(refusal: Refusal) -> Self {
+        Self::NotAdmitted(FieldError { pointer: format!("/{}", refusal.field), detail: refusal.detail })
+    }
+}
+
+impl From<FreshError> for ServiceError {
+    fn from(error: FreshError) -> Self {
+        match error {
+            FreshError::Late(_) => Self::TimedOut(error.to_string()),
+            FreshError::Failed(_) | FreshError::Gone => Self::Unavailable(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! One function a use case: authorise, validate, write, tell the supervisor or the operations.
+//!
+//! Nothing here knows of HTTP. A use case that writes runs as a task of its own, so that a caller who hangs up
+//! cancels nothing that was begun.
+
+pub mod clients;
+pub mod daemons;
+mod error;
+pub mod host;
+pub mod operations;
+pub mod page;
+pub mod tenants;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+
+pub use error::{FieldError, ServiceError};
+
+use crate::domain::gpu::Gpu;
+use crate::domain::plan::Desired;
+use crate::gpu::Inventory;
+use crate::operations::Engine;
+use crate::store::{self, Fate, Store, StoreError, Transaction};
+use crate::supervisor::Fleet;
+
+/// Everything that the use cases work with; cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    parts: Arc<Parts>,
+}
+
+/// What a [`Service`] is made of.
+pub struct Parts {
+    /// What is remembered.
+    pub store: Store,
+    /// The daemons.
+    pub fleet: Fleet,
+    /// Actions that take time.
+    pub engine: Engine,
+    /// The GPUs.
+    pub inventory: Arc<dyn Inventory>,
+    /// The user that this manager runs as.
+    pub manager_uid: u32,
+    /// Longest wait for a fresh look.
+    pub patience: Duration,
+    /// Tasks that must end before the store is closed.
+    pub tasks: TaskTracker,
+}
+
+/// How a write is to be done.
+#[derive(Debug, Clone, Default)]
+pub struct WriteOptions {
+    /// Do everything and keep nothing.
+    pub dry_run: bool,
+    /// Write only if this is the entity tag now; `*` is "if it exists".
+    pub if_match: Option<String>,
+    /// Write only if it does not exist (`If-None-Match: *`).
+    pub must_be_new: bool,
+}
+
+/// A key by which a repeated request is known, with a digest of what was requested.
+#[derive(Debug, Clone)]
+pub struct IdempotencyKey {
+    /// The key that the caller chose.
+    pub key: String,
+    /// Digest of method, path and body.
+    pub request_hash: String,
+}
+
+/// A written thing, and whether it is new.
+#[derive(Debug, Clone)]
+pub struct Written<T> {
+    /// The thing as it is now.
+    pub value: T,
+    /// Whether it did not exist before.
+    pub created: bool,
+}
+
+impl Service {
+    /// Puts the parts together.
+    pub fn new(parts: Parts) -> Self {
+        Self { parts: Arc::new(parts) }
+    }
+
+    /// Runs a use case that writes to its end, whether or not its caller waits for it.
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        self.parts.tasks.spawn(work).await.map_err(|error| ServiceError::Internal(error.to_string()))?
+    }
+
+    /// The GPUs as they are now.
+    async fn gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+        let inventory = Arc::clone(&self.parts.inventory);
+        tokio::task::spawn_blocking(move || inventory.gpus())
+            .await
+            .map_err(|error| ServiceError::Internal(error.to_string()))?
+            .map_err(|error| ServiceError::Unavailable(error.to_string()))
+    }
+
+    /// Publishes what the daemons should hold after a commit.
+    fn publish(&self, desired: impl IntoIterator<Item = Desired>) {
+        for desired in desired {
+            self.parts.fleet.publish(desired, None);
+        }
+    }
+}
+
+/// Refuses a write whose entity tag is not the present one.
+fn check_precondition(options: &WriteOptions, current: Option<i64>) -> Result<(), ServiceError> {
+    let failed = |detail: String| Err(ServiceError::PreconditionFailed(detail));
+    if options.must_be_new && current.is_some() {
+        return failed("it exists already, and If-None-Match: * was given".into());
+    }
+    let Some(wanted) = &options.if_match else { return Ok(()) };
+    match current {
+        None => failed("it does not exist, and If-Match was given".into()),
+        Some(_) if wanted == "*" => Ok(()),
+        Some(now) if wanted.split(',').any(|tag| tag.trim() == etag(now)) => Ok(()),
+        Some(now) => failed(format!(
+            "it was changed since: If-Match is {wanted} and the entity tag is now {}; read it again and repeat the change",
+            etag(now)
+        )),
+    }
+}
+
+/// The entity tag of a revision.
+pub fn etag(revision: i64) -> String {
+    format!("\"{revision}\"")
+}
+
+/// Keep or undo.
+fn fate(options: &WriteOptions) -> Fate {
+    if options.dry_run { Fate::RollBack } else { Fate::Commit }
+}
+
+/// Answers a repeated request as the first was answered; remembers the answer to a new one.
+async fn once<T>(
+    db: Transaction<'_>,
+    key: Option<&IdempotencyKey>,
+    now: i64,
+    work: impl AsyncFnOnce(Transaction<'_>) -> Result<T, ServiceError>,
+) -> Result<T, ServiceError>
+where
+    T: serde::Serialize + serde::de::DeserializeOwned,
+{
+    let Some(IdempotencyKey { key, request_hash }) = key else { return work(db).await };
+    if let Some(remembered) = store::idempotency::get(&mut *db, key).await? {
+        if remembered.request_hash != *request_hash {
+            return Err(ServiceError::KeyReused(key.clone()));
+        }
+        return serde_json::from_str(&remembered.response).map_err(|error| {
+            StoreError::Corrupt { what: "a remembered answer", detail: error.to_string() }.into()
+        });
+    }
+    let value = work(&mut *db).await?;
+    let response = serde_json::to_string(&value).map_err(|error| ServiceError::Internal(error.to_string()))?;
+    let answer = store::idempotency::Remembered { request_hash: request_hash.clone(), response };
+    store::idempotency::put(db, key, &answer, now).await?;
+    Ok(value)
+}

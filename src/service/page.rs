@@ -1,0 +1,91 @@
+//! Long lists in pages.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+
+use super::ServiceError;
+
+/// Items of a page unless the caller says otherwise, and at most.
+pub const DEFAULT_LIMIT: u32 = 100;
+/// Most items of a page.
+pub const MAX_LIMIT: u32 = 1000;
+
+/// Which page is wanted.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// The last key of the page before.
+    pub after: String,
+    /// Most items.
+    pub limit: u32,
+}
+
+/// A page, and where the next one begins.
+#[derive(Debug, Clone)]
+pub struct Paged<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// What to ask with for the next page; `None` at the end.
+    pub next_cursor: Option<String>,
+}
+
+impl Page {
+    /// Reads a cursor and a limit as a caller gives them.
+    pub fn parse(cursor: Option<&str>, limit: Option<u32>) -> Result<Self, ServiceError> {
+        let limit = limit.unwrap_or(DEFAULT_LIMIT);
+        if !(1..=MAX_LIMIT).contains(&limit) {
+            return Err(ServiceError::field("/limit", format!("limit is {limit}: give 1 to {MAX_LIMIT}")));
+        }
+        let refused = || ServiceError::field("/cursor", "the cursor is not one that this server gave: begin again without it");
+        let after = match cursor {
+            None => String::new(),
+            Some(cursor) => {
+                let bytes = BASE64.decode(cursor).map_err(|_| refused())?;
+                String::from_utf8(bytes).map_err(|_| refused())?
+            }
+        };
+        Ok(Self { after, limit })
+    }
+
+    /// How many rows to read: one more than shown tells whether there is a next page.
+    pub fn rows(&self) -> i64 {
+        i64::from(self.limit) + 1
+    }
+
+    /// Cuts what was read to the page; `key` is what the next page begins after.
+    pub fn cut<T>(&self, mut items: Vec<T>, key: impl Fn(&T) -> String) -> Paged<T> {
+        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next_cursor = items.last().filter(|_| more).map(|last| BASE64.encode(key(last)));
+        Paged { items, next_cursor }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_follow_each_other_to_the_end() {
+        let all = ["a", "b", "c", "d", "e"];
+        let (mut cursor, mut seen) = (None, Vec::new());
+        loop {
+            let page = Page::parse(cursor.as_deref(), Some(2)).expect("page");
+            let rows: Vec<_> = all.iter().filter(|item| **item > page.after.as_str()).take(3).collect();
+            let paged = page.cut(rows, ToString::to_string);
+            seen.extend(paged.items);
+            match paged.next_cursor {
+                Some(next) => cursor = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(seen, all.iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(Page::parse(Some("§"), None).is_err());
+        assert!(Page::parse(None, Some(0)).is_err());
+        assert!(Page::parse(None, Some(1001)).is_err());
+    }
+}

@@ -1,0 +1,374 @@
+//! Tenants: written, read, forgotten; their environment and the leases of their processes.
+
+use serde::{Deserialize, Serialize};
+
+use super::page::{Page, Paged};
+use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::clock::unix_ms;
+use crate::domain::admission;
+use crate::domain::client::{ClientId, Lease};
+use crate::domain::daemon::{Condition, Phase};
+use crate::domain::environment;
+use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::plan::Desired;
+use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
+use crate::domain::{DaemonName, TenantName};
+use crate::host::{self, Identity};
+use crate::store::{self, Fate};
+
+/// A tenant: what is wanted beside what is seen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TenantView {
+    /// Its name.
+    #[schema(value_type = String)]
+    pub name: TenantName,
+    /// Counts the changes of its spec; the entity tag.
+    pub generation: i64,
+    /// When it was first written, in unix milliseconds.
+    pub created_at: i64,
+    /// When its spec was last written, in unix milliseconds.
+    pub updated_at: i64,
+    /// What is wanted.
+    pub spec: TenantSpec,
+    /// What is seen.
+    pub status: TenantStatus,
+}
+
+/// The environment of a tenant's processes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct EnvironmentView {
+    /// Variables to set, by name.
+    pub variables: std::collections::BTreeMap<String, String>,
+    /// Variables to unset: each would change what the client meets.
+    pub unset: Vec<String>,
+}
+
+/// A process that wants to become a client of a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseRequest {
+    /// Its process ID in the host's namespace.
+    pub pid: u32,
+}
+
+/// The right to be a client of a tenant, and what is needed for it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct LeaseView {
+    /// The process, with its start time.
+    #[schema(value_type = String, example = "1234-567890")]
+    pub holder: ClientId,
+    /// The user it must run as.
+    pub uid: u32,
+    /// The environment it must have.
+    pub environment: EnvironmentView,
+}
+
+impl Service {
+    /// Creates or replaces a tenant; the supervisor brings it about.
+    pub async fn put_tenant(
+        &self,
+        name: TenantName,
+        spec: TenantSpec<GpuRef>,
+        options: WriteOptions,
+    ) -> Result<Written<TenantView>, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move { service.put_tenant_now(name, spec, options).await }).await
+    }
+
+    async fn put_tenant_now(
+        &self,
+        name: TenantName,
+        spec: TenantSpec<GpuRef>,
+        options: WriteOptions,
+    ) -> Result<Written<TenantView>, ServiceError> {
+        let gpus = self.gpus().await?;
+        let spec = spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        spec.check().map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
+        let ceiling = self.parts.fleet.context().capability.client_ceiling();
+        let manager_uid = self.parts.manager_uid;
+        let dry_run = options.dry_run;
+        let present = gpus.clone();
+        let (tenant, desired, created) = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let current = store::tenants::get(&mut *db, &name).await?;
+                    check_precondition(&options, current.as_ref().map(|tenant| tenant.generation))?;
+                    let daemon = store::daemons::get(&mut *db, &spec.daemon).await?.ok_or_else(|| {
+                        ServiceError::field(
+                            "/daemon",
+                            format!("there is no daemon {}: create it first, or name one that exists", spec.daemon),
+                        )
+                    })?;
+                    let mut tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &spec.daemon)
+                        .await?
+                        .into_iter()
+                        .filter(|tenant| tenant.name != name)
+                        .map(|tenant| (tenant.name, tenant.spec))
+                        .collect();
+                    tenants.push((name.clone(), spec.clone()));
+                    admission::admit(spec.daemon.as_str(), &daemon.spec, &tenants, &gpus, ceiling)?;
+                    let mut desired: Vec<Option<Desired>> = Vec::new();
+                    if current.as_ref().is_none_or(|tenant| tenant.spec != spec) {
+                        let generation = store::daemons::touch(&mut *db, &spec.daemon).await?;
+                        store::tenants::put(&mut *db, &name, &spec, generation, unix_ms()).await?;
+                        if let Some(left) = current.as_ref().map(|tenant| &tenant.spec.daemon)
+                            && *left != spec.daemon
+                        {
+                            store::daemons::touch(&mut *db, left).await?;
+                            desired.push(store::plans::desired(&mut *db, left, &gpus, manager_uid).await?);
+                        }
+                    }
+                    let tenant = store::tenants::get(&mut *db, &name)
+                        .await?
+                        .ok_or_else(|| ServiceError::Internal("the tenant just written is gone".into()))?;
+                    desired.push(store::plans::desired(db, &spec.daemon, &gpus, manager_uid).await?);
+                    Ok::<_, ServiceError>(((tenant, desired, current.is_none()), fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            self.publish(desired.into_iter().flatten());
+        }
+        Ok(Written { value: self.tenant_view(tenant, &present).await?, created })
+    }
+
+    /// Forgets a tenant; refused while processes of it are connected.
+    pub async fn delete_tenant(&self, name: TenantName, options: WriteOptions) -> Result<(), ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move {
+            let connected = service.processes_of(&name).await?;
+            if connected > 0 {
+                return Err(ServiceError::Conflict(format!(
+                    "tenant {name} has {connected} processes running: end or terminate them first"
+                )));
+            }
+            let gpus = service.gpus().await?;
+            let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
+            let desired = service
+                .parts
+                .store
+                .write(move |db| {
+                    Box::pin(async move {
+                        let tenant = store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                        check_precondition(&options, Some(tenant.generation))?;
+                        store::tenants::delete(&mut *db, &name).await?;
+                        store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
+                        let desired = store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?;
+                        Ok::<_, ServiceError>((desired, fate(&options)))
+                    })
+                })
+                .await?;
+            if !dry_run {
+                service.publish(desired);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// One tenant; with `fresh`, after a look at its daemon that begins now.
+    pub async fn tenant(&self, name: &TenantName, fresh: bool) -> Result<TenantView, ServiceError> {
+        let tenant = self.stored_tenant(name).await?;
+        if fresh && let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) {
+            handle.fresh(self.parts.patience).await?;
+        }
+        let gpus = self.gpus().await?;
+        self.tenant_view(tenant, &gpus).await
+    }
+
+    /// Tenants by name, of one daemon if one is named.
+    pub async fn tenants(&self, daemon: Option<&DaemonName>, page: &Page) -> Result<Paged<TenantView>, ServiceError> {
+        let mut reader = self.parts.store.read().await?;
+        let tenants = store::tenants::page(&mut reader, daemon, &page.after, page.rows()).await?;
+        drop(reader);
+        let gpus = self.gpus().await?;
+        let paged = page.cut(tenants, |tenant| tenant.name.to_string());
+        let clients = self.attributed().await?;
+        let mut items = Vec::with_capacity(paged.items.len());
+        for tenant in paged.items {
+            let connected = clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
+            items.push(self.view_with(tenant, &gpus, connected).await?);
+        }
+        Ok(Paged { items, next_cursor: paged.next_cursor })
+    }
+
+    /// The environment of a tenant's processes.
+    pub async fn tenant_environment(&self, name: &TenantName) -> Result<EnvironmentView, ServiceError> {
+        let tenant = self.stored_tenant(name).await?;
+        let gpus = self.gpus().await?;
+        self.environment_of(&tenant, &gpus).await
+    }
+
+    /// Gives a process the right to be a client of a tenant, unless `max_clients` are there already.
+    pub async fn lease(&self, name: TenantName, request: LeaseRequest) -> Result<LeaseView, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move { service.lease_now(name, request).await }).await
+    }
+
+    async fn lease_now(&self, name: TenantName, request: LeaseRequest) -> Result<LeaseView, ServiceError> {
+        let Some(identity) = host::process::identify(request.pid) else {
+            return Err(ServiceError::field("/pid", format!("there is no process {} on this host", request.pid)));
+        };
+        let tenant = self.stored_tenant(&name).await?;
+        self.refuse_unless_serving(&tenant).await?;
+        let gpus = self.gpus().await?;
+        let environment = self.environment_of(&tenant, &gpus).await?;
+        // Clients that came without `run` count as well; they are read outside the transaction, which can only
+        // make the count older, never smaller than the leases.
+        let others: Vec<ClientId> = self
+            .attributed()
+            .await?
+            .into_iter()
+            .filter(|client| client.tenant.as_ref() == Some(&name))
+            .filter(|client| client.attributed_by != crate::domain::client::AttributedBy::Lease)
+            .map(|client| client.id)
+            .collect();
+        let holder = ClientId { pid: identity.pid, start_time: identity.start_time };
+        let boot_id = self.parts.fleet.context().boot_id.clone();
+        let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
+        self.parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let mut held = 0;
+                    for lease in store::leases::all(&mut *db, &boot_id).await? {
+                        let identity = Identity { pid: lease.holder.pid, start_time: lease.holder.start_time };
+                        if !host::process::is_alive(identity) {
+                            store::leases::delete(&mut *db, lease.holder).await?;
+                        } else if lease.tenant == name && lease.holder != holder {
+                            held += 1;
+                        }
+                    }
+                    let running = held + others.iter().filter(|id| **id != holder).count();
+                    if running >= usize::try_from(max).unwrap_or(usize::MAX) {
+                        return Err(ServiceError::Conflict(format!(
+                            "tenant {name} has {running} of at most {max} processes running: wait for one to end, or raise max_clients"
+                        )));
+                    }
+                    store::leases::put(db, &Lease { holder, tenant: name }, &boot_id, unix_ms()).await?;
+                    Ok::<_, ServiceError>(((), Fate::Commit))
+                })
+            })
+            .await?;
+        Ok(LeaseView { holder, uid, environment })
+    }
+
+    /// Fails closed: no process is sent to a daemon whose settings were not read back.
+    async fn refuse_unless_serving(&self, tenant: &Tenant) -> Result<(), ServiceError> {
+        let name = &tenant.spec.daemon;
+        let daemon = store::daemons::get(&mut *self.parts.store.read().await?, name).await?;
+        if daemon.is_some_and(|daemon| !daemon.spec.schedulable) {
+            return Err(ServiceError::Conflict(format!(
+                "daemon {name} takes no new clients: set schedulable on it, or use another"
+            )));
+        }
+        let Some(handle) = self.parts.fleet.get(name) else {
+            return Err(ServiceError::Unavailable(format!("daemon {name} is not running yet")));
+        };
+        let ready = |status: &crate::domain::daemon::DaemonStatus| {
+            status.phase == Phase::Ready && status.observed_generation >= tenant.daemon_generation
+        };
+        // A tenant written a moment ago is often read back within milliseconds.
+        match handle.wait_for(self.parts.patience, |observed| ready(&observed.status)).await {
+            Some(_) => Ok(()),
+            None => {
+                let status = handle.observed().status;
+                let why = status.conditions.first().map(|condition| condition.message.clone()).unwrap_or_default();
+                Err(ServiceError::Unavailable(format!("daemon {name} does not hold the tenant's limits yet: {why}")))
+            }
+        }
+    }
+
+    /// Processes of a tenant that live: its clients and the holders of its leases.
+    async fn processes_of(&self, name: &TenantName) -> Result<usize, ServiceError> {
+        let clients = self.attributed().await?;
+        let mut alive: std::collections::BTreeSet<ClientId> = clients
+            .iter()
+            .filter(|client| client.tenant.as_ref() == Some(name))
+            .map(|client| client.id)
+            .collect();
+        let boot_id = &self.parts.fleet.context().boot_id;
+        for lease in store::leases::all(&mut *self.parts.store.read().await?, boot_id).await? {
+            let identity = Identity { pid: lease.holder.pid, start_time: lease.holder.start_time };
+            if lease.tenant == *name && host::process::is_alive(identity) {
+                alive.insert(lease.holder);
+            }
+        }
+        Ok(alive.len())
+    }
+
+    async fn environment_of(&self, tenant: &Tenant, gpus: &[Gpu]) -> Result<EnvironmentView, ServiceError> {
+        let resolved = self.resolved(tenant, gpus).await?;
+        let handle = self.parts.fleet.get(&tenant.spec.daemon);
+        let pipe = handle.map(|handle| handle.observed().status.pipe_directory).ok_or_else(|| {
+            ServiceError::Unavailable(format!("daemon {} is not managed yet", tenant.spec.daemon))
+        })?;
+        let mut variables = environment::variables(tenant, &resolved, &pipe);
+        for (name, value) in &self.parts.fleet.context().extra_env {
+            // The simulated host's kernel is a directory that its processes must be told of.
+            variables.push((name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()));
+        }
+        let unset = environment::unset(&variables);
+        Ok(EnvironmentView { variables: variables.into_iter().collect(), unset })
+    }
+
+    async fn resolved(&self, tenant: &Tenant, gpus: &[Gpu]) -> Result<Resolved, ServiceError> {
+        let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &tenant.spec.daemon).await?;
+        let daemon = daemon.ok_or_else(|| ServiceError::Internal("the tenant's daemon is gone".into()))?;
+        tenant::resolve(&tenant.spec, &daemon.spec, gpus).map_err(|error| ServiceError::Conflict(error.to_string()))
+    }
+
+    async fn stored_tenant(&self, name: &TenantName) -> Result<Tenant, ServiceError> {
+        store::tenants::get(&mut *self.parts.store.read().await?, name).await?.ok_or_else(|| not_found(name))
+    }
+
+    async fn tenant_view(&self, tenant: Tenant, gpus: &[Gpu]) -> Result<TenantView, ServiceError> {
+        let clients = self.attributed().await?;
+        let connected = clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
+        self.view_with(tenant, gpus, connected).await
+    }
+
+    async fn view_with(&self, tenant: Tenant, gpus: &[Gpu], connected: usize) -> Result<TenantView, ServiceError> {
+        let mut status = TenantStatus {
+            observed_generation: 0,
+            conditions: Vec::new(),
+            gpus: Vec::new(),
+            effective: None,
+            clients: u32::try_from(connected).unwrap_or(u32::MAX),
+        };
+        let daemon = self.parts.fleet.get(&tenant.spec.daemon).map(|handle| handle.observed().status);
+        match (daemon, self.resolved(&tenant, gpus).await) {
+            (Some(daemon), Ok(resolved)) => {
+                let applied = daemon.phase == Phase::Ready && daemon.observed_generation >= tenant.daemon_generation;
+                if applied {
+                    status.observed_generation = tenant.generation;
+                }
+                status.effective =
+                    daemon.effective.as_ref().filter(|_| applied).and_then(|seen| tenant::effective(&resolved, gpus, seen));
+                status.gpus = resolved.gpus;
+                let ready = daemon.conditions.first();
+                let (reason, message) = match ready {
+                    _ if applied => ("AppliedAndReadBack", "its daemon holds its limits".to_owned()),
+                    Some(ready) => ("DaemonNotReady", format!("daemon {}: {}", tenant.spec.daemon, ready.message)),
+                    None => ("DaemonNotReady", format!("daemon {} is not ready", tenant.spec.daemon)),
+                };
+                status.conditions.push(Condition::new("Ready", applied, reason, message));
+                status.conditions.extend(
+                    daemon.conditions.into_iter().filter(|condition| condition.kind == "LimitsEscapable"),
+                );
+            }
+            (None, _) => status.conditions.push(Condition::new("Ready", false, "DaemonNotReady", "its daemon is not managed yet")),
+            (Some(_), Err(error)) => {
+                status.conditions.push(Condition::new("Ready", false, "CannotBeHeld", error.to_string()));
+            }
+        }
+        let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
+        Ok(TenantView { name, generation, created_at, updated_at, spec, status })
+    }
+}
+
+fn not_found(name: &TenantName) -> ServiceError {
+    ServiceError::NotFound { kind: "tenant", name: name.to_string() }
+}

@@ -1,0 +1,173 @@
+//! Daemons, the GPUs they hold, and the control process each has.
+
+use sqlx::SqliteConnection;
+
+use super::{StoreError, from_json, parsed, to_json};
+use crate::domain::daemon::{Daemon, DaemonSpec, Incarnation};
+use crate::domain::{DaemonName, GpuUuid};
+
+struct DaemonRow {
+    name: String,
+    spec: String,
+    revision: i64,
+    generation: i64,
+    created_at: i64,
+    updated_at: i64,
+}
+
+impl TryFrom<DaemonRow> for Daemon {
+    type Error = StoreError;
+
+    fn try_from(row: DaemonRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            name: parsed("a daemon's name", DaemonName::parse(&row.name))?,
+            spec: from_json("a daemon's spec", &row.spec)?,
+            revision: row.revision,
+            generation: row.generation,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        })
+    }
+}
+
+/// The daemon of that name.
+pub async fn get(db: &mut SqliteConnection, name: &DaemonName) -> Result<Option<Daemon>, StoreError> {
+    let name = name.as_str();
+    sqlx::query_as!(
+        DaemonRow,
+        r#"SELECT name AS "name!", spec, revision, generation, created_at, updated_at FROM daemons WHERE name = ?"#,
+        name
+    )
+    .fetch_optional(db)
+    .await?
+    .map(Daemon::try_from)
+    .transpose()
+}
+
+/// All daemons, by name.
+pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Daemon>, StoreError> {
+    sqlx::query_as!(
+        DaemonRow,
+        r#"SELECT name AS "name!", spec, revision, generation, created_at, updated_at FROM daemons ORDER BY name"#
+    )
+    .fetch_all(db)
+    .await?
+    .into_iter()
+    .map(Daemon::try_from)
+    .collect()
+}
+
+/// Up to `limit` daemons by name, from the one after `after`.
+pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<Vec<Daemon>, StoreError> {
+    sqlx::query_as!(
+        DaemonRow,
+        r#"SELECT name AS "name!", spec, revision, generation, created_at, updated_at
+           FROM daemons WHERE name > ? ORDER BY name LIMIT ?"#,
+        after,
+        limit
+    )
+    .fetch_all(db)
+    .await?
+    .into_iter()
+    .map(Daemon::try_from)
+    .collect()
+}
+
+/// Writes a spec, new or changed, raises revision and generation, and takes the GPUs.
+///
+/// The caller has made sure that no other daemon has them.
+pub async fn put(db: &mut SqliteConnection, name: &DaemonName, spec: &DaemonSpec, now: i64) -> Result<(), StoreError> {
+    let (key, json) = (name.as_str(), to_json(spec));
+    sqlx::query!(
+        "INSERT INTO daemons (name, spec, revision, generation, created_at, updated_at) VALUES (?1, ?2, 1, 1, ?3, ?3)
+         ON CONFLICT (name) DO UPDATE
+         SET spec = excluded.spec, revision = revision + 1, generation = generation + 1, updated_at = excluded.updated_at",
+        key,
+        json,
+        now
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!("DELETE FROM daemon_gpus WHERE daemon = ?", key).execute(&mut *db).await?;
+    for gpu in &spec.gpus {
+        let gpu = gpu.as_str();
+        sqlx::query!("INSERT INTO daemon_gpus (gpu, daemon) VALUES (?, ?)", gpu, key).execute(&mut *db).await?;
+    }
+    Ok(())
+}
+
+/// The daemon that holds a GPU.
+pub async fn holder(db: &mut SqliteConnection, gpu: &GpuUuid) -> Result<Option<DaemonName>, StoreError> {
+    let gpu = gpu.as_str();
+    sqlx::query_scalar!("SELECT daemon FROM daemon_gpus WHERE gpu = ?", gpu)
+        .fetch_optional(db)
+        .await?
+        .map(|name| parsed("a daemon's name", DaemonName::parse(&name)))
+        .transpose()
+}
+
+/// Raises the generation of a daemon: something that feeds it changed.
+pub async fn touch(db: &mut SqliteConnection, name: &DaemonName) -> Result<i64, StoreError> {
+    let name = name.as_str();
+    Ok(sqlx::query_scalar!("UPDATE daemons SET generation = generation + 1 WHERE name = ? RETURNING generation", name)
+        .fetch_one(db)
+        .await?)
+}
+
+/// Forgets a daemon and its control process.
+pub async fn delete(db: &mut SqliteConnection, name: &DaemonName) -> Result<(), StoreError> {
+    let name = name.as_str();
+    sqlx::query!("DELETE FROM daemons WHERE name = ?", name).execute(db).await?;
+    Ok(())
+}
+
+/// The incarnation of a daemon.
+pub async fn incarnation(db: &mut SqliteConnection, name: &DaemonName) -> Result<Option<Incarnation>, StoreError> {
+    let name = name.as_str();
+    let row = sqlx::query!(
+        "SELECT token, boot_id, pid, start_time, pipe_inode, applied FROM incarnations WHERE daemon = ?",
+        name
+    )
+    .fetch_optional(db)
+    .await?;
+    row.map(|row| {
+        let pid = row.pid.map(u32::try_from).transpose();
+        let start_time = row.start_time.map(u64::try_from).transpose();
+        Ok(Incarnation {
+            token: row.token,
+            boot_id: row.boot_id,
+            process: parsed("a process ID", pid)?.zip(parsed("a start time", start_time)?),
+            pipe_inode: row.pipe_inode.map(i64::cast_unsigned),
+            applied: row.applied,
+        })
+    })
+    .transpose()
+}
+
+/// Writes the incarnation of a daemon in place of the one before; nothing for a daemon that is gone.
+pub async fn put_incarnation(
+    db: &mut SqliteConnection,
+    name: &DaemonName,
+    incarnation: &Incarnation,
+    now: i64,
+) -> Result<(), StoreError> {
+    let name = name.as_str();
+    let pid = incarnation.process.map(|(pid, _)| i64::from(pid));
+    let start_time = incarnation.process.map(|(_, start)| start.cast_signed());
+    let inode = incarnation.pipe_inode.map(u64::cast_signed);
+    sqlx::query!(
+        "INSERT OR REPLACE INTO incarnations (daemon, token, boot_id, pid, start_time, pipe_inode, applied, written_at)
+         SELECT name, ?2, ?3, ?4, ?5, ?6, ?7, ?8 FROM daemons WHERE name = ?1",
+        name,
+        incarnation.token,
+        incarnation.boot_id,
+        pid,
+        start_time,
+        inode,
+        incarnation.applied,
+        now
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}

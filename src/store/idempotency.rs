@@ -1,0 +1,40 @@
+//! Requests that were answered, so that a repeated one gets the same answer.
+
+use sqlx::SqliteConnection;
+
+use super::StoreError;
+
+/// How long a key is remembered: a day, in milliseconds.
+pub const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// An answer that was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    /// Digest of method, path and body.
+    pub request_hash: String,
+    /// The answer, as JSON.
+    pub response: String,
+}
+
+/// The answer given under a key.
+pub async fn get(db: &mut SqliteConnection, key: &str) -> Result<Option<Remembered>, StoreError> {
+    Ok(sqlx::query_as!(Remembered, "SELECT request_hash, response FROM idempotency_keys WHERE key = ?", key)
+        .fetch_optional(db)
+        .await?)
+}
+
+/// Remembers an answer, in the transaction of its effect, and forgets the old ones.
+pub async fn put(db: &mut SqliteConnection, key: &str, answer: &Remembered, now: i64) -> Result<(), StoreError> {
+    let oldest = now - REMEMBERED_MS;
+    sqlx::query!("DELETE FROM idempotency_keys WHERE created_at < ?", oldest).execute(&mut *db).await?;
+    sqlx::query!(
+        "INSERT INTO idempotency_keys (key, request_hash, response, created_at) VALUES (?, ?, ?, ?)",
+        key,
+        answer.request_hash,
+        answer.response,
+        now
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! Leases: which processes were started for which tenant.
+
+use sqlx::SqliteConnection;
+
+use super::{StoreError, parsed};
+use crate::domain::TenantName;
+use crate::domain::client::{ClientId, Lease};
+
+/// All leases of this boot.
+pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Lease>, StoreError> {
+    sqlx::query!("SELECT pid, start_time, tenant FROM leases WHERE boot_id = ? ORDER BY pid", boot_id)
+        .fetch_all(db)
+        .await?
+        .into_iter()
+        .map(|row| {
+            Ok(Lease {
+                holder: ClientId {
+                    pid: parsed("a process ID", u32::try_from(row.pid))?,
+                    start_time: parsed("a start time", u64::try_from(row.start_time))?,
+                },
+                tenant: parsed("a tenant's name", TenantName::parse(&row.tenant))?,
+            })
+        })
+        .collect()
+}
+
+/// Writes a lease; the same process asking again for the same or another tenant replaces its own.
+pub async fn put(db: &mut SqliteConnection, lease: &Lease, boot_id: &str, now: i64) -> Result<(), StoreError> {
+    let (pid, start_time) = (i64::from(lease.holder.pid), lease.holder.start_time.cast_signed());
+    let tenant = lease.tenant.as_str();
+    sqlx::query!(
+        "INSERT OR REPLACE INTO leases (pid, start_time, boot_id, tenant, created_at) VALUES (?, ?, ?, ?, ?)",
+        pid,
+        start_time,
+        boot_id,
+        tenant,
+        now
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Forgets the lease of a process that is gone.
+pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), StoreError> {
+    let (pid, start_time) = (i64::from(holder.pid), holder.start_time.cast_signed());
+    sqlx::query!("DELETE FROM leases WHERE pid = ? AND start_time = ?", pid, start_time).execute(db).await?;
+    Ok(())
+}
+
+/// Forgets the leases of earlier boots, whose processes cannot live.
+pub async fn delete_other_boots(db: &mut SqliteConnection, boot_id: &str) -> Result<(), StoreError> {
+    sqlx::query!("DELETE FROM leases WHERE boot_id <> ?", boot_id).execute(db).await?;
+    Ok(())
+}

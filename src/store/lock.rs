@@ -1,0 +1,45 @@
+//! One manager a state directory.
+
+use std::fs::File;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// The lock on a state directory, held as long as this value lives and released by the kernel with the process.
+#[derive(Debug)]
+pub struct StateLock {
+    _file: File,
+}
+
+/// Why a state directory could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another manager has it.
+    #[error("another mps-manager is serving from {0}: stop it first, or give this one another --state-dir")]
+    Taken(PathBuf),
+    /// The directory cannot be made or written.
+    #[error("the state directory {path} cannot be used: {source}; create it for this user, or give another --state-dir")]
+    Unusable {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Creates the directory if it is missing and takes its lock, at once or not at all.
+pub fn take(directory: &Path) -> Result<StateLock, LockError> {
+    let unusable = |source| LockError::Unusable { path: directory.to_owned(), source };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unusable)?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(directory.join("lock"))
+        .map_err(unusable)?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(StateLock { _file: file }),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(LockError::Taken(directory.to_owned())),
+        Err(errno) => Err(unusable(errno.into())),
+    }
+}

@@ -1,0 +1,193 @@
+//! What is remembered, in one SQLite file.
+//!
+//! One task writes ([`writer`]); up to four connections read, each `query_only`. The functions in the files
+//! beside this take a connection and translate rows to values of [`crate::domain`]; whoever calls them decides
+//! what belongs into one transaction. Nothing is migrated before the state directory is locked.
+
+pub mod daemons;
+pub mod idempotency;
+pub mod leases;
+pub mod lock;
+pub mod operations;
+pub mod plans;
+pub mod tenants;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+
+pub use writer::{Fate, Transaction};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+
+/// How long a connection waits for another process that holds the file, such as a backup.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections that read; pages and lists are short, and the host has few cores to give.
+const READERS: u32 = 4;
+
+/// What can go wrong with the file.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// SQLite refused.
+    #[error("the database failed: {0}")]
+    Database(#[from] sqlx::Error),
+    /// The file was written by a newer mps-manager.
+    #[error(
+        "the database {path} has schema version {found} and this mps-manager knows {known}: start the newer \
+         mps-manager that wrote it, or restore a copy from before (`*.before-*.db` beside it); nothing was changed"
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The newest version known here.
+        known: i64,
+    },
+    /// A migration failed.
+    #[error("the database could not be brought up to date: {0}")]
+    Migration(#[from] sqlx::migrate::MigrateError),
+    /// A row holds what no version of this program writes.
+    #[error("the database holds {what} that cannot be read: {detail}")]
+    Corrupt {
+        /// What kind of value.
+        what: &'static str,
+        /// Why it cannot be read.
+        detail: String,
+    },
+    /// The writer takes no more jobs at the moment.
+    #[error("too many changes are waiting to be written")]
+    Busy,
+    /// The writer has ended: the server is shutting down.
+    #[error("the store is closed")]
+    Closed,
+    /// A file operation beside the database failed.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// The open store; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    readers: SqlitePool,
+    writer: writer::Handle,
+}
+
+impl Store {
+    /// Opens or creates `path`, brings it up to date, and starts the writer.
+    ///
+    /// The caller holds the state directory's lock. A copy is made before anything is migrated.
+    pub async fn open(path: &Path, now: i64) -> Result<Self, StoreError> {
+        let known = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+        if path.exists() {
+            let found = version(path).await?;
+            if found > known {
+                return Err(StoreError::Newer { path: path.to_owned(), found, known });
+            }
+            if found > 0 && found < known {
+                copy_before_migration(path, found, now).await?;
+            }
+        }
+        let options = options(path)?.create_if_missing(true);
+        let mut connection = SqliteConnection::connect_with(&options).await?;
+        restrict_to_owner(path)?;
+        MIGRATIONS.run(&mut connection).await?;
+        let readers = SqlitePoolOptions::new()
+            .min_connections(0)
+            .max_connections(READERS)
+            .connect_lazy_with(self::options(path)?.pragma("query_only", "ON"));
+        Ok(Self { readers, writer: writer::start(connection) })
+    }
+
+    /// A connection that reads; every query on it sees a state that was committed.
+    pub async fn read(&self) -> Result<sqlx::pool::PoolConnection<sqlx::Sqlite>, StoreError> {
+        Ok(self.readers.acquire().await?)
+    }
+
+    /// Runs `job` on the writer, in order with all other jobs, and answers after the commit.
+    ///
+    /// The job is in a savepoint of its own: an error or [`Fate::RollBack`] undoes it alone. A caller who stops
+    /// waiting cancels nothing.
+    pub async fn write<T, E, F>(&self, job: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> futures_util::future::BoxFuture<'c, Result<(T, Fate), E>> + Send + 'static,
+    {
+        self.writer.run(job).await
+    }
+
+    /// Waits until every accepted job is committed, and closes the file.
+    pub async fn close(&self) {
+        self.writer.close().await;
+        self.readers.close().await;
+    }
+}
+
+fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    Ok(SqliteConnectOptions::from_str("sqlite:")?
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(BUSY_TIMEOUT)
+        .foreign_keys(true)
+        .log_statements(tracing::log::LevelFilter::Trace))
+}
+
+/// The schema version of an existing file, read without changing a byte of it.
+async fn version(path: &Path) -> Result<i64, StoreError> {
+    let options = SqliteConnectOptions::from_str("sqlite:")?.filename(path).read_only(true);
+    let mut connection = SqliteConnection::connect_with(&options).await?;
+    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
+        .fetch_one(&mut connection)
+        .await?;
+    let version = if tables == 0 {
+        0
+    } else {
+        sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations").fetch_one(&mut connection).await?
+    };
+    connection.close().await?;
+    Ok(version)
+}
+
+async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<(), StoreError> {
+    let copy = path.with_extension(format!("before-{version}-{now}.db"));
+    let mut connection = SqliteConnection::connect_with(&options(path)?).await?;
+    sqlx::query("VACUUM INTO ?").bind(copy.to_string_lossy().into_owned()).execute(&mut connection).await?;
+    connection.close().await?;
+    restrict_to_owner(&copy)?;
+    tracing::info!(copy = %copy.display(), "copied the database before its migration");
+    Ok(())
+}
+
+/// Labels and commands in the file are nobody else's business.
+fn restrict_to_owner(path: &Path) -> Result<(), StoreError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+        .map_err(|source| StoreError::File { path: path.to_owned(), source })
+}
+
+/// Reads JSON that this program wrote.
+fn from_json<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|error| StoreError::Corrupt { what, detail: error.to_string() })
+}
+
+/// Writes a value as the JSON that [`from_json`] reads.
+fn to_json<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("specs and requests hold nothing that JSON cannot")
+}
+
+/// Reads a number or name that this program wrote.
+fn parsed<T, E: std::fmt::Display>(what: &'static str, value: Result<T, E>) -> Result<T, StoreError> {
+    value.map_err(|error| StoreError::Corrupt { what, detail: error.to_string() })
+}

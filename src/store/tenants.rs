@@ -1,0 +1,118 @@
+//! Tenants.
+
+use sqlx::SqliteConnection;
+
+use super::{StoreError, from_json, parsed, to_json};
+use crate::domain::tenant::{Tenant, TenantSpec};
+use crate::domain::{DaemonName, TenantName};
+
+struct TenantRow {
+    name: String,
+    spec: String,
+    generation: i64,
+    daemon_generation: i64,
+    created_at: i64,
+    updated_at: i64,
+}
+
+impl TryFrom<TenantRow> for Tenant {
+    type Error = StoreError;
+
+    fn try_from(row: TenantRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            name: parsed("a tenant's name", TenantName::parse(&row.name))?,
+            spec: from_json("a tenant's spec", &row.spec)?,
+            generation: row.generation,
+            daemon_generation: row.daemon_generation,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        })
+    }
+}
+
+/// The tenant of that name.
+pub async fn get(db: &mut SqliteConnection, name: &TenantName) -> Result<Option<Tenant>, StoreError> {
+    let name = name.as_str();
+    sqlx::query_as!(
+        TenantRow,
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at
+           FROM tenants WHERE name = ?"#,
+        name
+    )
+    .fetch_optional(db)
+    .await?
+    .map(Tenant::try_from)
+    .transpose()
+}
+
+/// The tenants of a daemon, by name.
+pub async fn of_daemon(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<Tenant>, StoreError> {
+    let daemon = daemon.as_str();
+    sqlx::query_as!(
+        TenantRow,
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at
+           FROM tenants WHERE daemon = ? ORDER BY name"#,
+        daemon
+    )
+    .fetch_all(db)
+    .await?
+    .into_iter()
+    .map(Tenant::try_from)
+    .collect()
+}
+
+/// Up to `limit` tenants by name, from the one after `after`; of one daemon, if one is named.
+pub async fn page(
+    db: &mut SqliteConnection,
+    daemon: Option<&DaemonName>,
+    after: &str,
+    limit: i64,
+) -> Result<Vec<Tenant>, StoreError> {
+    let daemon = daemon.map(DaemonName::as_str);
+    sqlx::query_as!(
+        TenantRow,
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at
+           FROM tenants WHERE name > ?1 AND (?2 IS NULL OR daemon = ?2) ORDER BY name LIMIT ?3"#,
+        after,
+        daemon,
+        limit
+    )
+    .fetch_all(db)
+    .await?
+    .into_iter()
+    .map(Tenant::try_from)
+    .collect()
+}
+
+/// Writes a spec, new or changed; `daemon_generation` is the generation of its daemon that has it.
+pub async fn put(
+    db: &mut SqliteConnection,
+    name: &TenantName,
+    spec: &TenantSpec,
+    daemon_generation: i64,
+    now: i64,
+) -> Result<(), StoreError> {
+    let (name, daemon, json) = (name.as_str(), spec.daemon.as_str(), to_json(spec));
+    sqlx::query!(
+        "INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at)
+         VALUES (?1, ?2, ?3, 1, ?4, ?5, ?5)
+         ON CONFLICT (name) DO UPDATE
+         SET daemon = excluded.daemon, spec = excluded.spec, generation = generation + 1,
+             daemon_generation = excluded.daemon_generation, updated_at = excluded.updated_at",
+        name,
+        daemon,
+        json,
+        daemon_generation,
+        now
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Forgets a tenant and the leases of its processes.
+pub async fn delete(db: &mut SqliteConnection, name: &TenantName) -> Result<(), StoreError> {
+    let name = name.as_str();
+    sqlx::query!("DELETE FROM tenants WHERE name = ?", name).execute(db).await?;
+    Ok(())
+}

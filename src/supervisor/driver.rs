@@ -1,0 +1,490 @@
+//! The task that drives one daemon: asks [`State`] what to do, does it, says what came of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::look;
+use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
+use super::status::status;
+use super::{Context, Fact, Job, Observed, Shared, TerminateError, Termination};
+use crate::clock::unix_ms;
+use crate::domain::GpuUuid;
+use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::daemon::{Incarnation, Phase};
+use crate::domain::plan::{Desired, Difference};
+use crate::host::process::death;
+use crate::host::{self, Identity, Signal};
+use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
+use crate::mps::session::SessionError;
+use crate::mps::{Command, Control, log, parse};
+
+/// How much of a dead daemon's log is kept for the operator.
+const LAST_WORDS: usize = 2048;
+/// How long the servers of a dead daemon get to follow it by themselves.
+const ORPHANS_END: Duration = Duration::from_secs(2);
+/// How long a terminated client gets to end by itself, and then after SIGTERM.
+const CLIENT_END: Duration = Duration::from_secs(2);
+/// Longest time from the start of a daemon to its first answer.
+const START_DEADLINE: Duration = Duration::from_secs(10);
+
+pub(super) struct Driver {
+    context: Arc<Context>,
+    desired: watch::Receiver<Desired>,
+    fresh: watch::Receiver<u64>,
+    jobs: mpsc::Receiver<Job>,
+    stop: CancellationToken,
+    observed: watch::Sender<Observed>,
+    state: State,
+    clients: Vec<ClientFacts>,
+    incarnation: Option<Incarnation>,
+    incarnations: u64,
+    deaths: u64,
+    control: Control,
+    pipe_directory: PathBuf,
+    log_directory: PathBuf,
+}
+
+impl Driver {
+    pub(super) fn new(
+        context: Arc<Context>,
+        desired: watch::Receiver<Desired>,
+        fresh: watch::Receiver<u64>,
+        jobs: mpsc::Receiver<Job>,
+        stop: CancellationToken,
+        earlier: Option<Incarnation>,
+    ) -> (Self, watch::Receiver<Observed>) {
+        let home = context.runtime_dir.join("daemons").join(desired.borrow().name.as_str());
+        let (pipe_directory, log_directory) = (home.join("pipe"), home.join("log"));
+        let control =
+            Control::new(context.binaries.control.clone(), pipe_directory.clone(), context.extra_env.clone());
+        let state = State::default();
+        let status = status(&state, &desired.borrow(), 0, 0, &pipe_directory, &log_directory, unix_ms());
+        let (observed, watcher) =
+            watch::channel(Observed { status, clients: Vec::new(), served: 0, failed: None });
+        let driver = Self {
+            context,
+            desired,
+            fresh,
+            jobs,
+            stop,
+            observed,
+            state,
+            clients: Vec::new(),
+            incarnation: earlier,
+            incarnations: 0,
+            deaths: 0,
+            control,
+            pipe_directory,
+            log_directory,
+        };
+        (driver, watcher)
+    }
+
+    pub(super) async fn run(mut self, shared: Arc<Shared>) {
+        while !self.stop.is_cancelled() {
+            while let Ok(job) = self.jobs.try_recv() {
+                self.work(job).await;
+            }
+            let desired = self.desired.borrow_and_update().clone();
+            let action = self.state.decide(&desired, self.clients.len(), unix_ms());
+            if let Action::Wait(until) = action {
+                self.publish(&desired);
+                self.wait(until).await;
+            } else {
+                tracing::debug!(daemon = %desired.name, ?action, "acting");
+                self.perform(action, &desired, &shared).await;
+            }
+            self.notice_death(&desired).await;
+            self.publish(&desired);
+        }
+    }
+
+    /// Waits for the time to come or for anything that changes what to do.
+    async fn wait(&mut self, until: i64) {
+        let pause = u64::try_from(until.saturating_sub(unix_ms())).unwrap_or(0);
+        // Far enough for "for ever", near enough for the timer.
+        let pause = Duration::from_millis(pause.min(24 * 60 * 60 * 1000));
+        let process = self.state.process.as_ref().map(|process| process.identity);
+        let servers: Vec<Identity> = self.servers();
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            _ = self.desired.changed() => {}
+            _ = self.fresh.changed() => self.state.look_soon(),
+            Some(job) = self.jobs.recv() => self.work(job).await,
+            () = dies(process.into_iter().collect()) => {}
+            () = dies(servers) => self.state.look_soon(),
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+
+    fn servers(&self) -> Vec<Identity> {
+        let seen = self.state.seen.as_ref();
+        seen.into_iter()
+            .flat_map(|seen| &seen.servers)
+            .map(|server| Identity { pid: server.pid, start_time: server.start_time })
+            .collect()
+    }
+
+    async fn perform(&mut self, action: Action, desired: &Desired, shared: &Shared) {
+        match action {
+            Action::Wait(_) => {}
+            Action::Search => {
+                let found = self.search().await;
+                if let Ok(Some(process)) = &found {
+                    self.incarnations += 1;
+                    tracing::info!(daemon = %desired.name, process = %process.identity, "adopted the running control daemon");
+                }
+                self.state.searched(found, unix_ms());
+            }
+            Action::Start => self.start(desired).await,
+            Action::Stop => self.stop_daemon(desired, shared.grace_s.load(Ordering::Relaxed)).await,
+            Action::Sync(wrong) => self.sync(desired, &wrong).await,
+            Action::StartServer(uid) => self.start_server(desired, uid).await,
+        }
+    }
+
+    /// Looks for the control process of an earlier manager; doubts are obstacles, never guesses.
+    async fn search(&mut self) -> Result<Option<Process>, Obstacle> {
+        let Some(earlier) = self.incarnation.clone() else { return Ok(None) };
+        if earlier.boot_id != self.context.boot_id {
+            return Ok(None);
+        }
+        let recorded = earlier.process.zip(earlier.pipe_inode).map(|((pid, start_time), pipe_inode)| Recorded {
+            identity: Identity { pid, start_time },
+            pipe_inode,
+        });
+        let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
+        let found = tokio::task::spawn_blocking(move || match recorded {
+            Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
+            // The manager died between writing the token and learning the process.
+            None => daemon::find(&token, &directory),
+        })
+        .await;
+        let doubtful = |message: String| Obstacle { reason: "DoubtfulProcess", message };
+        match found.map_err(|error| doubtful(error.to_string()))? {
+            Found::None => Ok(None),
+            Found::Doubtful { reason } => Err(doubtful(reason)),
+            Found::Ours(identity) => {
+                if let Some(incarnation) = &mut self.incarnation {
+                    incarnation.process = Some((identity.pid, identity.start_time));
+                    incarnation.pipe_inode = inode(&self.pipe_directory);
+                }
+                Ok(Some(shape(identity)))
+            }
+        }
+    }
+
+    async fn start(&mut self, desired: &Desired) {
+        let now = unix_ms();
+        if let Some(obstacle) = self.obstacle(desired).await {
+            self.state.blocked(obstacle, now);
+            return;
+        }
+        let mut incarnation = Incarnation {
+            token: token(),
+            boot_id: self.context.boot_id.clone(),
+            process: None,
+            pipe_inode: inode(&self.pipe_directory),
+            applied: 0,
+        };
+        if !self.record(desired, incarnation.clone()).await {
+            let message = "the token of the new process could not be written to the store".to_owned();
+            self.state.blocked(Obstacle { reason: "StoreUnavailable", message }, now);
+            return;
+        }
+        self.clean_stale();
+        let spec = StartSpec {
+            binaries: self.context.binaries.clone(),
+            pipe_directory: self.pipe_directory.clone(),
+            log_directory: self.log_directory.clone(),
+            gpus: desired.gpus.clone(),
+            multi_user: desired.multi_user,
+            token: incarnation.token.clone(),
+            extra_env: self.context.extra_env.clone(),
+            deadline: START_DEADLINE,
+        };
+        match daemon::start(&spec).await {
+            Ok(started) => {
+                tracing::info!(daemon = %desired.name, process = %started.identity, "started the control daemon");
+                incarnation.process = Some((started.identity.pid, started.identity.start_time));
+                incarnation.pipe_inode = Some(started.pipe_inode);
+                self.record(desired, incarnation).await;
+                self.incarnations += 1;
+                self.clients.clear();
+                self.state.started(Process {
+                    identity: started.identity,
+                    gpus: desired.gpus.clone(),
+                    multi_user: desired.multi_user,
+                });
+            }
+            Err(error) => {
+                tracing::error!(daemon = %desired.name, %error, "the control daemon did not start");
+                self.state.failed(error.to_string(), unix_ms());
+            }
+        }
+    }
+
+    fn clean_stale(&self) {
+        if let Err(error) = daemon::clean_stale(&self.pipe_directory) {
+            tracing::warn!(%error, directory = %self.pipe_directory.display(), "stale files stay");
+        }
+    }
+
+    /// What stands in the way of a start.
+    async fn obstacle(&self, desired: &Desired) -> Option<Obstacle> {
+        let inventory = Arc::clone(&self.context.inventory);
+        let present = match tokio::task::spawn_blocking(move || inventory.gpus()).await {
+            Ok(Ok(gpus)) => gpus,
+            Ok(Err(error)) => return Some(Obstacle { reason: "NoInventory", message: error.to_string() }),
+            Err(error) => return Some(Obstacle { reason: "NoInventory", message: error.to_string() }),
+        };
+        for uuid in &desired.gpus {
+            match present.iter().find(|gpu| gpu.uuid == *uuid) {
+                None => {
+                    let message = format!("GPU {uuid} is not in this host: put it back, or change the daemon's gpus");
+                    return Some(Obstacle { reason: "GpuMissing", message });
+                }
+                Some(gpu) if gpu.mig_enabled => {
+                    let message = format!("GPU {uuid} is in MIG mode, which this manager lists and does not manage");
+                    return Some(Obstacle { reason: "MigEnabled", message });
+                }
+                Some(_) => {}
+            }
+        }
+        let uid = Some(desired.server_uid);
+        if let Err(error) = daemon::check_directories(&self.pipe_directory, &self.log_directory, uid) {
+            return Some(Obstacle { reason: "DirectoryUnusable", message: error.to_string() });
+        }
+        daemon::occupant(&self.pipe_directory).map(|occupant| Obstacle {
+            reason: "ForeignDaemon",
+            message: format!(
+                "a control daemon that this manager did not start ({}) serves {}: quit it, or move it elsewhere",
+                occupant.pid.map_or_else(|| "its process cannot be told".to_owned(), |pid| format!("process {pid}")),
+                self.pipe_directory.display()
+            ),
+        })
+    }
+
+    async fn stop_daemon(&mut self, desired: &Desired, grace_s: u32) {
+        let Some(process) = self.state.process.clone() else { return };
+        self.publish(desired);
+        match daemon::stop(&self.control, process.identity, grace_s).await {
+            Ok(stopped) => {
+                tracing::info!(daemon = %desired.name, process = %process.identity, how = ?stopped, "stopped the control daemon");
+                self.clean_stale();
+                self.clients.clear();
+                self.state.stopped();
+            }
+            Err(error) => {
+                let message = format!("process {} did not end: {error}", process.identity);
+                tracing::error!(daemon = %desired.name, %message);
+                self.state.blocked(Obstacle { reason: "StopFailed", message }, unix_ms());
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+
+    async fn sync(&mut self, desired: &Desired, wrong: &[Difference]) {
+        let serving = *self.fresh.borrow_and_update();
+        for difference in wrong {
+            tracing::info!(daemon = %desired.name, %difference, "writing a setting");
+        }
+        let (look, clients) =
+            look::sync(&self.context, &self.control, &self.log_directory, desired, wrong, unix_ms()).await;
+        match &look {
+            Look::Seen(_) => self.clients = clients,
+            Look::Unanswered(command) => tracing::warn!(daemon = %desired.name, %command, "a command was not answered"),
+            Look::Busy(why) | Look::Unreadable(why) => tracing::warn!(daemon = %desired.name, %why, "could not be read"),
+        }
+        let before = self.state.applied;
+        let rhythm = Rhythm(i64::try_from(self.context.rhythm.as_millis()).unwrap_or(i64::MAX));
+        self.state.looked(look, !wrong.is_empty(), desired, unix_ms(), rhythm);
+        if self.state.applied != before
+            && let Some(mut incarnation) = self.incarnation.clone()
+        {
+            incarnation.applied = self.state.applied;
+            self.record(desired, incarnation).await;
+        }
+        let failed = self.state.wedged.clone().or_else(|| self.state.trouble.clone());
+        self.observed.send_modify(|observed| {
+            observed.served = serving;
+            observed.failed = failed;
+        });
+    }
+
+    async fn start_server(&mut self, desired: &Desired, uid: u32) {
+        tracing::info!(daemon = %desired.name, uid, "asking for a server");
+        let deadline = Instant::now() + self.context.deadline;
+        let asked = async {
+            let mut session = self.control.session(deadline).await?;
+            session.send(&Command::StartServer { uid }).await?;
+            session.close().await;
+            Ok::<_, SessionError>(())
+        };
+        match asked.await {
+            Ok(()) => self.state.server_asked(unix_ms()),
+            Err(error) => {
+                let look = match error {
+                    SessionError::Unknown { command, cause } => Look::Unanswered(format!("{command}: {cause}")),
+                    other => Look::Busy(other.to_string()),
+                };
+                self.state.looked(look, false, desired, unix_ms(), Rhythm(0));
+            }
+        }
+    }
+
+    async fn work(&mut self, job: Job) {
+        match job {
+            Job::Restart => self.state.restart = self.state.process.is_some(),
+            Job::Terminate { client, answer } => {
+                let result = self.terminate(client).await;
+                self.state.look_soon();
+                let _ = answer.send(result);
+            }
+        }
+    }
+
+    /// Ends a client: MPS first, and the signal only after MPS has said `0`; the other order can take the
+    /// server down (FACTS.md, "Faults").
+    async fn terminate(&mut self, client: ClientId) -> Result<Termination, TerminateError> {
+        let identity = Identity { pid: client.pid, start_time: client.start_time };
+        if !host::process::is_alive(identity) {
+            return Ok(Termination::AlreadyGone);
+        }
+        let server = self.server_of(client).await?;
+        let deadline = Instant::now() + self.context.deadline;
+        let unreachable = |error: SessionError| match error {
+            SessionError::Unknown { command, cause } => TerminateError::Unanswered(format!("{command}: {cause}")),
+            other => TerminateError::Unreachable(other.to_string()),
+        };
+        let mut session = self.control.session(deadline).await.map_err(unreachable)?;
+        let reply = match session.send(&Command::TerminateClient { server, client: client.pid }).await {
+            Ok(reply) => reply,
+            Err(error) => {
+                let error = unreachable(error);
+                if let TerminateError::Unanswered(command) = &error {
+                    self.state.wedged = Some(command.clone());
+                }
+                return Err(error);
+            }
+        };
+        session.close().await;
+        match parse::terminate(&reply) {
+            Ok(parse::Terminated::Done) => {}
+            Ok(parse::Terminated::Refused { text, .. }) => return Err(TerminateError::Refused(text)),
+            Err(error) => return Err(TerminateError::Refused(error.to_string())),
+        }
+        if tokio::time::timeout(CLIENT_END, death(identity)).await.is_ok() {
+            return Ok(Termination::ByMps);
+        }
+        for signal in [Signal::TERM, Signal::KILL] {
+            if let Err(error) = host::process::signal(identity, signal) {
+                return Err(TerminateError::Refused(format!("MPS ended its work, but the process could not be signalled: {error}")));
+            }
+            if tokio::time::timeout(CLIENT_END, death(identity)).await.is_ok() {
+                break;
+            }
+        }
+        Ok(Termination::ByMpsAndSignal)
+    }
+
+    /// The server that a client is connected to, read now: the last look may be seconds old.
+    async fn server_of(&mut self, client: ClientId) -> Result<u32, TerminateError> {
+        let desired = self.desired.borrow().clone();
+        self.sync(&desired, &[]).await;
+        if let Some(trouble) = self.state.wedged.clone().or_else(|| self.state.trouble.clone()) {
+            return Err(TerminateError::Unreachable(trouble));
+        }
+        let known = self.clients.iter().find(|known| known.id == client);
+        known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))
+    }
+
+    /// Notices that the control process is gone, and sees its servers off.
+    async fn notice_death(&mut self, desired: &Desired) {
+        let Some(process) = &self.state.process else { return };
+        if host::process::is_alive(process.identity) {
+            return;
+        }
+        let identity = process.identity;
+        self.deaths += 1;
+        tracing::error!(daemon = %desired.name, process = %identity, "the control daemon died");
+        for server in self.servers() {
+            if tokio::time::timeout(ORPHANS_END, death(server)).await.is_err() {
+                tracing::warn!(daemon = %desired.name, %server, "killing a server that outlived its control daemon");
+                let _ = host::process::signal(server, Signal::KILL);
+            }
+        }
+        self.clients.clear();
+        let words = log::tail(&self.log_directory.join("control.log"), LAST_WORDS);
+        self.state.failed(words, unix_ms());
+    }
+
+    /// Hands an incarnation to the recorder and waits until it is written; false when it was not.
+    async fn record(&mut self, desired: &Desired, incarnation: Incarnation) -> bool {
+        let (written, done) = oneshot::channel();
+        self.incarnation = Some(incarnation.clone());
+        let fact = Fact { daemon: desired.name.clone(), incarnation, written };
+        self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false)
+    }
+
+    fn publish(&mut self, desired: &Desired) {
+        let (pipe, log) = (&self.pipe_directory, &self.log_directory);
+        let now = unix_ms();
+        let status = status(&self.state, desired, self.incarnations, self.deaths, pipe, log, now);
+        let idle = matches!(status.phase, Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked);
+        let unreadable = self.state.process.is_none() && idle;
+        let asked = *self.fresh.borrow();
+        self.observed.send_if_modified(|observed| {
+            let mut changed = observed.status != status || observed.clients != self.clients;
+            if unreadable && observed.served < asked {
+                // There is no process to look at: what is published is all there is to know.
+                observed.served = asked;
+                observed.failed = None;
+                changed = true;
+            }
+            if changed {
+                observed.status = status;
+                observed.clients.clone_from(&self.clients);
+            }
+            // Waiters compare `served`, which `sync` has set without waking them.
+            true
+        });
+    }
+}
+
+/// Completes when the first of these processes dies; never for none.
+async fn dies(processes: Vec<Identity>) {
+    if processes.is_empty() {
+        return std::future::pending().await;
+    }
+    let deaths: Vec<_> = processes.into_iter().map(|identity| Box::pin(death(identity))).collect();
+    futures_util::future::select_all(deaths).await;
+}
+
+/// What an adopted process was started with, from /proc.
+fn shape(identity: Identity) -> Process {
+    let visible = host::process::environ(identity.pid).and_then(|variables| {
+        let (_, value) = variables.into_iter().find(|(name, _)| name == "CUDA_VISIBLE_DEVICES")?;
+        value.into_string().ok()
+    });
+    let gpus = visible.iter().flat_map(|list| list.split(',')).filter_map(|uuid| GpuUuid::parse(uuid).ok()).collect();
+    let words = host::process::command(identity.pid).unwrap_or_default();
+    Process { identity, gpus, multi_user: words.iter().any(|word| word == "-M" || word == "--multiuser-server") }
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    daemon::pipe_inode(path).ok()
+}
+
+/// 128 random bits, so that no other process carries them by chance.
+fn token() -> String {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the kernel has random bytes once it has booted");
+    hex::encode(bytes)
+}

@@ -1,0 +1,254 @@
+//! One look at a daemon: settings written if some are wrong, then everything read, in one session.
+//!
+//! A look costs one control process (more only when others keep the daemon busy), however many values it reads.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::Context;
+use super::state::Look;
+use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::daemon::{Effective, MemoryReading, Server};
+use crate::domain::environment::TENANT_HINT;
+use crate::domain::gpu::GpuProcess;
+use crate::domain::plan::{Desired, Difference};
+use crate::domain::{GpuUuid, MemoryLimit};
+use crate::host;
+use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
+use crate::mps::session::{Session, SessionError};
+use crate::mps::{Command, Control, Device, log};
+
+/// How much of the end of server.log is searched for a server's word on its limits.
+const LOG_TAIL: usize = 256 * 1024;
+/// Parents of a client that are kept for attribution.
+const ANCESTORS: usize = 32;
+
+/// Why a look ended early.
+enum Trouble {
+    Session(SessionError),
+    Unreadable(ParseError),
+}
+
+impl From<SessionError> for Trouble {
+    fn from(error: SessionError) -> Self {
+        Self::Session(error)
+    }
+}
+
+impl From<ParseError> for Trouble {
+    fn from(error: ParseError) -> Self {
+        Self::Unreadable(error)
+    }
+}
+
+/// Writes `wrong` and reads everything; the clients are empty unless everything was read.
+pub(super) async fn sync(
+    context: &Context,
+    control: &Control,
+    log_directory: &Path,
+    desired: &Desired,
+    wrong: &[Difference],
+    now: i64,
+) -> (Look, Vec<ClientFacts>) {
+    let deadline = Instant::now() + context.deadline;
+    let mut session = match control.session(deadline).await {
+        Ok(session) => session,
+        Err(error) => return (failed(Trouble::Session(error)), Vec::new()),
+    };
+    match read(&mut session, desired, wrong, now).await {
+        Ok((mut seen, rows)) => {
+            seen.control_processes = session.processes();
+            session.close().await;
+            note_server_log(&mut seen, log_directory);
+            let clients = clients(context, desired, rows).await;
+            (Look::Seen(seen), clients)
+        }
+        Err(trouble) => (failed(trouble), Vec::new()),
+    }
+}
+
+fn failed(trouble: Trouble) -> Look {
+    match trouble {
+        Trouble::Session(SessionError::Unknown { command, cause }) => {
+            Look::Unanswered(format!("{command}: {cause}"))
+        }
+        Trouble::Session(error) => Look::Busy(error.to_string()),
+        Trouble::Unreadable(error) => Look::Unreadable(error.to_string()),
+    }
+}
+
+async fn read(
+    session: &mut Session,
+    desired: &Desired,
+    wrong: &[Difference],
+    now: i64,
+) -> Result<(Effective, Vec<parse::ClientRow>), Trouble> {
+    for difference in wrong {
+        session.send(&correction(desired, difference)).await?;
+    }
+    let pids = parse::server_list(&session.send(&Command::GetServerList).await?)?;
+    let percentage = parse::percentage(&session.send(&Command::GetDefaultThreadPercentage).await?)?;
+    let priority = parse::priority(&session.send(&Command::GetDefaultPriority).await?)?;
+    let mut default_memory_limits = Vec::new();
+    for (device, gpu) in devices(desired) {
+        let reply = session.send(&Command::GetDefaultMemoryLimit { device }).await?;
+        default_memory_limits.push(reading(gpu, parse::memory_limit(&reply)?));
+    }
+    let mut servers = Vec::new();
+    for pid in pids {
+        if let Some(server) = read_server(session, desired, pid).await? {
+            servers.push(server);
+        }
+    }
+    let rows = match parse::clients(&session.send(&Command::Ps { server: None }).await?)? {
+        Clients::ServerNotFound => Vec::new(),
+        Clients::Listed { rows, .. } => rows,
+    };
+    let seen = Effective {
+        observed_at: now,
+        control_processes: 0,
+        default_active_thread_percentage: Some(percentage),
+        default_priority: Some(priority),
+        default_memory_limits,
+        servers,
+    };
+    Ok((seen, rows))
+}
+
+/// Reads a server; `None` when it ended while the daemon was being read.
+async fn read_server(session: &mut Session, desired: &Desired, pid: u32) -> Result<Option<Server>, Trouble> {
+    let status = match parse::server_status(&session.send(&Command::GetServerStatus { server: pid }).await?)? {
+        ServerStatus::NotFound => return Ok(None),
+        status => status.to_string(),
+    };
+    let Some(identity) = host::process::identify(pid) else { return Ok(None) };
+    let percentage = session.send(&Command::GetThreadPercentage { server: pid }).await?;
+    let mut memory_limits = Vec::new();
+    for (device, gpu) in devices(desired) {
+        let reply = session.send(&Command::GetMemoryLimit { server: pid, device }).await?;
+        memory_limits.push(reading(gpu, parse::memory_limit(&reply)?));
+    }
+    Ok(Some(Server {
+        pid,
+        start_time: identity.start_time,
+        uid: host::process::uid(pid),
+        status,
+        active_thread_percentage: Some(parse::percentage(&percentage)?),
+        memory_limits,
+    }))
+}
+
+/// The command that puts one setting right.
+fn correction(desired: &Desired, difference: &Difference) -> Command {
+    let device = |ordinal: usize| Device::Ordinal(u32::try_from(ordinal).unwrap_or(u32::MAX));
+    let limit = |ordinal: usize| -> Option<MemoryLimit> { desired.memory_limits.get(ordinal).copied().flatten() };
+    match *difference {
+        Difference::DefaultPercentage => Command::SetDefaultThreadPercentage(desired.percentage),
+        Difference::DefaultPriority => Command::SetDefaultPriority(desired.priority),
+        Difference::DefaultMemory(ordinal) => {
+            Command::SetDefaultMemoryLimit { device: device(ordinal), limit: limit(ordinal) }
+        }
+        Difference::ServerPercentage(server) => {
+            Command::SetThreadPercentage { server, percentage: desired.percentage }
+        }
+        Difference::ServerMemory(server, ordinal) => {
+            Command::SetMemoryLimit { server, device: device(ordinal), limit: limit(ordinal) }
+        }
+    }
+}
+
+fn devices(desired: &Desired) -> impl Iterator<Item = (Device, &GpuUuid)> {
+    (0..).map(Device::Ordinal).zip(&desired.gpus)
+}
+
+fn reading(gpu: &GpuUuid, limit: Option<LimitReading>) -> MemoryReading {
+    let (bytes, unreadable) = match limit {
+        None => (None, None),
+        Some(LimitReading::Whole(limit)) => (Some(limit.bytes()), None),
+        Some(LimitReading::Nonsense(text)) => (None, Some(text)),
+    };
+    MemoryReading { gpu: gpu.clone(), bytes, unreadable, in_server_log: None }
+}
+
+/// Notes for each limit of a server whether server.log has that server's own word for it.
+fn note_server_log(seen: &mut Effective, log_directory: &Path) {
+    if seen.servers.iter().all(|server| server.memory_limits.iter().all(|limit| limit.bytes.is_none())) {
+        return;
+    }
+    let text = log::tail(&log_directory.join("server.log"), LOG_TAIL);
+    let mut said: BTreeMap<(u32, String), u64> = BTreeMap::new();
+    for record in log::read(text.as_bytes()) {
+        if let log::Event::MemoryLimitSet { device, bytes } = record.event {
+            said.insert((record.pid, device.to_string()), bytes);
+        }
+    }
+    for server in &mut seen.servers {
+        for (ordinal, limit) in server.memory_limits.iter_mut().enumerate() {
+            let word = said.get(&(server.pid, ordinal.to_string())).or_else(|| said.get(&(server.pid, limit.gpu.to_string())));
+            limit.in_server_log = limit.bytes.map(|bytes| word == Some(&bytes));
+        }
+    }
+}
+
+/// Joins the daemon's list with /proc and the driver's memory figures.
+async fn clients(context: &Context, desired: &Desired, rows: Vec<parse::ClientRow>) -> Vec<ClientFacts> {
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let inventory = Arc::clone(&context.inventory);
+    let gpus = desired.gpus.clone();
+    let memory = tokio::task::spawn_blocking(move || -> Vec<(GpuUuid, Vec<GpuProcess>)> {
+        gpus.into_iter()
+            .map(|gpu| {
+                let processes = inventory.processes(&gpu).unwrap_or_else(|error| {
+                    tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
+                    Vec::new()
+                });
+                (gpu, processes)
+            })
+            .collect()
+    })
+    .await
+    .unwrap_or_default();
+    let boot_time = host::boot_time().unwrap_or_default();
+    rows.into_iter().filter_map(|row| facts(row, &memory, boot_time)).collect()
+}
+
+fn facts(row: parse::ClientRow, memory: &[(GpuUuid, Vec<GpuProcess>)], boot_time: i64) -> Option<ClientFacts> {
+    // A client that is gone already is none.
+    let identity = host::process::identify(row.pid)?;
+    let hint = host::process::environ(row.pid).and_then(|variables| {
+        let (_, value) = variables.into_iter().find(|(name, _)| name == TENANT_HINT)?;
+        value.into_string().ok()
+    });
+    let memory = memory
+        .iter()
+        .filter_map(|(gpu, processes)| {
+            let process = processes.iter().find(|process| process.pid == row.pid)?;
+            Some((gpu.clone(), process.used_memory))
+        })
+        .collect();
+    let command = host::process::command(row.pid).filter(|words| !words.is_empty());
+    Some(ClientFacts {
+        id: ClientId { pid: row.pid, start_time: identity.start_time },
+        server: row.server,
+        uid: host::process::uid(row.pid),
+        command: command.map_or(row.command, |words| words.join(" ")),
+        since: host::process::started_at(identity, boot_time),
+        memory,
+        ancestors: ancestors(row.pid),
+        hint,
+    })
+}
+
+fn ancestors(pid: u32) -> Vec<ClientId> {
+    std::iter::successors(host::process::parent(pid), |pid| host::process::parent(*pid))
+        .take_while(|pid| *pid > 1)
+        .take(ANCESTORS)
+        .filter_map(host::process::identify)
+        .map(|identity| ClientId { pid: identity.pid, start_time: identity.start_time })
+        .collect()
+}

@@ -1,0 +1,303 @@
+//! One driver task for each daemon, and a cheap handle to it for everybody else.
+//!
+//! A driver compares what is wanted ([`Desired`], published by a watch after each commit) with what it reads,
+//! acts, reads back, and publishes [`Observed`] by a watch. It never touches SQLite: what has to outlive the
+//! manager goes as a [`Fact`] to the one recorder.
+
+mod driver;
+mod look;
+mod state;
+mod status;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::domain::DaemonName;
+use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::daemon::{DaemonStatus, Incarnation, Phase};
+use crate::domain::plan::Desired;
+use crate::gpu::Inventory;
+use crate::mps::{Binaries, Capability};
+
+/// Jobs that may wait for one daemon.
+const JOBS: usize = 16;
+
+/// What every driver needs.
+pub struct Context {
+    /// NVIDIA's two programs, or the simulated ones.
+    pub binaries: Binaries,
+    /// What they can do.
+    pub capability: Capability,
+    /// The GPUs.
+    pub inventory: Arc<dyn Inventory>,
+    /// Where each daemon gets a directory of its own.
+    pub runtime_dir: PathBuf,
+    /// Further variables for daemons and control processes.
+    pub extra_env: Vec<(OsString, OsString)>,
+    /// This boot.
+    pub boot_id: String,
+    /// Pause of an idle daemon between two looks.
+    pub rhythm: Duration,
+    /// Longest time for one session with a daemon.
+    pub deadline: Duration,
+    /// Seconds that clients get when a daemon is stopped and nobody said otherwise.
+    pub grace_s: u32,
+    /// Takes what must outlive the manager.
+    pub recorder: mpsc::Sender<Fact>,
+}
+
+/// Something that must outlive the manager.
+#[derive(Debug)]
+pub struct Fact {
+    /// The daemon.
+    pub daemon: DaemonName,
+    /// Its control process.
+    pub incarnation: Incarnation,
+    /// Told once it is written; a driver starts no process before.
+    pub written: oneshot::Sender<bool>,
+}
+
+/// What was seen of a daemon.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// For the API.
+    pub status: DaemonStatus,
+    /// Its clients at the last look.
+    pub clients: Vec<ClientFacts>,
+    /// The last request for a fresh look that this answers.
+    served: u64,
+    /// Whether that look failed.
+    failed: Option<String>,
+}
+
+/// What a driver is asked to do once, in its turn.
+enum Job {
+    Restart,
+    Terminate { client: ClientId, answer: oneshot::Sender<Result<Termination, TerminateError>> },
+}
+
+/// How a client ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Termination {
+    /// MPS ended its work, and it is off the server's list.
+    ByMps,
+    /// It was gone before anything was sent.
+    AlreadyGone,
+    /// Its process was killed after MPS had ended its work.
+    ByMpsAndSignal,
+}
+
+/// Why a client was not ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TerminateError {
+    /// It is no client of this daemon.
+    #[error("process {0} is not a client of this daemon: list the clients for those that are")]
+    NotAClient(ClientId),
+    /// The daemon refused.
+    #[error("the daemon refused to terminate it: {0}")]
+    Refused(String),
+    /// The daemon did not answer in time; the termination may still take effect.
+    #[error(
+        "the daemon did not answer in time ({0}), and the termination may still take effect: a client that is \
+         stopped (SIGSTOP) holds it up, so continue the client (SIGCONT) and look again"
+    )]
+    Unanswered(String),
+    /// The daemon could not be reached.
+    #[error("the daemon could not be asked: {0}")]
+    Unreachable(String),
+}
+
+/// Why no fresh look could be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FreshError {
+    /// The look failed.
+    #[error("the daemon could not be read: {0}")]
+    Failed(String),
+    /// No look ended in time.
+    #[error("the daemon was not read within {0:?}")]
+    Late(Duration),
+    /// The driver has ended.
+    #[error("the daemon is no longer managed")]
+    Gone,
+}
+
+/// The way to one driver.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    desired: watch::Sender<Desired>,
+    observed: watch::Receiver<Observed>,
+    fresh: watch::Sender<u64>,
+    jobs: mpsc::Sender<Job>,
+    grace_s: AtomicU32,
+    stop_driver: CancellationToken,
+}
+
+impl Handle {
+    /// What was seen last.
+    pub fn observed(&self) -> Observed {
+        self.shared.observed.borrow().clone()
+    }
+
+    /// A look that began after this call; all who wait at the same time share one.
+    pub async fn fresh(&self, patience: Duration) -> Result<Observed, FreshError> {
+        let mut wanted = 0;
+        self.shared.fresh.send_modify(|asked| {
+            *asked += 1;
+            wanted = *asked;
+        });
+        let mut observed = self.shared.observed.clone();
+        let seen = tokio::time::timeout(patience, observed.wait_for(|observed| observed.served >= wanted))
+            .await
+            .map_err(|_| FreshError::Late(patience))?
+            .map_err(|_| FreshError::Gone)?
+            .clone();
+        match seen.failed {
+            Some(why) => Err(FreshError::Failed(why)),
+            None => Ok(seen),
+        }
+    }
+
+    /// Waits until what is seen satisfies `done`.
+    pub async fn wait_for(&self, patience: Duration, done: impl FnMut(&Observed) -> bool) -> Option<Observed> {
+        let mut observed = self.shared.observed.clone();
+        tokio::time::timeout(patience, observed.wait_for(done)).await.ok()?.ok().map(|seen| seen.clone())
+    }
+
+    /// Publishes what is wanted from now on.
+    fn publish(&self, desired: Desired) {
+        self.shared.desired.send_if_modified(|current| {
+            // Two writers may publish in another order than they committed; the generation tells.
+            let newer = desired.generation > current.generation;
+            if newer {
+                *current = desired;
+            }
+            newer
+        });
+    }
+
+    /// The seconds that clients get at the next stop.
+    pub fn set_grace(&self, seconds: u32) {
+        self.shared.grace_s.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Stops the daemon once; it is started again since its desired value says so.
+    pub async fn restart(&self) -> Result<(), FreshError> {
+        self.shared.jobs.send(Job::Restart).await.map_err(|_| FreshError::Gone)
+    }
+
+    /// Ends a client in the safe order.
+    pub async fn terminate(&self, client: ClientId) -> Result<Termination, TerminateError> {
+        let (answer, answered) = oneshot::channel();
+        let gone = || TerminateError::Unreachable("it is no longer managed".into());
+        self.shared.jobs.send(Job::Terminate { client, answer }).await.map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+}
+
+/// All drivers, by daemon.
+#[derive(Clone)]
+pub struct Fleet {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    context: Arc<Context>,
+    handles: Mutex<BTreeMap<DaemonName, Handle>>,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+impl Fleet {
+    /// An empty fleet.
+    pub fn new(context: Context) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                context: Arc::new(context),
+                handles: Mutex::default(),
+                tasks: TaskTracker::new(),
+                shutdown: CancellationToken::new(),
+            }),
+        }
+    }
+
+    /// What every driver needs.
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// Publishes what is wanted of a daemon; starts its driver if it has none.
+    ///
+    /// `earlier` is the control process that the store remembers for it.
+    pub fn publish(&self, desired: Desired, earlier: Option<Incarnation>) {
+        let mut handles = self.handles();
+        if let Some(handle) = handles.get(&desired.name) {
+            handle.publish(desired);
+            return;
+        }
+        if self.inner.shutdown.is_cancelled() {
+            return;
+        }
+        let name = desired.name.clone();
+        let (jobs, queue) = mpsc::channel(JOBS);
+        let (desired, wanted) = watch::channel(desired);
+        let (fresh, asked) = watch::channel(0);
+        let stop_driver = self.inner.shutdown.child_token();
+        let context = Arc::clone(&self.inner.context);
+        let (driver, observed) = driver::Driver::new(context, wanted, asked, queue, stop_driver.clone(), earlier);
+        let grace_s = AtomicU32::new(self.inner.context.grace_s);
+        let shared = Arc::new(Shared { desired, observed, fresh, jobs, grace_s, stop_driver });
+        let handle = Handle { shared };
+        self.inner.tasks.spawn(driver.run(Arc::clone(&handle.shared)));
+        handles.insert(name, handle);
+    }
+
+    /// Ends the driver of a daemon that was stopped and forgotten.
+    pub fn forget(&self, name: &DaemonName) {
+        if let Some(handle) = self.handles().remove(name) {
+            handle.shared.stop_driver.cancel();
+        }
+    }
+
+    /// The way to a daemon's driver.
+    pub fn get(&self, name: &DaemonName) -> Option<Handle> {
+        self.handles().get(name).cloned()
+    }
+
+    /// All daemons with what was seen of them.
+    pub fn observed(&self) -> Vec<(DaemonName, Observed)> {
+        self.handles().iter().map(|(name, handle)| (name.clone(), handle.observed())).collect()
+    }
+
+    /// Whether every daemon holds what is wanted of it, with those that do not.
+    pub fn not_ready(&self) -> Vec<(DaemonName, Phase)> {
+        self.observed()
+            .into_iter()
+            .map(|(name, observed)| (name, observed.status.phase))
+            .filter(|(_, phase)| !matches!(phase, Phase::Ready | Phase::Stopped))
+            .collect()
+    }
+
+    /// Ends all drivers and leaves the daemons as they are.
+    pub async fn shutdown(&self) {
+        self.inner.shutdown.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+    }
+
+    fn handles(&self) -> MutexGuard<'_, BTreeMap<DaemonName, Handle>> {
+        // A panic elsewhere leaves the map as it was before or after one insert: both are whole.
+        self.inner.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# The hardware scenario: what mps-manager promises, on a real GPU, checked by a CUDA program that owes it nothing.
+#
+#   tests/hardware/run.sh --binary target/release/mps-manager --commit "$(git rev-parse --short HEAD)"
+#
+# Runs on a GPU host with no Rust: carry the release binary and this directory. Everything lives in a private
+# directory under /tmp and ends with the run. No setting of a GPU is changed. docs/hardware.md says more.
+#
+#   --binary FILE   the release binary
+#   --commit ID     what it was built from, for the record
+#   --record FILE   the record to write the results to (docs/verified-on.md's form); default: none
+#   --keep          leave logs and state behind, and say where
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+binary='' commit='' record_file='' keep=no
+while [ $# -gt 0 ]; do
+    case $1 in
+    --binary | --commit | --record)
+        [ $# -ge 2 ] || { echo "$1 needs a value" >&2; exit 2; }
+        case $1 in
+        --binary) binary=$(readlink -f "$2") ;;
+        --commit) commit=$2 ;;
+        --record) record_file=$(readlink -f "$2") ;;
+        esac
+        shift 2
+        ;;
+    --keep) keep=yes; shift ;;
+    *) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+    esac
+done
+[ -x "$binary" ] || { echo "--binary must name the release binary" >&2; exit 2; }
+[ -n "$commit" ] || { echo "--commit must say what the binary was built from" >&2; exit 2; }
+
+# shellcheck source=tests/hardware/lib.sh
+. "$here/lib.sh"
+
+finish() {
+    local status=$?
+    trap - EXIT
+    end_everything
+    check "no daemon of this run is left" "" "$(our_daemons | tr '\n' ' ')"
+    check "the GPUs' settings are what they were" "$SETTINGS_BEFORE" "$(gpu_settings)"
+    print_table
+    if [ -n "$record_file" ]; then record "$record_file" "$commit" "the hardware scenario"; fi
+    if [ "$keep" = yes ]; then say "kept: $WORK"; else rm -rf -- "$WORK"; fi
+    if [ "$status" -eq 0 ] && [ "$FAILED" -gt 0 ]; then status=1; fi
+    exit "$status"
+}
+
+for tool in nvidia-smi nvidia-cuda-mps-control nvcc curl python3 setpriv; do
+    command -v "$tool" >/dev/null || die "$tool is not on the PATH"
+done
+SETTINGS_BEFORE=$(gpu_settings)
+trap finish EXIT
+
+# What the probe and the independent client see with no MPS at all: the yardstick for everything after.
+outside_mps() {
+    # A pipe directory without a daemon, lest a foreign daemon in the default one be joined.
+    mkdir -p "$WORK/none"
+    clean CUDA_MPS_PIPE_DIRECTORY="$WORK/none" "$binary" cuda-probe >"$LOGS/probe.json" || true
+    clean CUDA_MPS_PIPE_DIRECTORY="$WORK/none" "$CLIENT" info >"$LOGS/client.json" || true
+    check "the probe works outside MPS" null "$(json "$LOGS/probe.json" 'd["error"]')"
+    check "the probe says that it is outside MPS" false "$(json "$LOGS/probe.json" 'd["mps"]')"
+    check "probe and client see the same GPUs and multiprocessors" \
+        "$(json "$LOGS/client.json" '[[x["uuid"], x["sms"]] for x in d["devices"]]')" \
+        "$(json "$LOGS/probe.json" '[[x["uuid"], x["sms"]] for x in d["devices"]]')"
+    check "a kernel really runs on all of them" \
+        "$(json "$LOGS/client.json" '[x["sms"] for x in d["devices"]]')" \
+        "$(json "$LOGS/client.json" '[x["sms_used"] for x in d["devices"]]')"
+    ALL_SMS=$(json "$LOGS/client.json" 'd["devices"][0]["sms"]')
+    say "device 0 has $ALL_SMS multiprocessors"
+}
+
+# What MPS itself does to clients that go away at a bad moment, and that the probe is not one of them. Killing a
+# client before its server has taken it hangs the server and the daemon (seen on 13.0), so a server is started
+# before any client, and nothing here kills a client that waits.
+a_daemon_alone() {
+    start_daemon alone
+    daemon_says "start_server -uid 0" >/dev/null
+    wait_for 10 "the server is ready" server_is_active
+    local pid pause
+    for pause in 0.005 0.02 0.06 0.1; do
+        clean CUDA_MPS_PIPE_DIRECTORY="$DAEMON_PIPE" "$CLIENT" info >/dev/null 2>&1 &
+        pid=$!
+        sleep "$pause"
+        kill -KILL "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+        clean CUDA_MPS_PIPE_DIRECTORY="$DAEMON_PIPE" "$binary" cuda-probe --timeout 8 >"$LOGS/probe.json" || true
+        check "with a ready server, a client killed after $pause s leaves it well" true "$(json "$LOGS/probe.json" 'd["mps"]')"
+    done
+
+    clean CUDA_MPS_PIPE_DIRECTORY="$DAEMON_PIPE" CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25 \
+        CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4G "$binary" cuda-probe --allocate-up-to 8G >"$LOGS/probe.json" || true
+    check "limits in the environment: the probe sees less than all multiprocessors" true \
+        "$(json "$LOGS/probe.json" "0 < d['devices'][0]['sms'] < $ALL_SMS")"
+    check "limits in the environment: no allocation goes beyond 4 GiB" true \
+        "$(json "$LOGS/probe.json" '0 < d["devices"][0]["allocation"]["largest"] < 4 << 30')"
+
+    # The other user's probe has to wait for this client, gives up, and leaves its process waiting.
+    start_client first CUDA_MPS_PIPE_DIRECTORY="$DAEMON_PIPE" -- spin 6
+    wait_for 10 "the first user's client is connected" grep -q devices "$LOGS/first.out"
+    local first=$CLIENT_PID waiting
+    cp -- "$binary" "$WORK/mps-manager"
+    chmod 0755 "$WORK/mps-manager"
+    setpriv --reuid=65534 --regid=65534 --clear-groups env -i CUDA_MPS_PIPE_DIRECTORY="$DAEMON_PIPE" \
+        LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}" "$WORK/mps-manager" cuda-probe --timeout 2 >"$LOGS/probe.json" || true
+    check "a probe that has to wait says so" timeout "$(json "$LOGS/probe.json" 'd["error"]["name"]')"
+    waiting=$(json "$LOGS/probe.json" 'd["pid"]')
+    check "its process is left waiting" no "$(is_gone "$waiting" && echo yes || echo no)"
+    wait "$first" || true
+    wait_for 20 "the waiting process is served and ends" is_gone "$waiting"
+    clean CUDA_MPS_PIPE_DIRECTORY="$DAEMON_PIPE" "$binary" cuda-probe --timeout 10 >"$LOGS/probe.json" || true
+    check "the daemon is well afterwards" true "$(json "$LOGS/probe.json" 'd["mps"]')"
+    daemon_says "quit -t 2" >/dev/null || true
+}
+
+server_is_active() {
+    local server
+    server=$(daemon_says get_server_list | tail -n 1)
+    [ "$(daemon_says "get_server_status $server")" = ACTIVE ]
+}
+
+compile_client "$here/client.cu"
+outside_mps
+a_daemon_alone

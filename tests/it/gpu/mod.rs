@@ -1,0 +1,4 @@
+//! The GPU inventory and the probe.
+
+mod probe;
+mod sim;
