@@ -1,3 +1,4 @@
 //! Everything, on the simulated host.
 
 mod gpu;
+mod mps;

@@ -1,0 +1,198 @@
+//! Sessions with control programs that misbehave, each a few lines of shell.
+
+use std::path::{Path, PathBuf};
+use std::process::Command as Program;
+use std::time::Duration;
+
+use mps_manager::host::process;
+use mps_manager::mps::session::Cause;
+use mps_manager::mps::{Command, Control, SessionError};
+use tokio::time::Instant;
+
+use super::host::{deadline, eventually};
+
+/// Echoes words it does not know, as the control program does; `$1` of `case` decides about the others.
+const ECHO: &str = r#"zz-*) printf 'Unknown command "%s"\n' "$line" ;;"#;
+
+struct Double {
+    dir: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl Double {
+    fn new(script: &str) -> Self {
+        let dir = tempfile::tempdir_in("/tmp").expect("a directory");
+        let (source, program) = (dir.path().join("source"), dir.path().join("control"));
+        std::fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("written");
+        // Another process makes the copy: a file that a fork of this one still has open for writing cannot be run.
+        let copied =
+            Program::new("install").arg("-m755").arg(&source).arg(&program).status().expect("install");
+        assert!(copied.success());
+        Self { dir, program }
+    }
+
+    /// A double that reads lines and answers each as `cases` says.
+    fn answering(cases: &str) -> Self {
+        Self::new(&format!("while IFS= read -r line; do case $line in {cases} {ECHO} esac; done"))
+    }
+
+    fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn mark(&self) -> String {
+        self.dir.path().display().to_string()
+    }
+
+    fn control(&self) -> Control {
+        let marked = vec![("MPS_DOUBLE".into(), self.mark().into())];
+        Control::new(self.program.clone(), self.dir.path().join("pipe"), marked)
+    }
+
+    fn running(&self) -> Vec<u32> {
+        process::find_by_env("MPS_DOUBLE", &self.mark()).into_iter().map(|id| id.pid).collect()
+    }
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_millis(300)
+}
+
+#[tokio::test]
+async fn text_like_another_delimiter_is_part_of_the_reply() {
+    let double = Double::answering(
+        r#"get_server_list) printf 'Unknown command "zz-0000000000000000-1"\r\n511\r\nzz-\r\nno newline here' ;;"#,
+    );
+    let control = double.control();
+    let mut session = control.session(deadline()).await.expect("a session");
+    for _ in 0..2 {
+        let reply = session.send(&Command::GetServerList).await.expect("a reply");
+        assert_eq!(
+            String::from_utf8_lossy(&reply),
+            "Unknown command \"zz-0000000000000000-1\"\n511\nzz-\nno newline here"
+        );
+    }
+    assert_eq!(session.processes(), 1);
+    session.close().await;
+    assert_eq!(double.running(), Vec::<u32>::new());
+}
+
+#[tokio::test]
+async fn whoever_is_turned_away_tries_again() {
+    // Each of the two ways of being turned away, then an answer.
+    let double = Double::new(&format!(
+        r#"cd "$(dirname "$0")"; echo x >> tries
+        case $(wc -l < tries) in
+        1) exit 0 ;;
+        2) echo 'Cannot send command to MPS control daemon process' >&2; exit 1 ;;
+        esac
+        while IFS= read -r line; do case $line in get_server_list) echo 511 ;; {ECHO} esac; done"#
+    ));
+    let control = double.control();
+    let mut session = control.session(deadline()).await.expect("a session");
+    assert_eq!(session.send(&Command::GetServerList).await.expect("a reply"), b"511\n");
+    assert_eq!(session.processes(), 3);
+    session.close().await;
+}
+
+#[tokio::test]
+async fn an_empty_reply_and_code_0_is_no_answer() {
+    let double = Double::new("exit 0");
+    let control = double.control();
+    let mut session = control.session(soon()).await.expect("a session");
+    let error = session.send(&Command::Ps { server: None }).await.expect_err("busy to the end");
+    let SessionError::Busy { attempts, last } = &error else { panic!("{error}") };
+    assert!(*attempts > 1 && *attempts == session.processes(), "{attempts}");
+    assert_eq!(last, "exit status: 0, without a word");
+}
+
+#[tokio::test]
+async fn a_program_that_says_nothing_was_sent_nothing() {
+    let double = Double::new(r#"cd "$(dirname "$0")"; cat > received; sleep 600"#);
+    let control = double.control();
+    let mut session = control.session(soon()).await.expect("a session");
+    let error = session.send(&Command::StartServer { uid: 0 }).await.expect_err("silence");
+    assert!(matches!(error, SessionError::Unresponsive { attempts: 1 }), "{error}");
+    let received = std::fs::read_to_string(double.dir().join("received")).unwrap_or_default();
+    assert!(!received.contains("start_server"), "{received}");
+    let error = control.quit(Some(1), soon()).await.expect_err("silence");
+    assert!(matches!(error, SessionError::Unknown { cause: Cause::Deadline, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn what_breaks_off_after_a_command_is_unknown() {
+    for (cases, cause) in [
+        (
+            "start_server*) printf 'half an ans'; echo 'died of it' >&2; exit 3 ;;",
+            Cause::Ended { said: "exit status: 3, saying \"died of it\"".into() },
+        ),
+        ("start_server*) exec head -c 3000000 /dev/zero ;;", Cause::TooLong),
+        ("start_server*) echo half; exec sleep 600 ;;", Cause::Deadline),
+    ] {
+        let double = Double::answering(cases);
+        let control = double.control();
+        let until = if cause == Cause::Deadline { soon() } else { deadline() };
+        let mut session = control.session(until).await.expect("a session");
+        let error = session.send(&Command::StartServer { uid: 0 }).await.expect_err("broken off");
+        let SessionError::Unknown { command, cause: actual } = &error else { panic!("{error}") };
+        assert_eq!((command.as_str(), actual), ("start_server -uid 0", &cause));
+        assert_eq!(double.running(), Vec::<u32>::new(), "killed and reaped");
+        assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::Over)));
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_future_kills_and_reaps_and_the_next_command_hears_of_it() {
+    let double = Double::answering("start_server*) echo hanging; exec sleep 600 ;;");
+    let control = double.control();
+    let mut session = control.session(deadline()).await.expect("a session");
+    assert_eq!(session.send(&Command::Lspart).await.expect("an empty reply"), b"");
+    let sending = session.send(&Command::StartServer { uid: 0 });
+    let hanging = async {
+        let until = deadline();
+        loop {
+            assert!(Instant::now() < until, "it never hung");
+            let running = double.running();
+            let asleep = |pid: &u32| process::command(*pid).is_some_and(|words| words == ["sleep", "600"]);
+            if running.iter().any(asleep) {
+                return running;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let running = tokio::select! {
+        sent = sending => panic!("{sent:?}"),
+        running = hanging => running,
+    };
+    // Gone from /proc altogether: not even a zombie.
+    eventually("a control process outlived its session", || {
+        running.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    })
+    .await;
+    let error = session.send(&Command::GetServerList).await.expect_err("one is unaccounted for");
+    assert!(
+        matches!(&error, SessionError::Unknown { command, cause: Cause::Abandoned } if command == "start_server -uid 0"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn two_hundred_sessions_dropped_at_any_point_leave_no_descriptor_open() {
+    let double = Double::answering("get_server_list) echo 511 ;;");
+    let control = double.control();
+    let open = || std::fs::read_dir("/proc/self/fd").expect("our descriptors").count();
+    let before = open();
+    for round in 0..200u32 {
+        let mut session = control.session(deadline()).await.expect("a session");
+        let sending = async {
+            for _ in 0..3 {
+                session.send(&Command::GetServerList).await.expect("a reply");
+            }
+        };
+        // From before the greeting to after the last reply.
+        drop(tokio::time::timeout(Duration::from_micros(u64::from(round) * 50), sending).await);
+    }
+    // Other tests of this program open some at the same time, but not 200 and more.
+    eventually("descriptors are left open", || open() < before + 100).await;
+    eventually("control processes are left running", || double.running().is_empty()).await;
+}

@@ -1,0 +1,185 @@
+//! A simulated host of a test's own, gone with everything that runs on it when the test ends.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use mps_manager::domain::GpuUuid;
+use mps_manager::host::{Signal, process};
+use mps_manager::mps::process::{StartSpec, Started, TOKEN_ENV, check_directories, start};
+use mps_manager::mps::{self, Binaries, Control, parse};
+use tokio::time::Instant;
+
+/// How long anything may take before a test says that it never will.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
+
+const WORLD: &str = "MPS_SIM_WORLD";
+
+pub(crate) fn deadline() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+pub(crate) struct Host {
+    dir: tempfile::TempDir,
+    pub(crate) binaries: Binaries,
+    pub(crate) gpus: Vec<GpuUuid>,
+}
+
+impl Host {
+    /// Makes a host of a profile, such as `h200x2`, in a short directory.
+    pub(crate) fn new(profile: &str) -> Self {
+        let dir = tempfile::Builder::new().prefix("mps").tempdir_in("/tmp").expect("a directory");
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .expect("mode");
+        let world = dir.path().join("w");
+        // Made by the program and not by this one: the links in `bin` lead to whoever makes them.
+        let made =
+            Command::new(MANAGER).args(["sim", "world"]).arg(&world).arg(profile).status().expect("runs");
+        assert!(made.success());
+        let binaries = Binaries::locate(Some(&world.join("bin"))).expect("the simulated programs");
+        let described = std::fs::read(world.join("world.json")).expect("the host");
+        let described: serde_json::Value = serde_json::from_slice(&described).expect("JSON");
+        let gpus = described["gpus"].as_array().expect("a list").iter();
+        let gpus =
+            gpus.map(|gpu| GpuUuid::parse(gpu["uuid"].as_str().expect("text")).expect("a UUID")).collect();
+        Self { dir, binaries, gpus }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
+        vec![(WORLD.into(), self.dir.path().join("w").into())]
+    }
+
+    /// A daemon named `name` over the first GPU, with directories of its own.
+    pub(crate) fn spec(&self, name: &str) -> StartSpec {
+        let spec = StartSpec {
+            binaries: self.binaries.clone(),
+            pipe_directory: self.dir.path().join(name).join("pipe"),
+            log_directory: self.dir.path().join(name).join("log"),
+            gpus: vec![self.gpus[0].clone()],
+            multi_user: false,
+            token: format!("{}-{name}", self.dir.path().display()),
+            extra_env: self.environment(),
+            deadline: PATIENCE,
+        };
+        check_directories(&spec.pipe_directory, &spec.log_directory, None).expect("directories");
+        spec
+    }
+
+    pub(crate) async fn start(&self, name: &str) -> (StartSpec, Started) {
+        let spec = self.spec(name);
+        let started = start(&spec).await.expect("a daemon");
+        (spec, started)
+    }
+
+    /// A CUDA program on one of the daemons, in MPS's way found by its pipe directory.
+    pub(crate) fn client(&self, pipe_directory: &Path, arguments: &[&str]) -> Client {
+        let child = Command::new(MANAGER)
+            .args(["sim", "client"])
+            .args(arguments)
+            .env_clear()
+            .envs(self.environment())
+            .env("CUDA_MPS_PIPE_DIRECTORY", pipe_directory)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a client");
+        Client(child)
+    }
+}
+
+impl Drop for Host {
+    /// Kills what still runs on this host, each process verified to be of it.
+    fn drop(&mut self) {
+        let world: PathBuf = self.dir.path().join("w");
+        for id in process::find_by_env(WORLD, &world.to_string_lossy()) {
+            let _ = process::signal(id, Signal::KILL);
+        }
+    }
+}
+
+/// A client that is killed and reaped with this value.
+pub(crate) struct Client(Child);
+
+impl Client {
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let id = process::identify(self.pid()).expect("the client lives");
+        process::signal(id, signal).expect("signalled");
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.0.try_wait().expect("asked").is_some()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Sends one command in a session of its own.
+pub(crate) async fn ask(control: &Control, command: mps::Command) -> Vec<u8> {
+    let mut session = control.session(deadline()).await.expect("a session");
+    let reply = session.send(&command).await.expect("a reply");
+    session.close().await;
+    reply
+}
+
+/// Starts a server and waits until it takes clients.
+pub(crate) async fn server(control: &Control) -> u32 {
+    let uid = rustix::process::getuid().as_raw();
+    parse::silent(&ask(control, mps::Command::StartServer { uid }).await).expect("started");
+    let until = deadline();
+    loop {
+        assert!(Instant::now() < until, "no server became active");
+        let servers = parse::server_list(&ask(control, mps::Command::GetServerList).await).expect("servers");
+        if let [server] = servers.as_slice() {
+            let status = ask(control, mps::Command::GetServerStatus { server: *server }).await;
+            if parse::server_status(&status) == Ok(parse::ServerStatus::Active) {
+                return *server;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until the daemon lists a client.
+pub(crate) async fn connected(control: &Control, client: u32) {
+    let until = deadline();
+    loop {
+        assert!(Instant::now() < until, "client {client} never connected");
+        let reply = ask(control, mps::Command::Ps { server: None }).await;
+        if let Ok(parse::Clients::Listed { rows, .. }) = parse::clients(&reply) {
+            if rows.iter().any(|row| row.pid == client) {
+                return;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits for a condition; `what` says in words what never came.
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = deadline();
+    while !condition() {
+        assert!(Instant::now() < until, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The token of a daemon, as its environment shows it.
+pub(crate) fn token_of(pid: u32) -> Option<String> {
+    let environ = process::environ(pid)?;
+    environ.into_iter().find(|(key, _)| key == TOKEN_ENV)?.1.into_string().ok()
+}

@@ -1,0 +1,6 @@
+//! The control daemon's text and process: sessions, starting, finding, stopping.
+
+mod doubles;
+mod host;
+mod processes;
+mod sessions;

@@ -1,0 +1,250 @@
+//! Daemons as processes: started, found, stopped, cleaned up after.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use mps_manager::host::{Identity, Signal, process};
+use mps_manager::mps::process::{
+    Found, How, Recorded, StartError, clean_stale, find, find_recorded, occupant, pipe_inode, servers, start,
+    stop,
+};
+use mps_manager::mps::{Binaries, Command};
+
+use super::host::{Host, PATIENCE, ask, connected, eventually, server, token_of};
+
+#[tokio::test]
+async fn a_daemon_is_started_found_stopped_and_cleaned_up_after() {
+    let host = Host::new("h200x2");
+    let (spec, started) = host.start("a").await;
+    let pid = started.identity.pid;
+    let pipe = &spec.pipe_directory;
+
+    // What it is: a process of its own, with nothing of ours but what it needs.
+    assert_eq!(process::command(pid).expect("alive").last().map(String::as_str), Some("-d"));
+    let mut keys: Vec<_> = process::environ(pid).expect("alive").into_iter().map(|(key, _)| key).collect();
+    keys.retain(|key| {
+        !["PATH", "LD_LIBRARY_PATH", "LC_ALL", "MPS_SIM_WORLD"].iter().any(|known| key == known)
+    });
+    keys.sort();
+    assert_eq!(
+        keys,
+        [
+            "CUDA_MPS_LOG_DIRECTORY",
+            "CUDA_MPS_PIPE_DIRECTORY",
+            "CUDA_VISIBLE_DEVICES",
+            "MPS_MANAGER_INCARNATION"
+        ]
+    );
+    assert_eq!(token_of(pid).as_deref(), Some(spec.token.as_str()));
+
+    // Who it is, to one that comes later.
+    assert_eq!(started.pipe_inode, pipe_inode(pipe).expect("inode"));
+    assert_eq!(find(&spec.token, pipe), Found::Ours(started.identity));
+    let recorded = Recorded { identity: started.identity, pipe_inode: started.pipe_inode };
+    assert_eq!(find_recorded(&spec.token, pipe, recorded), Found::Ours(started.identity));
+    let holder = occupant(pipe).expect("occupied");
+    assert_eq!((holder.pid, holder.ours.as_ref()), (Some(pid), Some(&spec.token)));
+    assert!(matches!(start(&spec).await, Err(StartError::Occupied { .. })));
+    assert!(process::is_alive(started.identity));
+
+    let control = spec.control();
+    let server = server(&control).await;
+    let of_daemon: Vec<u32> = servers(pid).into_iter().map(|id| id.pid).collect();
+    assert_eq!(of_daemon, [server], "the server is its child, and no daemon in spite of the token");
+    assert_eq!(find(&spec.token, pipe), Found::Ours(started.identity));
+
+    let stopped = stop(&control, started.identity, 1).await.expect("stopped");
+    assert_eq!((stopped.how, stopped.servers_killed), (How::Quit, 0));
+    assert_eq!(process::identify(server), None);
+    assert_eq!(find(&spec.token, pipe), Found::None);
+    assert_eq!(occupant(pipe), None);
+    assert_eq!(stop(&control, started.identity, 1).await.expect("nothing to do").how, How::AlreadyDead);
+    clean_stale(pipe).expect("cleaned");
+    assert_eq!(fs::read_dir(pipe).expect("it stays").count(), 0);
+}
+
+#[tokio::test]
+async fn a_killed_daemon_is_noticed_and_a_new_one_takes_its_place() {
+    let host = Host::new("h200x2");
+    let (mut spec, first) = host.start("a").await;
+    let control = spec.control();
+    let server = process::identify(server(&control).await).expect("a server");
+    let death = process::death(first.identity);
+    process::signal(first.identity, Signal::KILL).expect("signalled");
+    tokio::time::timeout(PATIENCE, death).await.expect("noticed");
+    tokio::time::timeout(PATIENCE, process::death(server)).await.expect("its server dies with it");
+
+    // What it left is nobody's.
+    assert!(spec.pipe_directory.join("control").exists());
+    assert!(spec.pipe_directory.join("nvidia-cuda-mps-control.pid").exists());
+    assert_eq!(occupant(&spec.pipe_directory), None);
+    assert_eq!(find(&spec.token, &spec.pipe_directory), Found::None);
+
+    spec.token.push_str("-second");
+    let second = start(&spec).await.expect("in the same directory");
+    assert_ne!(second.identity, first.identity);
+    assert_eq!(second.pipe_inode, first.pipe_inode);
+    assert_eq!(ask(&control, Command::GetServerList).await, b"");
+}
+
+#[tokio::test]
+async fn two_daemons_stand_side_by_side() {
+    let host = Host::new("h200x2");
+    let (one, two) = tokio::join!(host.start("a"), host.start("b"));
+    assert_eq!(find(&one.0.token, &one.0.pipe_directory), Found::Ours(one.1.identity));
+    assert_eq!(find(&two.0.token, &two.0.pipe_directory), Found::Ours(two.1.identity));
+    stop(&one.0.control(), one.1.identity, 1).await.expect("stopped");
+    assert!(process::is_alive(two.1.identity));
+}
+
+#[tokio::test]
+async fn what_does_not_agree_is_doubtful() {
+    let host = Host::new("h200x2");
+    let (spec, started) = host.start("a").await;
+    let elsewhere = host.spec("b").pipe_directory;
+    let Found::Doubtful { reason } = find(&spec.token, &elsewhere) else { panic!("another directory") };
+    assert!(reason.contains(&elsewhere.display().to_string()), "{reason}");
+
+    let Identity { pid, start_time } = started.identity;
+    let earlier = Identity { pid, start_time: start_time - 1 };
+    let recorded = Recorded { identity: earlier, pipe_inode: started.pipe_inode };
+    assert!(matches!(find_recorded(&spec.token, &spec.pipe_directory, recorded), Found::Doubtful { .. }));
+    let recorded = Recorded { identity: started.identity, pipe_inode: started.pipe_inode + 1 };
+    let Found::Doubtful { reason } = find_recorded(&spec.token, &spec.pipe_directory, recorded) else {
+        panic!("another inode")
+    };
+    assert!(reason.contains("not the directory that the daemon was started in"), "{reason}");
+
+    // The directory was swapped for another of its name.
+    let moved = spec.pipe_directory.with_extension("old");
+    fs::rename(&spec.pipe_directory, &moved).expect("moved");
+    fs::create_dir(&spec.pipe_directory).expect("made");
+    let recorded = Recorded { identity: started.identity, pipe_inode: started.pipe_inode };
+    assert!(matches!(find_recorded(&spec.token, &spec.pipe_directory, recorded), Found::Doubtful { .. }));
+
+    // A program that only has the token.
+    let mut sleeper = std::process::Command::new("sleep");
+    let mut sleeper =
+        sleeper.arg("600").env("MPS_MANAGER_INCARNATION", "a token nobody gave").spawn().expect("sleep");
+    eventually("sleep never ran", || {
+        process::command(sleeper.id()).is_some_and(|words| words == ["sleep", "600"])
+    })
+    .await;
+    let found = find("a token nobody gave", &spec.pipe_directory);
+    sleeper.kill().expect("killed");
+    sleeper.wait().expect("reaped");
+    assert!(matches!(found, Found::Doubtful { .. }), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_foreign_daemon_is_an_occupant_and_left_alone() {
+    let host = Host::new("h200x2");
+    let spec = host.spec("a");
+    let started = std::process::Command::new(&spec.binaries.control)
+        .arg("-d")
+        .env_clear()
+        .envs(host.environment())
+        .env("CUDA_MPS_PIPE_DIRECTORY", &spec.pipe_directory)
+        .env("CUDA_MPS_LOG_DIRECTORY", &spec.log_directory)
+        .status()
+        .expect("runs");
+    assert!(started.success());
+    eventually("the foreign daemon never came", || {
+        occupant(&spec.pipe_directory).is_some_and(|o| o.pid.is_some())
+    })
+    .await;
+    let holder = occupant(&spec.pipe_directory).expect("occupied");
+    assert_eq!(holder.ours, None);
+    assert_eq!(holder.uid, Some(rustix::process::getuid().as_raw()));
+    let Err(StartError::Occupied { occupant: refused, .. }) = start(&spec).await else {
+        panic!("it is taken")
+    };
+    assert_eq!(refused, holder);
+    assert_eq!(find(&spec.token, &spec.pipe_directory), Found::None);
+
+    // A forged pid file hides nothing, since the socket answers.
+    fs::write(spec.pipe_directory.join("nvidia-cuda-mps-control.pid"), "1\n").expect("forged");
+    assert!(occupant(&spec.pipe_directory).is_some());
+    assert!(process::identify(holder.pid.expect("known")).is_some());
+}
+
+#[tokio::test]
+async fn a_hanging_daemon_is_killed_with_its_server() {
+    let host = Host::new("h200x2");
+    let (spec, started) = host.start("a").await;
+    let control = spec.control();
+    let server = process::identify(server(&control).await).expect("a server");
+    process::signal(started.identity, Signal::STOP).expect("stopped");
+    let stopped = stop(&control, started.identity, 0).await.expect("stopped");
+    // A stopped process takes SIGTERM only when it goes on.
+    assert_eq!(stopped.how, How::Killed);
+    assert!(!process::is_alive(server) && !process::is_alive(started.identity));
+}
+
+#[tokio::test]
+async fn clients_get_their_grace_and_no_more() {
+    let host = Host::new("h200x2");
+    let (spec, started) = host.start("a").await;
+    let control = spec.control();
+    let mut client = host.client(&spec.pipe_directory, &["--spin", "600"]);
+    connected(&control, client.pid()).await;
+    let stopped = stop(&control, started.identity, 1).await.expect("stopped");
+    assert_eq!(stopped.how, How::Quit);
+    eventually("the client went on without its daemon", || client.has_ended()).await;
+}
+
+#[tokio::test]
+async fn a_program_that_leaves_no_daemon_is_quoted() {
+    let host = Host::new("h200x2");
+    let dir = host.dir().join("bin");
+    fs::create_dir(&dir).expect("made");
+    let program = |script: &str| {
+        let source = host.dir().join("source");
+        fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("written");
+        for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
+            let mut install = std::process::Command::new("install");
+            assert!(
+                install.arg("-m755").arg(&source).arg(dir.join(name)).status().expect("install").success()
+            );
+        }
+        Binaries::locate(Some(&dir)).expect("both")
+    };
+    let mut spec = host.spec("a");
+    fs::write(spec.log_directory.join("control.log"), "the last words\n").expect("written");
+
+    // An unknown option: usage, and code 0.
+    spec.binaries = program("echo 'Unrecognized option'; exit 0");
+    let error = start(&spec).await.expect_err("no daemon").to_string();
+    assert!(error.contains("exit status: 0") && error.contains("Unrecognized option"), "{error}");
+    assert!(error.contains("control.log: the last words"), "{error}");
+
+    // A daemon that never answers is not left behind.
+    spec.binaries =
+        program("[ $# = 0 ] && exit 0; [ \"$2\" = child ] && exec sleep 600; \"$0\" -d child & exit 0");
+    spec.deadline = Duration::from_secs(1);
+    let error = start(&spec).await.expect_err("no daemon");
+    assert!(!matches!(error, StartError::Occupied { .. }), "{error}");
+    eventually("a process of a failed start is left over", || {
+        process::find_by_env("MPS_MANAGER_INCARNATION", &spec.token).is_empty()
+    })
+    .await;
+
+    spec.binaries.control = host.dir().join("nothing");
+    assert!(matches!(start(&spec).await, Err(StartError::Spawn(_))));
+}
+
+#[tokio::test]
+async fn several_users_are_an_option_of_the_daemon() {
+    let host = Host::new("h200x2");
+    let mut spec = host.spec("a");
+    spec.multi_user = true;
+    spec.gpus = host.gpus.clone();
+    let started = start(&spec).await.expect("a daemon");
+    assert!(process::command(started.identity.pid).expect("alive").iter().any(|word| word == "-M"));
+    let visible = process::environ(started.identity.pid).expect("alive");
+    let visible = visible.iter().find(|(key, _)| key == "CUDA_VISIBLE_DEVICES").expect("set");
+    assert_eq!(visible.1.to_str().expect("text"), format!("{},{}", host.gpus[0], host.gpus[1]));
+    let mode = fs::metadata(&spec.pipe_directory).expect("made").permissions().mode();
+    assert_eq!(mode & 0o777, 0o755);
+}

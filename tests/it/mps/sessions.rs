@@ -1,0 +1,214 @@
+//! Sessions with a simulated daemon.
+
+use std::io::Write as _;
+use std::process::{Command as Program, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use mps_manager::domain::{MemoryLimit, Priority, ThreadPercentage};
+use mps_manager::host::Signal;
+use mps_manager::mps::log::{self, Event};
+use mps_manager::mps::parse::{self, Clients, LimitReading, Terminated};
+use mps_manager::mps::session::Cause;
+use mps_manager::mps::{Command, Control, Device, SessionError, capability};
+use tokio::time::Instant;
+
+use super::host::{Host, ask, connected, deadline, server};
+
+#[tokio::test]
+async fn the_capabilities_of_two_versions_are_told_apart() {
+    for (profile, version, partitions, ceiling) in
+        [("h200x2@13.0", "13.0", false, 48), ("h200x2@13.1", "13.1", true, 60)]
+    {
+        let host = Host::new(profile);
+        let capability = capability::probe(&host.binaries).await.expect("a control program");
+        assert_eq!(capability.cuda_version(), version);
+        assert_eq!(capability.static_partitions(), partitions);
+        assert_eq!(capability.client_ceiling(), ceiling);
+        assert!(capability.options.contains("-M") && capability.commands.contains("terminate_client"));
+    }
+}
+
+#[tokio::test]
+async fn many_commands_share_one_control_process_and_keep_their_order() {
+    let host = Host::new("h200x2@13.0");
+    let (spec, _) = host.start("a").await;
+    let control = spec.control();
+    let mut session = control.session(deadline()).await.expect("a session");
+    let quarter = ThreadPercentage::parse("25").expect("percentage");
+    let device = Device::Ordinal(0);
+    let limit = MemoryLimit::parse("4G").expect("limit");
+
+    let reply = session.send(&Command::SetDefaultThreadPercentage(quarter)).await.expect("a reply");
+    assert_eq!(parse::percentage(&reply), Ok(quarter));
+    let set = Command::SetDefaultMemoryLimit { device: device.clone(), limit: Some(limit) };
+    assert_eq!(session.send(&set).await.expect("a reply"), b"");
+    let get = Command::GetDefaultMemoryLimit { device: device.clone() };
+    let read = parse::memory_limit(&session.send(&get).await.expect("a reply"));
+    assert_eq!(read, Ok(Some(LimitReading::Whole(limit))));
+    let reply = session.send(&Command::SetDefaultPriority(Priority::BelowNormal)).await.expect("a reply");
+    assert_eq!(parse::silent(&reply), Ok(()));
+    let reply = session.send(&Command::GetDefaultPriority).await.expect("a reply");
+    assert_eq!(parse::priority(&reply), Ok(Priority::BelowNormal));
+    let reply = session.send(&Command::Ps { server: None }).await.expect("a reply");
+    assert_eq!(parse::clients(&reply), Ok(Clients::ServerNotFound));
+    // Refusals are replies like any other, and the session goes on.
+    let reply = session.send(&Command::Lspart).await.expect("a reply");
+    assert!(matches!(parse::lspart(&reply), Err(parse::ParseError::UnknownCommand { .. })));
+    session.send(&Command::SetDefaultMemoryLimit { device, limit: None }).await.expect("a reply");
+    assert_eq!(parse::memory_limit(&session.send(&get).await.expect("a reply")), Ok(None));
+    assert_eq!(session.processes(), 1);
+    session.close().await;
+}
+
+#[tokio::test]
+async fn a_limit_is_proved_by_its_getter_and_by_the_log() {
+    let host = Host::new("h200x2@13.0");
+    let (spec, _) = host.start("a").await;
+    let control = spec.control();
+    let server = server(&control).await;
+    let device = Device::Uuid(host.gpus[0].clone());
+    let limit = MemoryLimit::parse("4G").expect("limit");
+    ask(&control, Command::SetMemoryLimit { server, device: device.clone(), limit: Some(limit) }).await;
+    let read = parse::memory_limit(&ask(&control, Command::GetMemoryLimit { server, device }).await);
+    assert_eq!(read, Ok(Some(LimitReading::Whole(limit))));
+    let proof = Event::MemoryLimitSet { device: host.gpus[0].to_string(), bytes: limit.bytes() };
+    super::host::eventually("server.log never mentioned the limit", || {
+        let text = log::tail(&spec.log_directory.join("server.log"), 1 << 16);
+        log::read(text.as_bytes()).iter().any(|record| record.event == proof && record.pid == server)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn where_no_daemon_listens_the_answer_comes_at_once() {
+    let host = Host::new("h200x2");
+    let control = host.spec("a").control();
+    let mut session = control.session(deadline()).await.expect("a session");
+    assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::NoDaemon)));
+    assert_eq!(session.processes(), 1);
+    assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::Over)));
+    assert!(matches!(control.quit(None, deadline()).await, Err(SessionError::NoDaemon)));
+}
+
+/// Recordings 07 and 08: such callers make 994 of 1600 fail, 49 of 500 with an empty reply and code 0.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beside_eight_noisy_callers_every_answer_is_right() {
+    let host = Host::new("h200x2@13.0");
+    let (spec, _) = host.start("a").await;
+    let control = spec.control();
+    let (over, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let callers: Vec<_> = (0..8)
+        .map(|_| {
+            let (program, pipe) = (spec.binaries.control.clone(), spec.pipe_directory.clone());
+            let (environment, over, failed) = (host.environment(), over.clone(), failed.clone());
+            std::thread::spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let mut caller = Program::new(&program);
+                    caller.env_clear().envs(environment.clone()).env("CUDA_MPS_PIPE_DIRECTORY", &pipe);
+                    caller.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+                    let mut caller = caller.spawn().expect("a caller");
+                    let mut input = caller.stdin.take().expect("its input");
+                    // It may be gone by now, turned away.
+                    let _ = input.write_all(b"get_default_active_thread_percentage\nget_server_list\n");
+                    drop(input);
+                    let output = caller.wait_with_output().expect("its end");
+                    if output.stdout.is_empty() {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            })
+        })
+        .collect();
+    let (mut wrong, mut processes) = (0, 0);
+    for round in 1..=100 {
+        let percentage = ThreadPercentage::from_tenths(round * 10).expect("percentage");
+        let mut session = control.session(deadline()).await.expect("a session");
+        let set = session.send(&Command::SetDefaultThreadPercentage(percentage)).await;
+        let get = session.send(&Command::GetDefaultThreadPercentage).await;
+        let list = session.send(&Command::GetServerList).await;
+        processes += session.processes();
+        session.close().await;
+        let right = matches!(set, Ok(reply) if parse::percentage(&reply) == Ok(percentage))
+            && matches!(get, Ok(reply) if parse::percentage(&reply) == Ok(percentage))
+            && matches!(list, Ok(reply) if parse::server_list(&reply) == Ok(vec![]));
+        wrong += u32::from(!right);
+    }
+    over.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.join().expect("a caller");
+    }
+    assert_eq!(wrong, 0);
+    // Otherwise nobody was in anybody's way, and the test showed nothing.
+    assert!(failed.load(Ordering::Relaxed) > 0, "no caller was turned away; ours took {processes} processes");
+}
+
+#[tokio::test]
+async fn a_termination_of_a_stopped_client_is_unknown_and_happens_later() {
+    let host = Host::new("h200x2@13.0");
+    let (spec, _) = host.start("a").await;
+    let control = spec.control();
+    let server = server(&control).await;
+    let mut client = host.client(&spec.pipe_directory, &["--spin", "600"]);
+    connected(&control, client.pid()).await;
+    client.signal(Signal::STOP);
+
+    let mut session = control.session(Instant::now() + Duration::from_secs(1)).await.expect("a session");
+    let terminate = Command::TerminateClient { server, client: client.pid() };
+    let error = session.send(&terminate).await.expect_err("it hangs");
+    let expected = terminate.line();
+    assert!(
+        matches!(&error, SessionError::Unknown { command, cause: Cause::Deadline } if *command == expected),
+        "{error}"
+    );
+    assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::NotAlone { .. })));
+
+    // Everybody else hangs with it, and knows that nothing of theirs was sent.
+    let mut session = control.session(Instant::now() + Duration::from_millis(300)).await.expect("a session");
+    let error = session.send(&Command::GetServerList).await.expect_err("it hangs");
+    assert!(matches!(error, SessionError::Unresponsive { .. }), "{error}");
+
+    // The caller is long dead, and its command takes effect.
+    client.signal(Signal::CONT);
+    super::host::eventually("the client was never terminated", || client.has_ended()).await;
+    assert_eq!(parse::server_list(&ask(&control, Command::GetServerList).await), Ok(vec![server]));
+}
+
+#[tokio::test]
+async fn a_termination_runs_alone_and_says_what_became_of_it() {
+    let host = Host::new("h200x2@13.0");
+    let (spec, _) = host.start("a").await;
+    let control = spec.control();
+    let server = server(&control).await;
+    let mut client = host.client(&spec.pipe_directory, &["--spin", "600"]);
+    connected(&control, client.pid()).await;
+    let terminate = Command::TerminateClient { server, client: client.pid() };
+
+    let mut session = control.session(deadline()).await.expect("a session");
+    session.send(&Command::GetServerList).await.expect("a reply");
+    assert!(matches!(session.send(&terminate).await, Err(SessionError::NotAlone { .. })));
+    assert!(session.send(&Command::GetServerList).await.is_ok(), "nothing was sent, so the session goes on");
+    session.close().await;
+
+    let stranger = Command::TerminateClient { server, client: 4_000_000 };
+    let refused = parse::terminate(&ask(&control, stranger).await).expect("read");
+    assert!(matches!(refused, Terminated::Refused { code: 1, .. }), "{refused:?}");
+    assert_eq!(parse::terminate(&ask(&control, terminate).await), Ok(Terminated::Done));
+    super::host::eventually("the client went on", || client.has_ended()).await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_dies_under_a_session_leaves_its_command_unknown() {
+    let host = Host::new("h200x2@13.0");
+    let (spec, started) = host.start("a").await;
+    let control: Control = spec.control();
+    let mut session = control.session(deadline()).await.expect("a session");
+    session.send(&Command::GetServerList).await.expect("a reply");
+    mps_manager::host::process::signal(started.identity, Signal::KILL).expect("signalled");
+    mps_manager::host::process::death(started.identity).await;
+    let error = session.send(&Command::GetServerList).await.expect_err("nobody answers");
+    assert!(matches!(&error, SessionError::Unknown { cause: Cause::Ended { .. }, .. }), "{error}");
+    let mut session = control.session(deadline()).await.expect("a session");
+    assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::NoDaemon)));
+}
