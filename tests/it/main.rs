@@ -1,1 +1,3 @@
 //! Everything, on the simulated host.
+
+mod sim;
