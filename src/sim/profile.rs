@@ -144,9 +144,9 @@ pub(crate) fn canonical(profile: &str) -> Result<String, String> {
 
 /// The host that a profile and a seed give: the same two always give the same host.
 pub(crate) fn host(profile: &str, seed: &str) -> Result<Host, String> {
-    let (model, count, version, gpcs) = split(profile)?;
+    let (model, count, version, die) = split(profile)?;
     let canonical = canonical(profile)?;
-    let gpcs = gpcs.unwrap_or_else(|| model.gpcs.to_vec());
+    let die = die.unwrap_or_else(|| model.gpcs.to_vec());
     let gpus = (0..count)
         .map(|index| Gpu {
             index,
@@ -158,7 +158,7 @@ pub(crate) fn host(profile: &str, seed: &str) -> Result<Host, String> {
             sms: model.sms,
             memory_total: model.memory_total,
             compute_capability: model.compute_capability,
-            gpcs: gpcs.clone(),
+            gpcs: die.clone(),
             mig_enabled: false,
         })
         .collect();

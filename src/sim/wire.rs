@@ -42,6 +42,10 @@ impl Conn {
         Self(fd)
     }
 
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self(self.0.try_clone()?))
+    }
+
     /// Who is at the other end, as the kernel says.
     pub(crate) fn peer(&self) -> io::Result<UCred> {
         Ok(sockopt::socket_peercred(&self.0)?)

@@ -99,6 +99,12 @@ impl World {
 /// Idempotent: a world keeps its UUIDs, its compute modes and its processes; only the links in `bin` are made to
 /// point at the running binary again.
 pub fn create(dir: &Path, profile: &str) -> Result<World, WorldError> {
+    let program = std::env::current_exe().map_err(at(dir))?;
+    create_for(dir, profile, &program)
+}
+
+/// Like [`create`], for a caller that is not itself the binary which plays the programs: a test.
+pub fn create_for(dir: &Path, profile: &str, program: &Path) -> Result<World, WorldError> {
     let wanted = profile::canonical(profile).map_err(|reason| bad_profile(profile, reason))?;
     fs::create_dir_all(dir).map_err(at(dir))?;
     let dir = dir.canonicalize().map_err(at(dir))?;
@@ -120,7 +126,7 @@ pub fn create(dir: &Path, profile: &str) -> Result<World, WorldError> {
         write_once(&file, &serde_json::to_vec_pretty(&world.host).expect("the host has string keys only"))?;
         world
     };
-    link(&world)?;
+    link(&world, program)?;
     Ok(world)
 }
 
@@ -199,10 +205,9 @@ fn write_once(path: &Path, content: &[u8]) -> Result<(), WorldError> {
     fs::rename(&draft, path).map_err(at(path))
 }
 
-fn link(world: &World) -> Result<(), WorldError> {
+fn link(world: &World, program: &Path) -> Result<(), WorldError> {
     let bin = world.bin();
     fs::create_dir_all(&bin).map_err(at(&bin))?;
-    let program = std::env::current_exe().map_err(at(&bin))?;
     for name in [CONTROL, SERVER] {
         let path = bin.join(name);
         if fs::read_link(&path).is_ok_and(|target| target == program) {
@@ -210,7 +215,7 @@ fn link(world: &World) -> Result<(), WorldError> {
         }
         let draft = bin.join(format!(".{name}.{}", std::process::id()));
         let _ = fs::remove_file(&draft);
-        symlink(&program, &draft).map_err(at(&draft))?;
+        symlink(program, &draft).map_err(at(&draft))?;
         fs::rename(&draft, &path).map_err(at(&path))?;
     }
     Ok(())

@@ -20,6 +20,8 @@ pub(super) struct Cuda {
     mps: Option<Link>,
     sticky: Sticky,
     several: bool,
+    /// How many contexts there have been: they are numbered.
+    contexts: u32,
 }
 
 /// A primary context.
@@ -52,7 +54,7 @@ impl Cuda {
         if devices.is_empty() {
             return Err("CUDA_ERROR_NO_DEVICE".to_owned());
         }
-        Ok(Self { devices, mps, sticky, several: daemon.len() > 1 })
+        Ok(Self { devices, mps, sticky, several: daemon.len() > 1, contexts: 0 })
     }
 
     pub(super) fn devices(&self) -> &[Gpu] {
@@ -69,9 +71,10 @@ impl Cuda {
     }
 
     /// `cuDevicePrimaryCtxRetain`.
-    pub(super) fn retain(&self, world: &World, ordinal: usize) -> Result<Context, String> {
+    pub(super) fn retain(&mut self, world: &World, ordinal: usize) -> Result<Context, String> {
         let gpu = self.devices.get(ordinal).ok_or("CUDA_ERROR_INVALID_DEVICE")?.clone();
-        let number = u32::try_from(ordinal + 1).expect("a host has few GPUs");
+        self.contexts += 1;
+        let number = self.contexts;
         let own = variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").as_deref().and_then(envvar::percentage);
         let (link, sms, limit) = if self.mps.is_some() {
             let wish = wish(number, Some(gpu.uuid.clone()));

@@ -104,7 +104,7 @@ impl<'a> Program<'a> {
 
     fn try_run(&self) -> Result<(), Exit> {
         let start = Instant::now();
-        let cuda = Cuda::init(&self.world).map_err(|error| self.refused("cuInit(0)", error, false))?;
+        let mut cuda = Cuda::init(&self.world).map_err(|error| self.refused("cuInit(0)", error, false))?;
         self.say(&format!(
             "cuInit(0) -> CUDA_SUCCESS\ndriver {} devices {} pid {}",
             self.world.host().cuda_driver_version,
@@ -112,6 +112,7 @@ impl<'a> Program<'a> {
             std::process::id()
         ));
         let wanted = self.args.gpus.clone().unwrap_or_else(|| (0..cuda.devices().len()).collect());
+        let mps = cuda.under_mps();
         let mut contexts = Vec::new();
         for ordinal in wanted {
             if let Some(gpu) = cuda.devices().get(ordinal) {
@@ -122,9 +123,8 @@ impl<'a> Program<'a> {
                 ));
             }
             let call = "cuDevicePrimaryCtxRetain(&ctx,d)";
-            let context = cuda
-                .retain(&self.world, ordinal)
-                .map_err(|error| self.refused(call, error, cuda.under_mps()))?;
+            let context =
+                cuda.retain(&self.world, ordinal).map_err(|error| self.refused(call, error, mps))?;
             self.say(&format!(
                 "{call} -> CUDA_SUCCESS\ncuCtxSetCurrent(ctx) -> CUDA_SUCCESS\nctx create {:.3} s",
                 start.elapsed().as_secs_f64()

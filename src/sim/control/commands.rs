@@ -253,12 +253,11 @@ impl Daemon {
             return;
         }
         let pid = i32::try_from(client).unwrap_or(-1);
-        match self.order(&Order::Terminate(pid)) {
-            Some(Answer::Terminated(true)) => self.say(session, "0"),
-            _ => {
-                self.say(session, &format!("Invalid process {client}!"));
-                self.say(session, "1");
-            }
+        if let Some(Answer::Terminated(true)) = self.order(&Order::Terminate(pid)) {
+            self.say(session, "0");
+        } else {
+            self.say(session, &format!("Invalid process {client}!"));
+            self.say(session, "1");
         }
     }
 

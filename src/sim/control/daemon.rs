@@ -5,6 +5,7 @@
 
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,7 +36,7 @@ pub(super) struct Daemon {
     pub(super) pending: Vec<Pending>,
     pub(super) partitions: Partitions,
     pub(super) quit: Option<Quit>,
-    session: Option<Session>,
+    session: Option<Rc<Session>>,
     refusals: usize,
 }
 
@@ -164,13 +165,13 @@ impl Daemon {
     }
 
     fn serve_session(&mut self) {
-        let Some(session) = self.session.take() else { return };
+        let Some(session) = self.session.clone() else { return };
         match session.conn.recv() {
-            Ok(Some(packet)) if packet.bytes[0] == ui::COMMAND => {
-                self.execute(&session, &packet.bytes[1..]);
-                self.session = Some(session);
+            Ok(Some(packet)) if packet.bytes[0] == ui::COMMAND => self.execute(&session, &packet.bytes[1..]),
+            _ => {
+                self.session = None;
+                self.say_log("UI closed");
             }
-            _ => self.say_log("UI closed"),
         }
     }
 
@@ -205,7 +206,7 @@ impl Daemon {
             return;
         }
         self.say_log("NEW UI");
-        self.session = Some(Session { conn, privileged, uid: peer.uid.as_raw() });
+        self.session = Some(Rc::new(Session { conn, privileged, uid: peer.uid.as_raw() }));
     }
 
     fn new_client(&mut self, conn: Conn, peer: UCred, wish: Wish) {
@@ -247,7 +248,9 @@ impl Daemon {
                 let (mine, others) = self.pending.drain(..).partition(|pending| pending.uid == uid);
                 self.pending = others;
                 let mine: Vec<Pending> = mine;
-                mine.into_iter().for_each(|pending| self.hand_over(pending));
+                for pending in mine {
+                    self.hand_over(pending);
+                }
             }
             // Another user's server makes way as soon as nobody uses it.
             Some(server) if server.uid != uid && server.ready => {

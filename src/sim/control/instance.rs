@@ -70,15 +70,13 @@ fn launch(argv0: &OsStr, args: &[OsString], world: &World) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut word = [0];
+    let mut listens = [0];
     let mut stdout = child.stdout.take().expect("its stdout is a pipe");
-    match stdout.read_exact(&mut word) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => {
-            let _ = child.wait();
-            ExitCode::FAILURE
-        }
+    if stdout.read_exact(&mut listens).is_ok() {
+        return ExitCode::SUCCESS;
     }
+    let _ = child.wait();
+    ExitCode::FAILURE
 }
 
 fn background(world: World, mode: Mode) -> Result<ExitCode, Failure> {

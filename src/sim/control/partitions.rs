@@ -1,6 +1,8 @@
 //! `sm_partition` and `lspart`. Nothing here is recorded: the words are NVIDIA's documentation's for 13.1 and as
 //! told by others for 13.2, and where neither says anything they are made up.
 
+use std::fmt::Write as _;
+
 use super::super::envvar;
 use super::super::partition::{AddError, RemoveError};
 use super::super::profile::NARROW_LSPART_SINCE;
@@ -108,7 +110,7 @@ fn line(narrow: bool, cells: [&str; 7]) -> String {
     let mut text = String::new();
     for (cell, width) in cells.into_iter().zip(widths) {
         let cell = if narrow && cell == "-" { "" } else { cell };
-        text.push_str(&format!("{cell:<width$}"));
+        let _ = write!(text, "{cell:<width$}");
     }
     text.trim_end().to_owned()
 }

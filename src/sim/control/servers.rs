@@ -91,7 +91,7 @@ impl Daemon {
 
     /// Gives an order and waits for its answer; before that, for a starting server to be ready.
     pub(super) fn order(&mut self, order: &Order) -> Option<Answer> {
-        while self.server.as_ref()?.ready == false {
+        while !self.server.as_ref()?.ready {
             self.turn(false);
         }
         if self.server.as_ref()?.conn.as_ref()?.tell(order).is_err() {
@@ -114,18 +114,14 @@ impl Daemon {
     /// Ends the server, unless clients keep it busy and there is no force; true when it is gone.
     pub(super) fn stop_server(&mut self, force: bool) -> bool {
         let Some(pid) = self.server.as_ref().map(Server::pid) else { return true };
-        match self.order(&Order::Stop { force }) {
-            Some(Answer::Busy(threads)) => {
-                self.say_log(&format!(
-                    "Server {pid} has {threads} active worker threads. Server will not shutdown."
-                ));
-                false
-            }
-            _ => {
-                self.bury_server();
-                true
-            }
+        if let Some(Answer::Busy(threads)) = self.order(&Order::Stop { force }) {
+            self.say_log(&format!(
+                "Server {pid} has {threads} active worker threads. Server will not shutdown."
+            ));
+            return false;
         }
+        self.bury_server();
+        true
     }
 
     /// Takes leave of a server that is dead or about to be.

@@ -9,9 +9,10 @@ mod table;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::control::{echoes, log_directory, pipe_directory, user};
 use super::kernel::{Kind, MIB, Presence};
@@ -33,14 +34,14 @@ pub(crate) fn run() -> ExitCode {
     let Some(world) = std::env::var_os(WORLD_VARIABLE).and_then(|dir| open(dir.as_ref()).ok()) else {
         return ExitCode::FAILURE;
     };
-    match start(world) {
+    match start(&world) {
         Some(()) => ExitCode::SUCCESS,
         None => ExitCode::FAILURE,
     }
 }
 
 /// Serves until the control process says stop or is gone.
-fn start(world: World) -> Option<()> {
+fn start(world: &World) -> Option<()> {
     let pid = std::process::id();
     let logs = log_directory();
     let socket = pipe_directory().join("control");
@@ -54,20 +55,21 @@ fn start(world: World) -> Option<()> {
     log.line(Voice::Other, &format!("Connecting to control daemon on socket: {}", socket.display()));
     let control = Conn::connect(&socket).ok()?;
     control.tell(&Hello::Server).ok()?;
+    die_with(&control)?;
     let (orders, _) = control.hear::<Orders>()?;
     log.line(Voice::Other, "Initializing server process");
 
     let gpus: Vec<Gpu> = orders.gpus.iter().map(|&index| world.host().gpus[index].clone()).collect();
     let further = u32::try_from(gpus.len().saturating_sub(1)).unwrap_or(0);
-    pause(&control, INITIALIZING + PER_FURTHER_GPU * further)?;
+    thread::sleep(INITIALIZING + PER_FURTHER_GPU * further);
     let used = if gpus.len() > 1 { 68 * MIB } else { 66 * MIB };
     let mut presences = Vec::new();
     for (ordinal, gpu) in gpus.iter().enumerate() {
         log.line(Voice::Server, &format!("Creating server context on device {ordinal} ({})", gpu.name));
-        let mut presence = Presence::enter(&world, gpu, Kind::Compute, SERVER).ok()?;
+        let mut presence = Presence::enter(world, gpu, Kind::Compute, SERVER).ok()?;
         presence.take(used).ok()?;
         presences.push(presence);
-        pause(&control, PER_CONTEXT)?;
+        thread::sleep(PER_CONTEXT);
     }
     log.line(Voice::Server, &format!("Created anonymous shared memory region mps.shm.{uid}.{pid}"));
     let version = world.host().binary_version;
@@ -87,7 +89,6 @@ fn start(world: World) -> Option<()> {
 
 fn obey(server: &Arc<Server>) -> Option<()> {
     loop {
-        // The end of the connection is the death of the control process, and with it this one's.
         let (order, fd) = server.control.hear::<Order>()?;
         let answer = match order {
             Order::Serve { pid, wish, partition_sms } => {
@@ -158,13 +159,13 @@ impl Server {
     }
 }
 
-/// Lets time pass; `None` when the control process dies meanwhile.
-fn pause(control: &Conn, time: Duration) -> Option<()> {
-    // Orders may come early and wait; only the end of the connection counts here.
-    let mut fds = [PollFd::new(control, PollFlags::RDHUP)];
-    let timeout = Timespec::try_from(time).ok()?;
-    match poll(&mut fds, Some(&timeout)) {
-        Ok(0) | Err(_) => Some(()),
-        Ok(_) => None,
-    }
+/// Ends this process when the control process is gone, whatever it is doing just then.
+fn die_with(control: &Conn) -> Option<()> {
+    let control = control.try_clone().ok()?;
+    thread::spawn(move || {
+        let mut fds = [PollFd::new(&control, PollFlags::RDHUP)];
+        while poll(&mut fds, None).is_err() {}
+        std::process::exit(0);
+    });
+    Some(())
 }

@@ -1,0 +1,14 @@
+//! The simulated host against the recordings, and what it does where they are silent.
+
+mod concurrency;
+mod conformance;
+mod deaths;
+mod faults;
+mod host;
+mod logs;
+mod partitions;
+mod replay;
+mod sessions;
+mod terminal;
+mod transcript;
+mod world;
