@@ -59,8 +59,8 @@ impl Driver {
         stop: CancellationToken,
         earlier: Option<Incarnation>,
     ) -> (Self, watch::Receiver<Observed>) {
-        let home = context.runtime_dir.join("daemons").join(desired.borrow().name.as_str());
-        let (pipe_directory, log_directory) = (home.join("pipe"), home.join("log"));
+        let name = desired.borrow().name.clone();
+        let (pipe_directory, log_directory) = (context.pipe_directory(&name), context.log_directory(&name));
         let control =
             Control::new(context.binaries.control.clone(), pipe_directory.clone(), context.extra_env.clone());
         let state = State::default();
