@@ -255,7 +255,7 @@ async fn take_up(
             Ok(Some(desired)) => fleet.publish(desired, earlier),
             Ok(None) => {}
             Err(error) => {
-                tracing::error!(daemon = %daemon.name, %error, "the daemon cannot be brought about")
+                tracing::error!(daemon = %daemon.name, %error, "the daemon cannot be brought about");
             }
         }
     }
