@@ -124,9 +124,11 @@ fn clients_of_01(host: &Host) {
              free 253021104 total 150109880320",
         ),
     ];
-    for (env, args, recorded) in runs {
+    for (count, (env, args, recorded)) in runs.into_iter().enumerate() {
         let done = host.client(args, env);
         assert_eq!(done.rc, 0);
+        // The log counts who is left, so the next one comes only when this one is gone.
+        eventually("it is gone", || host.log("server.log").matches(" disconnected\n").count() == count + 1);
         let (_, seen) = done.stdout.split_once(" s\n").unwrap();
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let (recorded, seen) = (words(recorded), words(seen));
