@@ -21,6 +21,7 @@ use crate::http::server::Listeners;
 use crate::http::{AppState, router};
 use crate::lifecycle::{self, StopSignals};
 use crate::mps::Binaries;
+use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
 use crate::service::{Parts, Service, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
@@ -53,6 +54,7 @@ struct Platform {
 pub async fn serve(config: Config) -> Result<(), StartError> {
     let signals = StopSignals::listen().map_err(refused)?;
     let lock = store::lock::take(&config.state_dir).map_err(refused)?;
+    check_length(&config.runtime_dir)?;
     make_directory(&config.runtime_dir)?;
     let platform = platform(&config)?;
     let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
@@ -128,6 +130,19 @@ fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool) {
     println!("admin token: {}", config.state_dir.join("admin.token").display());
     let _ = std::io::stdout().flush();
     lifecycle::ready(&format!("serving on http://{address}"));
+}
+
+/// Refuses a runtime directory in which not even a daemon with the shortest name would fit.
+fn check_length(runtime_dir: &Path) -> Result<(), StartError> {
+    let shortest = runtime_dir.join("daemons/x/pipe").as_os_str().len();
+    if shortest <= LONGEST_PATH {
+        return Ok(());
+    }
+    Err(StartError(format!(
+        "the runtime directory {} is too long: a pipe directory in it would have {shortest} bytes or more, and the path of a \
+         socket leaves room for {LONGEST_PATH}; give a shorter one with --runtime-dir",
+        runtime_dir.display()
+    )))
 }
 
 fn make_directory(path: &Path) -> Result<(), StartError> {
@@ -240,7 +255,7 @@ async fn take_up(
             Ok(Some(desired)) => fleet.publish(desired, earlier),
             Ok(None) => {}
             Err(error) => {
-                tracing::error!(daemon = %daemon.name, %error, "the daemon cannot be brought about")
+                tracing::error!(daemon = %daemon.name, %error, "the daemon cannot be brought about");
             }
         }
     }
