@@ -5,6 +5,7 @@
 //! manager goes as a [`Fact`] to the one recorder.
 
 mod driver;
+mod limits;
 mod look;
 mod state;
 mod status;

@@ -351,8 +351,15 @@ mod tests {
     }
 
     fn seen(limit: Option<u64>, servers: &[(u32, &str)]) -> Effective {
-        let reading =
-            || vec![MemoryReading { gpu: uuid(), bytes: limit, unreadable: None, in_server_log: None }];
+        let reading = || {
+            vec![MemoryReading {
+                gpu: uuid(),
+                bytes: limit,
+                exact: true,
+                unreadable: None,
+                in_server_log: None,
+            }]
+        };
         Effective {
             observed_at: 0,
             control_processes: 1,
