@@ -56,7 +56,7 @@ pub enum SessionError {
     /// Other callers kept the daemon busy up to the deadline. Nothing ran.
     #[error("the daemon turned {attempts} attempts away, other callers are using it; the last one: {last}")]
     Busy {
-        /// Control processes that were tried.
+        /// Control processes that were turned away.
         attempts: u32,
         /// How the last one ended.
         last: String,
@@ -64,10 +64,7 @@ pub enum SessionError {
     /// The daemon accepted a caller and said nothing up to the deadline. Nothing ran; the daemon hangs, as it does
     /// while it terminates a stopped client.
     #[error("the daemon does not answer; nothing was sent to it")]
-    Unresponsive {
-        /// Control processes that were tried.
-        attempts: u32,
-    },
+    Unresponsive,
     /// The command was sent and its reply never came: it may have run, and may still run later.
     #[error("the outcome of {command:?} is unknown: {cause}")]
     Unknown {
@@ -278,11 +275,11 @@ impl Session {
                 Ok(Reading::Ended | Reading::TooLong) => {}
                 Err(_) => {
                     channel.kill().await;
-                    return Err(SessionError::Unresponsive { attempts: self.processes });
+                    return Err(pauses.given_up());
                 }
             }
             let Ok(ending) = tokio::time::timeout_at(self.deadline, channel.finish()).await else {
-                return Err(SessionError::Unresponsive { attempts: self.processes });
+                return Err(pauses.given_up());
             };
             if ending.no_daemon() {
                 return Err(SessionError::NoDaemon);
@@ -322,22 +319,34 @@ fn check_line(line: &str) -> Result<(), SessionError> {
 /// Pauses between attempts, random so that callers do not meet again.
 #[derive(Debug, Default)]
 struct Pauses {
+    /// Attempts that were turned away.
     attempts: u32,
+    /// How the last of them ended.
+    last: String,
 }
 
 impl Pauses {
     /// Waits before the next attempt; gives up where that would be past the deadline.
     async fn pause(&mut self, deadline: Instant, ending: &Ending) -> Result<(), SessionError> {
         self.attempts += 1;
+        self.last = ending.to_string();
         let ceiling = (FIRST_PAUSE * 2u32.saturating_pow(self.attempts.min(16))).min(LONGEST_PAUSE);
         // A pause without jitter is still a pause, should the system have no randomness to give.
         let random = getrandom::u32().unwrap_or(u32::MAX / 2);
         let pause = ceiling.mul_f64(f64::from(random) / f64::from(u32::MAX)).max(FIRST_PAUSE / 2);
         if Instant::now() + pause >= deadline {
-            return Err(SessionError::Busy { attempts: self.attempts, last: ending.to_string() });
+            return Err(self.given_up());
         }
         tokio::time::sleep(pause).await;
         Ok(())
+    }
+
+    /// What the deadline means: a daemon that turned anybody away was well a moment ago.
+    fn given_up(&mut self) -> SessionError {
+        match self.attempts {
+            0 => SessionError::Unresponsive,
+            attempts => SessionError::Busy { attempts, last: std::mem::take(&mut self.last) },
+        }
     }
 }
 

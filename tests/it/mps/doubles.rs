@@ -99,10 +99,11 @@ async fn whoever_is_turned_away_tries_again() {
 async fn an_empty_reply_and_code_0_is_no_answer() {
     let double = Double::new("exit 0");
     let control = double.control();
-    let mut session = control.session(soon()).await.expect("a session");
+    let mut session = control.session(Instant::now() + Duration::from_secs(1)).await.expect("a session");
     let error = session.send(&Command::Ps { server: None }).await.expect_err("busy to the end");
     let SessionError::Busy { attempts, last } = &error else { panic!("{error}") };
-    assert!(*attempts > 1 && *attempts == session.processes(), "{attempts}");
+    // The deadline may have cut the very last one off.
+    assert!(*attempts > 1 && (*attempts..=attempts + 1).contains(&session.processes()), "{attempts}");
     assert_eq!(last, "exit status: 0, without a word");
 }
 
@@ -112,7 +113,7 @@ async fn a_program_that_says_nothing_was_sent_nothing() {
     let control = double.control();
     let mut session = control.session(soon()).await.expect("a session");
     let error = session.send(&Command::StartServer { uid: 0 }).await.expect_err("silence");
-    assert!(matches!(error, SessionError::Unresponsive { attempts: 1 }), "{error}");
+    assert!(matches!(error, SessionError::Unresponsive), "{error}");
     let received = std::fs::read_to_string(double.dir().join("received")).unwrap_or_default();
     assert!(!received.contains("start_server"), "{received}");
     let error = control.quit(Some(1), soon()).await.expect_err("silence");

@@ -158,10 +158,9 @@ pub(crate) async fn connected(control: &Control, client: u32) {
     loop {
         assert!(Instant::now() < until, "client {client} never connected");
         let reply = ask(control, mps::Command::Ps { server: None }).await;
-        if let Ok(parse::Clients::Listed { rows, .. }) = parse::clients(&reply) {
-            if rows.iter().any(|row| row.pid == client) {
-                return;
-            }
+        let listed = |rows: &[parse::ClientRow]| rows.iter().any(|row| row.pid == client);
+        if matches!(parse::clients(&reply), Ok(parse::Clients::Listed { rows, .. }) if listed(&rows)) {
+            return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

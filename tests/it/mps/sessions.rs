@@ -167,7 +167,7 @@ async fn a_termination_of_a_stopped_client_is_unknown_and_happens_later() {
     // Everybody else hangs with it, and knows that nothing of theirs was sent.
     let mut session = control.session(Instant::now() + Duration::from_millis(300)).await.expect("a session");
     let error = session.send(&Command::GetServerList).await.expect_err("it hangs");
-    assert!(matches!(error, SessionError::Unresponsive { .. }), "{error}");
+    assert!(matches!(error, SessionError::Unresponsive), "{error}");
 
     // The caller is long dead, and its command takes effect.
     client.signal(Signal::CONT);
