@@ -21,6 +21,7 @@ use crate::http::server::Listeners;
 use crate::http::{AppState, router};
 use crate::lifecycle::{self, StopSignals};
 use crate::mps::Binaries;
+use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
 use crate::service::{Parts, Service, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
@@ -55,6 +56,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
     let real = config.sim.is_none().then(|| real_platform(&config)).transpose()?;
     let lock = store::lock::take(&config.state_dir).map_err(refused)?;
+    check_length(&config.runtime_dir)?;
     make_directory(&config.runtime_dir)?;
     let platform = match real {
         Some(platform) => platform,
@@ -133,6 +135,19 @@ fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool) {
     println!("admin token: {}", config.state_dir.join("admin.token").display());
     let _ = std::io::stdout().flush();
     lifecycle::ready(&format!("serving on http://{address}"));
+}
+
+/// Refuses a runtime directory in which not even a daemon with the shortest name would fit.
+fn check_length(runtime_dir: &Path) -> Result<(), StartError> {
+    let shortest = runtime_dir.join("daemons/x/pipe").as_os_str().len();
+    if shortest <= LONGEST_PATH {
+        return Ok(());
+    }
+    Err(StartError(format!(
+        "the runtime directory {} is too long: a pipe directory in it would have {shortest} bytes or more, and the path of a \
+         socket leaves room for {LONGEST_PATH}; give a shorter one with --runtime-dir",
+        runtime_dir.display()
+    )))
 }
 
 fn make_directory(path: &Path) -> Result<(), StartError> {
@@ -258,7 +273,7 @@ async fn take_up(
             Ok(Some(desired)) => fleet.publish(desired, earlier),
             Ok(None) => {}
             Err(error) => {
-                tracing::error!(daemon = %daemon.name, %error, "the daemon cannot be brought about")
+                tracing::error!(daemon = %daemon.name, %error, "the daemon cannot be brought about");
             }
         }
     }

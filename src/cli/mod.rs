@@ -192,7 +192,7 @@ pub fn main() -> ExitCode {
         }
         Command::Config { command: ConfigCommand::Check { config } } => check_config(config),
         Command::Serve(args) => serve(args),
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(&args),
         Command::Status { server, output } => {
             ask(async move { show::status(&server.client()?, output).await })
         }

@@ -34,7 +34,7 @@ pub(super) struct RunArgs {
 /// Variables of the manager's own caller that the command has no business with.
 const SECRETS: [&str; 1] = ["MPS_MANAGER_TOKEN"];
 
-pub(super) fn run(args: RunArgs) -> Result<ExitCode, String> {
+pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
     let client = args.server.client().map_err(|error| error.to_string())?;
     let path = format!("/api/v1/tenants/{}/leases", args.tenant);
     let request = LeaseRequest { pid: std::process::id() };

@@ -203,7 +203,7 @@ pub(super) async fn environment(
     match format {
         EnvFormat::Json => line!("{:#}", serde_json::json!(view)),
         EnvFormat::Sh => {
-            line!("{}", environment::as_shell(&view.variables.into_iter().collect::<Vec<_>>()).trim_end())
+            line!("{}", environment::as_shell(&view.variables.into_iter().collect::<Vec<_>>()).trim_end());
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,6 @@
 //! The API as the command line uses it: over the unix socket, or over a URL with a token.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use reqwest::{Method, StatusCode};
@@ -34,7 +35,7 @@ fn describe(problem: &Problem) -> String {
     let mut text = format!("{}: {}", problem.title, problem.detail);
     for error in &problem.errors {
         if error.detail != problem.detail {
-            text.push_str(&format!("\n  {}: {}", error.pointer, error.detail));
+            let _ = write!(text, "\n  {}: {}", error.pointer, error.detail);
         }
     }
     text

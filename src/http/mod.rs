@@ -41,12 +41,13 @@ pub struct AppState {
 /// The whole router: the API, its document, and the probes.
 pub fn router(state: AppState) -> Router {
     let (api, document) = api::router();
-    let document = Arc::new(document);
+    // Written once: the document does not change while the server runs.
+    let document = bytes_of(&document);
     let authenticated = api.layer(middleware::from_fn_with_state(state.clone(), auth::require));
     Router::new()
         .merge(authenticated)
         .merge(api::probes::router())
-        .route("/openapi.json", axum::routing::get(move || openapi(Arc::clone(&document))))
+        .route("/openapi.json", axum::routing::get(move || std::future::ready(document.clone())))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(state)
@@ -68,9 +69,11 @@ pub fn router(state: AppState) -> Router {
         .layer(TraceLayer::new_for_http())
 }
 
-/// The OpenAPI document, from the code.
-async fn openapi(document: Arc<utoipa::openapi::OpenApi>) -> Response {
-    axum::Json(document.as_ref()).into_response()
+fn bytes_of(
+    document: &utoipa::openapi::OpenApi,
+) -> ([(header::HeaderName, &'static str); 1], axum::body::Bytes) {
+    let text = document.to_pretty_json().expect("the document holds nothing that JSON cannot");
+    ([(header::CONTENT_TYPE, "application/json")], text.into())
 }
 
 async fn no_route(State(_): State<AppState>, uri: axum::http::Uri) -> Problem {

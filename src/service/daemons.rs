@@ -9,6 +9,7 @@ use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Phase};
 use crate::domain::gpu::GpuRef;
 use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, admission};
+use crate::mps::process::LONGEST_PATH;
 use crate::store;
 
 /// A daemon: what is wanted of it beside what is seen of it.
@@ -60,7 +61,17 @@ impl Service {
         let spec =
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
         spec.check().map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
-        let ceiling = self.parts.fleet.context().capability.client_ceiling();
+        let context = self.parts.fleet.context();
+        let pipe = context.pipe_directory(&name);
+        let length = pipe.as_os_str().len();
+        if length > LONGEST_PATH {
+            return Err(ServiceError::Conflict(format!(
+                "the pipe directory {} would have {length} bytes, and the path of a socket leaves room for {LONGEST_PATH}: \
+                 choose a shorter name, or serve with a shorter --runtime-dir",
+                pipe.display()
+            )));
+        }
+        let ceiling = context.capability.client_ceiling();
         let manager_uid = self.parts.manager_uid;
         let dry_run = options.dry_run;
         let (daemon, desired, created) = self

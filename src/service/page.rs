@@ -73,10 +73,11 @@ mod tests {
     #[test]
     fn pages_follow_each_other_to_the_end() {
         let all = ["a", "b", "c", "d", "e"];
-        let (mut cursor, mut seen) = (None, Vec::new());
+        let (mut cursor, mut seen): (Option<String>, Vec<&str>) = (None, Vec::new());
         loop {
             let page = Page::parse(cursor.as_deref(), Some(2)).expect("page");
-            let rows: Vec<_> = all.iter().filter(|item| **item > page.after.as_str()).take(3).collect();
+            let rows: Vec<&str> =
+                all.into_iter().filter(|item| *item > page.after.as_str()).take(3).collect();
             let paged = page.cut(rows, ToString::to_string);
             seen.extend(paged.items);
             match paged.next_cursor {
@@ -84,7 +85,7 @@ mod tests {
                 None => break,
             }
         }
-        assert_eq!(seen, all.iter().collect::<Vec<_>>());
+        assert_eq!(seen, all);
     }
 
     #[test]

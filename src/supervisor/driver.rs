@@ -59,8 +59,8 @@ impl Driver {
         stop: CancellationToken,
         earlier: Option<Incarnation>,
     ) -> (Self, watch::Receiver<Observed>) {
-        let home = context.runtime_dir.join("daemons").join(desired.borrow().name.as_str());
-        let (pipe_directory, log_directory) = (home.join("pipe"), home.join("log"));
+        let name = desired.borrow().name.clone();
+        let (pipe_directory, log_directory) = (context.pipe_directory(&name), context.log_directory(&name));
         let control =
             Control::new(context.binaries.control.clone(), pipe_directory.clone(), context.extra_env.clone());
         let state = State::default();
@@ -301,10 +301,10 @@ impl Driver {
         match &look {
             Look::Seen(_) => self.clients = clients,
             Look::Unanswered(command) => {
-                tracing::warn!(daemon = %desired.name, %command, "a command was not answered")
+                tracing::warn!(daemon = %desired.name, %command, "a command was not answered");
             }
             Look::Busy(why) | Look::Unreadable(why) => {
-                tracing::warn!(daemon = %desired.name, %why, "could not be read")
+                tracing::warn!(daemon = %desired.name, %why, "could not be read");
             }
         }
         let before = self.state.applied;
@@ -425,15 +425,26 @@ impl Driver {
         let identity = process.identity;
         self.deaths += 1;
         tracing::error!(daemon = %desired.name, process = %identity, "the control daemon died");
-        for server in self.servers() {
+        self.see_off_servers(desired).await;
+        self.clients.clear();
+        let words = log::tail(&self.log_directory.join("control.log"), LAST_WORDS);
+        self.state.failed(words, unix_ms());
+    }
+
+    /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its
+    /// memory on the GPU for ever (seen on 13.0). They carry the token of the incarnation.
+    async fn see_off_servers(&self, desired: &Desired) {
+        let Some(token) = self.incarnation.as_ref().map(|incarnation| incarnation.token.clone()) else {
+            return;
+        };
+        let marked =
+            tokio::task::spawn_blocking(move || host::process::find_by_env(daemon::TOKEN_ENV, &token)).await;
+        for server in marked.unwrap_or_default() {
             if tokio::time::timeout(ORPHANS_END, death(server)).await.is_err() {
                 tracing::warn!(daemon = %desired.name, %server, "killing a server that outlived its control daemon");
                 let _ = host::process::signal(server, Signal::KILL);
             }
         }
-        self.clients.clear();
-        let words = log::tail(&self.log_directory.join("control.log"), LAST_WORDS);
-        self.state.failed(words, unix_ms());
     }
 
     /// Hands an incarnation to the recorder and waits until it is written; false when it was not.

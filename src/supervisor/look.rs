@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -26,10 +27,16 @@ const LOG_TAIL: usize = 256 * 1024;
 /// Parents of a client that are kept for attribution.
 const ANCESTORS: usize = 32;
 
+/// How often, and for how long, a daemon is read again that still lists a server that is dead.
+const UNNOTICED_POLL: Duration = Duration::from_millis(10);
+const UNNOTICED: Duration = Duration::from_secs(2);
+
 /// Why a look ended early.
 enum Trouble {
     Session(SessionError),
     Unreadable(ParseError),
+    /// The daemon lists a server that is dead: it has not noticed yet, and would ignore a `start_server`.
+    Unnoticed(u32),
 }
 
 impl From<SessionError> for Trouble {
@@ -53,21 +60,34 @@ pub(super) async fn sync(
     wrong: &[Difference],
     now: i64,
 ) -> (Look, Vec<ClientFacts>) {
-    let deadline = Instant::now() + context.deadline;
-    let mut session = match control.session(deadline).await {
-        Ok(session) => session,
-        Err(error) => return (failed(Trouble::Session(error)), Vec::new()),
-    };
-    match read(&mut session, desired, wrong, now).await {
-        Ok((mut seen, rows)) => {
-            seen.control_processes = session.processes();
-            session.close().await;
-            note_server_log(&mut seen, log_directory);
-            let clients = clients(context, desired, rows).await;
-            (Look::Seen(seen), clients)
+    let began = Instant::now();
+    loop {
+        match once(context, control, desired, wrong, now).await {
+            Ok((mut seen, rows)) => {
+                note_server_log(&mut seen, log_directory);
+                let clients = clients(context, desired, rows).await;
+                return (Look::Seen(seen), clients);
+            }
+            Err(Trouble::Unnoticed(_)) if began.elapsed() < UNNOTICED => {
+                tokio::time::sleep(UNNOTICED_POLL).await;
+            }
+            Err(trouble) => return (failed(trouble), Vec::new()),
         }
-        Err(trouble) => (failed(trouble), Vec::new()),
     }
+}
+
+async fn once(
+    context: &Context,
+    control: &Control,
+    desired: &Desired,
+    wrong: &[Difference],
+    now: i64,
+) -> Result<(Effective, Vec<parse::ClientRow>), Trouble> {
+    let mut session = control.session(Instant::now() + context.deadline).await?;
+    let (mut seen, rows) = read(&mut session, desired, wrong, now).await?;
+    seen.control_processes = session.processes();
+    session.close().await;
+    Ok((seen, rows))
 }
 
 fn failed(trouble: Trouble) -> Look {
@@ -78,6 +98,9 @@ fn failed(trouble: Trouble) -> Look {
         Trouble::Session(error @ SessionError::Unresponsive { .. }) => Look::Unanswered(error.to_string()),
         Trouble::Session(error) => Look::Busy(error.to_string()),
         Trouble::Unreadable(error) => Look::Unreadable(error.to_string()),
+        Trouble::Unnoticed(server) => {
+            Look::Unreadable(format!("the daemon lists server {server}, which is dead, and does not notice"))
+        }
     }
 }
 
@@ -126,7 +149,7 @@ async fn read_server(session: &mut Session, desired: &Desired, pid: u32) -> Resu
         ServerStatus::NotFound => return Ok(None),
         status => status.to_string(),
     };
-    let Some(identity) = host::process::identify(pid) else { return Ok(None) };
+    let Some(identity) = host::process::identify(pid) else { return Err(Trouble::Unnoticed(pid)) };
     let percentage = session.send(&Command::GetThreadPercentage { server: pid }).await?;
     let mut memory_limits = Vec::new();
     for (device, gpu) in devices(desired) {
@@ -185,7 +208,7 @@ fn note_server_log(seen: &mut Effective, log_directory: &Path) {
     let mut said: BTreeMap<(u32, String), u64> = BTreeMap::new();
     for record in log::read(text.as_bytes()) {
         if let log::Event::MemoryLimitSet { device, bytes } = record.event {
-            said.insert((record.pid, device.to_string()), bytes);
+            said.insert((record.pid, device.clone()), bytes);
         }
     }
     for server in &mut seen.servers {

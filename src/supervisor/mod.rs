@@ -54,6 +54,22 @@ pub struct Context {
     pub recorder: mpsc::Sender<Fact>,
 }
 
+impl Context {
+    /// The directory of a daemon's sockets.
+    pub fn pipe_directory(&self, daemon: &DaemonName) -> PathBuf {
+        self.home(daemon).join("pipe")
+    }
+
+    /// The directory of a daemon's logs.
+    pub fn log_directory(&self, daemon: &DaemonName) -> PathBuf {
+        self.home(daemon).join("log")
+    }
+
+    fn home(&self, daemon: &DaemonName) -> PathBuf {
+        self.runtime_dir.join("daemons").join(daemon.as_str())
+    }
+}
+
 /// Something that must outlive the manager.
 #[derive(Debug)]
 pub struct Fact {

@@ -30,6 +30,9 @@ const BLOCKED_RETRY_MS: i64 = 5_000;
 const WEDGED_RETRY_MS: i64 = 1_000;
 /// Longest time for a server to become active before it is asked for again.
 const SERVER_START_MS: i64 = 30_000;
+/// Longest time for a server that was asked for to be listed; a `start_server` sent while the daemon has not
+/// noticed the death of the server before is ignored in silence (seen on 13.0).
+const SERVER_LISTED_MS: i64 = 250;
 /// Pause between looks while a server starts.
 const SERVER_POLL_MS: i64 = 20;
 /// Writes of the same settings in a row before the pause of an idle daemon is kept between them.
@@ -277,7 +280,8 @@ impl State {
         now: i64,
     ) -> Action {
         let wrong = differences(desired, seen);
-        let starting = self.server_asked_at.is_some_and(|asked| now - asked < SERVER_START_MS);
+        let patience = if seen.servers.is_empty() { SERVER_LISTED_MS } else { SERVER_START_MS };
+        let starting = self.server_asked_at.is_some_and(|asked| now - asked < patience);
         if !wrong.is_empty() && (self.writes < EAGER_WRITES || due) {
             return Action::Sync(wrong);
         }
@@ -406,6 +410,22 @@ mod tests {
         state.looked(Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 20, RHYTHM);
         assert_eq!(state.phase(&desired, 20), Phase::Ready);
         assert_eq!(state.decide(&desired, 0, 20), Action::Wait(8_020));
+    }
+
+    #[test]
+    fn a_server_that_does_not_come_is_asked_for_again() {
+        let (desired, mut state) = (desired(), running());
+        state.looked(Look::Seen(seen(Some(4 << 30), &[])), false, &desired, 0, RHYTHM);
+        state.server_asked(0);
+        state.looked(Look::Seen(seen(Some(4 << 30), &[])), false, &desired, SERVER_LISTED_MS, RHYTHM);
+        assert_eq!(state.decide(&desired, 0, SERVER_LISTED_MS), Action::StartServer(0));
+        state.server_asked(SERVER_LISTED_MS);
+        let listed = Look::Seen(seen(Some(4 << 30), &[(20, "INITIALIZING")]));
+        state.looked(listed, false, &desired, 2 * SERVER_LISTED_MS, RHYTHM);
+        assert_eq!(
+            state.decide(&desired, 0, 2 * SERVER_LISTED_MS),
+            Action::Wait(2 * SERVER_LISTED_MS + SERVER_POLL_MS)
+        );
     }
 
     #[test]

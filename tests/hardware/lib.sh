@@ -138,7 +138,9 @@ compile_client() {
 }
 
 # clean COMMAND...: with nothing of the caller's environment, so that no CUDA_* leaks into a check.
-clean() { env -i PATH="$PATH" HOME="$WORK" LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}" "$@"; }
+# In the background use "${CLEAN[@]}": a function there runs in a subshell, and $! would be the subshell's PID.
+CLEAN=(env -i PATH="$PATH" HOME="$WORK" LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}")
+clean() { "${CLEAN[@]}" "$@"; }
 
 # start_client NAME [VAR=VALUE...] -- ARGUMENT...: in the background; CLIENT_PID is its PID, its output goes to
 # $LOGS/NAME.out and .err.
@@ -150,7 +152,7 @@ start_client() {
         shift
     done
     shift
-    clean "${variables[@]}" "$CLIENT" "$@" >"$LOGS/$name.out" 2>"$LOGS/$name.err" </dev/null &
+    "${CLEAN[@]}" "${variables[@]}" "$CLIENT" "$@" >"$LOGS/$name.out" 2>"$LOGS/$name.err" </dev/null &
     CLIENT_PID=$!
     CLIENT_PIDS+=("$CLIENT_PID")
 }
@@ -179,7 +181,7 @@ daemon_says() {
 start_manager() {
     local binary=$1
     shift
-    clean "$binary" serve --state-dir "$STATE" --runtime-dir "$RUNTIME" --listen 127.0.0.1:0 "$@" \
+    "${CLEAN[@]}" "$binary" serve --state-dir "$STATE" --runtime-dir "$RUNTIME" --listen 127.0.0.1:0 "$@" \
         >>"$LOGS/manager.out" 2>>"$LOGS/manager.err" </dev/null &
     MANAGER_PID=$!
     wait_for 30 "the manager answers" manager_answers

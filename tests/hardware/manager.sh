@@ -27,7 +27,7 @@ as_tenant() {
 start_as_tenant() {
     local name=$1 tenant=$2
     shift 2
-    clean "$binary" run --runtime-dir "$RUNTIME" --tenant "$tenant" -- "$CLIENT" "$@" \
+    "${CLEAN[@]}" "$binary" run --runtime-dir "$RUNTIME" --tenant "$tenant" -- "$CLIENT" "$@" \
         >"$LOGS/$name.out" 2>"$LOGS/$name.err" </dev/null &
     CLIENT_PID=$!
     CLIENT_PIDS+=("$CLIENT_PID")
@@ -139,8 +139,11 @@ deaths() {
     manager=$MANAGER_PID
     kill -KILL "$manager"
     wait "$manager" 2>/dev/null || true
+    check "the manager is gone after kill -9" no "$(manager_answers >/dev/null 2>&1 && echo yes || echo no)"
     start_manager "$binary"
+    check "the next manager is another process" yes "$([ "$MANAGER_PID" != "$manager" ] && ! is_gone "$MANAGER_PID" && echo yes || echo no)"
     wait_for 30 "the daemon is ready again" daemon_is_ready
+    check "its log says that it adopted the daemon" 1 "$(grep -c 'adopted the running control daemon' "$LOGS/manager.err")"
     check "after kill -9 of the manager the same daemon and server are adopted" "[$daemon, $server]" \
         "$(daemon_field '[d["status"]["pid"], d["status"]["effective"]["servers"][0]["pid"]]')"
     wait_for 20 "the client is listed again" has_clients beta 1
@@ -211,7 +214,10 @@ the_manager() {
     start=$(server_start_ms)
     check "kill -9 of the daemon to ready: its server's start ($start ms) and at most 500 ms (seen $RECOVERY_DAEMON ms)" yes \
         "$([ "$RECOVERY_DAEMON" -le $((start + 500)) ] && echo yes || echo no)"
-    say "resident memory of the manager: $(awk '/VmRSS/ { print $2 " " $3 }' "/proc/$MANAGER_PID/status")"
+    local resident
+    resident=$(awk '/VmRSS/ { print $2 * 1024 }' "/proc/$MANAGER_PID/status")
+    check "resident memory of the manager is under 40 MB (seen $((resident / 1000)) kB)" yes "$([ "$resident" -lt 40000000 ] && echo yes || echo no)"
+    check "no manager but this one ran" 1 "$(pgrep -fc "^[^ ]*mps-manager serve --state-dir $STATE " || true)"
     api POST /api/v1/daemons/gpu0/stop '{"grace_s": 2}'
     OPERATION=$(json "$BODY" 'd["id"]')
     wait_for 60 "the daemon is stopped" operation_is_over

@@ -83,7 +83,7 @@ a_daemon_alone() {
     wait_for 10 "the server is ready" server_is_active
     local pid pause
     for pause in 0.005 0.02 0.06 0.1; do
-        clean CUDA_MPS_PIPE_DIRECTORY="$DAEMON_PIPE" "$CLIENT" info >/dev/null 2>&1 &
+        "${CLEAN[@]}" CUDA_MPS_PIPE_DIRECTORY="$DAEMON_PIPE" "$CLIENT" info >/dev/null 2>&1 &
         pid=$!
         sleep "$pause"
         kill -KILL "$pid" 2>/dev/null || true
