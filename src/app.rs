@@ -53,10 +53,10 @@ struct Platform {
 /// Everything that can be refused is refused before the store is opened and before any daemon is touched.
 pub async fn serve(config: Config) -> Result<(), StartError> {
     let signals = StopSignals::listen().map_err(refused)?;
+    check_length(&config.runtime_dir)?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
     let real = config.sim.is_none().then(|| real_platform(&config)).transpose()?;
     let lock = store::lock::take(&config.state_dir).map_err(refused)?;
-    check_length(&config.runtime_dir)?;
     make_directory(&config.runtime_dir)?;
     let platform = match real {
         Some(platform) => platform,

@@ -9,8 +9,8 @@ use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Phase};
 use crate::domain::gpu::GpuRef;
 use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, admission};
-use crate::mps::process::LONGEST_PATH;
 use crate::store;
+use crate::supervisor::LONGEST_PATH;
 
 /// A daemon: what is wanted of it beside what is seen of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
