@@ -65,6 +65,11 @@ pub enum StoreError {
     /// The writer takes no more jobs at the moment.
     #[error("too many changes are waiting to be written")]
     Busy,
+    /// The change was not tried, since the transaction it belonged to could not begin or did not get as far.
+    #[error(
+        "the change was not written, and nothing of it was kept: the database is locked, or the log says why"
+    )]
+    NotWritten,
     /// The writer has ended: the server is shutting down.
     #[error("the store is closed")]
     Closed,

@@ -100,7 +100,8 @@ pub enum StartError {
         /// The end of control.log.
         log_tail: String,
     },
-    /// Something has the token and is not the daemon.
+    /// Something has the token and is not the daemon. What had it before is left alone; what came by this start
+    /// was killed.
     #[error("{reason}")]
     Doubtful {
         /// What does not agree.
@@ -132,6 +133,11 @@ pub async fn start(spec: &StartSpec) -> Result<Started, StartError> {
     if let Some(occupant) = occupant(&spec.pipe_directory) {
         return Err(StartError::Occupied { directory: spec.pipe_directory.clone(), occupant });
     }
+    if let Some(id) = process::find_by_env(TOKEN_ENV, &spec.token).first() {
+        return Err(StartError::Doubtful {
+            reason: format!("process {} has the token of this start already", id.pid),
+        });
+    }
     let until = Instant::now() + spec.deadline;
     let mut output = Output::new().map_err(StartError::Spawn)?;
     let mut launcher = launch(spec, &output).map_err(StartError::Spawn)?;
@@ -143,8 +149,12 @@ pub async fn start(spec: &StartSpec) -> Result<Started, StartError> {
     let status = status.map_err(StartError::Spawn)?;
     let identity = match appeared(spec, until).await {
         Found::Ours(identity) => identity,
-        Found::Doubtful { reason } => return Err(StartError::Doubtful { reason }),
+        Found::Doubtful { reason } => {
+            abandon(spec);
+            return Err(StartError::Doubtful { reason });
+        }
         Found::None => {
+            abandon(spec);
             let (output, log_tail) = spec.words(&mut output);
             return Err(StartError::NoDaemon { status: status.to_string(), output, log_tail });
         }
@@ -231,7 +241,7 @@ async fn ask(control: &Control, until: Instant) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Kills what this start has left running: nobody will ever ask for it.
+/// Kills what this start has left running, and nobody will ever ask for: nothing had its token before.
 fn abandon(spec: &StartSpec) {
     for id in process::find_by_env(TOKEN_ENV, &spec.token) {
         if let Err(error) = process::signal(id, Signal::KILL) {

@@ -36,6 +36,8 @@ pub(super) struct Daemon {
     pub(super) pending: Vec<Pending>,
     pub(super) partitions: Partitions,
     pub(super) quit: Option<Quit>,
+    /// Whether another user's server may have become free since it was last asked to make way.
+    pub(super) ask_again: bool,
     session: Option<Rc<Session>>,
     refusals: usize,
 }
@@ -93,6 +95,7 @@ impl Daemon {
             pending: Vec::new(),
             partitions,
             quit: None,
+            ask_again: false,
             session: None,
             refusals: 0,
         }
@@ -224,6 +227,7 @@ impl Daemon {
         } else {
             self.say_log(&format!("{client}: Server is not ready, push client to pending list"));
             self.pending.push(pending);
+            self.ask_again = true;
         }
     }
 
@@ -254,7 +258,7 @@ impl Daemon {
             }
             // Another user's server makes way as soon as nobody uses it.
             Some(server) if server.uid != uid && server.ready => {
-                if self.stop_server(false) {
+                if std::mem::take(&mut self.ask_again) && self.stop_server(false) {
                     self.start_server(uid);
                 }
             }
@@ -283,6 +287,7 @@ impl Daemon {
 
     /// The server has nothing to do any more: whoever waits for that need not wait longer.
     pub(super) fn hurry(&mut self) {
+        self.ask_again = true;
         if let Some(quit) = &mut self.quit {
             quit.next_try = Instant::now();
         }

@@ -71,6 +71,7 @@ impl Daemon {
             Report::Ready => {
                 if let Some(server) = &mut self.server {
                     server.ready = true;
+                    self.ask_again = true;
                     let pid = server.pid();
                     self.say_log(&format!("NEW SERVER {pid}: Ready"));
                 }

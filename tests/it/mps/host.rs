@@ -9,6 +9,7 @@ use mps_manager::domain::GpuUuid;
 use mps_manager::host::{Signal, process};
 use mps_manager::mps::process::{StartSpec, Started, TOKEN_ENV, check_directories, start};
 use mps_manager::mps::{self, Binaries, Control, parse};
+use mps_manager::sim::world::create_for;
 use tokio::time::Instant;
 
 /// How long anything may take before a test says that it never will.
@@ -35,10 +36,7 @@ impl Host {
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .expect("mode");
         let world = dir.path().join("w");
-        // Made by the program and not by this one: the links in `bin` lead to whoever makes them.
-        let made =
-            Command::new(MANAGER).args(["sim", "world"]).arg(&world).arg(profile).status().expect("runs");
-        assert!(made.success());
+        create_for(&world, profile, Path::new(MANAGER)).expect("a world");
         let binaries = Binaries::locate(Some(&world.join("bin"))).expect("the simulated programs");
         let described = std::fs::read(world.join("world.json")).expect("the host");
         let described: serde_json::Value = serde_json::from_slice(&described).expect("JSON");

@@ -122,8 +122,8 @@ async fn beside_eight_noisy_callers_every_answer_is_right() {
         })
         .collect();
     let (mut wrong, mut processes) = (0, 0);
-    for round in 1..=100 {
-        let percentage = ThreadPercentage::from_tenths(round * 10).expect("percentage");
+    for round in 1..=40 {
+        let percentage = ThreadPercentage::from_tenths(round * 25).expect("percentage");
         let mut session = control.session(deadline()).await.expect("a session");
         let set = session.send(&Command::SetDefaultThreadPercentage(percentage)).await;
         let get = session.send(&Command::GetDefaultThreadPercentage).await;

@@ -1,5 +1,6 @@
 //! The recordings, played.
 
+use std::os::unix::process::CommandExt as _;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -48,7 +49,7 @@ fn recording_01_commands_clients_and_a_fault() {
     let mut r = Replay::new(&host, "01-h200-x1-commands-clients-fault.txt");
     r.gpus(&[H200_01]);
     r.name(NAMESPACE, &namespace());
-    r.to_heading("start");
+    r.play_to("start");
     host.start(&["-d"], &[]);
     let second = finish(host.control_program().arg("-d"), b"", DEADLINE);
     r.compare(
@@ -61,14 +62,14 @@ fn recording_01_commands_clients_and_a_fault() {
     r.one();
     let server = name(host.ready());
     r.name("511", &server);
-    r.to_heading("clients");
+    r.play_to("clients");
 
     clients_of_01(&host);
     let first = host.busy_client(&["--spin", "60"], &[]);
     let second = host.busy_client(&["--spin", "60"], &[("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30")]);
     r.name("668", &name(first.pid()));
     r.name("669", &name(second.pid()));
-    r.to_heading("fault");
+    r.play_to("fault");
     let terminated = second.finish(DEADLINE);
     assert_eq!(terminated.rc, 4);
     assert!(
@@ -87,11 +88,11 @@ fn recording_01_commands_clients_and_a_fault() {
     r.one();
     assert_eq!(culprit.finish(DEADLINE).rc, 0);
     eventually("the server is well", || host.ask(&format!("get_server_status {server}")) == "ACTIVE\n");
-    r.to_heading("logs");
+    r.play_to("logs");
     r.name("/tmp/mps/pipe", &host.pipe().display().to_string());
     r.name("/tmp/mps/log", &host.pipe().with_file_name("log").display().to_string());
     super::logs::compare_01(&host, &r);
-    r.to_heading("static");
+    r.play_to("static");
     let unknown = finish(host.control_program().args(["-d", "-S"]), b"", DEADLINE);
     let recorded = transcript::text("01-h200-x1-commands-clients-fault.txt");
     let (_, rest) = recorded.split_once("## static\n").unwrap();
@@ -123,9 +124,11 @@ fn clients_of_01(host: &Host) {
              free 253021104 total 150109880320",
         ),
     ];
-    for (env, args, recorded) in runs {
+    for (count, (env, args, recorded)) in runs.into_iter().enumerate() {
         let done = host.client(args, env);
         assert_eq!(done.rc, 0);
+        // The log counts who is left, so the next one comes only when this one is gone.
+        eventually("it is gone", || host.log("server.log").matches(" disconnected\n").count() == count + 1);
         let (_, seen) = done.stdout.split_once(" s\n").unwrap();
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let (recorded, seen) = (words(recorded), words(seen));
@@ -156,7 +159,7 @@ fn recording_03_argument_grammar_and_users() {
     r.before("start_server -uid 0 -mlopart");
     r.one();
     r.name("856", &name(host.ready()));
-    r.to_heading("-M");
+    r.play_to("-M");
     assert!(daemon.output().0.contains("] Cmd:terminate_client 1 2\n"), "-f repeats the log on stdout");
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.finish(DEADLINE).rc, 128 + 15);
@@ -167,7 +170,7 @@ fn recording_03_argument_grammar_and_users() {
     as_nobody(&mut host.client_command(&[], &[]));
     r.name("927", &name(host.ready()));
     assert!(host.log("control.log").contains(" from user 0: "), "under -M everybody is user 0");
-    r.to_heading("two users, no -M");
+    r.play_to("two users, no -M");
 
     host.move_to("u");
     host.start(&["-d"], &[]);
@@ -187,7 +190,6 @@ fn recording_03_argument_grammar_and_users() {
 }
 
 fn nobody(command: &mut std::process::Command) -> &mut std::process::Command {
-    use std::os::unix::process::CommandExt as _;
     command.uid(NOBODY).gid(NOBODY)
 }
 
@@ -214,58 +216,45 @@ fn recording_04_faults_across_four_gpus() {
     r.name("902", &name(host.ready()));
     r.before("ps");
     // As recorded: A on 0, B on 0 and 1, C on 1, D on 2, their first contexts in the order C, A, D, B.
-    let [c, a, d, b] = [&["1"][..], &["0"], &["2"], &["0,1"]].map(|gpus| {
+    let [third, culprit, bystander, second] = [&["1"][..], &["0"], &["2"], &["0,1"]].map(|gpus| {
         let args: &[&str] =
             if gpus == ["0"] { &["--fault-after", "1", "--gpus"] } else { &["--spin", "60", "--gpus"] };
         let mut command = host.client_command(args, &[]);
-        let mut busy = Busy::spawn(command.args(gpus).arg("--json").arg0_multi());
+        let mut busy = Busy::spawn(command.args(gpus).arg("--json").arg0("/tmp/multi"));
         eventually("the client has its contexts", || busy.output().0.contains("\"pid\""));
         if gpus == ["0"] {
             busy.signal(Signal::STOP);
         }
         busy
     });
-    for (recorded, client) in [("958", &a), ("959", &b), ("960", &c), ("961", &d)] {
+    for (recorded, client) in [("958", &culprit), ("959", &second), ("960", &third), ("961", &bystander)] {
         r.name(recorded, &name(client.pid()));
     }
     r.before("get_server_status");
-    a.signal(Signal::CONT);
-    let (b, c) = (b.finish(DEADLINE), c.finish(DEADLINE));
-    assert_eq!((b.rc, c.rc), (4, 4));
-    assert!(b.stderr.contains("cudaErrorIllegalAddress"), "{}", b.stderr);
-    assert!(c.stderr.contains("cudaErrorLaunchFailure"), "{}", c.stderr);
+    culprit.signal(Signal::CONT);
+    let (second, third) = (second.finish(DEADLINE), third.finish(DEADLINE));
+    assert_eq!((second.rc, third.rc), (4, 4));
+    assert!(second.stderr.contains("cudaErrorIllegalAddress"), "{}", second.stderr);
+    assert!(third.stderr.contains("cudaErrorLaunchFailure"), "{}", third.stderr);
     // A stays for a while after its fault; here, for as long as it takes to look.
-    a.signal(Signal::STOP);
+    culprit.signal(Signal::STOP);
     eventually("B and C are gone", || host.ask("ps").lines().count() == 3);
     r.one();
     r.one();
     let refused = host.client(&[], &[]);
     assert_eq!((refused.rc, refused.stdout.as_str()), (3, "cuInit(0) -> CUDA_ERROR_MPS_SERVER_NOT_READY\n"));
     r.one();
-    a.signal(Signal::CONT);
-    let a = a.finish(DEADLINE);
-    assert_eq!(a.rc, 0, "{a:?}");
+    culprit.signal(Signal::CONT);
+    assert_eq!(culprit.finish(DEADLINE).rc, 0);
     host.ready();
     r.before("get_server_status 902");
     r.one();
     r.one();
-    d.signal(Signal::KILL);
-    d.finish(DEADLINE);
+    bystander.signal(Signal::KILL);
+    bystander.finish(DEADLINE);
     assert_eq!(host.client(&["--gpus", "0"], &[]).rc, 0);
     super::logs::compare_04(&host, &r);
     r.end();
-}
-
-trait Multi {
-    fn arg0_multi(&mut self) -> &mut Self;
-}
-
-impl Multi for std::process::Command {
-    /// The program of recording 04.
-    fn arg0_multi(&mut self) -> &mut Self {
-        use std::os::unix::process::CommandExt as _;
-        self.arg0("/tmp/multi")
-    }
 }
 
 #[test]
@@ -277,8 +266,7 @@ fn recording_05_ordinals_and_percentages() {
     host.start(&["-d"], &[]);
     r.one();
     r.name("641", &name(host.ready()));
-    r.to_heading("names");
-    use std::os::unix::process::CommandExt as _;
+    r.play_to("names");
     let spaces = "/tmp/a client with spaces and a very long name that goes on and on";
     let mut command = host.client_command(&["--spin", "60", "--gpus", "0", "--json"], &[]);
     let mut first = Busy::spawn(command.arg0(spaces));
@@ -292,14 +280,14 @@ fn recording_05_ordinals_and_percentages() {
         client.signal(Signal::KILL);
         client.finish(DEADLINE);
     }
-    r.to_heading("daemon with CUDA_VISIBLE_DEVICES=1");
+    r.play_to("daemon with CUDA_VISIBLE_DEVICES=1");
 
     host.move_to("b");
     host.start(&["-d", "-q"], &[("CUDA_VISIBLE_DEVICES", "1")]);
     r.one();
     r.one();
     r.name("1115", &name(host.ready()));
-    r.to_heading("daemon-level env");
+    r.play_to("daemon-level env");
 
     host.move_to("c");
     let env = [
@@ -320,14 +308,14 @@ fn recording_07_limits_by_uuid_and_other_users() {
     r.before("start_server");
     r.one();
     r.name("643", &name(host.ready()));
-    r.to_heading("one daemon per GPU");
+    r.play_to("one daemon per GPU");
 
     host.move_to("b");
     host.start(&["-d"], &[("CUDA_VISIBLE_DEVICES", "1")]);
     r.before("start_server");
     r.one();
     r.name("759", &name(host.ready()));
-    r.to_heading("stopped client, stopped daemon");
+    r.play_to("stopped client, stopped daemon");
     let client = host.busy_client(&["--spin", "60"], &[]);
     client.signal(Signal::STOP);
     r.name("4161", &name(client.pid()));

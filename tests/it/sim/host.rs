@@ -121,7 +121,7 @@ impl Host {
     pub(super) fn ready(&self) -> Pid {
         let mut pid = String::new();
         eventually("the server is ready", || {
-            pid = self.ask("get_server_list").trim().to_owned();
+            self.ask("get_server_list").trim().clone_into(&mut pid);
             !pid.is_empty() && self.ask(&format!("get_server_status {pid}")) == "ACTIVE\n"
         });
         Pid::from_raw(pid.parse().unwrap()).unwrap()
@@ -199,7 +199,7 @@ impl Busy {
         let mut stderr = child.stderr.take().unwrap();
         let errors = send.clone();
         std::thread::spawn(move || {
-            pump(|buffer| stdout.read(buffer), |bytes| send.send((true, bytes)).is_ok())
+            pump(|buffer| stdout.read(buffer), |bytes| send.send((true, bytes)).is_ok());
         });
         std::thread::spawn(move || {
             pump(|buffer| stderr.read(buffer), |bytes| errors.send((false, bytes)).is_ok());

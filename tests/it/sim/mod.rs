@@ -1,5 +1,7 @@
 //! The simulated host against the recordings, and what it does where they are silent.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 mod concurrency;
 mod conformance;
 mod deaths;

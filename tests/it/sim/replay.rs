@@ -66,7 +66,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Plays everything up to and including the next heading that starts so.
-    pub(super) fn to_heading(&mut self, heading: &str) {
+    pub(super) fn play_to(&mut self, heading: &str) {
         self.until(|what| matches!(what, What::Heading(text) if text.starts_with(heading)), heading);
     }
 

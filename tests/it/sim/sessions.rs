@@ -31,7 +31,8 @@ fn output(lines: &[String]) -> String {
 
 /// `a | b | " c "` as lines, a delimiter after each.
 fn batch(commands: &str) -> String {
-    commands.split(" | ").map(|command| format!("{}\nzz-1\n", command.trim_matches('"'))).collect()
+    let lines: Vec<_> = commands.split(" | ").map(|command| command.trim_matches('"')).collect();
+    lines.join("\nzz-1\n") + "\nzz-1\n"
 }
 
 fn send(host: &Host, bytes: &[u8]) -> super::host::Done {

@@ -38,7 +38,7 @@ pub(super) fn read(name: &str) -> Vec<Item> {
                 let (_, line) = lines.next().expect("a command ends with its rc");
                 match line.strip_prefix("[rc ").and_then(|rest| rest.strip_suffix(']')) {
                     Some(rc) => break rc.parse().unwrap(),
-                    None => reply.push_str(&format!("{line}\n")),
+                    None => reply.extend([line, "\n"]),
                 }
             };
             What::Command { nobody: line.starts_with("nobody"), text: command.to_owned(), reply, rc }

@@ -54,3 +54,17 @@ fn what_the_driver_knows_is_in_the_files() {
     assert_eq!(record(client.pid())["kind"], "M+C");
     assert_eq!(record(client.pid())["name"], "/tmp/client");
 }
+
+#[test]
+fn the_documentation_lists_what_is_not_reproduced() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/simulated-host.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    for (recording, line, reason) in super::replay::NOT_REPRODUCED {
+        let (number, _) = recording.split_once('-').unwrap();
+        let row = text.lines().find(|row| row.starts_with(&format!("| {number}, {line} |")));
+        let row = row.unwrap_or_else(|| panic!("no row for {recording}, line {line}"));
+        assert!(row.contains(reason), "{row}\n{reason}");
+    }
+    let rows = text.lines().filter(|row| row.starts_with("| 0")).count();
+    assert_eq!(rows, super::replay::NOT_REPRODUCED.len());
+}
