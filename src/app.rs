@@ -130,10 +130,16 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
 fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool) {
     let kind = if simulated { "a SIMULATED host" } else { "this host" };
     tracing::info!(%address, socket = %config.socket().display(), "serving {kind}");
-    // For people and scripts that started us; the log may be filtered.
-    println!("mps-manager serves {kind} on http://{address} and {}", config.socket().display());
-    println!("admin token: {}", config.state_dir.join("admin.token").display());
-    let _ = std::io::stdout().flush();
+    // For people and scripts that started us; the log may be filtered. Whoever listened may have gone, as `head -1`
+    // does, which is no reason to end.
+    let mut stdout = std::io::stdout().lock();
+    let _ = writeln!(
+        stdout,
+        "mps-manager serves {kind} on http://{address} and {}\nadmin token: {}",
+        config.socket().display(),
+        config.state_dir.join("admin.token").display()
+    )
+    .and_then(|()| stdout.flush());
     lifecycle::ready(&format!("serving on http://{address}"));
 }
 

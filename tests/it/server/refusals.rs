@@ -140,7 +140,7 @@ fn a_daemon_that_cannot_be_is_refused() {
         (422, "d", json!({"gpus": ["1"], "memory_overcommit": 0.5}), "over-commit"),
         (422, "d", json!({"gpus": ["1"], "defaults": {"device_memory_limit": "512K"}}), "512K"),
         (422, "d", json!({"gpus": ["1"], "speed": 1}), "speed"),
-        (422, long.as_str(), json!({"gpus": ["1"]}), "--runtime-dir"),
+        (409, long.as_str(), json!({"gpus": ["1"]}), "--runtime-dir"),
         (409, "d", json!({"gpus": ["1"]}), "belongs to daemon gpu1"),
     ] {
         let answer = host.api().put(&format!("/api/v1/daemons/{name}"), &spec);

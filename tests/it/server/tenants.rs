@@ -131,7 +131,7 @@ fn the_environment_comes_as_json_and_as_lines_for_a_shell() {
     let variables = &view["variables"];
     assert_eq!(variables["CUDA_VISIBLE_DEVICES"], uuid.as_str());
     assert_eq!(variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], format!("{uuid}=4096M"));
-    assert_eq!(variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "25");
+    assert_eq!(variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "25.0");
     assert_eq!(variables["CUDA_MPS_PIPE_DIRECTORY"], host.runtime("daemons/gpu0/pipe").to_str().unwrap());
     assert!(view["unset"].as_array().unwrap().contains(&json!("CUDA_MPS_SM_PARTITION")));
 
