@@ -121,7 +121,7 @@ impl Driver {
             _ = self.fresh.changed() => self.state.look_soon(),
             Some(job) = self.jobs.recv() => self.work(job).await,
             () = dies(process.into_iter().collect()) => {}
-            () = dies(servers) => self.state.look_soon(),
+            () = dies(servers) => self.state.server_died(host::process::is_alive),
             () = tokio::time::sleep(pause) => {}
         }
     }

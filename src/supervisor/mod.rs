@@ -26,6 +26,7 @@ use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{DaemonStatus, Incarnation, Phase};
 use crate::domain::plan::Desired;
 use crate::gpu::Inventory;
+pub use crate::mps::process::LONGEST_PATH;
 use crate::mps::{Binaries, Capability};
 
 /// Jobs that may wait for one daemon.
