@@ -167,13 +167,14 @@ fn make_directory(path: &Path) -> Result<(), StartError> {
 
 /// The GPUs and the binaries of this host; touches nothing, and says all that is missing at once.
 fn real_platform(config: &Config) -> Result<Platform, StartError> {
-    let inventory = gpu::nvml::NvmlInventory::open().map_err(|error| error.to_string()).and_then(|inventory| {
-        match inventory.gpus() {
-            Ok(gpus) if gpus.is_empty() => Err("the NVIDIA driver lists no GPU on this host".to_owned()),
-            Ok(_) => Ok(inventory),
-            Err(error) => Err(error.to_string()),
-        }
-    });
+    let inventory =
+        gpu::nvml::NvmlInventory::open().map_err(|error| error.to_string()).and_then(|inventory| {
+            match inventory.gpus() {
+                Ok(gpus) if gpus.is_empty() => Err("the NVIDIA driver lists no GPU on this host".to_owned()),
+                Ok(_) => Ok(inventory),
+                Err(error) => Err(error.to_string()),
+            }
+        });
     let binaries = Binaries::locate(config.mps_dir.as_deref()).map_err(|error| error.to_string());
     match (inventory, binaries) {
         (Ok(inventory), Ok(binaries)) => {

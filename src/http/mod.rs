@@ -67,7 +67,8 @@ pub fn router(state: AppState) -> Router {
             header::CACHE_CONTROL,
             HeaderValue::from_static("no-store"),
         ))
-        .layer(TraceLayer::new_for_http())
+        // A 503 of a probe is an answer and no failure; what fails in here is logged where it fails.
+        .layer(TraceLayer::new_for_http().on_failure(()))
 }
 
 fn bytes_of(

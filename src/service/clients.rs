@@ -137,7 +137,8 @@ impl Service {
     ) -> Result<Operation, ServiceError> {
         // A repeated request finds the client gone, as it asked.
         if let Some(IdempotencyKey { key, request_hash }) = &key
-            && let Some(operation) = remembered(&mut *self.parts.store.read().await?, key, request_hash).await?
+            && let Some(operation) =
+                remembered(&mut *self.parts.store.read().await?, key, request_hash).await?
         {
             return Ok(operation);
         }

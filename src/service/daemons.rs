@@ -188,7 +188,10 @@ impl Service {
     /// The daemons that do not hold what is wanted of them now, with where they stand; all or one of them.
     ///
     /// One that is remembered and has no driver, as when its GPUs are gone, is unknown and never ready.
-    pub async fn not_ready(&self, one: Option<&DaemonName>) -> Result<Vec<(DaemonName, Phase)>, ServiceError> {
+    pub async fn not_ready(
+        &self,
+        one: Option<&DaemonName>,
+    ) -> Result<Vec<(DaemonName, Phase)>, ServiceError> {
         let remembered = store::daemons::all(&mut *self.parts.store.read().await?).await?;
         let mut names = remembered.into_iter().map(|daemon| daemon.name);
         let names: Vec<DaemonName> = match one {

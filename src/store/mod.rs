@@ -160,8 +160,10 @@ fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
 async fn version(path: &Path) -> Result<i64, StoreError> {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
-    let options =
-        SqliteConnectOptions::from_str("sqlite:")?.filename(path).read_only(true).immutable(!Path::new(&log).exists());
+    let options = SqliteConnectOptions::from_str("sqlite:")?
+        .filename(path)
+        .read_only(true)
+        .immutable(!Path::new(&log).exists());
     let mut connection = SqliteConnection::connect_with(&options).await?;
     let tables: i64 =
         sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")

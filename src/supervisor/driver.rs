@@ -141,6 +141,10 @@ impl Driver {
                 let found = self.search().await;
                 if let Ok(Some(process)) = &found {
                     self.incarnations += 1;
+                    if self.incarnation.as_ref().is_some_and(|earlier| earlier.applied == desired.generation)
+                    {
+                        self.written.adopt(desired.memory_limits.clone());
+                    }
                     tracing::info!(daemon = %desired.name, process = %process.identity, "adopted the running control daemon");
                 }
                 self.state.searched(found, unix_ms());

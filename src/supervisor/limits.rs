@@ -17,10 +17,21 @@ const GIB: u64 = 1024 * MIB;
 /// Which limit: of servers to come (`None`) or of the server with this PID, on the GPU with this ordinal.
 type Key = (Option<u32>, usize);
 
+/// A limit that this driver wrote.
+#[derive(Debug, Clone, Copy)]
+enum Write {
+    /// No look has seen the daemon since.
+    Begun,
+    /// A look has; `None` took the limit away.
+    Done(Option<MemoryLimit>),
+}
+
 /// The limits that this driver wrote to the present control process, each confirmed by a look.
 #[derive(Debug, Default)]
 pub(super) struct Written {
-    limits: BTreeMap<Key, Option<MemoryLimit>>,
+    limits: BTreeMap<Key, Write>,
+    /// What an earlier manager had read back from this process, for all that is not in `limits`.
+    adopted: Vec<Option<MemoryLimit>>,
 }
 
 /// The exact bytes that servers wrote to server.log, the latest for each server and GPU.
@@ -29,20 +40,34 @@ pub(super) type Logged = BTreeMap<(u32, usize), u64>;
 impl Written {
     /// Forgets everything: another control process is at hand.
     pub(super) fn clear(&mut self) {
-        self.limits.clear();
+        *self = Self::default();
+    }
+
+    /// An earlier manager had read these limits back from the control process that was found.
+    pub(super) fn adopt(&mut self, limits: Vec<Option<MemoryLimit>>) {
+        *self = Self { limits: BTreeMap::new(), adopted: limits };
+    }
+
+    fn get(&self, key: Key) -> Option<MemoryLimit> {
+        match self.limits.get(&key) {
+            Some(Write::Done(limit)) => *limit,
+            Some(Write::Begun) => None,
+            None => self.adopted.get(key.1).copied().flatten(),
+        }
     }
 
     /// These settings are about to be written; until a look has seen them, nothing is known of them.
     pub(super) fn begin(&mut self, wrong: &[Difference]) {
         for key in wrong.iter().filter_map(key) {
-            self.limits.remove(&key);
+            self.limits.insert(key, Write::Begun);
         }
     }
 
     /// The look after the writing saw the daemon.
     pub(super) fn done(&mut self, wrong: &[Difference], desired: &Desired) {
         for key in wrong.iter().filter_map(key) {
-            self.limits.insert(key, desired.memory_limits.get(key.1).copied().flatten());
+            let limit = desired.memory_limits.get(key.1).copied().flatten();
+            self.limits.insert(key, Write::Done(limit));
         }
     }
 
@@ -62,7 +87,7 @@ impl Written {
 
     fn settle_one(&self, reading: &mut MemoryReading, key: Key, logged: Option<u64>) {
         let Some(printed) = reading.bytes else { return };
-        let ours = self.limits.get(&key).copied().flatten().map(MemoryLimit::bytes);
+        let ours = self.get(key).map(MemoryLimit::bytes);
         let known = logged.filter(|bytes| printed_for(*bytes) == printed);
         let known = known.or_else(|| ours.filter(|bytes| printed_for(*bytes) == printed));
         match known {
@@ -98,10 +123,10 @@ mod tests {
     fn settled(written: &[(Key, u64)], mib: u64, key: Key, logged: Option<u64>) -> (Option<u64>, bool) {
         let limits = written
             .iter()
-            .map(|(key, mib)| (*key, Some(MemoryLimit::from_mib(*mib).expect("a limit"))))
+            .map(|(key, mib)| (*key, Write::Done(Some(MemoryLimit::from_mib(*mib).expect("a limit")))))
             .collect();
         let mut reading = reading(mib);
-        Written { limits }.settle_one(&mut reading, key, logged.map(|mib| mib * MIB));
+        Written { limits, adopted: Vec::new() }.settle_one(&mut reading, key, logged.map(|mib| mib * MIB));
         (reading.bytes.map(|bytes| bytes / MIB), reading.exact)
     }
 
@@ -122,6 +147,17 @@ mod tests {
     fn our_own_write_is_exact_until_the_getter_says_otherwise() {
         assert_eq!(settled(&[(DEFAULT, 1536)], 1024, DEFAULT, None), (Some(1536), true));
         assert_eq!(settled(&[(DEFAULT, 1536)], 2048, DEFAULT, None), (Some(2048), false));
+    }
+
+    #[test]
+    fn what_an_earlier_manager_had_read_back_holds_until_it_is_written_anew() {
+        let limit = MemoryLimit::from_mib(1536).expect("a limit");
+        let mut written = Written::default();
+        written.adopt(vec![Some(limit)]);
+        assert_eq!(written.get(DEFAULT), Some(limit));
+        written.begin(&[Difference::DefaultMemory(0)]);
+        assert_eq!(written.get(DEFAULT), None, "written, and not seen yet");
+        assert_eq!(written.get(SERVER), Some(limit));
     }
 
     #[test]

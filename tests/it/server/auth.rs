@@ -40,12 +40,7 @@ fn on_the_socket_the_managers_user_needs_no_token_and_a_wrong_one_is_told() {
     let host = Host::ready();
     let socket = host.api().over(&host.runtime("api.sock"));
     assert_eq!(socket.get("/api/v1/host").status, 200);
-    let shown = socket.send(
-        reqwest::Method::GET,
-        "/api/v1/host",
-        &[("authorization", "Bearer wrong")],
-        None,
-    );
+    let shown = socket.send(reqwest::Method::GET, "/api/v1/host", &[("authorization", "Bearer wrong")], None);
     shown.problem(401, "unauthorized");
 }
 
@@ -77,9 +72,8 @@ fn what_is_no_request_of_the_api_is_answered_as_a_problem_too() {
     host.api().get("/api/v1/nothing").problem(404, "no-such-path");
     host.api().delete("/api/v1/host").problem(405, "method-not-allowed");
     host.api().get("/api/v1/tenants?colour=1").problem(422, "invalid-request");
-    let put = |body: &str| {
-        host.api().send(reqwest::Method::PUT, "/api/v1/tenants/t", &[], Some(body.to_owned()))
-    };
+    let put =
+        |body: &str| host.api().send(reqwest::Method::PUT, "/api/v1/tenants/t", &[], Some(body.to_owned()));
     put("{").problem(400, "malformed-json");
     put(&format!("\"{}\"", "x".repeat(2 << 20))).problem(413, "body-too-large");
     let untyped = host.api().send(reqwest::Method::PUT, "/api/v1/tenants/t", &[], None);

@@ -7,7 +7,10 @@ use crate::harness::{Host, eventually, is_alive};
 
 fn steps(operation: &Value) -> Vec<&str> {
     let steps = operation["steps"].as_array().expect("steps");
-    assert!(steps.iter().all(|step| step["finished_at"].is_i64() && step["outcome"].is_string()), "{operation}");
+    assert!(
+        steps.iter().all(|step| step["finished_at"].is_i64() && step["outcome"].is_string()),
+        "{operation}"
+    );
     steps.iter().map(|step| step["name"].as_str().expect("a name")).collect()
 }
 
@@ -170,7 +173,9 @@ fn a_daemon_is_replaced_under_its_entity_tag_and_a_dry_run_keeps_nothing() {
     assert_eq!(host.control("gpu1", "get_default_device_pinned_mem_limit 0"), "2G");
     let stop = host.api().post("/api/v1/daemons/gpu1/stop?dry_run=true", &json!({}));
     assert_eq!(stop.status, 202);
-    host.api().get(&format!("/api/v1/operations/{}", stop.json()["id"].as_str().unwrap())).problem(404, "not-found");
+    host.api()
+        .get(&format!("/api/v1/operations/{}", stop.json()["id"].as_str().unwrap()))
+        .problem(404, "not-found");
     host.api().post("/api/v1/daemons/gpu1/stop", &json!({"grace_s": 9999})).problem(422, "invalid-request");
     host.api().post("/api/v1/daemons/gpu9/stop", &json!({})).problem(404, "not-found");
     assert_eq!(host.daemon("gpu1")["status"]["phase"], "ready");

@@ -71,7 +71,11 @@ fn a_killed_manager_leaves_everything_running_and_the_next_one_takes_it_up() {
     assert_eq!((&listed["tenant"], &listed["attributed_by"]), (&json!("demo"), &json!("lease")));
     assert_limits(&host);
     assert_eq!(host.changes("gpu0") + host.changes("gpu1"), changes, "nothing had to be written again");
-    assert_eq!(host.run_command("demo", &["true"]).output().unwrap().status.code(), Some(2), "its place is held");
+    assert_eq!(
+        host.run_command("demo", &["true"]).output().unwrap().status.code(),
+        Some(2),
+        "its place is held"
+    );
 }
 
 #[test]
@@ -140,7 +144,9 @@ fn a_daemon_that_dies_again_and_again_is_given_pauses_and_comes_back() {
             u32::try_from(pid).ok().filter(|pid| is_alive(*pid))
         });
         signal(pid, Signal::KILL);
-        eventually("the death is noticed", || (host.daemon("gpu1")["status"]["deaths"] == death).then_some(()));
+        eventually("the death is noticed", || {
+            (host.daemon("gpu1")["status"]["deaths"] == death).then_some(())
+        });
         if death == 2 {
             host.await_phase("gpu1", "back_off");
         }

@@ -58,7 +58,8 @@ fn every_operation_has_an_id_a_tag_words_and_a_problem() {
         assert!(operation["summary"].is_string(), "{name} has no summary");
         let responses = operation["responses"].as_object().unwrap();
         let problems = responses.iter().filter(|(_, response)| {
-            response["content"]["application/problem+json"]["schema"]["$ref"] == "#/components/schemas/Problem"
+            response["content"]["application/problem+json"]["schema"]["$ref"]
+                == "#/components/schemas/Problem"
         });
         assert!(problems.count() > 0, "{name} answers no problem");
         for (status, response) in responses {

@@ -96,7 +96,12 @@ fn a_wrong_field_is_named_by_its_pointer() {
         (422, json!({"daemon": "gpu1", "gpus": ["1", 1.5]}), "/gpus/1", "1.5"),
         (409, json!({"daemon": "gpu1", "gpus": [uuid]}), "/gpus", "does not offer"),
         (409, json!({"daemon": "gpu1", "sms": 33}), "/sms", "32 and 34"),
-        (422, json!({"daemon": "gpu1", "sms": 32, "active_thread_percentage": 25}), "/sms", "exclude each other"),
+        (
+            422,
+            json!({"daemon": "gpu1", "sms": 32, "active_thread_percentage": 25}),
+            "/sms",
+            "exclude each other",
+        ),
         (422, json!({"daemon": "gpu1", "max_clients": 0}), "/max_clients", "at least 1"),
         (422, json!({"daemon": "gpu1", "uid": 4_294_967_295_u32}), "/uid", "no user"),
         (422, json!({"daemon": "gpu1", "uid": -1}), "/uid", "-1"),
@@ -123,7 +128,9 @@ fn a_name_that_is_not_allowed_is_refused() {
         let problem = host.api().tenant(name, &json!({"daemon": "gpu1"})).problem(422, "invalid-request");
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.contains("lower-case letters, digits and underscores"), "{name}: {detail}");
-        host.api().put(&format!("/api/v1/daemons/{name}"), &json!({"gpus": ["1"]})).problem(422, "invalid-request");
+        host.api()
+            .put(&format!("/api/v1/daemons/{name}"), &json!({"gpus": ["1"]}))
+            .problem(422, "invalid-request");
     }
     assert_unchanged(&host, &before);
 }

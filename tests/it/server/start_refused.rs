@@ -78,8 +78,7 @@ fn a_runtime_directory_too_long_for_sockets_is_refused_and_not_made() {
 fn a_host_without_gpu_is_told_of_the_simulated_one_and_nothing_is_touched() {
     let host = Host::new("");
     let (state, run) = (host.dir().join("s"), host.dir().join("r"));
-    let arguments =
-        ["serve", "--state-dir", state.to_str().unwrap(), "--runtime-dir", run.to_str().unwrap()];
+    let arguments = ["serve", "--state-dir", state.to_str().unwrap(), "--runtime-dir", run.to_str().unwrap()];
     // Finds no driver here, and on a machine that has one, no MPS.
     let output = host.command(&arguments).env("PATH", "/nonexistent").output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -134,7 +133,8 @@ fn a_database_of_a_newer_version_is_refused_and_not_a_byte_of_it_changed() {
     let said = host.refused(&[]);
     assert!(said.contains("schema version 99999999") && said.contains("nothing was changed"), "{said}");
     let after = contents(&host.state(""));
-    let names = |files: &[(String, Vec<u8>)]| -> Vec<String> { files.iter().map(|(name, _)| name.clone()).collect() };
+    let names =
+        |files: &[(String, Vec<u8>)]| -> Vec<String> { files.iter().map(|(name, _)| name.clone()).collect() };
     assert_eq!(names(&after), names(&before));
     assert!(after == before, "the content of a file has changed");
     assert!(is_alive(daemon));
@@ -159,7 +159,9 @@ fn a_configuration_with_a_key_that_does_not_exist_is_refused_by_name() {
 #[test]
 fn commands_say_when_no_manager_answers() {
     let host = Host::new("");
-    for arguments in [&["status"][..], &["clients"], &["env", "demo"], &["run", "--tenant", "demo", "--", "true"]] {
+    for arguments in
+        [&["status"][..], &["clients"], &["env", "demo"], &["run", "--tenant", "demo", "--", "true"]]
+    {
         let output = host.cli(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         let said = String::from_utf8_lossy(&output.stderr);

@@ -156,7 +156,8 @@ fn the_environment_comes_as_json_and_as_lines_for_a_shell() {
 fn many_tenants_come_in_pages_that_miss_none() {
     let host = Host::ready();
     for number in 0..45 {
-        let spec = json!({"daemon": "gpu1", "device_memory_limit": "64M", "labels": {"n": number.to_string()}});
+        let spec =
+            json!({"daemon": "gpu1", "device_memory_limit": "64M", "labels": {"n": number.to_string()}});
         assert_eq!(host.api().tenant(&format!("t{number:02}"), &spec).status, 201);
     }
     let (mut names, mut pages, mut cursor) = (Vec::new(), 0, String::new());

@@ -21,7 +21,10 @@ fn a_client_is_ended_by_mps_and_its_neighbour_goes_on() {
     let operation = host.api().succeeds(&terminate(&host, &id(&host, ended.pid())));
     assert_eq!(operation["request"]["kind"], "terminate_client");
     assert_eq!(operation["steps"][0]["name"], "terminate");
-    assert!(operation["steps"][0]["outcome"].as_str().unwrap().starts_with("MPS ended its work"), "{operation}");
+    assert!(
+        operation["steps"][0]["outcome"].as_str().unwrap().starts_with("MPS ended its work"),
+        "{operation}"
+    );
     ended.ended();
     assert!(neighbour.is_running());
     assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
@@ -88,12 +91,8 @@ fn another_body_under_the_same_key_is_refused() {
     restart("2").problem(422, "idempotency-key-reused");
     assert_eq!(restart("1").json()["id"], first.json()["id"]);
     host.api().succeeds(&first);
-    let empty = host.api().send(
-        Method::POST,
-        "/api/v1/daemons/gpu1/restart",
-        &[("idempotency-key", "")],
-        None,
-    );
+    let empty =
+        host.api().send(Method::POST, "/api/v1/daemons/gpu1/restart", &[("idempotency-key", "")], None);
     empty.problem(422, "invalid-request");
 }
 
@@ -111,7 +110,10 @@ fn a_stopped_client_wedges_its_daemon_which_is_told_and_heals() {
     }
     let daemon = host.await_phase("gpu0", "wedged");
     let ready = &daemon["status"]["conditions"][0];
-    assert_eq!((&ready["type"], &ready["status"], &ready["reason"]), (&json!("Ready"), &json!(false), &json!("Wedged")));
+    assert_eq!(
+        (&ready["type"], &ready["status"], &ready["reason"]),
+        (&json!("Ready"), &json!(false), &json!("Wedged"))
+    );
     assert_eq!(host.api().get("/readyz").status, 503);
     assert_eq!(host.api().get("/readyz/daemons/gpu1").status, 200, "the other daemon is well");
     assert!(client.is_running());
