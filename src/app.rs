@@ -53,10 +53,15 @@ struct Platform {
 /// Everything that can be refused is refused before the store is opened and before any daemon is touched.
 pub async fn serve(config: Config) -> Result<(), StartError> {
     let signals = StopSignals::listen().map_err(refused)?;
-    let lock = store::lock::take(&config.state_dir).map_err(refused)?;
     check_length(&config.runtime_dir)?;
+    // A real host is looked at before anything is written; a simulated one is written, under the lock.
+    let real = config.sim.is_none().then(|| real_platform(&config)).transpose()?;
+    let lock = store::lock::take(&config.state_dir).map_err(refused)?;
     make_directory(&config.runtime_dir)?;
-    let platform = platform(&config)?;
+    let platform = match real {
+        Some(platform) => platform,
+        None => simulated_platform(&config)?,
+    };
     let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
     let listeners = Listeners::bind(config.listen, &config.socket()).await.map_err(refused)?;
     let address = listeners.address().map_err(refused)?;
@@ -125,10 +130,16 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
 fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool) {
     let kind = if simulated { "a SIMULATED host" } else { "this host" };
     tracing::info!(%address, socket = %config.socket().display(), "serving {kind}");
-    // For people and scripts that started us; the log may be filtered.
-    println!("mps-manager serves {kind} on http://{address} and {}", config.socket().display());
-    println!("admin token: {}", config.state_dir.join("admin.token").display());
-    let _ = std::io::stdout().flush();
+    // For people and scripts that started us; the log may be filtered. Whoever listened may have gone, as `head -1`
+    // does, which is no reason to end.
+    let mut stdout = std::io::stdout().lock();
+    let _ = writeln!(
+        stdout,
+        "mps-manager serves {kind} on http://{address} and {}\nadmin token: {}",
+        config.socket().display(),
+        config.state_dir.join("admin.token").display()
+    )
+    .and_then(|()| stdout.flush());
     lifecycle::ready(&format!("serving on http://{address}"));
 }
 
@@ -154,28 +165,42 @@ fn make_directory(path: &Path) -> Result<(), StartError> {
     })
 }
 
-fn platform(config: &Config) -> Result<Platform, StartError> {
-    if let Some(profile) = &config.sim {
-        let directory = config.runtime_dir.join("sim");
-        sim::world::create(&directory, profile).map_err(refused)?;
-        return Ok(Platform {
-            inventory: Arc::new(gpu::sim::SimInventory::open(&directory).map_err(refused)?),
-            binaries: Binaries::locate(Some(&directory.join("bin"))).map_err(refused)?,
-            extra_env: vec![("MPS_SIM_WORLD".into(), directory.into_os_string())],
-            simulated: true,
+/// The GPUs and the binaries of this host; touches nothing, and says all that is missing at once.
+fn real_platform(config: &Config) -> Result<Platform, StartError> {
+    let inventory =
+        gpu::nvml::NvmlInventory::open().map_err(|error| error.to_string()).and_then(|inventory| {
+            match inventory.gpus() {
+                Ok(gpus) if gpus.is_empty() => Err("the NVIDIA driver lists no GPU on this host".to_owned()),
+                Ok(_) => Ok(inventory),
+                Err(error) => Err(error.to_string()),
+            }
         });
+    let binaries = Binaries::locate(config.mps_dir.as_deref()).map_err(|error| error.to_string());
+    match (inventory, binaries) {
+        (Ok(inventory), Ok(binaries)) => {
+            Ok(Platform { inventory: Arc::new(inventory), binaries, extra_env: Vec::new(), simulated: false })
+        }
+        (inventory, binaries) => {
+            let missing: Vec<String> = inventory.err().into_iter().chain(binaries.err()).collect();
+            Err(StartError(format!(
+                "{}\nTo try mps-manager without a GPU, start it with --sim h200x2: a simulated host.",
+                missing.join("\n")
+            )))
+        }
     }
-    let hint = |error: String| {
-        StartError(format!(
-            "{error}\nTo try mps-manager without a GPU, start it with --sim h200x2: a simulated host."
-        ))
-    };
-    let inventory = gpu::nvml::NvmlInventory::open().map_err(|error| hint(error.to_string()))?;
-    if inventory.gpus().map_err(|error| hint(error.to_string()))?.is_empty() {
-        return Err(hint("the NVIDIA driver lists no GPU on this host".into()));
-    }
-    let binaries = Binaries::locate(config.mps_dir.as_deref()).map_err(|error| hint(error.to_string()))?;
-    Ok(Platform { inventory: Arc::new(inventory), binaries, extra_env: Vec::new(), simulated: false })
+}
+
+/// A simulated host in the runtime directory; other programs than its own may be named, as on a real one.
+fn simulated_platform(config: &Config) -> Result<Platform, StartError> {
+    let directory = config.runtime_dir.join("sim");
+    sim::world::create(&directory, config.sim.as_deref().unwrap_or_default()).map_err(refused)?;
+    let programs = config.mps_dir.clone().unwrap_or_else(|| directory.join("bin"));
+    Ok(Platform {
+        inventory: Arc::new(gpu::sim::SimInventory::open(&directory).map_err(refused)?),
+        binaries: Binaries::locate(Some(&programs)).map_err(refused)?,
+        extra_env: vec![("MPS_SIM_WORLD".into(), directory.into_os_string())],
+        simulated: true,
+    })
 }
 
 /// Reads the admin token, or makes it at the first start.

@@ -212,6 +212,8 @@ pub struct MemoryReading {
     pub gpu: GpuUuid,
     /// The limit in bytes; `null` is no limit, or one that cannot be read.
     pub bytes: Option<u64>,
+    /// Whether `bytes` is known exactly: from 1 GiB on, the daemon prints whole GiB, rounded down.
+    pub exact: bool,
     /// What the daemon printed, where it is no whole number of MiB: somebody else set it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,

@@ -114,9 +114,9 @@ pub fn differences(desired: &Desired, seen: &Effective) -> Vec<Difference> {
         found.push(Difference::DefaultPriority);
     }
     let differs = |readings: &[super::daemon::MemoryReading], ordinal: usize, limit: &Option<MemoryLimit>| {
-        readings.get(ordinal).is_none_or(|reading| {
-            reading.unreadable.is_some() || reading.bytes != limit.map(MemoryLimit::bytes)
-        })
+        readings
+            .get(ordinal)
+            .is_none_or(|reading| !reading.exact || reading.bytes != limit.map(MemoryLimit::bytes))
     };
     for (ordinal, limit) in desired.memory_limits.iter().enumerate() {
         if differs(&seen.default_memory_limits, ordinal, limit) {

@@ -56,6 +56,11 @@ async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<axum::body:
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // Every body here is an object; serde would also take an array of its fields in order.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        let detail = "the body is an array: send an object with named fields".to_owned();
+        return Err(ServiceError::Invalid(vec![FieldError { pointer: String::new(), detail }]).into());
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let pointer = pointer(error.path());
@@ -112,7 +117,8 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
                 "invalid-request",
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "Invalid request",
-                format!("the path is refused: {}", rejection.body_text()),
+                // What stands before the colon is axum's, and says nothing to a caller.
+                rejection.body_text().trim_start_matches("Invalid URL: "),
             )),
         }
     }

@@ -51,13 +51,14 @@ pub fn router(state: AppState) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(state)
-        .layer(middleware::map_response(own_words))
         .layer(CatchPanicLayer::custom(|_| {
             Problem::from(ServiceError::Internal("a request handler failed; the log has the details".into()))
                 .into_response()
         }))
         .layer(RequestBodyLimitLayer::new(MAX_BODY))
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
+        // Outside of the layers whose words it replaces.
+        .layer(middleware::map_response(own_words))
         .layer(SetResponseHeaderLayer::if_not_present(
             header::X_CONTENT_TYPE_OPTIONS,
             HeaderValue::from_static("nosniff"),
@@ -66,7 +67,8 @@ pub fn router(state: AppState) -> Router {
             header::CACHE_CONTROL,
             HeaderValue::from_static("no-store"),
         ))
-        .layer(TraceLayer::new_for_http())
+        // A 503 of a probe is an answer and no failure; what fails in here is logged where it fails.
+        .layer(TraceLayer::new_for_http().on_failure(()))
 }
 
 fn bytes_of(

@@ -28,6 +28,9 @@ pub enum ListenError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Another manager answers there.
+    #[error("another mps-manager answers at {0}: stop it first, or give this one another --runtime-dir")]
+    Served(PathBuf),
     /// The socket cannot be made.
     #[error("cannot listen on {path}: {source}")]
     Unix {
@@ -60,13 +63,17 @@ pub struct Listeners {
 impl Listeners {
     /// Binds both; nothing is answered before [`Listeners::serve`].
     ///
-    /// The caller holds the lock of the state directory, so a socket that is there already is a dead one.
+    /// A socket that nobody answers at is a dead manager's and is replaced.
     pub async fn bind(address: SocketAddr, unix_path: &Path) -> Result<Self, ListenError> {
         if !address.ip().is_loopback() {
             return Err(ListenError::NotLoopback(address));
         }
         let tcp = TcpListener::bind(address).await.map_err(|source| ListenError::Tcp { address, source })?;
         let unusable = |source| ListenError::Unix { path: unix_path.to_owned(), source };
+        if tokio::net::UnixStream::connect(unix_path).await.is_ok() {
+            // Its state directory is another one, or its lock would have told.
+            return Err(ListenError::Served(unix_path.to_owned()));
+        }
         if unix_path.exists() {
             std::fs::remove_file(unix_path).map_err(unusable)?;
         }

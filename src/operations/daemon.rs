@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use super::{Engine, Failure};
 use crate::clock::unix_ms;
-use crate::domain::daemon::{DaemonStatus, DesiredState, Phase};
+use crate::domain::DaemonName;
+use crate::domain::daemon::{DaemonSpec, DaemonStatus, DesiredState, Phase};
 use crate::domain::operation::Operation;
+use crate::domain::plan::Desired;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::Handle;
 
@@ -86,6 +88,11 @@ pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32)
         })
         .await?;
     engine.fleet.forget(&operation.daemon);
+    // Somebody may have created a daemon of that name between the two lines above, and published it to the driver
+    // that has just been ended.
+    if let Some(desired) = desired_now(engine, operation.daemon.clone(), None).await? {
+        engine.fleet.publish(desired, None);
+    }
     Ok(())
 }
 
@@ -99,33 +106,43 @@ async fn write_state(
     operation: &Operation,
     state: DesiredState,
 ) -> Result<((), String), Failure> {
-    let inventory = Arc::clone(&engine.inventory);
-    let gpus = tokio::task::spawn_blocking(move || inventory.gpus())
-        .await
-        .map_err(|error| error.to_string())?
-        .map_err(|error| error.to_string())?;
-    let (name, manager_uid) = (operation.daemon.clone(), engine.manager_uid);
-    let desired: Result<_, StoreError> = engine
-        .store
-        .write(move |db| {
-            Box::pin(async move {
-                if let Some(daemon) = store::daemons::get(&mut *db, &name).await?
-                    && daemon.spec.desired_state != state
-                {
-                    let spec = crate::domain::daemon::DaemonSpec { desired_state: state, ..daemon.spec };
-                    store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
-                }
-                Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, Fate::Commit))
-            })
-        })
-        .await;
-    match desired.map_err(|error| error.to_string())? {
+    match desired_now(engine, operation.daemon.clone(), Some(state)).await? {
         Some(desired) => {
             engine.fleet.publish(desired, None);
             Ok(((), format!("{state:?}").to_lowercase()))
         }
         None => Err(format!("daemon {} is gone", operation.daemon)),
     }
+}
+
+/// The desired value of a daemon, after writing whether it should run if `state` says so; `None` without a daemon.
+async fn desired_now(
+    engine: &Engine,
+    name: DaemonName,
+    state: Option<DesiredState>,
+) -> Result<Option<Desired>, Failure> {
+    let inventory = Arc::clone(&engine.inventory);
+    let gpus = tokio::task::spawn_blocking(move || inventory.gpus())
+        .await
+        .map_err(|error| error.to_string())?
+        .map_err(|error| error.to_string())?;
+    let manager_uid = engine.manager_uid;
+    let desired: Result<_, StoreError> = engine
+        .store
+        .write(move |db| {
+            Box::pin(async move {
+                if let Some(state) = state
+                    && let Some(daemon) = store::daemons::get(&mut *db, &name).await?
+                    && daemon.spec.desired_state != state
+                {
+                    let spec = DaemonSpec { desired_state: state, ..daemon.spec };
+                    store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
+                }
+                Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, Fate::Commit))
+            })
+        })
+        .await;
+    desired.map_err(|error| error.to_string())
 }
 
 async fn ready(handle: &Handle, after: u64) -> Result<((), String), Failure> {

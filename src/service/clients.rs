@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::page::{Page, Paged};
-use super::{IdempotencyKey, Service, ServiceError, WriteOptions};
+use super::{IdempotencyKey, Service, ServiceError, WriteOptions, remembered};
 use crate::domain::client::{AttributedBy, Candidate, ClientFacts, ClientId, attribute};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
@@ -135,6 +135,13 @@ impl Service {
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
+        // A repeated request finds the client gone, as it asked.
+        if let Some(IdempotencyKey { key, request_hash }) = &key
+            && let Some(operation) =
+                remembered(&mut *self.parts.store.read().await?, key, request_hash).await?
+        {
+            return Ok(operation);
+        }
         let client = match self.client(id).await {
             Ok(client) => client,
             // A client of the last seconds is not in the last look yet.

@@ -9,8 +9,8 @@ use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Phase};
 use crate::domain::gpu::GpuRef;
 use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, admission};
-use crate::mps::process::LONGEST_PATH;
 use crate::store;
+use crate::supervisor::LONGEST_PATH;
 
 /// A daemon: what is wanted of it beside what is seen of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -185,14 +185,26 @@ impl Service {
         Ok(())
     }
 
-    /// Whether there is a driver for this daemon.
-    pub fn is_managed(&self, name: &DaemonName) -> bool {
-        self.parts.fleet.get(name).is_some()
-    }
-
-    /// Whether every daemon holds what is wanted of it, with those that do not.
-    pub fn not_ready(&self) -> Vec<(DaemonName, Phase)> {
-        self.parts.fleet.not_ready()
+    /// The daemons that do not hold what is wanted of them now, with where they stand; all or one of them.
+    ///
+    /// One that is remembered and has no driver, as when its GPUs are gone, is unknown and never ready.
+    pub async fn not_ready(
+        &self,
+        one: Option<&DaemonName>,
+    ) -> Result<Vec<(DaemonName, Phase)>, ServiceError> {
+        let remembered = store::daemons::all(&mut *self.parts.store.read().await?).await?;
+        let mut names = remembered.into_iter().map(|daemon| daemon.name);
+        let names: Vec<DaemonName> = match one {
+            Some(name) => vec![names.find(|known| known == name).ok_or_else(|| not_found(name))?],
+            None => names.collect(),
+        };
+        let mut phases: std::collections::BTreeMap<_, _> = self.parts.fleet.not_ready().into_iter().collect();
+        let unready = names.into_iter().filter_map(|name| {
+            let unmanaged = || self.parts.fleet.get(&name).is_none().then_some(Phase::Unknown);
+            let phase = phases.remove(&name).or_else(unmanaged)?;
+            Some((name, phase))
+        });
+        Ok(unready.collect())
     }
 }
 

@@ -60,7 +60,9 @@ impl ServiceError {
 impl From<StoreError> for ServiceError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Busy | StoreError::Closed => Self::Unavailable(error.to_string()),
+            StoreError::Busy | StoreError::Closed | StoreError::NotWritten => {
+                Self::Unavailable(error.to_string())
+            }
             other => Self::Internal(other.to_string()),
         }
     }

@@ -148,13 +148,8 @@ where
     T: serde::Serialize + serde::de::DeserializeOwned,
 {
     let Some(IdempotencyKey { key, request_hash }) = key else { return work(db).await };
-    if let Some(remembered) = store::idempotency::get(&mut *db, key).await? {
-        if remembered.request_hash != *request_hash {
-            return Err(ServiceError::KeyReused(key.clone()));
-        }
-        return serde_json::from_str(&remembered.response).map_err(|error| {
-            StoreError::Corrupt { what: "a remembered answer", detail: error.to_string() }.into()
-        });
+    if let Some(value) = remembered(&mut *db, key, request_hash).await? {
+        return Ok(value);
     }
     let value = work(&mut *db).await?;
     let response =
@@ -162,4 +157,19 @@ where
     let answer = store::idempotency::Remembered { request_hash: request_hash.clone(), response };
     store::idempotency::put(db, key, &answer, now).await?;
     Ok(value)
+}
+
+/// The answer that was given under a key; refused when it was given to another request.
+async fn remembered<T: serde::de::DeserializeOwned>(
+    db: Transaction<'_>,
+    key: &str,
+    request_hash: &str,
+) -> Result<Option<T>, ServiceError> {
+    let Some(remembered) = store::idempotency::get(db, key).await? else { return Ok(None) };
+    if remembered.request_hash != request_hash {
+        return Err(ServiceError::KeyReused(key.to_owned()));
+    }
+    serde_json::from_str(&remembered.response).map(Some).map_err(|error| {
+        StoreError::Corrupt { what: "a remembered answer", detail: error.to_string() }.into()
+    })
 }

@@ -65,6 +65,11 @@ pub enum StoreError {
     /// The writer takes no more jobs at the moment.
     #[error("too many changes are waiting to be written")]
     Busy,
+    /// The change was not tried, since the transaction it belonged to could not begin or did not get as far.
+    #[error(
+        "the change was not written, and nothing of it was kept: the database is locked, or the log says why"
+    )]
+    NotWritten,
     /// The writer has ended: the server is shutting down.
     #[error("the store is closed")]
     Closed,
@@ -149,8 +154,16 @@ fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
 }
 
 /// The schema version of an existing file, read without changing a byte of it.
+///
+/// Where no log is left to be read (the caller holds the lock, so nobody writes one now) the file is opened as
+/// immutable: a connection that only reads would make a log and leave it.
 async fn version(path: &Path) -> Result<i64, StoreError> {
-    let options = SqliteConnectOptions::from_str("sqlite:")?.filename(path).read_only(true);
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let options = SqliteConnectOptions::from_str("sqlite:")?
+        .filename(path)
+        .read_only(true)
+        .immutable(!Path::new(&log).exists());
     let mut connection = SqliteConnection::connect_with(&options).await?;
     let tables: i64 =
         sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")

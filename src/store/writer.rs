@@ -81,7 +81,7 @@ impl Handle {
             mpsc::error::TrySendError::Full(_) => StoreError::Busy,
             mpsc::error::TrySendError::Closed(_) => StoreError::Closed,
         })?;
-        answered.await.map_err(|_| StoreError::Closed)?
+        answered.await.map_err(|_| StoreError::NotWritten)?
     }
 
     pub(super) async fn close(&self) {

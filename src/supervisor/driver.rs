@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::limits::Written;
 use super::look;
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
 use super::status::status;
@@ -43,6 +44,7 @@ pub(super) struct Driver {
     state: State,
     clients: Vec<ClientFacts>,
     incarnation: Option<Incarnation>,
+    written: Written,
     incarnations: u64,
     deaths: u64,
     control: Control,
@@ -77,6 +79,7 @@ impl Driver {
             state,
             clients: Vec::new(),
             incarnation: earlier,
+            written: Written::default(),
             incarnations: 0,
             deaths: 0,
             control,
@@ -118,7 +121,7 @@ impl Driver {
             _ = self.fresh.changed() => self.state.look_soon(),
             Some(job) = self.jobs.recv() => self.work(job).await,
             () = dies(process.into_iter().collect()) => {}
-            () = dies(servers) => self.state.look_soon(),
+            () = dies(servers) => self.state.server_died(host::process::is_alive),
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -138,6 +141,10 @@ impl Driver {
                 let found = self.search().await;
                 if let Ok(Some(process)) = &found {
                     self.incarnations += 1;
+                    if self.incarnation.as_ref().is_some_and(|earlier| earlier.applied == desired.generation)
+                    {
+                        self.written.adopt(desired.memory_limits.clone());
+                    }
                     tracing::info!(daemon = %desired.name, process = %process.identity, "adopted the running control daemon");
                 }
                 self.state.searched(found, unix_ms());
@@ -216,6 +223,7 @@ impl Driver {
                 self.record(desired, incarnation).await;
                 self.incarnations += 1;
                 self.clients.clear();
+                self.written.clear();
                 self.state.started(Process {
                     identity: started.identity,
                     gpus: desired.gpus.clone(),
@@ -296,8 +304,16 @@ impl Driver {
         for difference in wrong {
             tracing::info!(daemon = %desired.name, %difference, "writing a setting");
         }
-        let (look, clients) =
-            look::sync(&self.context, &self.control, &self.log_directory, desired, wrong, unix_ms()).await;
+        let (look, clients) = look::sync(
+            &self.context,
+            &self.control,
+            &self.log_directory,
+            desired,
+            wrong,
+            &mut self.written,
+            unix_ms(),
+        )
+        .await;
         match &look {
             Look::Seen(_) => self.clients = clients,
             Look::Unanswered(command) => {

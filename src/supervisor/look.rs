@@ -2,7 +2,6 @@
 //!
 //! A look costs one control process (more only when others keep the daemon busy), however many values it reads.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Context;
+use super::limits::{Logged, Written};
 use super::state::Look;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, MemoryReading, Server};
@@ -58,13 +58,16 @@ pub(super) async fn sync(
     log_directory: &Path,
     desired: &Desired,
     wrong: &[Difference],
+    written: &mut Written,
     now: i64,
 ) -> (Look, Vec<ClientFacts>) {
+    written.begin(wrong);
     let began = Instant::now();
     loop {
         match once(context, control, desired, wrong, now).await {
             Ok((mut seen, rows)) => {
-                note_server_log(&mut seen, log_directory);
+                written.done(wrong, desired);
+                written.settle(&mut seen, &logged(log_directory, desired));
                 let clients = clients(context, desired, rows).await;
                 return (Look::Seen(seen), clients);
             }
@@ -95,6 +98,7 @@ fn failed(trouble: Trouble) -> Look {
         Trouble::Session(SessionError::Unknown { command, cause }) => {
             Look::Unanswered(format!("{command}: {cause}"))
         }
+        Trouble::Session(error @ SessionError::Unresponsive) => Look::Unanswered(error.to_string()),
         Trouble::Session(error) => Look::Busy(error.to_string()),
         Trouble::Unreadable(error) => Look::Unreadable(error.to_string()),
         Trouble::Unnoticed(server) => {
@@ -195,29 +199,23 @@ fn reading(gpu: &GpuUuid, limit: Option<LimitReading>) -> MemoryReading {
         Some(LimitReading::Whole(limit)) => (Some(limit.bytes()), None),
         Some(LimitReading::Nonsense(text)) => (None, Some(text)),
     };
-    MemoryReading { gpu: gpu.clone(), bytes, unreadable, in_server_log: None }
+    MemoryReading { gpu: gpu.clone(), bytes, exact: unreadable.is_none(), unreadable, in_server_log: None }
 }
 
-/// Notes for each limit of a server whether server.log has that server's own word for it.
-fn note_server_log(seen: &mut Effective, log_directory: &Path) {
-    if seen.servers.iter().all(|server| server.memory_limits.iter().all(|limit| limit.bytes.is_none())) {
-        return;
-    }
+/// The limits that servers wrote to server.log, exact to the byte.
+fn logged(log_directory: &Path, desired: &Desired) -> Logged {
     let text = log::tail(&log_directory.join("server.log"), LOG_TAIL);
-    let mut said: BTreeMap<(u32, String), u64> = BTreeMap::new();
+    let mut logged = Logged::new();
     for record in log::read(text.as_bytes()) {
         if let log::Event::MemoryLimitSet { device, bytes } = record.event {
-            said.insert((record.pid, device.clone()), bytes);
+            // A server names the device as the command that set the limit did: by ordinal or by UUID.
+            let by_uuid = || desired.gpus.iter().position(|gpu| gpu.as_str() == device);
+            if let Some(ordinal) = device.parse().ok().or_else(by_uuid) {
+                logged.insert((record.pid, ordinal), bytes);
+            }
         }
     }
-    for server in &mut seen.servers {
-        for (ordinal, limit) in server.memory_limits.iter_mut().enumerate() {
-            let word = said
-                .get(&(server.pid, ordinal.to_string()))
-                .or_else(|| said.get(&(server.pid, limit.gpu.to_string())));
-            limit.in_server_log = limit.bytes.map(|bytes| word == Some(&bytes));
-        }
-    }
+    logged
 }
 
 /// Joins the daemon's list with /proc and the driver's memory figures.

@@ -5,6 +5,7 @@
 //! manager goes as a [`Fact`] to the one recorder.
 
 mod driver;
+mod limits;
 mod look;
 mod state;
 mod status;
@@ -25,6 +26,7 @@ use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{DaemonStatus, Incarnation, Phase};
 use crate::domain::plan::Desired;
 use crate::gpu::Inventory;
+pub use crate::mps::process::LONGEST_PATH;
 use crate::mps::{Binaries, Capability};
 
 /// Jobs that may wait for one daemon.

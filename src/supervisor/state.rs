@@ -128,6 +128,14 @@ impl State {
         self.look_now = true;
     }
 
+    /// A server died: it is no longer seen, which ends readiness before the next look.
+    pub fn server_died(&mut self, alive: impl Fn(Identity) -> bool) {
+        if let Some(seen) = &mut self.seen {
+            seen.servers.retain(|server| alive(Identity { pid: server.pid, start_time: server.start_time }));
+        }
+        self.look_now = true;
+    }
+
     /// The search for an earlier process ended.
     pub fn searched(&mut self, found: Result<Option<Process>, Obstacle>, now: i64) {
         match found {
@@ -312,6 +320,7 @@ impl State {
     pub fn is_ready(&self, desired: &Desired) -> bool {
         self.applied == desired.generation
             && self.wedged.is_none()
+            && self.trouble.is_none()
             && !self.needs_restart(desired)
             && self.seen.as_ref().is_some_and(|seen| {
                 seen.servers.iter().any(|server| server.status == "ACTIVE")
@@ -351,8 +360,15 @@ mod tests {
     }
 
     fn seen(limit: Option<u64>, servers: &[(u32, &str)]) -> Effective {
-        let reading =
-            || vec![MemoryReading { gpu: uuid(), bytes: limit, unreadable: None, in_server_log: None }];
+        let reading = || {
+            vec![MemoryReading {
+                gpu: uuid(),
+                bytes: limit,
+                exact: true,
+                unreadable: None,
+                in_server_log: None,
+            }]
+        };
         Effective {
             observed_at: 0,
             control_processes: 1,

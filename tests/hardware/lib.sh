@@ -233,7 +233,7 @@ our_daemons() {
     local process
     for process in /proc/[0-9]*; do
         case $(cat "$process/comm" 2>/dev/null) in nvidia-cuda-mps*) ;; *) continue ;; esac
-        if tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -q "^CUDA_MPS_PIPE_DIRECTORY=$WORK/"; then
+        if { tr '\0' '\n' <"$process/environ"; } 2>/dev/null | grep -q "^CUDA_MPS_PIPE_DIRECTORY=$WORK/"; then
             is_gone "${process#/proc/}" || printf '%s\n' "${process#/proc/}"
         fi
     done

@@ -1,6 +1,9 @@
 //! Everything, on the simulated host.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod architecture;
 mod gpu;
+mod harness;
 mod mps;
+mod server;
 mod sim;

@@ -19,6 +19,7 @@ use utoipa_axum::routes;
 use super::AppState;
 use super::problem::Problem;
 use crate::domain::operation::Operation;
+use crate::domain::{DaemonName, TenantName};
 use crate::service::page::{Page, Paged};
 use crate::service::{ServiceError, Written, etag};
 
@@ -31,7 +32,7 @@ use crate::service::{ServiceError, Written, etag};
                        problem documents (RFC 9457).",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    components(schemas(Problem)),
+    components(schemas(Problem, DaemonName, TenantName)),
     modifiers(&Token),
     tags(
         (name = "host", description = "The host and its GPUs"),

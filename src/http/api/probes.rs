@@ -12,7 +12,6 @@ use crate::domain::daemon::Phase;
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
-use crate::service::ServiceError;
 
 #[derive(OpenApi)]
 #[openapi(paths(healthz, readyz, readyz_daemon))]
@@ -64,10 +63,11 @@ async fn healthz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
 #[utoipa::path(get, path = "/readyz", operation_id = "get_readiness", tag = "probes", security(()),
     responses(
         (status = 200, description = "The desired generation of every daemon was applied and read back", body = Readiness),
+        (status = 500, description = "It cannot read its store", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "Some daemons are not ready", body = Readiness),
     ))]
-async fn readyz(State(app): State<AppState>) -> (StatusCode, Json<Readiness>) {
-    readiness(app.service.not_ready())
+async fn readyz(State(app): State<AppState>) -> Result<(StatusCode, Json<Readiness>), Problem> {
+    Ok(readiness(app.service.not_ready(None).await?))
 }
 
 /// Whether one daemon is ready
@@ -83,10 +83,7 @@ async fn readyz_daemon(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
 ) -> Result<(StatusCode, Json<Readiness>), Problem> {
-    if !app.service.is_managed(&name) {
-        return Err(ServiceError::NotFound { kind: "daemon", name: name.to_string() }.into());
-    }
-    Ok(readiness(app.service.not_ready().into_iter().filter(|(daemon, _)| *daemon == name).collect()))
+    Ok(readiness(app.service.not_ready(Some(&name)).await?))
 }
 
 fn readiness(not_ready: Vec<(DaemonName, Phase)>) -> (StatusCode, Json<Readiness>) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::host::Host;
+use super::host::{Host, uid};
 use super::replay::Replay;
 use super::transcript;
 
@@ -66,7 +66,14 @@ pub(super) fn compare_01(host: &Host, replay: &Replay<'_>) {
     let (_, rest) = text.split_once("## logs\n").unwrap();
     let (logs, _) = rest.split_once("$ shutdown_server").unwrap();
     let (control, server) = logs.split_once("----\n").unwrap();
-    let simulated = replay.recorded(&host.log("control.log"));
+    // Everything was recorded as root.
+    let user = |log: String| {
+        let uid = uid();
+        log.replace(&format!(" user {uid}"), " user 0")
+            .replace(&format!("-uid {uid}"), "-uid 0")
+            .replace(&format!(".shm.{uid}."), ".shm.0.")
+    };
+    let simulated = user(replay.recorded(&host.log("control.log")));
 
     // Every recorded session in its order; between them stand those with which this test waited.
     let ours = sessions(&simulated);
@@ -88,7 +95,7 @@ pub(super) fn compare_01(host: &Host, replay: &Replay<'_>) {
     }
 
     // The server has no part in the waiting: each line is there as often.
-    let simulated = kinds(&replay.recorded(&host.log("server.log")));
+    let simulated = kinds(&user(replay.recorded(&host.log("server.log"))));
     assert_eq!(kinds(server), simulated);
 }
 

@@ -1,0 +1,173 @@
+//! What a memory limit really is, when its getter tells only half of it.
+//!
+//! From 1 GiB on the getter prints whole GiB, rounded down: `1536M` reads back as `1G`, and so does `1025M`
+//! (recording 12). A server writes the exact bytes to server.log when it takes a limit; of a default nothing but
+//! the getter tells. So an exact value is one that server.log or our own last write vouches for, and that the
+//! getter does not contradict; anything else counts as unknown and is written once, after which it is known.
+
+use std::collections::BTreeMap;
+
+use crate::domain::MemoryLimit;
+use crate::domain::daemon::{Effective, MemoryReading};
+use crate::domain::memory::MIB;
+use crate::domain::plan::{Desired, Difference};
+
+const GIB: u64 = 1024 * MIB;
+
+/// Which limit: of servers to come (`None`) or of the server with this PID, on the GPU with this ordinal.
+type Key = (Option<u32>, usize);
+
+/// A limit that this driver wrote.
+#[derive(Debug, Clone, Copy)]
+enum Write {
+    /// No look has seen the daemon since.
+    Begun,
+    /// A look has; `None` took the limit away.
+    Done(Option<MemoryLimit>),
+}
+
+/// The limits that this driver wrote to the present control process, each confirmed by a look.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    limits: BTreeMap<Key, Write>,
+    /// What an earlier manager had read back from this process, for all that is not in `limits`.
+    adopted: Vec<Option<MemoryLimit>>,
+}
+
+/// The exact bytes that servers wrote to server.log, the latest for each server and GPU.
+pub(super) type Logged = BTreeMap<(u32, usize), u64>;
+
+impl Written {
+    /// Forgets everything: another control process is at hand.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// An earlier manager had read these limits back from the control process that was found.
+    pub(super) fn adopt(&mut self, limits: Vec<Option<MemoryLimit>>) {
+        *self = Self { limits: BTreeMap::new(), adopted: limits };
+    }
+
+    fn get(&self, key: Key) -> Option<MemoryLimit> {
+        match self.limits.get(&key) {
+            Some(Write::Done(limit)) => *limit,
+            Some(Write::Begun) => None,
+            None => self.adopted.get(key.1).copied().flatten(),
+        }
+    }
+
+    /// These settings are about to be written; until a look has seen them, nothing is known of them.
+    pub(super) fn begin(&mut self, wrong: &[Difference]) {
+        for key in wrong.iter().filter_map(key) {
+            self.limits.insert(key, Write::Begun);
+        }
+    }
+
+    /// The look after the writing saw the daemon.
+    pub(super) fn done(&mut self, wrong: &[Difference], desired: &Desired) {
+        for key in wrong.iter().filter_map(key) {
+            let limit = desired.memory_limits.get(key.1).copied().flatten();
+            self.limits.insert(key, Write::Done(limit));
+        }
+    }
+
+    /// Makes of what the getters printed what is known.
+    pub(super) fn settle(&self, seen: &mut Effective, logged: &Logged) {
+        for (ordinal, reading) in seen.default_memory_limits.iter_mut().enumerate() {
+            self.settle_one(reading, (None, ordinal), None);
+        }
+        for server in &mut seen.servers {
+            for (ordinal, reading) in server.memory_limits.iter_mut().enumerate() {
+                let word = logged.get(&(server.pid, ordinal)).copied();
+                self.settle_one(reading, (Some(server.pid), ordinal), word);
+                reading.in_server_log = reading.bytes.map(|bytes| word == Some(bytes));
+            }
+        }
+    }
+
+    fn settle_one(&self, reading: &mut MemoryReading, key: Key, logged: Option<u64>) {
+        let Some(printed) = reading.bytes else { return };
+        let ours = self.get(key).map(MemoryLimit::bytes);
+        let known = logged.filter(|bytes| printed_for(*bytes) == printed);
+        let known = known.or_else(|| ours.filter(|bytes| printed_for(*bytes) == printed));
+        match known {
+            Some(bytes) => reading.bytes = Some(bytes),
+            None => reading.exact = printed < GIB,
+        }
+    }
+}
+
+/// What the getter prints for a limit.
+fn printed_for(bytes: u64) -> u64 {
+    if bytes < GIB { bytes } else { bytes / GIB * GIB }
+}
+
+fn key(difference: &Difference) -> Option<Key> {
+    match difference {
+        Difference::DefaultMemory(ordinal) => Some((None, *ordinal)),
+        Difference::ServerMemory(server, ordinal) => Some((Some(*server), *ordinal)),
+        Difference::DefaultPercentage | Difference::DefaultPriority | Difference::ServerPercentage(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::GpuUuid;
+
+    fn reading(mib: u64) -> MemoryReading {
+        let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
+        MemoryReading { gpu, bytes: Some(mib * MIB), exact: true, unreadable: None, in_server_log: None }
+    }
+
+    fn settled(written: &[(Key, u64)], mib: u64, key: Key, logged: Option<u64>) -> (Option<u64>, bool) {
+        let limits = written
+            .iter()
+            .map(|(key, mib)| (*key, Write::Done(Some(MemoryLimit::from_mib(*mib).expect("a limit")))))
+            .collect();
+        let mut reading = reading(mib);
+        Written { limits, adopted: Vec::new() }.settle_one(&mut reading, key, logged.map(|mib| mib * MIB));
+        (reading.bytes.map(|bytes| bytes / MIB), reading.exact)
+    }
+
+    const SERVER: Key = (Some(7), 0);
+    const DEFAULT: Key = (None, 0);
+
+    #[test]
+    fn the_servers_own_word_is_exact() {
+        assert_eq!(settled(&[], 1024, SERVER, Some(1536)), (Some(1536), true));
+        assert_eq!(
+            settled(&[(SERVER, 1200)], 1024, SERVER, Some(1536)),
+            (Some(1536), true),
+            "later than our write"
+        );
+    }
+
+    #[test]
+    fn our_own_write_is_exact_until_the_getter_says_otherwise() {
+        assert_eq!(settled(&[(DEFAULT, 1536)], 1024, DEFAULT, None), (Some(1536), true));
+        assert_eq!(settled(&[(DEFAULT, 1536)], 2048, DEFAULT, None), (Some(2048), false));
+    }
+
+    #[test]
+    fn what_an_earlier_manager_had_read_back_holds_until_it_is_written_anew() {
+        let limit = MemoryLimit::from_mib(1536).expect("a limit");
+        let mut written = Written::default();
+        written.adopt(vec![Some(limit)]);
+        assert_eq!(written.get(DEFAULT), Some(limit));
+        written.begin(&[Difference::DefaultMemory(0)]);
+        assert_eq!(written.get(DEFAULT), None, "written, and not seen yet");
+        assert_eq!(written.get(SERVER), Some(limit));
+    }
+
+    #[test]
+    fn whole_gib_that_nobody_vouches_for_are_not_known() {
+        assert_eq!(settled(&[], 4096, SERVER, None), (Some(4096), false));
+        assert_eq!(
+            settled(&[], 1023, SERVER, None),
+            (Some(1023), true),
+            "below 1 GiB the getter prints all of it"
+        );
+        assert_eq!(settled(&[], 4096, SERVER, Some(8192)), (Some(4096), false), "an older word");
+    }
+}

@@ -1,0 +1,149 @@
+//! Who may use whom: the directions of `docs/architecture.md`, held.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What each part of `src` may use of the others. Not named: whatever may be used by the outer shell only.
+fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
+    BTreeMap::from([
+        // Pure, and at the bottom.
+        ("domain", &[][..]),
+        ("host", &[]),
+        ("clock", &[]),
+        // Imports nothing of the rest, so that it can disagree with it.
+        ("sim", &[]),
+        ("store", &["domain", "host"]),
+        ("mps", &["domain", "host"]),
+        ("gpu", &["domain", "host"]),
+        ("supervisor", &["clock", "domain", "gpu", "host", "mps"]),
+        ("operations", &["clock", "domain", "gpu", "host", "store", "supervisor"]),
+        ("service", &["clock", "domain", "gpu", "host", "operations", "store", "supervisor"]),
+        ("http", &["domain", "service"]),
+        ("config", &[]),
+        ("telemetry", &["config"]),
+        ("lifecycle", &[]),
+        // The outer shell: the command line speaks the API's own types, and `app` puts everything together.
+        ("client", &["http"]),
+        ("cli", &["app", "client", "config", "domain", "gpu", "http", "service", "sim", "telemetry"]),
+        (
+            "app",
+            &[
+                "clock",
+                "config",
+                "domain",
+                "gpu",
+                "host",
+                "http",
+                "lifecycle",
+                "mps",
+                "operations",
+                "service",
+                "sim",
+                "store",
+                "supervisor",
+            ],
+        ),
+        ("main", &["cli", "sim"]),
+    ])
+}
+
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The part of `src` that a file belongs to.
+fn part(source: &Path) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let inside = source.strip_prefix(root).expect("a file of src");
+    let first = inside.components().next().expect("a name").as_os_str().to_string_lossy().into_owned();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+/// The text without comments, in which a name says nothing.
+fn code(text: &str) -> String {
+    text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+/// The parts that a text names: `crate::part`, and each name in `crate::{part, other::Thing}`.
+fn used(text: &str) -> BTreeSet<String> {
+    let name = |text: &str| -> String {
+        text.chars().take_while(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect()
+    };
+    let mut found = BTreeSet::new();
+    for prefix in ["crate::", "mps_manager::"] {
+        for (at, _) in text.match_indices(prefix) {
+            let rest = &text[at + prefix.len()..];
+            let Some(list) = rest.strip_prefix('{') else {
+                found.insert(name(rest));
+                continue;
+            };
+            let (mut depth, mut item) = (0, String::new());
+            for letter in list.chars() {
+                match letter {
+                    '{' => depth += 1,
+                    '}' if depth == 0 => break,
+                    '}' => depth -= 1,
+                    ',' if depth == 0 => {
+                        found.insert(name(item.trim()));
+                        item.clear();
+                        continue;
+                    }
+                    _ => {}
+                }
+                item.push(letter);
+            }
+            found.insert(name(item.trim()));
+        }
+    }
+    found.remove("");
+    found
+}
+
+#[test]
+fn parts_use_only_what_is_below_them() {
+    let allowed = allowed();
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+    assert!(files.len() > 80);
+    let mut wrong = Vec::new();
+    for file in files {
+        let part = part(&file);
+        if part == "lib" {
+            continue;
+        }
+        let may = allowed.get(part.as_str()).unwrap_or_else(|| panic!("{part} has no place in the order"));
+        for name in used(&code(&fs::read_to_string(&file).expect("text"))) {
+            if name != part && !may.contains(&name.as_str()) {
+                wrong.push(format!("{} uses {name}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "against the order:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_a_file_uses_is_found() {
+    let text = "use crate::a::B;\nuse crate::{c, d::{E, F}, g};\nlet x = crate::h::i(); // crate::not\n";
+    let names: Vec<String> = used(&code(text)).into_iter().collect();
+    assert_eq!(names, ["a", "c", "d", "g", "h"]);
+}
+
+#[test]
+fn no_source_is_longer_than_one_idea() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    sources(&root.join("src"), &mut files);
+    sources(&root.join("tests"), &mut files);
+    for file in files {
+        let lines = fs::read_to_string(&file).expect("text").lines().count();
+        assert!(lines <= 600, "{} has {lines} lines: a second idea is living in it", file.display());
+    }
+}

@@ -1,0 +1,143 @@
+//! The API as any HTTP client sees it.
+
+use std::sync::{Arc, Mutex};
+
+use reqwest::Method;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+/// A way to the API; clones share the connections.
+#[derive(Clone)]
+pub(crate) struct Api {
+    http: reqwest::Client,
+    runtime: Arc<Runtime>,
+    target: Arc<Mutex<(String, Option<String>)>>,
+}
+
+/// An answer, read to its end.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) text: String,
+    headers: Vec<(String, String)>,
+}
+
+impl Api {
+    pub(super) fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+        Self { http, runtime: Arc::new(runtime.expect("a runtime")), target: Arc::default() }
+    }
+
+    pub(super) fn aim(&self, url: &str, token: &str) {
+        *self.target.lock().expect("unpoisoned") = (url.to_owned(), Some(token.to_owned()));
+    }
+
+    /// The same API as somebody else sees it.
+    pub(crate) fn with_token(&self, token: Option<&str>) -> Self {
+        let url = self.target.lock().expect("unpoisoned").0.clone();
+        Self { target: Arc::new(Mutex::new((url, token.map(str::to_owned)))), ..self.clone() }
+    }
+
+    /// The same API through the unix socket, without a token.
+    pub(crate) fn over(&self, socket: &std::path::Path) -> Self {
+        let http = reqwest::Client::builder().no_proxy().unix_socket(socket).build().expect("a client");
+        Self { http, target: Arc::new(Mutex::new(("http://localhost".into(), None))), ..self.clone() }
+    }
+
+    /// Sends text as it is, as JSON.
+    pub(crate) fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<String>,
+    ) -> Answer {
+        let (url, token) = self.target.lock().expect("unpoisoned").clone();
+        let mut request = self.http.request(method, format!("{url}{path}"));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.runtime.block_on(async {
+            let response = request.send().await.expect("the manager answers");
+            let status = response.status().as_u16();
+            let headers = response.headers().iter();
+            let headers =
+                headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap_or("").to_owned()));
+            let headers = headers.collect();
+            Answer { status, headers, text: response.text().await.expect("a whole answer") }
+        })
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        self.send(Method::GET, path, &[], None)
+    }
+
+    pub(crate) fn put(&self, path: &str, body: &Value) -> Answer {
+        self.send(Method::PUT, path, &[], Some(body.to_string()))
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send(Method::POST, path, &[], Some(body.to_string()))
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Answer {
+        self.send(Method::DELETE, path, &[], None)
+    }
+
+    pub(crate) fn tenant(&self, name: &str, spec: &Value) -> Answer {
+        self.put(&format!("/api/v1/tenants/{name}"), spec)
+    }
+
+    /// Waits for an accepted operation and gives it.
+    pub(crate) fn outcome(&self, accepted: &Answer) -> Value {
+        assert_eq!(accepted.status, 202, "{}", accepted.text);
+        let place = accepted.header("location").expect("a place to look at").to_owned();
+        super::eventually("the operation ends", || {
+            let operation = self.get(&place).ok();
+            let state = operation["state"].as_str().expect("a state").to_owned();
+            (!matches!(state.as_str(), "pending" | "running")).then_some(operation)
+        })
+    }
+
+    /// Waits for an accepted operation, which must succeed.
+    pub(crate) fn succeeds(&self, accepted: &Answer) -> Value {
+        let operation = self.outcome(accepted);
+        assert_eq!(operation["state"], "succeeded", "{operation}");
+        operation
+    }
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    /// The body of an answer that must be a success.
+    pub(crate) fn ok(&self) -> Value {
+        assert!((200..300).contains(&self.status), "{} {}", self.status, self.text);
+        self.json()
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The problem that an answer must be: of this status and kind, with words for the caller.
+    pub(crate) fn problem(&self, status: u16, kind: &str) -> Value {
+        assert_eq!(self.status, status, "{}", self.text);
+        assert_eq!(self.header("content-type"), Some("application/problem+json"));
+        let problem = self.json();
+        assert_eq!(problem["type"], format!("urn:mps-manager:problem:{kind}"), "{problem}");
+        assert_eq!(problem["status"], status);
+        assert!(!problem["title"].as_str().expect("a title").is_empty());
+        assert!(!problem["detail"].as_str().expect("a detail").is_empty());
+        problem
+    }
+}

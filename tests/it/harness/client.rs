@@ -1,0 +1,102 @@
+//! A CUDA program on the simulated host.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::{Host, MANAGER, eventually, signal};
+
+/// A running program, ended and reaped with this value.
+pub(crate) struct Client {
+    process: Child,
+    /// What it saw of its GPUs when it started.
+    pub(crate) seen: Value,
+}
+
+/// Longer than any test runs.
+const FOR_EVER: &str = "600";
+
+impl Client {
+    /// Starts a command whose first line is what `sim client --json` prints.
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().expect("piped")).read_line(&mut line).expect("text");
+        let seen = serde_json::from_str(&line).unwrap_or(Value::Null);
+        Self { process, seen }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn signal(&self, with: Signal) {
+        signal(self.pid(), with);
+    }
+
+    /// Waits until it has ended by itself or by another's hand.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        eventually("the client ends", || self.process.try_wait().expect("waited for"))
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.process.try_wait().expect("waited for").is_none()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Host {
+    /// The command of a program with exactly the environment that the API gives for the tenant.
+    pub(crate) fn client_command(&self, tenant: &str, arguments: &[&str]) -> Command {
+        let environment = self.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();
+        let mut command = Command::new(MANAGER);
+        command.args(["sim", "client", "--json"]).args(arguments).env_clear();
+        for (name, value) in environment["variables"].as_object().expect("variables") {
+            command.env(name, value.as_str().expect("text"));
+        }
+        command
+    }
+
+    /// A program of a tenant that works until it is ended, connected and listed.
+    pub(crate) fn client(&self, tenant: &str) -> Client {
+        let client = Client::start(self.client_command(tenant, &["--spin", FOR_EVER, "--alloc", "256"]));
+        assert_eq!(client.seen["error"], json!(null), "{}", client.seen);
+        self.listed(client.pid());
+        client
+    }
+
+    /// A program that `run` becomes.
+    pub(crate) fn run_client(&self, tenant: &str) -> Client {
+        let client = Client::start(self.run_command(
+            tenant,
+            &[MANAGER, "sim", "client", "--json", "--spin", FOR_EVER, "--alloc", "256"],
+        ));
+        assert_eq!(client.seen["error"], json!(null), "{}", client.seen);
+        client
+    }
+
+    pub(crate) fn run_command(&self, tenant: &str, words: &[&str]) -> Command {
+        let mut command = self.command(&["run", "--tenant", tenant, "--"]);
+        command.args(words);
+        command
+    }
+
+    /// All clients, as a look that begins now sees them.
+    pub(crate) fn clients(&self) -> Vec<Value> {
+        let list = self.api().get("/api/v1/clients?fresh=true").ok();
+        list["items"].as_array().expect("items").clone()
+    }
+
+    /// Waits until a process is listed as a client, and gives its entry.
+    pub(crate) fn listed(&self, pid: u32) -> Value {
+        eventually("the client is listed", || self.clients().into_iter().find(|client| client["pid"] == pid))
+    }
+}

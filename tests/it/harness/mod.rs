@@ -1,0 +1,266 @@
+//! A real `mps-manager serve` on a simulated host of a test's own, gone with all it started when the test ends.
+//!
+//! Daemons outlive their manager by design, so what a test has started is found by its directory, which is in the
+//! environment of every process that belongs to it. The test is a subreaper: orphans come to it and are reaped.
+
+mod api;
+mod client;
+mod process;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub(crate) use api::{Answer, Api};
+pub(crate) use client::Client;
+pub(crate) use process::{environment, is_alive, signal};
+
+pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
+
+/// How long anything may take before a test says that it never will.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Asks again and again until there is an answer.
+pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A simulated host with its manager.
+pub(crate) struct Host {
+    dir: TempDir,
+    manager: Option<Manager>,
+    api: Api,
+}
+
+struct Manager {
+    process: Child,
+    address: String,
+}
+
+impl Host {
+    /// Two GPUs, one daemon each, two example tenants; served and ready.
+    pub(crate) fn ready() -> Self {
+        Self::configured("")
+    }
+
+    /// The same with further lines in the configuration file.
+    pub(crate) fn configured(lines: &str) -> Self {
+        let mut host = Self::new(lines);
+        host.serve();
+        host.await_ready();
+        host
+    }
+
+    /// Directories and a configuration, with nothing running.
+    pub(crate) fn new(lines: &str) -> Self {
+        process::become_subreaper();
+        let dir = tempfile::Builder::new().prefix("m").tempdir_in("/tmp").expect("a directory");
+        // Tenants of other users have to reach the pipes.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
+        let config = format!(
+            "listen = \"127.0.0.1:0\"\nstate_dir = \"{0}/state\"\nruntime_dir = \"{0}/run\"\nsim = \"h200x2\"\n\
+             look_interval_s = 1\n{lines}\n",
+            dir.path().display()
+        );
+        fs::write(dir.path().join("config.toml"), config).expect("written");
+        Self { dir, manager: None, api: Api::new() }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn state(&self, file: &str) -> PathBuf {
+        self.dir().join("state").join(file)
+    }
+
+    pub(crate) fn runtime(&self, file: &str) -> PathBuf {
+        self.dir().join("run").join(file)
+    }
+
+    /// The command to run this package's binary with nothing of the test's own environment.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(MANAGER);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("MPS_MANAGER_RUNTIME_DIR", self.runtime(""))
+            // Marks what belongs to this test.
+            .env("MPS_TEST_DIRECTORY", self.dir())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the command line to its end.
+    pub(crate) fn cli(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the binary runs")
+    }
+
+    /// `serve` with these arguments after the configuration file, which must refuse; gives what it said.
+    pub(crate) fn refused(&self, arguments: &[&str]) -> String {
+        let config = self.dir().join("config.toml");
+        let mut all = vec!["serve", "--config", config.to_str().expect("text")];
+        all.extend(arguments);
+        let output = self.cli(&all);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(output.stdout.is_empty(), "it said that it serves");
+        said
+    }
+
+    /// Starts the manager and waits until it listens.
+    pub(crate) fn serve(&mut self) {
+        let log = fs::File::options().create(true).append(true).open(self.dir().join("manager.log"));
+        let mut process = self
+            .command(&["serve", "--config"])
+            .arg(self.dir().join("config.toml"))
+            .stdout(Stdio::piped())
+            .stderr(log.expect("a log"))
+            .spawn()
+            .expect("the manager starts");
+        let mut said = BufReader::new(process.stdout.take().expect("piped")).lines();
+        let first = said.next().and_then(Result::ok).unwrap_or_default();
+        let Some((_, rest)) = first.split_once("http://") else {
+            panic!("the manager does not serve: {}", self.log());
+        };
+        let address = format!("http://{}", rest.split(' ').next().unwrap_or_default());
+        self.manager = Some(Manager { process, address });
+        self.api.aim(&self.url(), &self.token());
+    }
+
+    /// What the manager has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.dir().join("manager.log")).unwrap_or_default()
+    }
+
+    pub(crate) fn token(&self) -> String {
+        fs::read_to_string(self.state("admin.token")).expect("a token").trim().to_owned()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.manager.as_ref().expect("served").address.clone()
+    }
+
+    /// Sends the manager a signal and waits for its end; gives its exit code, if it has one.
+    pub(crate) fn end_manager(&mut self, with: rustix::process::Signal) -> Option<i32> {
+        let mut manager = self.manager.take().expect("served");
+        signal(manager.process.id(), with);
+        eventually("the manager ends", || manager.process.try_wait().expect("waited for")).code()
+    }
+
+    /// The API with the admin token.
+    pub(crate) fn api(&self) -> &Api {
+        &self.api
+    }
+
+    pub(crate) fn await_ready(&self) {
+        eventually("every daemon is ready", || (self.api.get("/readyz").status == 200).then_some(()));
+    }
+
+    /// A daemon as the API shows it now.
+    pub(crate) fn daemon(&self, name: &str) -> Value {
+        self.api.get(&format!("/api/v1/daemons/{name}")).ok()
+    }
+
+    /// Waits until a daemon is in this phase, and gives it.
+    pub(crate) fn await_phase(&self, name: &str, phase: &str) -> Value {
+        eventually(&format!("{name} is {phase}"), || {
+            let daemon = self.daemon(name);
+            (daemon["status"]["phase"] == phase).then_some(daemon)
+        })
+    }
+
+    /// The control process of a daemon.
+    pub(crate) fn daemon_pid(&self, name: &str) -> u32 {
+        pid(&self.daemon(name)["status"]["pid"])
+    }
+
+    /// The server process of a daemon.
+    pub(crate) fn server_pid(&self, name: &str) -> u32 {
+        pid(&self.daemon(name)["status"]["effective"]["servers"][0]["pid"])
+    }
+
+    /// Sends lines straight to a daemon with the control program, until the daemon has taken them all.
+    pub(crate) fn control(&self, daemon: &str, lines: &str) -> String {
+        let end = "zz-direct";
+        eventually("the daemon takes a direct caller", || {
+            let said = self.control_once(daemon, &format!("{lines}\n{end}\n"));
+            said.strip_suffix(&format!("Unknown command \"{end}\"\n")).map(|reply| reply.trim().to_owned())
+        })
+    }
+
+    /// One call of the control program, which fails when others use the daemon.
+    pub(crate) fn control_once(&self, daemon: &str, lines: &str) -> String {
+        let input = self.dir().join(format!("lines-{}", rand()));
+        fs::write(&input, lines).expect("written");
+        let output = self
+            .program("nvidia-cuda-mps-control", daemon)
+            .stdin(fs::File::open(&input).expect("readable"))
+            .output()
+            .expect("the control program runs");
+        fs::remove_file(&input).expect("removed");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A program of the simulated MPS in the directories of a daemon.
+    pub(crate) fn program(&self, name: &str, daemon: &str) -> Command {
+        let mut command = Command::new(self.runtime("sim/bin").join(name));
+        command
+            .env_clear()
+            .env("MPS_SIM_WORLD", self.runtime("sim"))
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.runtime("daemons").join(daemon).join("pipe"))
+            .env("CUDA_MPS_LOG_DIRECTORY", self.runtime("daemons").join(daemon).join("log"));
+        command
+    }
+
+    /// How often a daemon's control.log has this text.
+    pub(crate) fn logged(&self, daemon: &str, text: &str) -> usize {
+        let log = self.runtime("daemons").join(daemon).join("log/control.log");
+        fs::read_to_string(log).unwrap_or_default().matches(text).count()
+    }
+
+    /// How many commands that change something a daemon was sent.
+    pub(crate) fn changes(&self, daemon: &str) -> usize {
+        ["Cmd:set_", "Cmd:start_server", "Cmd:terminate_client", "Cmd:quit", "Cmd:shutdown_server"]
+            .iter()
+            .map(|text| self.logged(daemon, text))
+            .sum()
+    }
+}
+
+pub(crate) fn pid(value: &Value) -> u32 {
+    value.as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_else(|| panic!("{value} is no PID"))
+}
+
+fn rand() -> u64 {
+    getrandom::u64().expect("random bytes")
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let from = log.len().saturating_sub(6000);
+            eprintln!("--- the manager's log ---\n{}", log.get(from..).unwrap_or(&log));
+        }
+        if let Some(manager) = &mut self.manager {
+            let _ = manager.process.kill();
+            let _ = manager.process.wait();
+        }
+        process::end_all(self.dir.path());
+    }
+}

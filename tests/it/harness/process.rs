@@ -1,0 +1,85 @@
+//! Processes of a test: found by its directory in their environment, signalled, and reaped.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
+
+/// Makes orphans come to this process.
+pub(super) fn become_subreaper() {
+    set_child_subreaper(Some(Pid::INIT)).expect("any process may be a subreaper");
+}
+
+fn raw(pid: u32) -> Pid {
+    i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a PID")
+}
+
+/// Sends a signal to a process that the test knows to be its own.
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    kill_process(raw(pid), signal).expect("the process is there");
+}
+
+/// Whether a process lives; a zombie does not.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    fields(pid).is_some_and(|fields| fields[0] != "Z" && fields[0] != "X")
+}
+
+/// State, parent, group and session of a process.
+fn fields(pid: u32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    Some(rest.split_ascii_whitespace().take(4).map(str::to_owned).collect())
+}
+
+/// One variable of a process's environment.
+pub(crate) fn environment(pid: u32, name: &str) -> Option<String> {
+    let bytes = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let entries = String::from_utf8_lossy(&bytes);
+    entries.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
+}
+
+fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").expect("/proc is there");
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Kills and reaps every process that has this directory in its environment, until there is none.
+pub(super) fn end_all(directory: &Path) {
+    let needle = directory.as_os_str().as_encoded_bytes();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let mine: Vec<u32> = all()
+            .filter(|pid| {
+                let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                *pid != std::process::id() && environment.windows(needle.len()).any(|part| part == needle)
+            })
+            .collect();
+        for pid in &mine {
+            let _ = kill_process(raw(*pid), Signal::KILL);
+        }
+        for pid in &mine {
+            // Those that are no children of this process are reaped by their parents, or come to us next time.
+            let _ = waitpid(Some(raw(*pid)), WaitOptions::NOHANG);
+        }
+        if mine.is_empty() || Instant::now() > deadline {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    reap_orphans();
+}
+
+/// Reaps daemons and servers that died during the test: zombies in sessions of their own, so no [`Child`] of a test.
+///
+/// [`Child`]: std::process::Child
+fn reap_orphans() {
+    let me = std::process::id();
+    let Some(session) = fields(me).map(|fields| fields[3].clone()) else { return };
+    for pid in all() {
+        let Some(fields) = fields(pid) else { continue };
+        if fields[0] == "Z" && fields[1] == me.to_string() && fields[3] != session {
+            let _ = waitpid(Some(raw(pid)), WaitOptions::NOHANG);
+        }
+    }
+}

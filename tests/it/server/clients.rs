@@ -1,0 +1,109 @@
+//! Clients: who they are and whose.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Host, MANAGER, eventually};
+
+#[test]
+fn a_client_is_listed_with_tenant_memory_user_command_and_time() {
+    let host = Host::ready();
+    let client = host.client("demo");
+    let listed = eventually("its memory is seen", || {
+        let listed = host.listed(client.pid());
+        (listed["memory"][0]["used_bytes"].as_u64()? > 256 << 20).then_some(listed)
+    });
+    assert_eq!(listed["tenant"], "demo");
+    assert_eq!(listed["daemon"], "gpu0");
+    assert_eq!(listed["server"], host.server_pid("gpu0"));
+    assert_eq!(listed["uid"], rustix::process::getuid().as_raw());
+    assert!(listed["command"].as_str().unwrap().contains("sim client"), "{listed}");
+    assert!(listed["memory"][0]["used_bytes"].as_u64().unwrap() < 4 << 30);
+    let now = jiff::Timestamp::now().as_millisecond();
+    let since = listed["since"].as_i64().unwrap();
+    assert!(since <= now + 2000 && since > now - 600_000, "{since} against {now}");
+    // Two tenants share the user, so only the environment tells.
+    assert_eq!(listed["attributed_by"], "environment");
+
+    let id = listed["id"].as_str().unwrap();
+    assert_eq!(host.api().get(&format!("/api/v1/clients/{id}")).ok()["pid"], client.pid());
+    let counted = |path: &str| host.api().get(path).ok()["items"].as_array().unwrap().len();
+    assert_eq!(counted("/api/v1/clients?tenant=demo"), 1);
+    assert_eq!(counted("/api/v1/clients?tenant=batch"), 0);
+    assert_eq!(counted("/api/v1/clients?daemon=gpu1&fresh=true"), 0);
+    assert_eq!(counted("/api/v1/tenants/demo/clients"), 1);
+    assert_eq!(host.api().get("/api/v1/tenants/demo").ok()["status"]["clients"], 1);
+    let gpu = host.api().get("/api/v1/gpus/0").ok();
+    let kinds = |kind: &str| {
+        gpu["processes"].as_array().unwrap().iter().filter(|process| process["kind"] == kind).count()
+    };
+    assert_eq!((kinds("server"), kinds("client"), kinds("bypass")), (1, 1, 0), "{gpu}");
+
+    let printed = host.cli(&["clients"]);
+    let table = String::from_utf8(printed.stdout).unwrap();
+    assert!(table.contains(id) && table.contains("demo"), "{table}");
+    let printed: Value =
+        serde_json::from_slice(&host.cli(&["clients", "--tenant", "demo", "-o", "json"]).stdout).unwrap();
+    assert_eq!(printed[0]["id"], id);
+}
+
+#[test]
+fn a_grandchild_of_run_counts_for_its_tenant() {
+    let host = Host::ready();
+    let script = format!("{MANAGER} sim client --json --spin 600 & wait");
+    let mut command = host.run_command("batch", &["sh", "-c", &script]);
+    // Whatever the program says of itself, its parent's lease is the better word.
+    command.stderr(Stdio::null());
+    let shell = Client::start(command);
+    assert_eq!(shell.seen["error"], json!(null));
+    let listed = host.listed(u32::try_from(shell.seen["pid"].as_u64().unwrap()).unwrap());
+    assert_ne!(listed["pid"], shell.pid());
+    assert_eq!((&listed["tenant"], &listed["attributed_by"]), (&json!("batch"), &json!("lease")));
+}
+
+#[test]
+fn the_only_tenant_of_a_user_is_known_by_the_user() {
+    let host = Host::ready();
+    let spec = json!({"daemon": "gpu1", "device_memory_limit": "2G"});
+    assert_eq!(host.api().tenant("alone", &spec).status, 201);
+    host.await_ready();
+    let mut command = host.client_command("alone", &["--spin", "600"]);
+    command.env_remove("MPS_MANAGER_TENANT");
+    let client = Client::start(command);
+    let listed = host.listed(client.pid());
+    // One uid on the whole daemon tells nothing of a stranger with that uid.
+    assert!(["uid", "unattributed"].contains(&listed["attributed_by"].as_str().unwrap()), "{listed}");
+}
+
+#[test]
+fn a_program_that_goes_past_mps_is_called_a_bypass() {
+    let host = Host::ready();
+    let mut command = host.client_command("demo", &["--spin", "600"]);
+    command.env("CUDA_MPS_PIPE_DIRECTORY", host.dir());
+    let client = Client::start(command);
+    assert_eq!(client.seen["mps"], false);
+    let kind = eventually("the driver lists it", || {
+        let gpu = host.api().get("/api/v1/gpus/0").ok();
+        let processes = gpu["processes"].as_array().unwrap();
+        processes.iter().find(|process| process["pid"] == client.pid()).map(|process| process["kind"].clone())
+    });
+    assert_eq!(kind, "bypass");
+    assert!(host.clients().is_empty());
+}
+
+#[test]
+fn clients_come_in_pages_by_process_id() {
+    let host = Host::ready();
+    let held: Vec<Client> = (0..4).map(|_| host.client("batch")).collect();
+    let mut pids: Vec<u32> = held.iter().map(Client::pid).collect();
+    pids.sort_unstable();
+    let (mut seen, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = host.api().get(&format!("/api/v1/clients?limit=3{cursor}")).ok();
+        seen.extend(page["items"].as_array().unwrap().iter().map(|client| client["pid"].clone()));
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(json!(seen), json!(pids));
+}

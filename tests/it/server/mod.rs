@@ -1,0 +1,16 @@
+//! The server: a real `mps-manager serve` on the simulated host, real clients, real kills.
+
+mod admission;
+mod auth;
+mod clients;
+mod daemons;
+mod death;
+mod openapi;
+mod ownership;
+mod reads;
+mod refusals;
+mod run;
+mod start;
+mod start_refused;
+mod tenants;
+mod termination;

@@ -1,0 +1,107 @@
+//! The API's document: from the code, valid, and kept in the repository.
+//!
+//! `MPS_MANAGER_WRITE_OPENAPI=1 cargo nextest run openapi` writes the file again after a change.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::harness::Host;
+
+const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
+
+fn document() -> Value {
+    serde_json::from_slice(&Host::new("").cli(&["openapi"]).stdout).expect("JSON")
+}
+
+fn operations(document: &Value) -> Vec<(String, &Value)> {
+    let paths = document["paths"].as_object().expect("paths");
+    paths
+        .iter()
+        .flat_map(|(path, item)| {
+            METHODS.iter().filter_map(move |method| Some((format!("{method} {path}"), item.get(method)?)))
+        })
+        .collect()
+}
+
+#[test]
+fn the_server_the_command_and_the_file_have_the_same_document() {
+    let host = Host::ready();
+    let printed = host.cli(&["openapi"]).stdout;
+    let printed = String::from_utf8(printed).unwrap();
+    let served = host.api().get("/openapi.json").json();
+    assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), served);
+
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi/v1.json");
+    if std::env::var_os("MPS_MANAGER_WRITE_OPENAPI").is_some() {
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, &printed).unwrap();
+    }
+    let kept = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(kept == printed, "openapi/v1.json is out of date: MPS_MANAGER_WRITE_OPENAPI=1 writes it again");
+}
+
+#[test]
+fn every_operation_has_an_id_a_tag_words_and_a_problem() {
+    let document = document();
+    let tags: BTreeSet<&str> =
+        document["tags"].as_array().unwrap().iter().map(|tag| tag["name"].as_str().unwrap()).collect();
+    let operations = operations(&document);
+    assert!(operations.len() > 20, "{}", operations.len());
+    let mut ids = BTreeSet::new();
+    for (name, operation) in &operations {
+        let id = operation["operationId"].as_str().unwrap_or_else(|| panic!("{name} has no operationId"));
+        assert!(ids.insert(id), "{id} twice");
+        let tag = operation["tags"][0].as_str().unwrap_or_else(|| panic!("{name} has no tag"));
+        assert!(tags.contains(tag), "{name}: {tag} is not described");
+        assert!(operation["summary"].is_string(), "{name} has no summary");
+        let responses = operation["responses"].as_object().unwrap();
+        let problems = responses.iter().filter(|(_, response)| {
+            response["content"]["application/problem+json"]["schema"]["$ref"]
+                == "#/components/schemas/Problem"
+        });
+        assert!(problems.count() > 0, "{name} answers no problem");
+        for (status, response) in responses {
+            let words = response["description"].as_str().unwrap_or_default();
+            assert!(!words.is_empty(), "{name} {status} has no description");
+        }
+    }
+}
+
+#[test]
+fn every_reference_leads_somewhere() {
+    fn check(document: &Value, value: &Value) {
+        match value {
+            Value::Object(fields) => {
+                if let Some(reference) = fields.get("$ref").and_then(Value::as_str) {
+                    let pointer = reference.strip_prefix('#').expect("a reference into the document");
+                    assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+                }
+                fields.values().for_each(|field| check(document, field));
+            }
+            Value::Array(items) => items.iter().for_each(|item| check(document, item)),
+            _ => {}
+        }
+    }
+    let document = document();
+    check(&document, &document);
+    assert_eq!(document["openapi"].as_str().unwrap().split('.').next(), Some("3"));
+}
+
+#[test]
+fn every_path_parameter_is_described() {
+    let document = document();
+    for (name, operation) in operations(&document) {
+        let path = name.split(' ').nth(1).unwrap();
+        let wanted: BTreeSet<&str> =
+            path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
+        let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+        let described: BTreeSet<&str> = parameters
+            .iter()
+            .filter(|parameter| parameter["in"] == "path")
+            .map(|parameter| parameter["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(described, wanted, "{name}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Reading beside others: no failure, no wrong answer, and looks that are shared.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use serde_json::json;
+
+use crate::harness::Host;
+
+const READERS: usize = 16;
+const READS: usize = 25;
+
+/// Sixteen readers of a daemon at once; gives how many looks the daemon's log has of them.
+fn read_at_once(host: &Host) -> usize {
+    let before = host.logged("gpu0", "NEW UI");
+    let right = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..READERS {
+            scope.spawn(|| {
+                for _ in 0..READS {
+                    let answer = host.api().get("/api/v1/daemons/gpu0?fresh=true");
+                    assert_eq!(answer.status, 200, "{}", answer.text);
+                    let daemon = answer.json();
+                    let seen = &daemon["status"]["effective"];
+                    assert_eq!(daemon["status"]["phase"], "ready", "{daemon}");
+                    assert_eq!(seen["default_active_thread_percentage"], 50.0, "{daemon}");
+                    assert_eq!(seen["default_memory_limits"][0]["bytes"], 8_u64 << 30, "{daemon}");
+                    assert_eq!(seen["servers"].as_array().expect("servers").len(), 1, "{daemon}");
+                    assert_eq!(seen["servers"][0]["status"], "ACTIVE", "{daemon}");
+                    right.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(right.into_inner(), READERS * READS);
+    host.logged("gpu0", "NEW UI") - before
+}
+
+#[test]
+fn sixteen_readers_share_looks_and_none_fails() {
+    let host = Host::ready();
+    let looks = read_at_once(&host);
+    assert!(looks < READERS * READS / 2, "{looks} looks for {} reads", READERS * READS);
+}
+
+#[test]
+fn sixteen_readers_beside_noisy_callers_get_the_right_answers() {
+    let host = Host::ready();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let noise: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut calls = 0;
+                    while !over.load(Ordering::Relaxed) {
+                        host.control_once("gpu0", "get_default_active_thread_percentage\nps\n");
+                        calls += 1;
+                    }
+                    calls
+                })
+            })
+            .collect();
+        read_at_once(&host);
+        over.store(true, Ordering::Relaxed);
+        let calls: usize = noise.into_iter().map(|caller| caller.join().expect("a caller")).sum();
+        assert!(calls > 0);
+    });
+    assert_eq!(host.api().get("/readyz").status, 200);
+}
+
+#[test]
+fn a_fresh_read_costs_at_most_two_control_processes() {
+    let host = Host::ready();
+    let _client = host.client("demo");
+    let before = host.logged("gpu0", "NEW UI");
+    let daemon = host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
+    let processes = daemon["status"]["effective"]["control_processes"].as_u64().unwrap();
+    assert!((1..=2).contains(&processes), "{processes}");
+    // Others may have looked meanwhile: the manager's own rhythm is a second here.
+    assert!(host.logged("gpu0", "NEW UI") - before <= 4);
+}
+
+#[test]
+fn a_fresh_read_shows_what_happened_before_it() {
+    let host = Host::ready();
+    for _ in 0..10 {
+        let client = host.client("demo");
+        assert!(host.clients().iter().any(|listed| listed["pid"] == client.pid()));
+        drop(client);
+        assert_eq!(json!(host.clients()), json!([]), "a client that ended before the request");
+    }
+}
+
+#[test]
+fn a_fresh_read_of_a_stopped_daemon_answers_at_once() {
+    let host = Host::ready();
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop", &json!({"grace_s": 1})));
+    let daemon = host.api().get("/api/v1/daemons/gpu1?fresh=true").ok();
+    assert_eq!(daemon["status"]["phase"], "stopped");
+    assert_eq!(daemon["status"]["effective"], json!(null));
+    assert!(host.clients().is_empty());
+}

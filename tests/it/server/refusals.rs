@@ -1,0 +1,159 @@
+//! Values that MPS would misread, and all else that is refused: named, remedied, and sent to nobody.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Host};
+
+/// What must not change by a request that is refused.
+struct Before {
+    tenants: Value,
+    daemons: Vec<(Value, Value)>,
+    changes: usize,
+}
+
+fn state(host: &Host) -> Before {
+    let daemons = ["gpu0", "gpu1"].map(|name| {
+        // After a look that begins now nothing that a request caused is still under way.
+        let daemon = host.api().get(&format!("/api/v1/daemons/{name}?fresh=true")).ok();
+        (daemon["generation"].clone(), daemon["spec"].clone())
+    });
+    let specs = |tenant: &Value| json!([tenant["name"], tenant["generation"], tenant["spec"]]);
+    let tenants = host.api().get("/api/v1/tenants").ok();
+    Before {
+        tenants: tenants["items"].as_array().expect("items").iter().map(specs).collect(),
+        daemons: daemons.to_vec(),
+        changes: host.changes("gpu0") + host.changes("gpu1"),
+    }
+}
+
+fn assert_unchanged(host: &Host, before: &Before) {
+    let now = state(host);
+    assert_eq!(now.tenants, before.tenants);
+    assert_eq!(now.daemons, before.daemons);
+    assert_eq!(now.changes, before.changes, "something was sent to a daemon");
+}
+
+/// The one field that a refusal names, with the words for it.
+fn named(answer: &Answer) -> (String, String) {
+    let problem = answer.json();
+    let errors = problem["errors"].as_array().expect("errors");
+    assert_eq!(errors.len(), 1, "{problem}");
+    let text = |key: &str| errors[0][key].as_str().expect("text").to_owned();
+    (text("pointer"), text("detail"))
+}
+
+#[test]
+fn a_value_that_mps_would_misread_is_refused_with_field_value_and_remedy() {
+    let host = Host::ready();
+    let before = state(&host);
+    let memory = "whole MiB";
+    let percent = "above 0 and up to 100";
+    for (field, value, shown, remedy) in [
+        ("device_memory_limit", json!("512K"), "512K", memory),
+        ("device_memory_limit", json!("1T"), "1T", memory),
+        ("device_memory_limit", json!("0"), "0", memory),
+        ("device_memory_limit", json!(0), "0", memory),
+        ("device_memory_limit", json!("-1"), "-1", memory),
+        ("device_memory_limit", json!(-1), "-1", memory),
+        ("device_memory_limit", json!("1.5G"), "1.5G", memory),
+        ("device_memory_limit", json!(1.5), "1.5", "\"4G\""),
+        ("device_memory_limit", json!("nan"), "nan", memory),
+        ("device_memory_limit", json!("4 G"), "4 G", memory),
+        ("device_memory_limit", json!("banana"), "banana", memory),
+        ("device_memory_limit", json!(1_000_000), "1000000", memory),
+        ("device_memory_limit", json!("2000000G"), "2048000000", memory),
+        ("active_thread_percentage", json!("nan"), "nan", percent),
+        ("active_thread_percentage", json!("50%"), "50%", percent),
+        ("active_thread_percentage", json!(101), "101", percent),
+        ("active_thread_percentage", json!("101"), "101", percent),
+        ("active_thread_percentage", json!(0), "0", percent),
+        ("active_thread_percentage", json!(-1), "-1", percent),
+        ("active_thread_percentage", json!(33.33), "33.33", percent),
+        ("active_thread_percentage", json!("1e1"), "1e1", percent),
+    ] {
+        let spec = json!({"daemon": "gpu1", field: value});
+        let answer = host.api().tenant("bad", &spec);
+        answer.problem(422, "invalid-request");
+        let (pointer, detail) = named(&answer);
+        assert_eq!(pointer, format!("/{field}"), "{spec}");
+        assert!(detail.contains(shown), "{spec}: {detail}");
+        assert!(detail.contains(remedy), "{spec}: {detail}");
+    }
+    assert_unchanged(&host, &before);
+}
+
+#[test]
+fn a_wrong_field_is_named_by_its_pointer() {
+    let host = Host::ready();
+    let before = state(&host);
+    let uuid = host.api().get("/api/v1/gpus/0").ok()["uuid"].clone();
+    for (status, spec, pointer, shown) in [
+        (422, json!({"daemon": "gpu1", "colour": "red"}), "/colour", "colour"),
+        (422, json!({"daemon": "Gpu1"}), "/daemon", "\"Gpu1\""),
+        (422, json!({"daemon": "gpu7"}), "/daemon", "gpu7"),
+        (422, json!({"daemon": "gpu1", "gpus": ["9"]}), "/gpus", "there is no GPU 9"),
+        (422, json!({"daemon": "gpu1", "gpus": ["GPU-00000000"]}), "/gpus", "GPU-00000000"),
+        (422, json!({"daemon": "gpu1", "gpus": ["1", 1.5]}), "/gpus/1", "1.5"),
+        (409, json!({"daemon": "gpu1", "gpus": [uuid]}), "/gpus", "does not offer"),
+        (409, json!({"daemon": "gpu1", "sms": 33}), "/sms", "32 and 34"),
+        (
+            422,
+            json!({"daemon": "gpu1", "sms": 32, "active_thread_percentage": 25}),
+            "/sms",
+            "exclude each other",
+        ),
+        (422, json!({"daemon": "gpu1", "max_clients": 0}), "/max_clients", "at least 1"),
+        (422, json!({"daemon": "gpu1", "uid": 4_294_967_295_u32}), "/uid", "no user"),
+        (422, json!({"daemon": "gpu1", "uid": -1}), "/uid", "-1"),
+        (422, json!({"daemon": "gpu1", "priority": "high"}), "/priority", "below_normal"),
+        (422, json!({"daemon": "gpu1", "labels": {"a": 1}}), "/labels/a", "string"),
+    ] {
+        let answer = host.api().tenant("bad", &spec);
+        assert_eq!(answer.status, status, "{spec}: {}", answer.text);
+        let (at, detail) = named(&answer);
+        assert_eq!(at, pointer, "{spec}: {detail}");
+        assert!(detail.contains(shown), "{spec}: {detail}");
+    }
+    let missing = host.api().tenant("bad", &json!({})).problem(422, "invalid-request");
+    assert!(missing["detail"].as_str().unwrap().contains("daemon"), "{missing}");
+    assert_unchanged(&host, &before);
+}
+
+#[test]
+fn a_name_that_is_not_allowed_is_refused() {
+    let host = Host::ready();
+    let before = state(&host);
+    let long = "x".repeat(65);
+    for name in ["Web", "1web", "we-b", "w%20b", "%C3%A4", long.as_str()] {
+        let problem = host.api().tenant(name, &json!({"daemon": "gpu1"})).problem(422, "invalid-request");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("lower-case letters, digits and underscores"), "{name}: {detail}");
+        host.api()
+            .put(&format!("/api/v1/daemons/{name}"), &json!({"gpus": ["1"]}))
+            .problem(422, "invalid-request");
+    }
+    assert_unchanged(&host, &before);
+}
+
+#[test]
+fn a_daemon_that_cannot_be_is_refused() {
+    let host = Host::ready();
+    let before = state(&host);
+    let long = "x".repeat(64);
+    for (status, name, spec, shown) in [
+        (422, "d", json!({"gpus": []}), "at least one GPU"),
+        (422, "d", json!({"gpus": ["0", "0"]}), "named twice"),
+        (422, "d", json!({"gpus": ["5"]}), "there is no GPU 5"),
+        (422, "d", json!({"gpus": ["1"], "memory_overcommit": 0.5}), "over-commit"),
+        (422, "d", json!({"gpus": ["1"], "defaults": {"device_memory_limit": "512K"}}), "512K"),
+        (422, "d", json!({"gpus": ["1"], "speed": 1}), "speed"),
+        (409, long.as_str(), json!({"gpus": ["1"]}), "--runtime-dir"),
+        (409, "d", json!({"gpus": ["1"]}), "belongs to daemon gpu1"),
+    ] {
+        let answer = host.api().put(&format!("/api/v1/daemons/{name}"), &spec);
+        assert_eq!(answer.status, status, "{spec}: {}", answer.text);
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains(shown), "{spec}: {detail}");
+    }
+    assert_unchanged(&host, &before);
+}

@@ -1,0 +1,170 @@
+//! What keeps a manager from starting: said clearly, with nothing touched.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use rustix::process::Signal;
+use sqlx::Connection as _;
+
+use crate::harness::{Host, is_alive};
+
+/// Every file below a directory with its bytes.
+fn contents(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap_or_default()))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_second_manager_on_the_same_state_is_refused_and_the_first_goes_on() {
+    let host = Host::ready();
+    let daemon = host.daemon_pid("gpu0");
+    let said = host.refused(&[]);
+    assert!(said.contains("another mps-manager is serving from") && said.contains("--state-dir"), "{said}");
+    assert_eq!(host.api().get("/readyz").status, 200);
+    assert_eq!(host.daemon_pid("gpu0"), daemon);
+}
+
+#[test]
+fn a_second_manager_on_the_same_runtime_directory_is_refused_and_the_first_keeps_its_socket() {
+    let host = Host::ready();
+    let state = host.dir().join("other");
+    let said = host.refused(&["--state-dir", state.to_str().unwrap()]);
+    assert!(said.contains("another mps-manager answers at") && said.contains("--runtime-dir"), "{said}");
+    assert_eq!(host.api().over(&host.runtime("api.sock")).get("/api/v1/host").status, 200);
+}
+
+#[test]
+fn a_port_in_use_is_refused_by_its_address() {
+    let host = Host::new("");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let said = host.refused(&["--listen", &address]);
+    assert!(said.contains(&address) && said.contains("--listen"), "{said}");
+    assert!(!host.state("mps-manager.db").exists());
+}
+
+#[test]
+fn an_address_that_others_can_reach_is_refused() {
+    let host = Host::new("");
+    let said = host.refused(&["--listen", "0.0.0.0:0"]);
+    assert!(said.contains("0.0.0.0:0 is not a loopback address"), "{said}");
+    assert!(!host.state("mps-manager.db").exists());
+}
+
+#[test]
+fn an_unknown_profile_is_refused_with_those_there_are() {
+    let host = Host::new("");
+    let said = host.refused(&["--sim", "b200x3"]);
+    assert!(said.contains("b200x3") && said.contains("h200x2"), "{said}");
+    assert!(!host.state("mps-manager.db").exists());
+}
+
+#[test]
+fn a_runtime_directory_too_long_for_sockets_is_refused_and_not_made() {
+    let host = Host::new("");
+    let long = host.dir().join("x".repeat(80));
+    let said = host.refused(&["--runtime-dir", long.to_str().unwrap()]);
+    assert!(said.contains("is too long") && said.contains("82") && said.contains("--runtime-dir"), "{said}");
+    assert!(!long.exists() && !host.state("").exists());
+}
+
+#[test]
+fn a_host_without_gpu_is_told_of_the_simulated_one_and_nothing_is_touched() {
+    let host = Host::new("");
+    let (state, run) = (host.dir().join("s"), host.dir().join("r"));
+    let arguments = ["serve", "--state-dir", state.to_str().unwrap(), "--runtime-dir", run.to_str().unwrap()];
+    // Finds no driver here, and on a machine that has one, no MPS.
+    let output = host.command(&arguments).env("PATH", "/nonexistent").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--sim h200x2") && said.contains("nvidia-cuda-mps-control"), "{said}");
+    assert!(!state.exists() && !run.exists());
+}
+
+#[test]
+fn a_directory_without_the_programs_is_refused_by_the_program_that_is_missing() {
+    let host = Host::new("");
+    let empty = host.dir().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let said = host.refused(&["--mps-dir", empty.to_str().unwrap()]);
+    assert!(said.contains("nvidia-cuda-mps-control: no such program"), "{said}");
+    assert!(!host.state("mps-manager.db").exists());
+}
+
+#[test]
+fn programs_that_say_no_version_are_refused() {
+    let host = Host::new("");
+    let programs = host.dir().join("old");
+    fs::create_dir(&programs).unwrap();
+    for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
+        symlink("/bin/true", programs.join(name)).unwrap();
+    }
+    let said = host.refused(&["--mps-dir", programs.to_str().unwrap()]);
+    assert!(said.contains("nvidia-cuda-mps-control"), "{said}");
+    assert!(!host.state("mps-manager.db").exists());
+}
+
+#[test]
+fn a_database_of_a_newer_version_is_refused_and_not_a_byte_of_it_changed() {
+    let mut host = Host::ready();
+    let daemon = host.daemon_pid("gpu0");
+    assert_eq!(host.end_manager(Signal::TERM), Some(0));
+    let database = host.state("mps-manager.db");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let url = format!("sqlite://{}", database.display());
+        let mut connection = sqlx::SqliteConnection::connect(&url).await.unwrap();
+        sqlx::query(
+            "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+             VALUES (99999999, 'from the future', TRUE, x'00', 0)",
+        )
+        .execute(&mut connection)
+        .await
+        .unwrap();
+        connection.close().await.unwrap();
+    });
+    let before = contents(&host.state(""));
+    let said = host.refused(&[]);
+    assert!(said.contains("schema version 99999999") && said.contains("nothing was changed"), "{said}");
+    let after = contents(&host.state(""));
+    let names =
+        |files: &[(String, Vec<u8>)]| -> Vec<String> { files.iter().map(|(name, _)| name.clone()).collect() };
+    assert_eq!(names(&after), names(&before));
+    assert!(after == before, "the content of a file has changed");
+    assert!(is_alive(daemon));
+}
+
+#[test]
+fn a_configuration_with_a_key_that_does_not_exist_is_refused_by_name() {
+    let host = Host::new("lisen = \"127.0.0.1:1\"");
+    let said = host.refused(&[]);
+    assert!(said.contains("lisen"), "{said}");
+    let config = host.dir().join("config.toml");
+    let checked = host.cli(&["config", "check", "--config", config.to_str().unwrap()]);
+    assert_eq!(checked.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&checked.stderr).contains("lisen"));
+    let good = Host::new("");
+    let config = good.dir().join("config.toml");
+    let checked = good.cli(&["config", "check", "--config", config.to_str().unwrap()]);
+    assert_eq!(checked.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("sim = \"h200x2\""));
+}
+
+#[test]
+fn commands_say_when_no_manager_answers() {
+    let host = Host::new("");
+    for arguments in
+        [&["status"][..], &["clients"], &["env", "demo"], &["run", "--tenant", "demo", "--", "true"]]
+    {
+        let output = host.cli(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("is `mps-manager serve` running?"), "{said}");
+    }
+}

@@ -1,0 +1,125 @@
+//! Ending clients: in the safe order, once, and with the truth when it cannot be.
+
+use reqwest::Method;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::harness::{Answer, Host};
+
+fn id(host: &Host, pid: u32) -> String {
+    host.listed(pid)["id"].as_str().expect("an ID").to_owned()
+}
+
+fn terminate(host: &Host, id: &str) -> Answer {
+    host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}))
+}
+
+#[test]
+fn a_client_is_ended_by_mps_and_its_neighbour_goes_on() {
+    let host = Host::ready();
+    let (mut ended, mut neighbour) = (host.client("demo"), host.client("batch"));
+    let operation = host.api().succeeds(&terminate(&host, &id(&host, ended.pid())));
+    assert_eq!(operation["request"]["kind"], "terminate_client");
+    assert_eq!(operation["steps"][0]["name"], "terminate");
+    assert!(
+        operation["steps"][0]["outcome"].as_str().unwrap().starts_with("MPS ended its work"),
+        "{operation}"
+    );
+    ended.ended();
+    assert!(neighbour.is_running());
+    assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
+    assert_eq!(host.clients().len(), 1);
+}
+
+#[test]
+fn the_command_line_ends_a_client_and_waits_for_its_end() {
+    let host = Host::ready();
+    let mut client = host.run_client("demo");
+    let id = id(&host, client.pid());
+    let output = host.cli(&["terminate", &id]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("MPS ended its work"));
+    client.ended();
+    let again = host.cli(&["terminate", &id]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("there is no client"));
+}
+
+#[test]
+fn a_client_that_is_none_is_not_found_and_nothing_is_sent() {
+    let host = Host::ready();
+    let me = std::process::id();
+    for id in ["1-1".to_owned(), format!("{me}-1")] {
+        terminate(&host, &id).problem(404, "not-found");
+    }
+    terminate(&host, "nonsense").problem(422, "invalid-request");
+    assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 0);
+    assert_eq!(host.api().get("/api/v1/operations").ok()["items"], json!([]));
+}
+
+#[test]
+fn a_repeated_request_with_its_key_is_one_operation() {
+    let host = Host::ready();
+    let (client, other) = (host.client("demo"), host.client("batch"));
+    let post = |path: &str, body: Option<&str>| {
+        let headers = [("idempotency-key", "once")];
+        host.api().send(Method::POST, path, &headers, body.map(str::to_owned))
+    };
+    let path = format!("/api/v1/clients/{}/terminate", id(&host, client.pid()));
+    let first = post(&path, None);
+    let again = post(&path, None);
+    assert_eq!((first.status, again.status), (202, 202));
+    assert_eq!(first.json()["id"], again.json()["id"]);
+    let other = format!("/api/v1/clients/{}/terminate", id(&host, other.pid()));
+    post(&other, None).problem(422, "idempotency-key-reused");
+    post("/api/v1/daemons/gpu1/restart", Some("{\"grace_s\": 1}")).problem(422, "idempotency-key-reused");
+    host.api().succeeds(&first);
+    // Also when the client is long gone: the answer was given.
+    assert_eq!(post(&path, None).json()["id"], first.json()["id"]);
+    assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
+    assert_eq!(host.api().get("/api/v1/operations").ok()["items"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn another_body_under_the_same_key_is_refused() {
+    let host = Host::ready();
+    let restart = |grace: &str| {
+        let (headers, body) = ([("idempotency-key", "k")], format!("{{\"grace_s\": {grace}}}"));
+        host.api().send(Method::POST, "/api/v1/daemons/gpu1/restart", &headers, Some(body))
+    };
+    let first = restart("1");
+    restart("2").problem(422, "idempotency-key-reused");
+    assert_eq!(restart("1").json()["id"], first.json()["id"]);
+    host.api().succeeds(&first);
+    let empty =
+        host.api().send(Method::POST, "/api/v1/daemons/gpu1/restart", &[("idempotency-key", "")], None);
+    empty.problem(422, "invalid-request");
+}
+
+#[test]
+fn a_stopped_client_wedges_its_daemon_which_is_told_and_heals() {
+    let host = Host::configured("control_deadline_s = 2");
+    let mut client = host.client("demo");
+    let id = id(&host, client.pid());
+    client.signal(Signal::STOP);
+    let operation = host.api().outcome(&terminate(&host, &id));
+    assert_eq!(operation["state"], "failed");
+    let error = operation["error"].as_str().unwrap();
+    for part in ["did not answer in time", "terminate_client", "may still take effect", "SIGCONT"] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+    let daemon = host.await_phase("gpu0", "wedged");
+    let ready = &daemon["status"]["conditions"][0];
+    assert_eq!(
+        (&ready["type"], &ready["status"], &ready["reason"]),
+        (&json!("Ready"), &json!(false), &json!("Wedged"))
+    );
+    assert_eq!(host.api().get("/readyz").status, 503);
+    assert_eq!(host.api().get("/readyz/daemons/gpu1").status, 200, "the other daemon is well");
+    assert!(client.is_running());
+
+    client.signal(Signal::CONT);
+    client.ended();
+    host.await_ready();
+    assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1, "it was not sent again");
+}
