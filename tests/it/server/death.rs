@@ -123,7 +123,7 @@ fn an_operation_that_the_managers_death_interrupted_is_finished_by_the_next() {
     let client = host.client("demo");
     let before = host.daemon_pid("gpu0");
     // It waits for the client, for as long as the grace lasts.
-    let accepted = host.api().post("/api/v1/daemons/gpu0/restart", &json!({"grace_s": 600}));
+    let accepted = host.api().post("/api/v1/daemons/gpu0/restart?grace_s=600", &json!({}));
     host.await_phase("gpu0", "stopping");
     host.end_manager(Signal::KILL);
     drop(client);
