@@ -100,7 +100,7 @@ fn failed(trouble: Trouble) -> Look {
         Trouble::Session(SessionError::Unknown { command, cause }) => {
             Look::Unanswered(format!("{command}: {cause}"))
         }
-        Trouble::Session(error @ SessionError::Unresponsive { .. }) => Look::Unanswered(error.to_string()),
+        Trouble::Session(error @ SessionError::Unresponsive) => Look::Unanswered(error.to_string()),
         Trouble::Session(error) => Look::Busy(error.to_string()),
         Trouble::Unreadable(error) => Look::Unreadable(error.to_string()),
         Trouble::Unnoticed(server) => {

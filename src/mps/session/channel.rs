@@ -4,6 +4,7 @@ use std::fmt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStderr, ChildStdin};
 
@@ -243,6 +244,7 @@ impl Process {
 
     async fn kill(&mut self) {
         let Some(child) = self.0.as_mut() else { return };
+        kill_group(child);
         // Longer than a moment only for a process stuck in the kernel; then `drop` leaves it to its own task.
         if tokio::time::timeout(LAST_MOMENT, child.kill()).await.is_ok() {
             self.0 = None;
@@ -254,9 +256,20 @@ impl Drop for Process {
     /// Reaps in a task of its own: the runtime's own care for dropped children may wait for the next child.
     fn drop(&mut self) {
         let Some(mut child) = self.0.take() else { return };
+        kill_group(&child);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { child.kill().await });
         }
+    }
+}
+
+/// Kills the child's process group, which it leads: the program may be a wrapper that runs another.
+///
+/// The group cannot be somebody else's, since the child was not reaped yet.
+fn kill_group(child: &Child) {
+    let Some(leader) = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) else { return };
+    if let Err(error) = kill_process_group(leader, Signal::KILL) {
+        tracing::debug!(%error, "a control process is gone already");
     }
 }
 

@@ -118,6 +118,8 @@ async fn a_program_that_says_nothing_was_sent_nothing() {
     assert!(!received.contains("start_server"), "{received}");
     let error = control.quit(Some(1), soon()).await.expect_err("silence");
     assert!(matches!(error, SessionError::Unknown { cause: Cause::Deadline, .. }), "{error}");
+    // What the program had started is gone with it.
+    eventually("a control process outlived its session", || double.running().is_empty()).await;
 }
 
 #[tokio::test]
