@@ -228,7 +228,7 @@ pub struct Server {
     pub pid: u32,
     /// Its start time, in clock ticks since boot; with `pid` it names one process for ever.
     pub start_time: u64,
-    /// The user it serves, from /proc.
+    /// The user it serves; `null` where nothing tells.
     pub uid: Option<u32>,
     /// `ACTIVE`, `INITIALIZING`, `FAULT`, or another word of the daemon's.
     pub status: String,

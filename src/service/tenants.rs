@@ -86,7 +86,10 @@ impl Service {
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
         spec.check()
             .map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
-        let ceiling = self.parts.fleet.context().capability.client_ceiling();
+        let context = self.parts.fleet.context();
+        let reachable = context.check_reachable(&spec.daemon, spec.uid).await;
+        reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
+        let ceiling = context.capability.client_ceiling();
         let manager_uid = self.parts.manager_uid;
         let dry_run = options.dry_run;
         let present = gpus.clone();
@@ -228,6 +231,9 @@ impl Service {
         };
         let tenant = self.stored_tenant(&name).await?;
         self.refuse_unless_serving(&tenant).await?;
+        let reachable =
+            self.parts.fleet.context().check_reachable(&tenant.spec.daemon, tenant.spec.uid).await;
+        reachable.map_err(ServiceError::Conflict)?;
         let gpus = self.gpus().await?;
         let environment = self.environment_of(&tenant, &gpus).await?;
         // Clients that came without `run` count as well; they are read outside the transaction, which can only

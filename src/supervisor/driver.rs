@@ -31,6 +31,8 @@ const LAST_WORDS: usize = 2048;
 const ORPHANS_END: Duration = Duration::from_secs(2);
 /// How long a terminated client gets to end by itself, and then after SIGTERM.
 const CLIENT_END: Duration = Duration::from_secs(2);
+/// How long an action that is under way may go on when the manager stops: a daemon may wait an hour for its clients.
+const LAST_ACTION: Duration = Duration::from_secs(2);
 /// Longest time from the start of a daemon to its first answer.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -101,7 +103,12 @@ impl Driver {
                 self.wait(until).await;
             } else {
                 tracing::debug!(daemon = %desired.name, ?action, "acting");
-                self.perform(action, &desired, &shared).await;
+                let stop = self.stop.clone();
+                tokio::select! {
+                    () = self.perform(action, &desired, &shared) => {}
+                    // Left where it is: whatever was begun, the next manager finds out as after a crash.
+                    () = async { stop.cancelled().await; tokio::time::sleep(LAST_ACTION).await } => return,
+                }
             }
             self.notice_death(&desired).await;
             self.publish(&desired);

@@ -2,6 +2,7 @@
 //!
 //! A look costs one control process (more only when others keep the daemon busy), however many values it reads.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +69,7 @@ pub(super) async fn sync(
             Ok((mut seen, rows)) => {
                 written.done(wrong, desired);
                 written.settle(&mut seen, &logged(log_directory, desired));
+                name_users(&mut seen, log_directory);
                 let clients = clients(context, desired, rows).await;
                 return (Look::Seen(seen), clients);
             }
@@ -216,6 +218,24 @@ fn logged(log_directory: &Path, desired: &Desired) -> Logged {
         }
     }
     logged
+}
+
+/// Says of each server whose it is: by its process's user, or where that is root, who may serve anybody, by the
+/// daemon's word in control.log. Nothing else is known of a server whose start the log no longer tells.
+fn name_users(seen: &mut Effective, log_directory: &Path) {
+    if seen.servers.is_empty() {
+        return;
+    }
+    let text = log::tail(&log_directory.join("control.log"), LOG_TAIL);
+    let mut said = BTreeMap::new();
+    for record in log::read(text.as_bytes()) {
+        if let log::Event::StartingServer { pid, uid } = record.event {
+            said.insert(pid, uid);
+        }
+    }
+    for server in &mut seen.servers {
+        server.uid = server.uid.filter(|uid| *uid != 0).or(said.get(&server.pid).copied());
+    }
 }
 
 /// Joins the daemon's list with /proc and the driver's memory figures.

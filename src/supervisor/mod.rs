@@ -27,6 +27,7 @@ use crate::domain::daemon::{DaemonStatus, Incarnation, Phase};
 use crate::domain::plan::Desired;
 use crate::gpu::Inventory;
 pub use crate::mps::process::LONGEST_PATH;
+use crate::mps::process::check_reachable;
 use crate::mps::{Binaries, Capability};
 
 /// Jobs that may wait for one daemon.
@@ -65,6 +66,14 @@ impl Context {
     /// The directory of a daemon's logs.
     pub fn log_directory(&self, daemon: &DaemonName) -> PathBuf {
         self.home(daemon).join("log")
+    }
+
+    /// Refuses a user whose programs cannot reach a daemon's sockets: they would run outside MPS in silence.
+    pub async fn check_reachable(&self, daemon: &DaemonName, uid: u32) -> Result<(), String> {
+        let pipe = self.pipe_directory(daemon);
+        // The host's user database may be far away.
+        let checked = tokio::task::spawn_blocking(move || check_reachable(&pipe, uid)).await;
+        checked.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 
     fn home(&self, daemon: &DaemonName) -> PathBuf {

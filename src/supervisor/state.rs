@@ -13,7 +13,7 @@
 //!   the process died ──► start at once, or back-off from the second death in a minute
 //! ```
 
-use crate::domain::daemon::{Effective, Phase};
+use crate::domain::daemon::{Effective, Phase, Server};
 use crate::domain::gpu::GpuUuid;
 use crate::domain::plan::{Desired, Difference, differences};
 use crate::host::Identity;
@@ -209,11 +209,12 @@ impl State {
         self.look_now = false;
         self.writes = if wrote { self.writes + 1 } else { self.writes };
         match look {
-            Look::Seen(seen) => {
+            Look::Seen(mut seen) => {
                 self.wedged = None;
                 self.trouble = None;
+                self.keep_users(&mut seen);
                 let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
-                if serving {
+                if serving && !serves_another_user(desired, &seen) {
                     self.server_asked_at = None;
                 }
                 if serving && differences(desired, &seen).is_empty() {
@@ -221,7 +222,8 @@ impl State {
                     self.writes = 0;
                 }
                 self.seen = Some(seen);
-                self.next_look = now + if self.server_asked_at.is_some() { SERVER_POLL_MS } else { rhythm.0 };
+                let starting = self.server_asked_at.is_some() && !serving;
+                self.next_look = now + if starting { SERVER_POLL_MS } else { rhythm.0 };
             }
             Look::Busy(why) | Look::Unreadable(why) => {
                 self.trouble = Some(why);
@@ -230,6 +232,18 @@ impl State {
             Look::Unanswered(command) => {
                 self.wedged = Some(command);
                 self.next_look = now + WEDGED_RETRY_MS;
+            }
+        }
+    }
+
+    /// A server's user stays known when the log no longer tells it.
+    fn keep_users(&self, seen: &mut Effective) {
+        let earlier = self.seen.iter().flat_map(|earlier| &earlier.servers);
+        for known in earlier.filter(|known| known.uid.is_some()) {
+            let same =
+                |server: &&mut Server| (server.pid, server.start_time) == (known.pid, known.start_time);
+            if let Some(server) = seen.servers.iter_mut().find(same) {
+                server.uid = server.uid.or(known.uid);
             }
         }
     }
@@ -285,14 +299,16 @@ impl State {
         if !wrong.is_empty() && (self.writes < EAGER_WRITES || due) {
             return Action::Sync(wrong);
         }
+        if self.look_now {
+            // A server that died may have been replaced by MPS itself: nothing is started before it was looked for.
+            return Action::Sync(wrong);
+        }
         let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
         if wrong.is_empty() && serving && self.applied != desired.generation {
             // The same settings under a new generation: ready only once they were read under it.
             return Action::Sync(wrong);
         }
-        let other_user =
-            seen.servers.iter().any(|server| server.uid.is_some_and(|uid| uid != desired.server_uid));
-        let wanted = seen.servers.is_empty() || (other_user && clients == 0 && !desired.multi_user);
+        let wanted = seen.servers.is_empty() || (serves_another_user(desired, seen) && clients == 0);
         if wanted && !starting {
             return Action::StartServer(desired.server_uid);
         }
@@ -324,15 +340,23 @@ impl State {
             && !self.needs_restart(desired)
             && self.seen.as_ref().is_some_and(|seen| {
                 seen.servers.iter().any(|server| server.status == "ACTIVE")
+                    && !serves_another_user(desired, seen)
                     && differences(desired, seen).is_empty()
             })
     }
 }
 
+/// Whether a server of another user is in the way: clients of the wanted user would wait until all of its own are
+/// gone (FACTS.md, "Starting, stopping, dying").
+pub fn serves_another_user(desired: &Desired, seen: &Effective) -> bool {
+    let another = |uid: u32| uid != desired.server_uid;
+    !desired.multi_user && seen.servers.iter().any(|server| server.uid.is_some_and(another))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::daemon::{MemoryReading, Server};
+    use crate::domain::daemon::MemoryReading;
     use crate::domain::{DaemonName, MemoryLimit, Priority, ThreadPercentage};
 
     const RHYTHM: Rhythm = Rhythm(8_000);
@@ -499,11 +523,35 @@ mod tests {
     }
 
     #[test]
+    fn a_dead_server_ends_readiness_and_is_looked_for_before_another_is_started() {
+        let (desired, mut state) = (desired(), running());
+        state.looked(Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, RHYTHM);
+        state.server_died(|_| false);
+        assert_eq!(state.phase(&desired, 1), Phase::Applying);
+        assert_eq!(state.decide(&desired, 0, 1), Action::Sync(vec![]));
+        state.looked(Look::Seen(seen(Some(4 << 30), &[])), false, &desired, 1, RHYTHM);
+        assert_eq!(state.decide(&desired, 0, 1), Action::StartServer(0));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_ready() {
+        let (desired, mut state) = (desired(), running());
+        state.looked(Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, RHYTHM);
+        state.looked(Look::Busy("others use it".into()), false, &desired, 1, RHYTHM);
+        assert_eq!(state.phase(&desired, 1), Phase::Applying);
+    }
+
+    #[test]
     fn a_server_of_another_user_is_replaced_only_when_it_serves_nobody() {
         let (mut desired, mut state) = (desired(), running());
         state.looked(Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, RHYTHM);
         desired.server_uid = 1000;
+        assert!(!state.is_ready(&desired), "clients of uid 1000 would wait");
         assert_eq!(state.decide(&desired, 1, 1), Action::Wait(8_000));
         assert_eq!(state.decide(&desired, 0, 1), Action::StartServer(1000));
+        // Asked once: a daemon that keeps the old server is not asked again and again.
+        state.server_asked(1);
+        state.looked(Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 2, RHYTHM);
+        assert_eq!(state.decide(&desired, 0, 2), Action::Wait(8_002));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::state::State;
+use super::state::{State, serves_another_user};
 use crate::domain::daemon::{Condition, DaemonStatus, Phase};
 use crate::domain::plan::{Desired, differences};
 use crate::host;
@@ -113,6 +113,14 @@ fn applying(state: &State, desired: &Desired) -> (&'static str, String) {
     }
     if seen.servers.is_empty() {
         return ("ServerStarting", "its server is being started".to_owned());
+    }
+    if serves_another_user(desired, seen) {
+        let message = format!(
+            "its server still serves another user, and clients of uid {} would wait: the server is replaced as soon as \
+             no client is connected",
+            desired.server_uid
+        );
+        return ("OtherUser", message);
     }
     ("AwaitingReadBack", "its settings are being read back".to_owned())
 }

@@ -147,7 +147,7 @@ fn metadata(path: &Path) -> Result<Option<Metadata>, DirectoryError> {
 /// Whether `uid` may pass each directory down to this one, by owner, group and other bits. ACLs are not looked at.
 ///
 /// Directories still to be made are passed over: they get mode 0755.
-fn check_reachable(path: &Path, uid: u32) -> Result<(), DirectoryError> {
+pub fn check_reachable(path: &Path, uid: u32) -> Result<(), DirectoryError> {
     if uid == 0 {
         return Ok(());
     }

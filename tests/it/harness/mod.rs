@@ -105,6 +105,15 @@ impl Host {
         command
     }
 
+    /// This package's binary at a place that every user reaches, as its own directory may not be.
+    pub(crate) fn program_for_everybody(&self) -> PathBuf {
+        let program = self.dir().join("program");
+        fs::hard_link(MANAGER, &program)
+            .or_else(|_| fs::copy(MANAGER, &program).map(drop))
+            .expect("a program");
+        program
+    }
+
     /// Runs the command line to its end.
     pub(crate) fn cli(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("the binary runs")

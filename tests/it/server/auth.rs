@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use crate::harness::{Host, MANAGER};
+use crate::harness::Host;
 
 const NOBODY: u32 = 65_534;
 
@@ -50,9 +50,7 @@ fn on_the_socket_another_user_is_refused() {
         return; // Only root can become somebody else.
     }
     let host = Host::ready();
-    let program = host.dir().join("mps-manager");
-    // The package's own target directory may be closed to other users.
-    std::fs::hard_link(MANAGER, &program).or_else(|_| std::fs::copy(MANAGER, &program).map(drop)).unwrap();
+    let program = host.program_for_everybody();
     let output = Command::new(&program)
         .args(["clients", "--runtime-dir"])
         .arg(host.runtime(""))

@@ -63,17 +63,14 @@ fn a_grandchild_of_run_counts_for_its_tenant() {
 }
 
 #[test]
-fn the_only_tenant_of_a_user_is_known_by_the_user() {
+fn a_program_that_says_nothing_of_itself_is_nobodys_and_is_counted_as_such() {
     let host = Host::ready();
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "2G"});
-    assert_eq!(host.api().tenant("alone", &spec).status, 201);
-    host.await_ready();
-    let mut command = host.client_command("alone", &["--spin", "600"]);
+    let mut command = host.client_command("demo", &["--spin", "600"]);
     command.env_remove("MPS_MANAGER_TENANT");
     let client = Client::start(command);
     let listed = host.listed(client.pid());
-    // One uid on the whole daemon tells nothing of a stranger with that uid.
-    assert!(["uid", "unattributed"].contains(&listed["attributed_by"].as_str().unwrap()), "{listed}");
+    assert_eq!((&listed["tenant"], &listed["attributed_by"]), (&json!(null), &json!("unattributed")));
+    assert!(String::from_utf8(host.cli(&["clients"]).stdout).unwrap().contains("unattributed"));
 }
 
 #[test]

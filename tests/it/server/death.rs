@@ -136,6 +136,20 @@ fn an_operation_that_the_managers_death_interrupted_is_finished_by_the_next() {
 }
 
 #[test]
+fn a_manager_told_to_stop_does_not_wait_for_a_daemon_that_waits_for_its_clients() {
+    let mut host = Host::ready();
+    let mut client = host.client("demo");
+    let accepted = host.api().post("/api/v1/daemons/gpu0/stop", &json!({"grace_s": 600}));
+    host.await_phase("gpu0", "stopping");
+    assert_eq!(host.end_manager(Signal::TERM), Some(0), "{}", host.log());
+    assert!(client.is_running());
+    drop(client);
+    host.serve();
+    host.api().succeeds(&accepted);
+    assert_eq!(host.daemon("gpu0")["status"]["phase"], "stopped");
+}
+
+#[test]
 fn a_daemon_that_dies_again_and_again_is_given_pauses_and_comes_back() {
     let host = Host::ready();
     for death in 1..=5 {

@@ -56,6 +56,25 @@ fn a_daemon_that_somebody_quit_is_started_again() {
     });
 }
 
+#[test]
+fn a_daemon_that_stands_still_is_called_wedged_and_heals() {
+    let host = Host::configured("control_deadline_s = 1");
+    let (daemon, changes) = (host.daemon_pid("gpu1"), host.changes("gpu1"));
+    crate::harness::signal(daemon, Signal::STOP);
+    let wedged = host.await_phase("gpu1", "wedged");
+    let ready = &wedged["status"]["conditions"][0];
+    assert!(ready["message"].as_str().unwrap().contains("SIGSTOP"), "{ready}");
+    let late = host.api().get("/api/v1/daemons/gpu1?fresh=true").problem(503, "unavailable");
+    assert!(late["detail"].as_str().unwrap().contains("could not be read"), "{late}");
+    crate::harness::signal(daemon, Signal::CONT);
+    host.await_ready();
+    assert_eq!(
+        (host.daemon_pid("gpu1"), host.changes("gpu1")),
+        (daemon, changes),
+        "nothing but reads was sent"
+    );
+}
+
 /// Takes a daemon out of the manager's hands, so that its directory is free.
 fn delete(host: &Host, name: &str) {
     host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{name}?grace_s=1")));

@@ -1,10 +1,11 @@
 //! `mps-manager run`: becomes the command, under the tenant's limits and as its user.
 
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Host, MANAGER, eventually};
+use crate::harness::{Client, Host, eventually};
 
 const NOBODY: u32 = 65_534;
 
@@ -158,8 +159,7 @@ fn users_meet_on_a_multi_user_daemon_each_under_its_own_limits() {
         assert_eq!(host.api().tenant(name, &spec).status, 201);
     }
     host.await_ready();
-    let program = host.dir().join("program");
-    std::fs::hard_link(MANAGER, &program).or_else(|_| std::fs::copy(MANAGER, &program).map(drop)).unwrap();
+    let program = host.program_for_everybody();
     let words = [program.to_str().unwrap(), "sim", "client", "--json", "--spin", "600"];
     let clients: Vec<(Client, u32)> = [("root", 0), ("other", NOBODY)]
         .map(|(tenant, uid)| (Client::start(host.run_command(tenant, &words)), uid))
@@ -167,8 +167,59 @@ fn users_meet_on_a_multi_user_daemon_each_under_its_own_limits() {
     for (client, uid) in &clients {
         assert_eq!(client.seen["devices"][0]["sms"], 32, "{}", client.seen);
         let listed = host.listed(client.pid());
-        assert_eq!(listed["uid"], *uid);
+        assert_eq!((&listed["uid"], &listed["attributed_by"]), (&json!(uid), &json!("lease")));
     }
+    // Without a lease the user tells whose it is.
+    let mut stranger = Command::new(&program);
+    let environment = host.client_command("other", &[]);
+    let environment = environment.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    stranger.args(&words[1..]).env_clear().envs(environment).env_remove("MPS_MANAGER_TENANT");
+    stranger.uid(NOBODY).gid(NOBODY);
+    let stranger = Client::start(stranger);
+    let listed = host.listed(stranger.pid());
+    assert_eq!((&listed["tenant"], &listed["attributed_by"]), (&json!("other"), &json!("uid")));
+}
+
+#[test]
+fn another_user_is_not_called_ready_while_a_client_of_the_first_is_connected() {
+    let host = Host::ready();
+    let of = |uid: u32| json!({"daemon": "gpu1", "uid": uid, "device_memory_limit": "1G"});
+    assert_eq!(host.api().tenant("moves", &of(0)).status, 201);
+    host.await_ready();
+    let client = host.client("moves");
+    assert_eq!(host.api().tenant("moves", &of(NOBODY)).status, 200);
+    let daemon = host.await_phase("gpu1", "applying");
+    let ready = eventually("the reason is told", || {
+        let ready = host.daemon("gpu1")["status"]["conditions"][0].clone();
+        (ready["reason"] == "OtherUser").then_some(ready)
+    });
+    assert!(ready["message"].as_str().unwrap().contains("65534"), "{ready}");
+    assert_eq!(host.api().get("/readyz").status, 503, "{daemon}");
+    drop(client);
+    host.await_ready();
+    assert_eq!(host.daemon("gpu1")["status"]["effective"]["servers"][0]["uid"], NOBODY);
+}
+
+#[test]
+fn a_user_who_cannot_reach_the_pipes_is_refused_since_it_would_run_outside_mps() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let host = Host::ready();
+    let close = |mode: u32| {
+        std::fs::set_permissions(host.dir(), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let spec = json!({"daemon": "gpu1", "uid": NOBODY, "device_memory_limit": "1G"});
+    close(0o700);
+    let problem = host.api().tenant("other", &spec).problem(422, "invalid-request");
+    assert_eq!(problem["errors"][0]["pointer"], "/uid");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("uid 65534 cannot pass through") && detail.contains("outside MPS"), "{detail}");
+    close(0o755);
+    assert_eq!(host.api().tenant("other", &spec).status, 201);
+    host.await_ready();
+    close(0o700);
+    let refused = run(&host, "other", &["true"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(said(&refused).contains("cannot pass through"), "{}", said(&refused));
 }
 
 #[test]
