@@ -123,12 +123,9 @@ impl Daemon {
 
     /// Waits for something to happen and deals with it. Within a command, the session itself is left alone.
     pub(super) fn turn(&mut self, with_session: bool) {
-        let timeout = self.quit.as_ref().map(|quit| {
-            let due = quit.force_at.map_or(quit.next_try, |force| force.min(quit.next_try));
-            timespec(due.saturating_duration_since(Instant::now()))
-        });
+        let timeout = self.due().map(|due| timespec(due.saturating_duration_since(Instant::now())));
         let session = self.session.as_ref().filter(|_| with_session);
-        let server = self.server.as_ref();
+        let server = self.server.as_ref().filter(|server| server.reported_at.is_none());
         let talking = server.and_then(|server| server.conn.as_ref());
         let mut fds = vec![
             PollFd::new(&self.instance.privileged, PollFlags::IN),
@@ -153,6 +150,9 @@ impl Daemon {
             self.hear_server();
         }
         if died {
+            self.server_died();
+        }
+        if self.reported_at().is_some_and(|at| at <= Instant::now()) {
             self.bury_server();
         }
         if session {
@@ -165,6 +165,17 @@ impl Daemon {
             self.accept(true);
         }
         self.settle();
+    }
+
+    /// When something is due though nobody says anything.
+    fn due(&self) -> Option<Instant> {
+        let quit = self.quit.as_ref();
+        let due = [self.reported_at(), quit.and_then(|quit| quit.force_at), quit.map(|quit| quit.next_try)];
+        due.into_iter().flatten().min()
+    }
+
+    fn reported_at(&self) -> Option<Instant> {
+        self.server.as_ref().and_then(|server| server.reported_at)
     }
 
     fn serve_session(&mut self) {
@@ -236,7 +247,7 @@ impl Daemon {
             self.server.as_ref().and_then(|server| server.conn.as_ref()).and_then(Conn::hear::<Report>);
         match report {
             Some((report, _)) => self.note(&report),
-            None => self.bury_server(),
+            None => self.server_died(),
         }
     }
 
@@ -248,7 +259,7 @@ impl Daemon {
         let uid = first.uid;
         match &self.server {
             None => self.start_server(uid),
-            Some(server) if server.uid == uid && server.ready => {
+            Some(server) if server.uid == uid && server.serves() => {
                 let (mine, others) = self.pending.drain(..).partition(|pending| pending.uid == uid);
                 self.pending = others;
                 let mine: Vec<Pending> = mine;
@@ -257,7 +268,7 @@ impl Daemon {
                 }
             }
             // Another user's server makes way as soon as nobody uses it.
-            Some(server) if server.uid != uid && server.ready => {
+            Some(server) if server.uid != uid && server.serves() => {
                 if std::mem::take(&mut self.ask_again) && self.stop_server(false) {
                     self.start_server(uid);
                 }
