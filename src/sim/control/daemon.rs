@@ -50,7 +50,7 @@ pub(super) struct Defaults {
     pub(super) limits: Vec<(String, u64)>,
 }
 
-/// A client whose server is not there yet.
+/// A client whose server is not there yet. Nobody looks whether it is still alive, recorded.
 pub(super) struct Pending {
     pub(super) conn: Conn,
     pub(super) pid: i32,
@@ -234,7 +234,7 @@ impl Daemon {
         }
         if self.server.as_ref().is_some_and(|server| server.ready && server.uid == uid) {
             self.say_log(&format!("{client}: Server already exists"));
-            self.hand_over(pending);
+            self.hand_over(pending, false);
         } else {
             self.say_log(&format!("{client}: Server is not ready, push client to pending list"));
             self.pending.push(pending);
@@ -253,8 +253,6 @@ impl Daemon {
 
     /// What follows from a change: pending clients move on when they can.
     fn settle(&mut self) {
-        // A process that gave up waiting is no reason to start a server.
-        self.pending.retain(|pending| !closed(&pending.conn));
         let Some(first) = self.pending.first() else { return };
         let uid = first.uid;
         match &self.server {
@@ -264,7 +262,7 @@ impl Daemon {
                 self.pending = others;
                 let mine: Vec<Pending> = mine;
                 for pending in mine {
-                    self.hand_over(pending);
+                    self.hand_over(pending, true);
                 }
             }
             // Another user's server makes way as soon as nobody uses it.
@@ -325,12 +323,6 @@ fn pid(peer: UCred) -> i32 {
 fn readable(conn: &Conn, patience: Duration) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(conn.as_fd(), PollFlags::IN)];
     poll(&mut fds, Some(&timespec(patience))).is_ok_and(|ready| ready > 0)
-}
-
-fn closed(conn: &Conn) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(conn.as_fd(), PollFlags::empty())];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn timespec(duration: Duration) -> Timespec {

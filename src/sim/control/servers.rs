@@ -70,9 +70,9 @@ impl Daemon {
     }
 
     /// Hands a client's connection to the server; a client that a dead server cannot take waits for the next one.
-    pub(super) fn hand_over(&mut self, pending: Pending) {
+    pub(super) fn hand_over(&mut self, pending: Pending, waited: bool) {
         let partition_sms = pending.wish.partition.as_deref().and_then(|name| self.partitions.sms(name));
-        let order = Order::Serve { pid: pending.pid, wish: pending.wish.clone(), partition_sms };
+        let order = Order::Serve { pid: pending.pid, wish: pending.wish.clone(), partition_sms, waited };
         let conn = self.server.as_ref().and_then(|server| server.conn.as_ref());
         if !conn.is_some_and(|conn| conn.tell_with(&order, Some(pending.conn.as_fd())).is_ok()) {
             self.server_died();
