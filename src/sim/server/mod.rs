@@ -130,10 +130,14 @@ fn obey(server: &Arc<Server>) -> Option<()> {
             Order::Stop { force } => {
                 let threads = server.table().threads();
                 if threads == 0 || force {
+                    server.log(&"Server has been notified to shutdown");
+                    server.log(&"Waiting for current clients to finish");
+                    server.log(&"Exiting");
                     server.report(&Report::Answer(Answer::Done))?;
                     // Clients learn of it by the end of their connections.
                     return Some(());
                 }
+                server.log(&format_args!("Server was unable to shutdown due to {threads} active clients"));
                 Answer::Busy(threads)
             }
         };
