@@ -94,8 +94,6 @@ pub(crate) enum Order {
 pub(crate) enum Report {
     /// The server takes clients from now on.
     Ready,
-    /// The last client is gone.
-    Idle,
     /// The answer to the order before.
     Answer(Answer),
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use super::super::envvar;
 use super::super::profile::{Gpu, STATIC_PARTITIONS_SINCE};
 use super::super::protocol::{Answer, Order, ui};
-use super::daemon::{Daemon, Quit, Session};
+use super::change::{Attempts, Quit};
+use super::daemon::{Daemon, Session};
 use super::limits;
 
 /// A line that does not fit here kills the daemon, as recorded with 4100 bytes; 3000 are safe.
@@ -143,11 +144,11 @@ impl Daemon {
         let uid = if self.mode.multiuser { 0 } else { uid };
         // `-mlopart` starts a server of another kind, so it replaces the one there is, as recorded.
         let replaces = args.contains(&"-mlopart");
-        let same = self.server.as_ref().is_some_and(|server| server.uid == uid);
-        if (same && !replaces) || !self.stop_server(false) {
-            return;
+        match &self.server {
+            None => self.start_server(uid),
+            Some(server) if server.uid == uid && !replaces => {}
+            Some(_) => self.change_to(uid),
         }
-        self.start_server(uid);
     }
 
     fn shutdown(&mut self, session: &Session, args: &[&str]) {
@@ -167,7 +168,10 @@ impl Daemon {
             _ => None,
         };
         session.send(ui::QUITTING, b"");
-        self.quit = Some(Quit { force_at, next_try: now, pause: Duration::from_millis(100) });
+        if let ["-t", seconds, ..] = args {
+            self.say_log(&format!("quit command issued with timeout of {seconds}"));
+        }
+        self.quit = Some(Quit { force_at, attempts: Attempts::new() });
     }
 
     fn set_percentage(&mut self, session: &Session, args: &[&str]) {

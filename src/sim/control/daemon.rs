@@ -18,6 +18,7 @@ use super::super::profile::Gpu;
 use super::super::protocol::{Grant, Hello, Report, Wish, ui};
 use super::super::wire::Conn;
 use super::super::world::World;
+use super::change::{Change, Quit};
 use super::instance::Instance;
 use super::options::Mode;
 use super::servers::Server;
@@ -36,8 +37,7 @@ pub(super) struct Daemon {
     pub(super) pending: Vec<Pending>,
     pub(super) partitions: Partitions,
     pub(super) quit: Option<Quit>,
-    /// Whether another user's server may have become free since it was last asked to make way.
-    pub(super) ask_again: bool,
+    pub(super) change: Option<Change>,
     session: Option<Rc<Session>>,
     refusals: usize,
 }
@@ -56,14 +56,6 @@ pub(super) struct Pending {
     pub(super) pid: i32,
     pub(super) uid: u32,
     pub(super) wish: Wish,
-}
-
-/// The daemon is to end.
-pub(super) struct Quit {
-    /// When the server's clients no longer count.
-    pub(super) force_at: Option<Instant>,
-    pub(super) next_try: Instant,
-    pub(super) pause: Duration,
 }
 
 /// The one session of commands.
@@ -95,7 +87,7 @@ impl Daemon {
             pending: Vec::new(),
             partitions,
             quit: None,
-            ask_again: false,
+            change: None,
             session: None,
             refusals: 0,
         }
@@ -170,7 +162,14 @@ impl Daemon {
     /// When something is due though nobody says anything.
     fn due(&self) -> Option<Instant> {
         let quit = self.quit.as_ref();
-        let due = [self.reported_at(), quit.and_then(|quit| quit.force_at), quit.map(|quit| quit.next_try)];
+        let serves = self.server.as_ref().is_some_and(Server::serves);
+        let change = self.change.as_ref().filter(|_| serves && quit.is_none());
+        let due = [
+            self.reported_at(),
+            quit.and_then(|quit| quit.force_at),
+            quit.map(|quit| quit.attempts.next),
+            change.map(|change| change.attempts.next),
+        ];
         due.into_iter().flatten().min()
     }
 
@@ -238,7 +237,6 @@ impl Daemon {
         } else {
             self.say_log(&format!("{client}: Server is not ready, push client to pending list"));
             self.pending.push(pending);
-            self.ask_again = true;
         }
     }
 
@@ -253,52 +251,32 @@ impl Daemon {
 
     /// What follows from a change: pending clients move on when they can.
     fn settle(&mut self) {
-        let Some(first) = self.pending.first() else { return };
-        let uid = first.uid;
         match &self.server {
-            None => self.start_server(uid),
-            Some(server) if server.uid == uid && server.serves() => {
+            None if self.quit.is_some() => {}
+            None => {
+                let pending = self.pending.first().map(|pending| pending.uid);
+                if let Some(uid) = self.change.take().map(|change| change.uid()).or(pending) {
+                    self.start_server(uid);
+                }
+            }
+            Some(server) if server.serves() => {
+                let uid = server.uid;
                 let (mine, others) = self.pending.drain(..).partition(|pending| pending.uid == uid);
                 self.pending = others;
                 let mine: Vec<Pending> = mine;
                 for pending in mine {
                     self.hand_over(pending, true);
                 }
-            }
-            // Another user's server makes way as soon as nobody uses it.
-            Some(server) if server.uid != uid && server.serves() => {
-                if std::mem::take(&mut self.ask_again) && self.stop_server(false) {
-                    self.start_server(uid);
+                if self.quit.is_some() {
+                    return;
+                }
+                // Another user's server makes way as soon as nobody uses it.
+                match self.pending.iter().find(|pending| pending.uid != uid).map(|pending| pending.uid) {
+                    Some(next) if self.change.is_none() => self.change_to(next),
+                    _ => self.try_change(),
                 }
             }
             Some(_) => {}
-        }
-    }
-
-    /// Makes progress with `quit`; true when the daemon is to exit now.
-    fn try_quit(&mut self) -> bool {
-        let Some(quit) = &mut self.quit else { return false };
-        let now = Instant::now();
-        let force = quit.force_at.is_some_and(|at| at <= now);
-        if !force && quit.next_try > now {
-            return self.server.is_none();
-        }
-        quit.next_try = now + quit.pause;
-        quit.pause = (quit.pause * 2).min(Duration::from_secs(1));
-        let Some(pid) = self.server.as_ref().map(Server::pid) else { return true };
-        self.say_log(&if force {
-            format!("Force shutting down server {pid}")
-        } else {
-            format!("Try shutting down server {pid}, backoff is enabled")
-        });
-        self.stop_server(force)
-    }
-
-    /// The server has nothing to do any more: whoever waits for that need not wait longer.
-    pub(super) fn hurry(&mut self) {
-        self.ask_again = true;
-        if let Some(quit) = &mut self.quit {
-            quit.next_try = Instant::now();
         }
     }
 }

@@ -166,11 +166,12 @@ impl Instance {
     }
 }
 
-/// Starts a server process, a child of this one.
+/// Starts a server process, a child of this one, and calls it by a path if this one was (recordings 06 and 10).
 pub(super) fn spawn_server(world: &World, mode: Mode, uid: u32) -> io::Result<std::process::Child> {
     let stdout = if mode.foreground { Stdio::inherit() } else { Stdio::null() };
+    let own = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
     Command::new(world.bin().join(SERVER))
-        .arg0(SERVER)
+        .arg0(own.with_file_name(SERVER))
         .env(super::super::world::WORLD_VARIABLE, world.dir())
         .env(STAGE, if mode.foreground { "foreground" } else { "server" })
         .env(USER, uid.to_string())

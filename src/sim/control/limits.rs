@@ -23,8 +23,7 @@ pub(super) fn parse(value: &str) -> u64 {
 
 /// A limit as the getters print it.
 ///
-/// `-1`, which is 2⁶⁴ − 2²⁰ bytes, is recorded as `17179869183G`: from one gibibyte on, whole gibibytes are
-/// printed and the rest is dropped.
+/// From one gibibyte on, whole gibibytes are printed and the rest is dropped (recording 12).
 pub(super) fn show(bytes: u64) -> String {
     if bytes >= 1 << 30 { format!("{}G", bytes >> 30) } else { format!("{}M", bytes >> 20) }
 }

@@ -1,5 +1,6 @@
 //! The control program: one binary that is the daemon and also the way to talk to it.
 
+mod change;
 mod commands;
 mod daemon;
 mod instance;

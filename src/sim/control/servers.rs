@@ -74,7 +74,7 @@ impl Daemon {
         let partition_sms = pending.wish.partition.as_deref().and_then(|name| self.partitions.sms(name));
         let order = Order::Serve { pid: pending.pid, wish: pending.wish.clone(), partition_sms, waited };
         let conn = self.server.as_ref().and_then(|server| server.conn.as_ref());
-        if !conn.is_some_and(|conn| conn.tell_with(&order, Some(pending.conn.as_fd())).is_ok()) {
+        if conn.is_none_or(|conn| conn.tell_with(&order, Some(pending.conn.as_fd())).is_err()) {
             self.server_died();
             self.pending.push(pending);
         }
@@ -85,12 +85,10 @@ impl Daemon {
             Report::Ready => {
                 if let Some(server) = &mut self.server {
                     server.ready = true;
-                    self.ask_again = true;
                     let pid = server.pid();
                     self.say_log(&format!("NEW SERVER {pid}: Ready"));
                 }
             }
-            Report::Idle => self.hurry(),
             Report::Answer(_) => {}
         }
     }

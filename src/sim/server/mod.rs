@@ -15,13 +15,13 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::control::{echoes, log_directory, pipe_directory, user};
+use super::envvar;
 use super::kernel::{Kind, MIB, Presence};
 use super::log::{Log, Voice};
 use super::profile::Gpu;
 use super::protocol::{Answer, Hello, Order, Orders, Report};
 use super::wire::Conn;
 use super::world::{WORLD_VARIABLE, World, open};
-use super::{SERVER, envvar};
 use table::Server;
 
 /// Time before the first context, for one GPU and for each further one (recorded: 0.18 s and 1.05 s for 1 and 4).
@@ -63,10 +63,11 @@ fn start(world: &World) -> Option<()> {
     let further = u32::try_from(gpus.len().saturating_sub(1)).unwrap_or(0);
     thread::sleep(INITIALIZING + PER_FURTHER_GPU * further);
     let used = if gpus.len() > 1 { 68 * MIB } else { 66 * MIB };
+    let name = std::env::args().next().unwrap_or_default();
     let mut presences = Vec::new();
     for (ordinal, gpu) in gpus.iter().enumerate() {
         log.line(Voice::Server, &format!("Creating server context on device {ordinal} ({})", gpu.name));
-        let mut presence = Presence::enter(world, gpu, Kind::Compute, SERVER).ok()?;
+        let mut presence = Presence::enter(world, gpu, Kind::Compute, &name).ok()?;
         presence.take(used).ok()?;
         presences.push(presence);
         thread::sleep(PER_CONTEXT);
@@ -130,10 +131,14 @@ fn obey(server: &Arc<Server>) -> Option<()> {
             Order::Stop { force } => {
                 let threads = server.table().threads();
                 if threads == 0 || force {
+                    server.log(&"Server has been notified to shutdown");
+                    server.log(&"Waiting for current clients to finish");
+                    server.log(&"Exiting");
                     server.report(&Report::Answer(Answer::Done))?;
                     // Clients learn of it by the end of their connections.
                     return Some(());
                 }
+                server.log(&format_args!("Server was unable to shutdown due to {threads} active clients"));
                 Answer::Busy(threads)
             }
         };

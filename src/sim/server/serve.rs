@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::super::profile::Gpu;
-use super::super::protocol::{Grant, Notice, Report, Wish};
+use super::super::protocol::{Grant, Notice, Wish};
 use super::super::wire::Conn;
 use super::table::{Context, Process, Server};
 
@@ -165,10 +165,6 @@ fn process_left(server: &Server, pid: i32) {
     server.log(&format_args!("Client process {pid} disconnected"));
     table.processes.retain(|process| process.pid != pid);
     server.left.notify_all();
-    if table.processes.is_empty() {
-        drop(table);
-        let _ = server.control.tell(&Report::Idle);
-    }
 }
 
 /// Asks a client to leave and waits until it has; false when there is no such client.

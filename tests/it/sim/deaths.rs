@@ -1,4 +1,4 @@
-//! Who dies with whom, and what stays (recordings 02, 06 and 11).
+//! Who dies with whom, and what stays (recordings 02, 06, 10 and 11).
 
 use rustix::process::{Signal, kill_process, test_kill_process};
 
@@ -118,6 +118,34 @@ fn quit_waits_for_clients_and_refuses_new_ones() {
     client.finish(DEADLINE);
     eventually("the daemon is gone", || host.control("ps").stderr.starts_with("Cannot find"));
     assert_eq!(names(&host), ["control", "control_lock", "control_privileged"]);
+}
+
+#[test]
+fn a_server_is_called_as_its_daemon_is_and_has_its_group_and_directory() {
+    let host = Host::new("h200x1@13.0");
+    let bin = host.world.bin();
+    let mut program = host.command(bin.join("nvidia-cuda-mps-control"));
+    assert_eq!(super::host::finish(program.arg("-d").current_dir(host.path("w")), b"", DEADLINE).rc, 0);
+    let (server, daemon) = (host.server().as_raw_nonzero(), host.daemon().as_raw_nonzero());
+    let recorded = transcript::hardware("10-h200-x1-probe.txt");
+    let (_, recorded) = recorded.split_once("## process 548: server\n").unwrap();
+    let cmdline = recorded.lines().next().unwrap().replace("/usr/local/nvidia/bin", bin.to_str().unwrap());
+    let read = |pid, file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    assert_eq!(format!("cmdline: {}", read(server, "cmdline").trim_end_matches('\0')), cmdline);
+    assert_eq!(read(server, "comm"), "nvidia-cuda-mps\n");
+    let line = |pid, start: &str| {
+        read(pid, "status").lines().find(|line| line.starts_with(start)).map(str::to_owned).unwrap()
+    };
+    for start in ["Gid:", "Groups:", "Umask:"] {
+        assert_eq!(line(server, start), line(daemon, start));
+    }
+    for pid in [server, daemon] {
+        assert_eq!(std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), host.path("w"));
+    }
+    let processes = host.world.dir().join("gpus").join(&host.uuids()[0]).join("processes");
+    let record = std::fs::read(processes.join(server.to_string())).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(record["name"], bin.join("nvidia-cuda-mps-server").to_str().unwrap());
 }
 
 #[test]

@@ -1,0 +1,109 @@
+//! Asking the server to make way: for another user's server, or for the daemon's end.
+//!
+//! A server with clients stays, and is asked again after 200 ms, then twice that, and so on. Nothing hastens it: a
+//! server that became idle right after an attempt stays until the next (recordings 10 and 12).
+
+use std::time::{Duration, Instant};
+
+use super::daemon::Daemon;
+use super::servers::Server;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+
+/// When the server is asked next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attempts {
+    pub(super) next: Instant,
+    /// What follows when the next one fails.
+    pause: Duration,
+}
+
+/// A server of another user, or of another kind, is to come.
+pub(super) struct Change {
+    uid: u32,
+    pub(super) attempts: Attempts,
+}
+
+/// The daemon is to end.
+pub(super) struct Quit {
+    /// When the server's clients no longer count.
+    pub(super) force_at: Option<Instant>,
+    pub(super) attempts: Attempts,
+}
+
+impl Change {
+    /// Whose server is to come.
+    pub(super) fn uid(&self) -> u32 {
+        self.uid
+    }
+}
+
+impl Attempts {
+    pub(super) fn new() -> Self {
+        Self { next: Instant::now(), pause: FIRST_PAUSE }
+    }
+
+    fn due(&self) -> bool {
+        self.next <= Instant::now()
+    }
+
+    fn backoff(&self) -> &'static str {
+        if self.pause == FIRST_PAUSE { "disabled" } else { "enabled" }
+    }
+
+    /// The attempt failed; returns the pause until the next one.
+    fn failed(&mut self) -> Duration {
+        let pause = self.pause;
+        self.next = Instant::now() + pause;
+        self.pause = pause * 2;
+        pause
+    }
+}
+
+impl Daemon {
+    /// Makes way for a server of this user, now or as soon as nobody uses the present one.
+    pub(super) fn change_to(&mut self, uid: u32) {
+        self.change = Some(Change { uid, attempts: Attempts::new() });
+        self.try_change();
+    }
+
+    /// Makes progress with a change: starts the wanted server when there is room.
+    pub(super) fn try_change(&mut self) {
+        if self.server.as_ref().is_some_and(|server| !server.serves()) {
+            return;
+        }
+        let Some(mut change) = self.change.take_if(|change| change.attempts.due()) else { return };
+        if self.attempt(&mut change.attempts) {
+            self.start_server(change.uid);
+        } else {
+            self.change = Some(change);
+        }
+    }
+
+    /// Makes progress with `quit`; true when the daemon is to exit now.
+    pub(super) fn try_quit(&mut self) -> bool {
+        let Some(&Quit { force_at, mut attempts }) = self.quit.as_ref() else { return false };
+        let Some(pid) = self.server.as_ref().map(Server::pid) else { return true };
+        if force_at.is_some_and(|at| at <= Instant::now()) {
+            self.say_log(&format!("Force shutting down server {pid}"));
+            return self.stop_server(true);
+        }
+        let stopped = attempts.due() && self.attempt(&mut attempts);
+        if let Some(quit) = &mut self.quit {
+            quit.attempts = attempts;
+        }
+        stopped
+    }
+
+    /// Asks the server once; true when it is gone.
+    fn attempt(&mut self, attempts: &mut Attempts) -> bool {
+        let Some(pid) = self.server.as_ref().map(Server::pid) else { return true };
+        self.say_log(&format!("Try shutting down server {pid}, backoff is {}", attempts.backoff()));
+        let stopped = self.stop_server(false);
+        if !stopped {
+            let pause = attempts.failed().as_millis();
+            self.say_log(&format!("Control will try shutting down server {pid} again in at most {pause}ms"));
+        }
+        stopped
+    }
+}
