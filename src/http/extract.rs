@@ -35,15 +35,22 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     }
 }
 
-/// A JSON body that may be left out.
-pub(super) struct OptionalJson<T>(pub(super) T);
+/// No body: an empty one, or an empty object from a client that always sends one.
+///
+/// Whatever else it held would be ignored in silence, and its sender would believe otherwise.
+pub(super) struct NoBody;
 
-impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for OptionalJson<T> {
+impl<S: Send + Sync> FromRequest<S> for NoBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let bytes = body(request, state).await?;
-        if bytes.is_empty() { Ok(Self(T::default())) } else { parse(&bytes).map(Self) }
+        if matches!(bytes.trim_ascii(), b"" | b"{}") {
+            return Ok(Self);
+        }
+        let detail =
+            "this request takes no body: its parameters go into the query, as in ?grace_s=5".to_owned();
+        Err(ServiceError::Invalid(vec![FieldError { pointer: String::new(), detail }]).into())
     }
 }
 

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,9 @@ pub(crate) const MIB: u64 = 1 << 20;
 const RESERVED: u64 = 9 * MIB;
 /// Room for a process's JSON object: constant, so that one write replaces it whole.
 const RECORD: usize = 512;
+/// What the driver takes to clear a killed process off its GPUs (recorded: 60 to 130 ms). Until then the kernel
+/// does not report the process's end to its parent.
+pub(crate) const RELEASE: Duration = Duration::from_millis(90);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Record {

@@ -67,6 +67,8 @@ pub(crate) enum Order {
         wish: Wish,
         /// SMs of the partition that the wish names, if there is one.
         partition_sms: Option<u32>,
+        /// The client came before the server could take it.
+        waited: bool,
     },
     Status,
     Clients,

@@ -13,6 +13,7 @@ use super::limits::Written;
 use super::look;
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
 use super::status::status;
+use super::termination::terminate;
 use super::{Context, Fact, Job, Observed, Shared, TerminateError, Termination};
 use crate::clock::unix_ms;
 use crate::domain::GpuUuid;
@@ -23,14 +24,12 @@ use crate::host::process::death;
 use crate::host::{self, Identity, Signal};
 use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
 use crate::mps::session::SessionError;
-use crate::mps::{Command, Control, log, parse};
+use crate::mps::{Command, Control, log};
 
 /// How much of a dead daemon's log is kept for the operator.
 const LAST_WORDS: usize = 2048;
 /// How long the servers of a dead daemon get to follow it by themselves.
 const ORPHANS_END: Duration = Duration::from_secs(2);
-/// How long a terminated client gets to end by itself, and then after SIGTERM.
-const CLIENT_END: Duration = Duration::from_secs(2);
 /// How long an action that is under way may go on when the manager stops: a daemon may wait an hour for its clients.
 const LAST_ACTION: Duration = Duration::from_secs(2);
 /// Longest time from the start of a daemon to its first answer.
@@ -358,13 +357,7 @@ impl Driver {
         match asked.await {
             Ok(()) => self.state.server_asked(unix_ms()),
             Err(error) => {
-                let look = match error {
-                    SessionError::Unknown { command, cause } => {
-                        Look::Unanswered(format!("{command}: {cause}"))
-                    }
-                    other => Look::Busy(other.to_string()),
-                };
-                self.state.looked(look, false, desired, unix_ms(), Rhythm(0));
+                self.state.looked(look::unanswered(error), false, desired, unix_ms(), Rhythm(0));
             }
         }
     }
@@ -380,63 +373,23 @@ impl Driver {
         }
     }
 
-    /// Ends a client: MPS first, and the signal only after MPS has said `0`; the other order can take the
-    /// server down (FACTS.md, "Faults").
+    /// Ends a client, if it still is one: the last look may be seconds old.
     async fn terminate(&mut self, client: ClientId) -> Result<Termination, TerminateError> {
-        let identity = Identity { pid: client.pid, start_time: client.start_time };
-        if !host::process::is_alive(identity) {
+        if !host::process::is_alive(Identity { pid: client.pid, start_time: client.start_time }) {
             return Ok(Termination::AlreadyGone);
         }
-        let server = self.server_of(client).await?;
-        let deadline = Instant::now() + self.context.deadline;
-        let unreachable = |error: SessionError| match error {
-            SessionError::Unknown { command, cause } => {
-                TerminateError::Unanswered(format!("{command}: {cause}"))
-            }
-            other => TerminateError::Unreachable(other.to_string()),
-        };
-        let mut session = self.control.session(deadline).await.map_err(unreachable)?;
-        let reply = match session.send(&Command::TerminateClient { server, client: client.pid }).await {
-            Ok(reply) => reply,
-            Err(error) => {
-                let error = unreachable(error);
-                if let TerminateError::Unanswered(command) = &error {
-                    self.state.wedged = Some(command.clone());
-                }
-                return Err(error);
-            }
-        };
-        session.close().await;
-        match parse::terminate(&reply) {
-            Ok(parse::Terminated::Done) => {}
-            Ok(parse::Terminated::Refused { text, .. }) => return Err(TerminateError::Refused(text)),
-            Err(error) => return Err(TerminateError::Refused(error.to_string())),
-        }
-        if tokio::time::timeout(CLIENT_END, death(identity)).await.is_ok() {
-            return Ok(Termination::ByMps);
-        }
-        for signal in [Signal::TERM, Signal::KILL] {
-            if let Err(error) = host::process::signal(identity, signal) {
-                return Err(TerminateError::Refused(format!(
-                    "MPS ended its work, but the process could not be signalled: {error}"
-                )));
-            }
-            if tokio::time::timeout(CLIENT_END, death(identity)).await.is_ok() {
-                break;
-            }
-        }
-        Ok(Termination::ByMpsAndSignal)
-    }
-
-    /// The server that a client is connected to, read now: the last look may be seconds old.
-    async fn server_of(&mut self, client: ClientId) -> Result<u32, TerminateError> {
         let desired = self.desired.borrow().clone();
         self.sync(&desired, &[]).await;
         if let Some(trouble) = self.state.wedged.clone().or_else(|| self.state.trouble.clone()) {
             return Err(TerminateError::Unreachable(trouble));
         }
         let known = self.clients.iter().find(|known| known.id == client);
-        known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))
+        let server = known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))?;
+        let result = terminate(&self.control, server, client, Instant::now() + self.context.deadline).await;
+        if let Err(TerminateError::Unanswered(command)) = &result {
+            self.state.wedged = Some(command.clone());
+        }
+        result
     }
 
     /// Notices that the control process is gone, and sees its servers off.

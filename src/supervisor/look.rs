@@ -97,15 +97,20 @@ async fn once(
 
 fn failed(trouble: Trouble) -> Look {
     match trouble {
-        Trouble::Session(SessionError::Unknown { command, cause }) => {
-            Look::Unanswered(format!("{command}: {cause}"))
-        }
-        Trouble::Session(error @ SessionError::Unresponsive) => Look::Unanswered(error.to_string()),
-        Trouble::Session(error) => Look::Busy(error.to_string()),
+        Trouble::Session(error) => unanswered(error),
         Trouble::Unreadable(error) => Look::Unreadable(error.to_string()),
         Trouble::Unnoticed(server) => {
             Look::Unreadable(format!("the daemon lists server {server}, which is dead, and does not notice"))
         }
+    }
+}
+
+/// What a session that ended early says of the daemon.
+pub(super) fn unanswered(error: SessionError) -> Look {
+    match error {
+        SessionError::Unknown { command, cause } => Look::Unanswered(format!("{command}: {cause}")),
+        SessionError::Unresponsive => Look::Unanswered(error.to_string()),
+        other => Look::Busy(other.to_string()),
     }
 }
 

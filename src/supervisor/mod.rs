@@ -9,6 +9,7 @@ mod limits;
 mod look;
 mod state;
 mod status;
+mod termination;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -218,7 +218,7 @@ the_manager() {
     resident=$(awk '/VmRSS/ { print $2 * 1024 }' "/proc/$MANAGER_PID/status")
     check "resident memory of the manager is under 40 MB (seen $((resident / 1000)) kB)" yes "$([ "$resident" -lt 40000000 ] && echo yes || echo no)"
     check "no manager but this one ran" 1 "$(pgrep -fc "^[^ ]*mps-manager serve --state-dir $STATE " || true)"
-    api POST /api/v1/daemons/gpu0/stop '{"grace_s": 2}'
+    api POST '/api/v1/daemons/gpu0/stop?grace_s=2'
     OPERATION=$(json "$BODY" 'd["id"]')
     wait_for 60 "the daemon is stopped" operation_is_over
     check "the daemon is stopped" succeeded "$(json "$BODY" 'd["state"]')"

@@ -10,7 +10,7 @@ use crate::domain::client::ClientId;
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
-use crate::http::extract::{Conditions, Idempotency, Path, Query};
+use crate::http::extract::{Conditions, Idempotency, NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
 use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::page::Page;
@@ -75,6 +75,7 @@ pub(super) async fn terminate(
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
+    _: NoBody,
 ) -> Result<Response, Problem> {
     let key = idempotency.of(&OperationRequest::TerminateClient { client: id })?;
     Ok(accepted(&app.service.terminate(id, conditions.options(query.dry_run), key).await?))

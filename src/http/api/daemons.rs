@@ -4,15 +4,13 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::{
-    DeleteQuery, FreshQuery, Grace, List, PageQuery, WriteQuery, accepted, checked_grace, tagged, written,
-};
+use super::{FreshQuery, GraceQuery, List, PageQuery, WriteQuery, accepted, checked_grace, tagged, written};
 use crate::domain::DaemonName;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::http::AppState;
-use crate::http::extract::{Conditions, Idempotency, Json, OptionalJson, Path, Query};
+use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
 use crate::service::daemons::DaemonView;
 
@@ -66,14 +64,14 @@ pub(super) async fn put(
 /// Stop a daemon and forget it
 #[utoipa::path(delete, path = "/api/v1/daemons/{name}", operation_id = "delete_daemon", tag = "daemons",
     params(
-        ("name" = DaemonName, Path, description = "The daemon"), DeleteQuery,
+        ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
         ("If-Match" = Option<String>, Header, description = "Delete only this revision"),
     ),
     responses((status = 202, description = "The operation that deletes it", body = Operation), WriteProblems))]
 pub(super) async fn delete(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
-    Query(query): Query<DeleteQuery>,
+    Query(query): Query<GraceQuery>,
     conditions: Conditions,
 ) -> Result<Response, Problem> {
     let request = OperationRequest::DeleteDaemon { grace_s: checked_grace(query.grace_s)? };
@@ -93,6 +91,7 @@ pub(super) async fn start(
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
+    _: NoBody,
 ) -> Result<Response, Problem> {
     let request = OperationRequest::StartDaemon;
     let key = idempotency.of(&request)?;
@@ -102,20 +101,19 @@ pub(super) async fn start(
 /// Stop a daemon
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/stop", operation_id = "stop_daemon", tag = "daemons",
     params(
-        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
+        ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
     ),
-    request_body(content = Option<Grace>),
     responses((status = 202, description = "The operation that stops it", body = Operation), WriteProblems))]
 pub(super) async fn stop(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
-    Query(query): Query<WriteQuery>,
+    Query(query): Query<GraceQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
-    OptionalJson(grace): OptionalJson<Grace>,
+    _: NoBody,
 ) -> Result<Response, Problem> {
-    let request = OperationRequest::StopDaemon { grace_s: checked_grace(grace.grace_s)? };
+    let request = OperationRequest::StopDaemon { grace_s: checked_grace(query.grace_s)? };
     let key = idempotency.of(&request)?;
     Ok(accepted(&app.service.operate(name, request, conditions.options(query.dry_run), key).await?))
 }
@@ -123,20 +121,19 @@ pub(super) async fn stop(
 /// Stop a daemon and start it again
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/restart", operation_id = "restart_daemon", tag = "daemons",
     params(
-        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
+        ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
     ),
-    request_body(content = Option<Grace>),
     responses((status = 202, description = "The operation that restarts it", body = Operation), WriteProblems))]
 pub(super) async fn restart(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
-    Query(query): Query<WriteQuery>,
+    Query(query): Query<GraceQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
-    OptionalJson(grace): OptionalJson<Grace>,
+    _: NoBody,
 ) -> Result<Response, Problem> {
-    let request = OperationRequest::RestartDaemon { grace_s: checked_grace(grace.grace_s)? };
+    let request = OperationRequest::RestartDaemon { grace_s: checked_grace(query.grace_s)? };
     let key = idempotency.of(&request)?;
     Ok(accepted(&app.service.operate(name, request, conditions.options(query.dry_run), key).await?))
 }

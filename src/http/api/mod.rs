@@ -149,7 +149,7 @@ struct WriteQuery {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct DeleteQuery {
+struct GraceQuery {
     /// Do everything, answer as if it were done, and keep nothing.
     #[serde(default)]
     dry_run: bool,
@@ -157,22 +157,6 @@ struct DeleteQuery {
     #[serde(default = "default_grace")]
     #[param(maximum = 3600)]
     grace_s: u32,
-}
-
-/// How long clients have.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Grace {
-    /// Seconds that clients get to end before they lose their server.
-    #[serde(default = "default_grace")]
-    #[schema(maximum = 3600, default = 10)]
-    pub grace_s: u32,
-}
-
-impl Default for Grace {
-    fn default() -> Self {
-        Self { grace_s: default_grace() }
-    }
 }
 
 fn default_grace() -> u32 {

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{List, PageQuery};
 use crate::domain::operation::Operation;
 use crate::http::AppState;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::{NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
 
 /// All operations
@@ -37,6 +37,7 @@ pub(super) async fn get(
 pub(super) async fn cancel(
     State(app): State<AppState>,
     Path(id): Path<Uuid>,
+    _: NoBody,
 ) -> Result<axum::Json<Operation>, Problem> {
     Ok(axum::Json(app.service.cancel_operation(id).await?))
 }

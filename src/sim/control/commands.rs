@@ -121,10 +121,11 @@ impl Daemon {
         } else if self.found(session, pid) {
             let text = if self.ready_server().is_none() {
                 "INITIALIZING"
-            } else if let Some(Answer::Status { fault: true }) = self.order(&Order::Status) {
-                "FAULT"
-            } else {
+            } else if let Some(Answer::Status { fault: false }) = self.order(&Order::Status) {
                 "ACTIVE"
+            } else {
+                // Also of a server that is dead.
+                "FAULT"
             };
             self.say(session, text);
         }

@@ -50,7 +50,7 @@ pub(super) struct Defaults {
     pub(super) limits: Vec<(String, u64)>,
 }
 
-/// A client whose server is not there yet.
+/// A client whose server is not there yet. Nobody looks whether it is still alive, recorded.
 pub(super) struct Pending {
     pub(super) conn: Conn,
     pub(super) pid: i32,
@@ -123,12 +123,9 @@ impl Daemon {
 
     /// Waits for something to happen and deals with it. Within a command, the session itself is left alone.
     pub(super) fn turn(&mut self, with_session: bool) {
-        let timeout = self.quit.as_ref().map(|quit| {
-            let due = quit.force_at.map_or(quit.next_try, |force| force.min(quit.next_try));
-            timespec(due.saturating_duration_since(Instant::now()))
-        });
+        let timeout = self.due().map(|due| timespec(due.saturating_duration_since(Instant::now())));
         let session = self.session.as_ref().filter(|_| with_session);
-        let server = self.server.as_ref();
+        let server = self.server.as_ref().filter(|server| server.reported_at.is_none());
         let talking = server.and_then(|server| server.conn.as_ref());
         let mut fds = vec![
             PollFd::new(&self.instance.privileged, PollFlags::IN),
@@ -153,6 +150,9 @@ impl Daemon {
             self.hear_server();
         }
         if died {
+            self.server_died();
+        }
+        if self.reported_at().is_some_and(|at| at <= Instant::now()) {
             self.bury_server();
         }
         if session {
@@ -165,6 +165,17 @@ impl Daemon {
             self.accept(true);
         }
         self.settle();
+    }
+
+    /// When something is due though nobody says anything.
+    fn due(&self) -> Option<Instant> {
+        let quit = self.quit.as_ref();
+        let due = [self.reported_at(), quit.and_then(|quit| quit.force_at), quit.map(|quit| quit.next_try)];
+        due.into_iter().flatten().min()
+    }
+
+    fn reported_at(&self) -> Option<Instant> {
+        self.server.as_ref().and_then(|server| server.reported_at)
     }
 
     fn serve_session(&mut self) {
@@ -223,7 +234,7 @@ impl Daemon {
         }
         if self.server.as_ref().is_some_and(|server| server.ready && server.uid == uid) {
             self.say_log(&format!("{client}: Server already exists"));
-            self.hand_over(pending);
+            self.hand_over(pending, false);
         } else {
             self.say_log(&format!("{client}: Server is not ready, push client to pending list"));
             self.pending.push(pending);
@@ -236,28 +247,26 @@ impl Daemon {
             self.server.as_ref().and_then(|server| server.conn.as_ref()).and_then(Conn::hear::<Report>);
         match report {
             Some((report, _)) => self.note(&report),
-            None => self.bury_server(),
+            None => self.server_died(),
         }
     }
 
     /// What follows from a change: pending clients move on when they can.
     fn settle(&mut self) {
-        // A process that gave up waiting is no reason to start a server.
-        self.pending.retain(|pending| !closed(&pending.conn));
         let Some(first) = self.pending.first() else { return };
         let uid = first.uid;
         match &self.server {
             None => self.start_server(uid),
-            Some(server) if server.uid == uid && server.ready => {
+            Some(server) if server.uid == uid && server.serves() => {
                 let (mine, others) = self.pending.drain(..).partition(|pending| pending.uid == uid);
                 self.pending = others;
                 let mine: Vec<Pending> = mine;
                 for pending in mine {
-                    self.hand_over(pending);
+                    self.hand_over(pending, true);
                 }
             }
             // Another user's server makes way as soon as nobody uses it.
-            Some(server) if server.uid != uid && server.ready => {
+            Some(server) if server.uid != uid && server.serves() => {
                 if std::mem::take(&mut self.ask_again) && self.stop_server(false) {
                     self.start_server(uid);
                 }
@@ -314,12 +323,6 @@ fn pid(peer: UCred) -> i32 {
 fn readable(conn: &Conn, patience: Duration) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(conn.as_fd(), PollFlags::IN)];
     poll(&mut fds, Some(&timespec(patience))).is_ok_and(|ready| ready > 0)
-}
-
-fn closed(conn: &Conn) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(conn.as_fd(), PollFlags::empty())];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn timespec(duration: Duration) -> Timespec {

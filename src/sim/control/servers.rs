@@ -1,13 +1,17 @@
 //! The daemon's server: at most one at a time, a child process.
 //!
-//! Orders are answered one by one and the daemon waits for each answer. A server that dies meanwhile is noticed
-//! by the end of its connection, and the order has failed.
+//! Orders are answered one by one and the daemon waits for each answer. A server that dies meanwhile has failed the
+//! order, but for the daemon it is there until the kernel reports its end as that of a child, which it does when
+//! the driver has cleared it off its GPUs ([`RELEASE`]). Until then it is listed, and nobody starts another.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::Child;
+use std::thread;
+use std::time::Instant;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::super::kernel::RELEASE;
 use super::super::protocol::{Answer, Order, Orders, Report};
 use super::super::wire::Conn;
 use super::daemon::{Daemon, Pending};
@@ -17,14 +21,21 @@ pub(super) struct Server {
     child: Child,
     pub(super) pidfd: OwnedFd,
     pub(super) uid: u32,
-    /// Open from when the server has connected.
+    /// Open from when the server has connected and for as long as it lives.
     pub(super) conn: Option<Conn>,
     pub(super) ready: bool,
+    /// Of a dead server: when the kernel reports its end.
+    pub(super) reported_at: Option<Instant>,
 }
 
 impl Server {
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether it takes clients and orders.
+    pub(super) fn serves(&self) -> bool {
+        self.ready && self.reported_at.is_none()
     }
 }
 
@@ -32,7 +43,8 @@ impl Daemon {
     pub(super) fn start_server(&mut self, uid: u32) {
         let started = spawn_server(&self.world, self.mode, uid).and_then(|child| {
             let pid = Pid::from_child(&child);
-            Ok(Server { pidfd: pidfd_open(pid, PidfdFlags::empty())?, child, uid, conn: None, ready: false })
+            let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+            Ok(Server { child, pidfd, uid, conn: None, ready: false, reported_at: None })
         });
         match started {
             Ok(server) => self.server = Some(server),
@@ -57,12 +69,14 @@ impl Daemon {
         }
     }
 
-    /// Hands a client's connection to the server.
-    pub(super) fn hand_over(&mut self, pending: Pending) {
+    /// Hands a client's connection to the server; a client that a dead server cannot take waits for the next one.
+    pub(super) fn hand_over(&mut self, pending: Pending, waited: bool) {
         let partition_sms = pending.wish.partition.as_deref().and_then(|name| self.partitions.sms(name));
-        let order = Order::Serve { pid: pending.pid, wish: pending.wish, partition_sms };
-        if let Some(conn) = self.server.as_ref().and_then(|server| server.conn.as_ref()) {
-            let _ = conn.tell_with(&order, Some(pending.conn.as_fd()));
+        let order = Order::Serve { pid: pending.pid, wish: pending.wish.clone(), partition_sms, waited };
+        let conn = self.server.as_ref().and_then(|server| server.conn.as_ref());
+        if !conn.is_some_and(|conn| conn.tell_with(&order, Some(pending.conn.as_fd())).is_ok()) {
+            self.server_died();
+            self.pending.push(pending);
         }
     }
 
@@ -96,7 +110,7 @@ impl Daemon {
             self.turn(false);
         }
         if self.server.as_ref()?.conn.as_ref()?.tell(order).is_err() {
-            self.bury_server();
+            self.server_died();
             return None;
         }
         loop {
@@ -105,7 +119,7 @@ impl Daemon {
                 Some((Report::Answer(answer), _)) => return Some(answer),
                 Some((report, _)) => self.note(&report),
                 None => {
-                    self.bury_server();
+                    self.server_died();
                     return None;
                 }
             }
@@ -125,13 +139,24 @@ impl Daemon {
         true
     }
 
-    /// Takes leave of a server that is dead or about to be.
+    /// The server is dead, which the kernel has yet to report.
+    pub(super) fn server_died(&mut self) {
+        if let Some(server) = &mut self.server {
+            server.conn = None;
+            server.reported_at.get_or_insert_with(|| Instant::now() + RELEASE);
+        }
+    }
+
+    /// Takes leave of a server that is dead or about to be, as soon as the kernel reports its end.
     pub(super) fn bury_server(&mut self) {
         let Some(mut server) = self.server.take() else { return };
         server.conn = None;
+        if let Some(at) = server.reported_at {
+            thread::sleep(at.saturating_duration_since(Instant::now()));
+        }
         if let Ok(status) = server.child.wait() {
-            use std::os::unix::process::ExitStatusExt as _;
-            let status = status.code().or(status.signal()).unwrap_or(0);
+            // A signal is no status: 0 is recorded for SIGKILL.
+            let status = status.code().unwrap_or(0);
             self.say_log(&format!("Server {} exited with status {status}", server.pid()));
         }
     }

@@ -1,4 +1,4 @@
-//! The server process: owns the clients and their faults, obeys the control process, and dies with it.
+//! The server process: owns the clients and their faults, obeys the control process, and dies with it, unless it hangs.
 //!
 //! The main thread takes orders one by one; each client connection has a thread of its own that waits for the
 //! client to leave. All of them share one [`table::Table`].
@@ -8,7 +8,7 @@ mod serve;
 mod table;
 
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn start(world: &World) -> Option<()> {
     log.line(Voice::Other, &format!("Connecting to control daemon on socket: {}", socket.display()));
     let control = Conn::connect(&socket).ok()?;
     control.tell(&Hello::Server).ok()?;
-    die_with(&control)?;
+    let life = die_with(&control)?;
     let (orders, _) = control.hear::<Orders>()?;
     log.line(Voice::Other, "Initializing server process");
 
@@ -78,7 +78,7 @@ fn start(world: &World) -> Option<()> {
     log.line(Voice::Server, &format!("Display Driver version: {driver}"));
     log.line(Voice::Server, &format!("Active Threads Percentage set to {:.1}", orders.percentage));
     log.line(Voice::Server, &format!("Server Priority set to {}", orders.priority));
-    let server = Arc::new(Server::new(log, version, gpus, &orders, control));
+    let server = Arc::new(Server::new(log, version, gpus, &orders, control, life));
     for (device, bytes) in &orders.limits {
         server.set_limit(device, *bytes);
     }
@@ -91,9 +91,12 @@ fn obey(server: &Arc<Server>) -> Option<()> {
     loop {
         let (order, fd) = server.control.hear::<Order>()?;
         let answer = match order {
-            Order::Serve { pid, wish, partition_sms } => {
-                if let Some(fd) = fd {
-                    serve::client(server, Conn::from_fd(fd), pid, &wish, partition_sms);
+            Order::Serve { pid, wish, partition_sms, waited } => {
+                if let Some(conn) = fd.map(Conn::from_fd) {
+                    if waited && conn.closed() {
+                        serve::dead_client(server);
+                    }
+                    serve::client(server, conn, pid, &wish, partition_sms);
                 }
                 continue;
             }
@@ -154,18 +157,29 @@ impl Server {
         envvar::position(&self.gpus.iter().collect::<Vec<_>>(), device)
     }
 
+    /// Does nothing for good, not even die with the control process: what is left of this is its memory.
+    fn hang(&self) -> ! {
+        let _held = self.life.lock();
+        loop {
+            thread::park();
+        }
+    }
+
     fn report(&self, report: &Report) -> Option<()> {
         self.control.tell(report).ok()
     }
 }
 
-/// Ends this process when the control process is gone, whatever it is doing just then.
-fn die_with(control: &Conn) -> Option<()> {
+/// Ends this process when the control process is gone and nobody holds the lock, whatever it is doing just then.
+fn die_with(control: &Conn) -> Option<Arc<Mutex<()>>> {
     let control = control.try_clone().ok()?;
+    let life = Arc::new(Mutex::new(()));
+    let held = Arc::clone(&life);
     thread::spawn(move || {
         let mut fds = [PollFd::new(&control, PollFlags::RDHUP)];
         while poll(&mut fds, None).is_err() {}
+        let _held = held.lock();
         std::process::exit(0);
     });
-    Some(())
+    Some(life)
 }

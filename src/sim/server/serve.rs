@@ -15,10 +15,7 @@ const DEVICE_CONNECTIONS: u32 = 127;
 /// Accepts or refuses a connection.
 pub(super) fn client(server: &Arc<Server>, conn: Conn, pid: i32, wish: &Wish, partition_sms: Option<u32>) {
     let number = wish.context;
-    {
-        let (pid, context) = server.table().stale;
-        server.log(&format_args!("Received new client request for {{PID: {pid}, Context ID: {context}}}"));
-    }
+    received(server);
     let conn = Arc::new(conn);
     let admitted = if number == 0 {
         process(server, &conn, pid, wish)
@@ -42,6 +39,18 @@ pub(super) fn client(server: &Arc<Server>, conn: Conn, pid: i32, wish: &Wish, pa
         }
         Err(error) => drop(conn.tell(&Grant::Refused(error.to_owned()))),
     }
+}
+
+/// A client that died while it waited for this server. The real server hangs over it, recorded.
+pub(super) fn dead_client(server: &Server) -> ! {
+    received(server);
+    server.log(&"User did not send valid credentials");
+    server.hang()
+}
+
+fn received(server: &Server) {
+    let (pid, context) = server.table().stale;
+    server.log(&format_args!("Received new client request for {{PID: {pid}, Context ID: {context}}}"));
 }
 
 fn process(server: &Server, conn: &Arc<Conn>, pid: i32, wish: &Wish) -> Result<Grant, &'static str> {

@@ -16,6 +16,8 @@ pub(super) struct Server {
     pub(super) gpus: Vec<Gpu>,
     pub(super) partitioned: bool,
     pub(super) control: Conn,
+    /// Who holds it keeps this process alive when the control process is gone.
+    pub(super) life: Arc<Mutex<()>>,
     table: Mutex<Table>,
     /// Rung whenever a connection ends.
     pub(super) left: Condvar,
@@ -57,7 +59,14 @@ pub(super) struct Context {
 }
 
 impl Server {
-    pub(super) fn new(log: Log, version: u32, gpus: Vec<Gpu>, orders: &Orders, control: Conn) -> Self {
+    pub(super) fn new(
+        log: Log,
+        version: u32,
+        gpus: Vec<Gpu>,
+        orders: &Orders,
+        control: Conn,
+        life: Arc<Mutex<()>>,
+    ) -> Self {
         let table = Table { percentage: orders.percentage, ..Table::default() };
         Self {
             log,
@@ -65,6 +74,7 @@ impl Server {
             gpus,
             partitioned: orders.partitioned,
             control,
+            life,
             table: Mutex::new(table),
             left: Condvar::new(),
         }

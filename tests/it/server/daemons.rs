@@ -18,9 +18,8 @@ fn steps(operation: &Value) -> Vec<&str> {
 fn a_daemon_is_stopped_started_and_restarted_step_by_step() {
     let host = Host::ready();
     let post = |action: &str| {
-        let body = json!({"grace_s": 1});
-        let body = if action == "start" { json!({}) } else { body };
-        host.api().succeeds(&host.api().post(&format!("/api/v1/daemons/gpu0/{action}"), &body))
+        let grace = if action == "start" { "" } else { "?grace_s=1" };
+        host.api().succeeds(&host.api().post(&format!("/api/v1/daemons/gpu0/{action}{grace}"), &json!({})))
     };
     let first = host.daemon_pid("gpu0");
     assert_eq!(steps(&post("stop")), ["write desired state", "stop"]);
@@ -49,7 +48,7 @@ fn a_daemon_is_stopped_started_and_restarted_step_by_step() {
 #[test]
 fn a_stopped_daemon_stays_stopped_over_a_managers_restart() {
     let mut host = Host::ready();
-    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop", &json!({"grace_s": 1})));
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop?grace_s=1", &json!({})));
     host.end_manager(rustix::process::Signal::TERM);
     host.serve();
     host.await_ready();
@@ -106,7 +105,8 @@ fn a_gpu_changes_hands_only_when_its_daemon_is_gone() {
 fn operations_on_one_daemon_wait_for_each_other_and_one_that_waits_can_be_called_off() {
     let host = Host::ready();
     let client = host.client("demo");
-    let stop = |grace: u32| host.api().post("/api/v1/daemons/gpu0/restart", &json!({"grace_s": grace}));
+    let stop =
+        |grace: u32| host.api().post(&format!("/api/v1/daemons/gpu0/restart?grace_s={grace}"), &json!({}));
     let first = stop(600);
     host.await_phase("gpu0", "stopping");
     let second = stop(1);
@@ -119,7 +119,7 @@ fn operations_on_one_daemon_wait_for_each_other_and_one_that_waits_can_be_called
     let refused = host.api().post(&running, &json!({})).problem(409, "conflict");
     assert!(refused["detail"].as_str().unwrap().contains("is running"), "{refused}");
     // Meanwhile another daemon has its own turn.
-    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart", &json!({"grace_s": 1})));
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
 
     drop(client);
     host.api().succeeds(&first);
@@ -177,7 +177,9 @@ fn a_daemon_is_replaced_under_its_entity_tag_and_a_dry_run_keeps_nothing() {
     host.api()
         .get(&format!("/api/v1/operations/{}", stop.json()["id"].as_str().unwrap()))
         .problem(404, "not-found");
-    host.api().post("/api/v1/daemons/gpu1/stop", &json!({"grace_s": 9999})).problem(422, "invalid-request");
+    host.api().post("/api/v1/daemons/gpu1/stop?grace_s=9999", &json!({})).problem(422, "invalid-request");
+    // A body would be ignored, and its sender would believe otherwise.
+    host.api().post("/api/v1/daemons/gpu1/stop", &json!({"grace_s": 1})).problem(422, "invalid-request");
     host.api().post("/api/v1/daemons/gpu9/stop", &json!({})).problem(404, "not-found");
     assert_eq!(host.daemon("gpu1")["status"]["phase"], "ready");
 }

@@ -123,7 +123,7 @@ fn an_operation_that_the_managers_death_interrupted_is_finished_by_the_next() {
     let client = host.client("demo");
     let before = host.daemon_pid("gpu0");
     // It waits for the client, for as long as the grace lasts.
-    let accepted = host.api().post("/api/v1/daemons/gpu0/restart", &json!({"grace_s": 600}));
+    let accepted = host.api().post("/api/v1/daemons/gpu0/restart?grace_s=600", &json!({}));
     host.await_phase("gpu0", "stopping");
     host.end_manager(Signal::KILL);
     drop(client);
@@ -139,7 +139,7 @@ fn an_operation_that_the_managers_death_interrupted_is_finished_by_the_next() {
 fn a_manager_told_to_stop_does_not_wait_for_a_daemon_that_waits_for_its_clients() {
     let mut host = Host::ready();
     let mut client = host.client("demo");
-    let accepted = host.api().post("/api/v1/daemons/gpu0/stop", &json!({"grace_s": 600}));
+    let accepted = host.api().post("/api/v1/daemons/gpu0/stop?grace_s=600", &json!({}));
     host.await_phase("gpu0", "stopping");
     assert_eq!(host.end_manager(Signal::TERM), Some(0), "{}", host.log());
     assert!(client.is_running());

@@ -93,7 +93,7 @@ fn a_fresh_read_shows_what_happened_before_it() {
 #[test]
 fn a_fresh_read_of_a_stopped_daemon_answers_at_once() {
     let host = Host::ready();
-    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop", &json!({"grace_s": 1})));
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
     let daemon = host.api().get("/api/v1/daemons/gpu1?fresh=true").ok();
     assert_eq!(daemon["status"]["phase"], "stopped");
     assert_eq!(daemon["status"]["effective"], json!(null));

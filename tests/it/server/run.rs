@@ -233,7 +233,7 @@ fn nothing_runs_while_the_daemon_is_stopped_or_takes_no_clients() {
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &json!({"gpus": ["0"]})).status, 200);
     assert_eq!(run(&host, "demo", &["true"]).status.code(), Some(0));
 
-    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop", &json!({"grace_s": 1})));
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop?grace_s=1", &json!({})));
     let refused = run(&host, "demo", &["true"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(said(&refused).contains("stopped"), "{}", said(&refused));

@@ -72,7 +72,7 @@ fn a_repeated_request_with_its_key_is_one_operation() {
     assert_eq!(first.json()["id"], again.json()["id"]);
     let other = format!("/api/v1/clients/{}/terminate", id(&host, other.pid()));
     post(&other, None).problem(422, "idempotency-key-reused");
-    post("/api/v1/daemons/gpu1/restart", Some("{\"grace_s\": 1}")).problem(422, "idempotency-key-reused");
+    post("/api/v1/daemons/gpu1/restart?grace_s=1", None).problem(422, "idempotency-key-reused");
     host.api().succeeds(&first);
     // Also when the client is long gone: the answer was given.
     assert_eq!(post(&path, None).json()["id"], first.json()["id"]);
@@ -81,11 +81,11 @@ fn a_repeated_request_with_its_key_is_one_operation() {
 }
 
 #[test]
-fn another_body_under_the_same_key_is_refused() {
+fn another_request_under_the_same_key_is_refused() {
     let host = Host::ready();
     let restart = |grace: &str| {
-        let (headers, body) = ([("idempotency-key", "k")], format!("{{\"grace_s\": {grace}}}"));
-        host.api().send(Method::POST, "/api/v1/daemons/gpu1/restart", &headers, Some(body))
+        let path = format!("/api/v1/daemons/gpu1/restart?grace_s={grace}");
+        host.api().send(Method::POST, &path, &[("idempotency-key", "k")], None)
     };
     let first = restart("1");
     restart("2").problem(422, "idempotency-key-reused");

@@ -1,8 +1,9 @@
-//! Who dies with whom, and what stays (recordings 02 and 06).
+//! Who dies with whom, and what stays (recordings 02, 06 and 11).
 
 use rustix::process::{Signal, kill_process, test_kill_process};
 
-use super::host::{DEADLINE, Host, eventually};
+use super::host::{DEADLINE, Host, eventually, uid};
+use super::transcript;
 
 const RPC: &str =
     "cudaErrorMpsRpcFailure the remote procedural call between the MPS server and the MPS client failed";
@@ -32,6 +33,33 @@ fn a_killed_server_takes_its_clients_along_and_is_replaced_for_the_next() {
     assert_eq!(names(&host), ALL);
     assert_eq!(host.client(&[], &[]).rc, 0);
     assert_ne!(host.ready(), server);
+}
+
+#[test]
+fn a_killed_server_is_there_until_its_end_is_noticed() {
+    let host = Host::new("h200x1@13.0");
+    host.start(&["-d"], &[]);
+    let recorded = transcript::hardware("11-h200-x1-server-death.txt");
+    assert!(recorded.contains("\n814\nFAULT\n") && recorded.contains("] Server 814 exited with status 0\n"));
+    // Where the session is too late it proves nothing, and another server dies.
+    eventually("a session is through before the end is noticed", || {
+        let server = host.server();
+        let name = server.as_raw_nonzero();
+        let ended = || host.log("control.log").contains(&format!("] Server {name} exited with status 0\n"));
+        kill_process(server, Signal::KILL).unwrap();
+        let seen = host.ask(&format!(
+            "get_server_list\nps\nget_server_status {name}\nstart_server -uid {}\nget_server_list",
+            uid()
+        ));
+        if ended() {
+            return false;
+        }
+        assert_eq!(seen, format!("{name}\nFAULT\n{name}\n"));
+        eventually("the end is noticed", ended);
+        assert_eq!(host.ask("get_server_list\nps"), "Server not found\n");
+        assert_ne!(host.server(), server);
+        true
+    });
 }
 
 #[test]

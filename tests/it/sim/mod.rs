@@ -6,6 +6,7 @@ mod concurrency;
 mod conformance;
 mod deaths;
 mod faults;
+mod hangs;
 mod host;
 mod logs;
 mod partitions;

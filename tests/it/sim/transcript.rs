@@ -22,7 +22,16 @@ pub(super) enum What {
 }
 
 pub(super) fn text(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recordings").join(name);
+    fixture("recordings", name)
+}
+
+/// A recording that was made on hardware for this crate.
+pub(super) fn hardware(name: &str) -> String {
+    fixture("hardware", name)
+}
+
+fn fixture(dir: &str, name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(dir).join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

@@ -1,0 +1,61 @@
+//! Ending a client in the safe order: MPS first, and the signal only after MPS has said `0`.
+//!
+//! The other order can take the server down, and with it every other client (FACTS.md, "Faults").
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{TerminateError, Termination};
+use crate::domain::client::ClientId;
+use crate::host::process::death;
+use crate::host::{self, Identity, Signal};
+use crate::mps::session::SessionError;
+use crate::mps::{Command, Control, parse};
+
+/// How long a terminated client gets to end by itself, and then after each signal.
+const CLIENT_END: Duration = Duration::from_secs(2);
+
+/// Ends a client of `server`; the session runs alone, since a client that is stopped holds it up.
+pub(super) async fn terminate(
+    control: &Control,
+    server: u32,
+    client: ClientId,
+    deadline: Instant,
+) -> Result<Termination, TerminateError> {
+    let mut session = control.session(deadline).await.map_err(explained)?;
+    let reply =
+        session.send(&Command::TerminateClient { server, client: client.pid }).await.map_err(explained)?;
+    session.close().await;
+    match parse::terminate(&reply) {
+        Ok(parse::Terminated::Done) => see_off(client).await,
+        Ok(parse::Terminated::Refused { text, .. }) => Err(TerminateError::Refused(text)),
+        Err(error) => Err(TerminateError::Refused(error.to_string())),
+    }
+}
+
+fn explained(error: SessionError) -> TerminateError {
+    match error {
+        SessionError::Unknown { command, cause } => TerminateError::Unanswered(format!("{command}: {cause}")),
+        other => TerminateError::Unreachable(other.to_string()),
+    }
+}
+
+/// Waits for the process to end, and helps where it does not.
+async fn see_off(client: ClientId) -> Result<Termination, TerminateError> {
+    let identity = Identity { pid: client.pid, start_time: client.start_time };
+    if tokio::time::timeout(CLIENT_END, death(identity)).await.is_ok() {
+        return Ok(Termination::ByMps);
+    }
+    for signal in [Signal::TERM, Signal::KILL] {
+        host::process::signal(identity, signal).map_err(|error| {
+            TerminateError::Refused(format!(
+                "MPS ended its work, but the process could not be signalled: {error}"
+            ))
+        })?;
+        if tokio::time::timeout(CLIENT_END, death(identity)).await.is_ok() {
+            break;
+        }
+    }
+    Ok(Termination::ByMpsAndSignal)
+}

@@ -1,0 +1,135 @@
+//! A server that hangs over a client which died while it waited, and what hangs with it (recording 10).
+
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::host::{Busy, DEADLINE, Done, Host, NOBODY, can_be_nobody, eventually, finish};
+use super::transcript;
+
+/// How long nothing is waited for.
+const SILENCE: Duration = Duration::from_millis(400);
+const LAST_WORDS: &str = "User did not send valid credentials";
+
+/// A host whose first server, that of a client which was killed meanwhile, hangs.
+fn hung() -> (Host, Pid) {
+    // Four GPUs take a server more than a second to start.
+    let host = Host::new("h200x4@13.0");
+    host.start(&["-d"], &[]);
+    let client = Busy::spawn(&mut host.client_command(&[], &[]));
+    eventually("the client waits", || host.log("control.log").contains("push client to pending list"));
+    client.signal(Signal::KILL);
+    client.finish(DEADLINE);
+    eventually("the server hangs", || host.log("server.log").ends_with(&format!("{LAST_WORDS}\n")));
+    let server = host.ask("get_server_list");
+    let server = Pid::from_raw(server.trim().parse().unwrap()).unwrap();
+    (host, server)
+}
+
+fn ask_in_vain(host: &Host, line: &str) {
+    let done = finish(&mut host.control_program(), format!("{line}\n").as_bytes(), SILENCE);
+    assert_eq!(done, Done { stdout: String::new(), stderr: String::new(), rc: 124 }, "{line}");
+}
+
+/// Whether the GPU's memory of a process is still taken.
+fn on_gpu(host: &Host, pid: Pid) -> bool {
+    let processes = host.world.dir().join("gpus").join(&host.uuids()[0]).join("processes");
+    let lock = std::fs::File::open(processes.join(pid.as_raw_nonzero().to_string()));
+    lock.is_ok_and(|file| {
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).is_err()
+    })
+}
+
+#[test]
+fn a_client_killed_while_its_server_starts_hangs_that_server_and_with_it_the_daemon() {
+    for (first, command) in ["ps", "get_server_status", "quit -t 1"].into_iter().enumerate() {
+        let (host, server) = hung();
+        let name = server.as_raw_nonzero();
+        // The list is the daemon's own knowledge, until another command waits for the server.
+        assert_eq!(host.ask("get_server_list\nget_server_list"), format!("{name}\n{name}\n"));
+        let command =
+            if command == "get_server_status" { format!("{command} {name}") } else { command.into() };
+        ask_in_vain(&host, &command);
+        ask_in_vain(&host, "get_server_list");
+        kill_process(server, Signal::KILL).unwrap();
+        if first == 2 {
+            eventually("the daemon quits", || host.control("ps").stderr.starts_with("Cannot find"));
+            continue;
+        }
+        eventually("the daemon is back", || host.ask("get_server_list").is_empty());
+        assert_eq!(host.client(&[], &[]).rc, 0);
+        assert_ne!(host.ready(), server);
+    }
+}
+
+#[test]
+fn a_hung_server_outlives_its_daemon_with_its_memory() {
+    let (host, server) = hung();
+    let daemon = host.daemon();
+    // A client of the hung server waits, and learns of the daemon's death no sooner.
+    let mut waits = Busy::spawn(&mut host.client_command(&[], &[]));
+    eventually("it is handed over", || host.log("control.log").contains("Server already exists"));
+    kill_process(daemon, Signal::KILL).unwrap();
+    eventually("the daemon is gone", || host.control("ps").stderr.starts_with("Cannot find"));
+    host.start(&["-d"], &[]);
+    assert_eq!(host.ask("get_server_list"), "");
+    assert_ne!(host.server(), server);
+    assert!(on_gpu(&host, server) && waits.running());
+    kill_process(server, Signal::KILL).unwrap();
+    eventually("its memory is free", || !on_gpu(&host, server));
+    assert_eq!(waits.finish(DEADLINE).rc, 3);
+    assert_eq!(host.client(&[], &[]).rc, 0);
+}
+
+#[test]
+fn a_client_killed_while_another_user_has_the_server_hangs_its_own_server() {
+    if !can_be_nobody() {
+        return;
+    }
+    let recorded = transcript::hardware("10-h200-x1-probe.txt");
+    let (_, rest) = recorded.split_once("# waiting-client-killed").unwrap();
+    let (_, rest) = rest.split_once("[quit rc 124]").unwrap();
+    let (logs, _) = rest.split_once("\n\n").unwrap();
+    let last = logs.lines().rfind(|line| line.starts_with("  s| ")).unwrap();
+    assert!(last.ends_with(LAST_WORDS));
+
+    let host = Host::new("h200x1@13.0");
+    host.start(&["-d"], &[]);
+    let first = host.busy_client(&["--spin", "60"], &[]);
+    let server = host.ready();
+    let mut waiting = host.client_command(&[], &[]);
+    let waiting = Busy::spawn(waiting.uid(NOBODY).gid(NOBODY));
+    eventually("the second user waits", || {
+        host.log("control.log").contains("from user 65534: Server is not")
+    });
+    waiting.signal(Signal::KILL);
+    waiting.finish(DEADLINE);
+    first.signal(Signal::KILL);
+    first.finish(DEADLINE);
+    eventually("the next server hangs", || host.log("server.log").ends_with(&format!("{LAST_WORDS}\n")));
+    assert_ne!(host.ask("get_server_list").trim(), server.as_raw_nonzero().to_string());
+    ask_in_vain(&host, "ps");
+}
+
+#[test]
+fn a_client_killed_beside_a_ready_server_is_harmless() {
+    let host = Host::new("h200x1@13.0");
+    host.start(&["-d"], &[]);
+    let server = host.server();
+    for round in 0..20 {
+        let client = Busy::spawn(&mut host.client_command(&["--spin", "60"], &[]));
+        std::thread::sleep(Duration::from_millis(round));
+        client.signal(Signal::KILL);
+        client.finish(DEADLINE);
+    }
+    assert_eq!(host.client(&[], &[]).rc, 0);
+    assert_eq!(host.ready(), server);
+    let list: PathBuf = host.world.dir().join("gpus").join(&host.uuids()[0]).join("processes");
+    eventually("only the server is left", || {
+        // A reader of the list removes what is dead.
+        host.see(&[]);
+        list.read_dir().unwrap().count() == 1
+    });
+}
