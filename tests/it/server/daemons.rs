@@ -189,7 +189,7 @@ fn a_daemon_that_stands_still_is_stopped_all_the_same_and_leaves_nothing_behind(
     let host = Host::configured("control_deadline_s = 1");
     let (daemon, server) = (host.daemon_pid("gpu1"), host.server_pid("gpu1"));
     crate::harness::signal(daemon, rustix::process::Signal::STOP);
-    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop", &json!({"grace_s": 1})));
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
     assert!(!is_alive(daemon) && !is_alive(server));
     let left = std::fs::read_dir(host.runtime("daemons/gpu1/pipe")).unwrap().count();
     assert_eq!(left, 0, "sockets, lock, FIFO and pid file are gone");
