@@ -70,7 +70,10 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         tracing::warn!(%error, "the limit on open files could not be raised");
     }
     let database = config.state_dir.join("mps-manager.db");
-    let store = Store::open(&database, unix_ms()).await.map_err(refused)?;
+    let store = Store::open(&database, unix_ms()).await.map_err(|error| match error {
+        StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
+        other => refused(other),
+    })?;
 
     let boot_id = host::boot_id().map_err(refused)?;
     let (recorder, facts) = mpsc::channel(FACTS);

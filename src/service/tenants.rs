@@ -86,6 +86,7 @@ impl Service {
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
         spec.check()
             .map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
+        self.refuse_move_with_clients(&name, &spec.daemon).await?;
         let context = self.parts.fleet.context();
         let reachable = context.check_reachable(&spec.daemon, spec.uid).await;
         reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
@@ -142,6 +143,21 @@ impl Service {
         Ok(Written { value: self.tenant_view(tenant, &present).await?, created })
     }
 
+    /// A process stays with the daemon that it was started for, whatever becomes of its tenant.
+    async fn refuse_move_with_clients(&self, name: &TenantName, to: &DaemonName) -> Result<(), ServiceError> {
+        let current = store::tenants::get(&mut *self.parts.store.read().await?, name).await?;
+        let Some(from) = current.map(|tenant| tenant.spec.daemon).filter(|from| from != to) else {
+            return Ok(());
+        };
+        match self.processes_of(name).await? {
+            0 => Ok(()),
+            running => Err(ServiceError::Conflict(format!(
+                "tenant {name} cannot move from daemon {from} to {to} while it has processes running ({running}): end or \
+                 terminate them first"
+            ))),
+        }
+    }
+
     /// Forgets a tenant; refused while processes of it are connected.
     pub async fn delete_tenant(&self, name: TenantName, options: WriteOptions) -> Result<(), ServiceError> {
         let service = self.clone();
@@ -149,7 +165,7 @@ impl Service {
             let connected = service.processes_of(&name).await?;
             if connected > 0 {
                 return Err(ServiceError::Conflict(format!(
-                    "tenant {name} has {connected} processes running: end or terminate them first"
+                    "tenant {name} has processes running ({connected}): end or terminate them first"
                 )));
             }
             let gpus = service.gpus().await?;

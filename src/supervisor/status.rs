@@ -107,6 +107,11 @@ fn applying(state: &State, desired: &Desired) -> (&'static str, String) {
     let Some(seen) = &state.seen else {
         return ("AwaitingReadBack", "its settings have not been read yet".to_owned());
     };
+    if state.needs_restart(desired) {
+        let message =
+            "it was started for other GPUs or users, and is replaced as soon as no client is connected";
+        return ("RestartRequired", message.to_owned());
+    }
     let wrong: Vec<String> = differences(desired, seen).iter().map(ToString::to_string).collect();
     if !wrong.is_empty() {
         return ("SettingsDiffer", format!("read back otherwise than wanted: {}", wrong.join(", ")));

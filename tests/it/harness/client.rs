@@ -1,7 +1,7 @@
 //! A CUDA program on the simulated host.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -89,6 +89,11 @@ impl Host {
         command
     }
 
+    /// Runs a command of a tenant to its end.
+    pub(crate) fn run(&self, tenant: &str, words: &[&str]) -> Output {
+        self.run_command(tenant, words).output().expect("it runs")
+    }
+
     /// All clients, as a look that begins now sees them.
     pub(crate) fn clients(&self) -> Vec<Value> {
         let list = self.api().get("/api/v1/clients?fresh=true").ok();
@@ -99,4 +104,9 @@ impl Host {
     pub(crate) fn listed(&self, pid: u32) -> Value {
         eventually("the client is listed", || self.clients().into_iter().find(|client| client["pid"] == pid))
     }
+}
+
+/// What a command wrote to stderr.
+pub(crate) fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -5,6 +5,7 @@
 
 mod api;
 mod client;
+mod direct;
 mod process;
 
 use std::fs;
@@ -18,7 +19,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub(crate) use api::{Answer, Api};
-pub(crate) use client::Client;
+pub(crate) use client::{Client, said};
 pub(crate) use process::{environment, is_alive, signal};
 
 pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
@@ -202,61 +203,10 @@ impl Host {
     pub(crate) fn server_pid(&self, name: &str) -> u32 {
         pid(&self.daemon(name)["status"]["effective"]["servers"][0]["pid"])
     }
-
-    /// Sends lines straight to a daemon with the control program, until the daemon has taken them all.
-    pub(crate) fn control(&self, daemon: &str, lines: &str) -> String {
-        let end = "zz-direct";
-        eventually("the daemon takes a direct caller", || {
-            let said = self.control_once(daemon, &format!("{lines}\n{end}\n"));
-            said.strip_suffix(&format!("Unknown command \"{end}\"\n")).map(|reply| reply.trim().to_owned())
-        })
-    }
-
-    /// One call of the control program, which fails when others use the daemon.
-    pub(crate) fn control_once(&self, daemon: &str, lines: &str) -> String {
-        let input = self.dir().join(format!("lines-{}", rand()));
-        fs::write(&input, lines).expect("written");
-        let output = self
-            .program("nvidia-cuda-mps-control", daemon)
-            .stdin(fs::File::open(&input).expect("readable"))
-            .output()
-            .expect("the control program runs");
-        fs::remove_file(&input).expect("removed");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    /// A program of the simulated MPS in the directories of a daemon.
-    pub(crate) fn program(&self, name: &str, daemon: &str) -> Command {
-        let mut command = Command::new(self.runtime("sim/bin").join(name));
-        command
-            .env_clear()
-            .env("MPS_SIM_WORLD", self.runtime("sim"))
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.runtime("daemons").join(daemon).join("pipe"))
-            .env("CUDA_MPS_LOG_DIRECTORY", self.runtime("daemons").join(daemon).join("log"));
-        command
-    }
-
-    /// How often a daemon's control.log has this text.
-    pub(crate) fn logged(&self, daemon: &str, text: &str) -> usize {
-        let log = self.runtime("daemons").join(daemon).join("log/control.log");
-        fs::read_to_string(log).unwrap_or_default().matches(text).count()
-    }
-
-    /// How many commands that change something a daemon was sent.
-    pub(crate) fn changes(&self, daemon: &str) -> usize {
-        ["Cmd:set_", "Cmd:start_server", "Cmd:terminate_client", "Cmd:quit", "Cmd:shutdown_server"]
-            .iter()
-            .map(|text| self.logged(daemon, text))
-            .sum()
-    }
 }
 
 pub(crate) fn pid(value: &Value) -> u32 {
     value.as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_else(|| panic!("{value} is no PID"))
-}
-
-fn rand() -> u64 {
-    getrandom::u64().expect("random bytes")
 }
 
 impl Drop for Host {

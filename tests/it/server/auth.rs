@@ -73,9 +73,27 @@ fn what_is_no_request_of_the_api_is_answered_as_a_problem_too() {
     let put =
         |body: &str| host.api().send(reqwest::Method::PUT, "/api/v1/tenants/t", &[], Some(body.to_owned()));
     put("{").problem(400, "malformed-json");
-    put(&format!("\"{}\"", "x".repeat(2 << 20))).problem(413, "body-too-large");
     let untyped = host.api().send(reqwest::Method::PUT, "/api/v1/tenants/t", &[], None);
     untyped.problem(415, "not-json");
+}
+
+#[test]
+fn a_body_that_is_too_large_is_refused_by_its_announcement() {
+    let host = Host::ready();
+    let mut stream = std::net::TcpStream::connect(host.url().replace("http://", "")).unwrap();
+    let head = format!(
+        "PUT /api/v1/tenants/t HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
+         Content-Length: 2097152\r\nConnection: close\r\n\r\n",
+        host.token()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    assert!(
+        answer.contains("application/problem+json") && answer.contains("problem:body-too-large"),
+        "{answer}"
+    );
 }
 
 #[test]

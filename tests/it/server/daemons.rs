@@ -145,6 +145,7 @@ fn a_daemon_that_must_be_replaced_waits_for_its_last_client() {
     });
     assert_eq!(waiting["status"], true);
     assert_eq!(host.daemon_pid("gpu0"), before);
+    assert_eq!(host.daemon("gpu0")["status"]["conditions"][0]["reason"], "RestartRequired");
     assert_eq!(host.api().get("/readyz/daemons/gpu0").status, 503);
     assert!(client.is_running());
     drop(client);
@@ -180,5 +181,18 @@ fn a_daemon_is_replaced_under_its_entity_tag_and_a_dry_run_keeps_nothing() {
     // A body would be ignored, and its sender would believe otherwise.
     host.api().post("/api/v1/daemons/gpu1/stop", &json!({"grace_s": 1})).problem(422, "invalid-request");
     host.api().post("/api/v1/daemons/gpu9/stop", &json!({})).problem(404, "not-found");
+    assert_eq!(host.daemon("gpu1")["status"]["phase"], "ready");
+}
+
+#[test]
+fn a_daemon_that_stands_still_is_stopped_all_the_same_and_leaves_nothing_behind() {
+    let host = Host::configured("control_deadline_s = 1");
+    let (daemon, server) = (host.daemon_pid("gpu1"), host.server_pid("gpu1"));
+    crate::harness::signal(daemon, rustix::process::Signal::STOP);
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
+    assert!(!is_alive(daemon) && !is_alive(server));
+    let left = std::fs::read_dir(host.runtime("daemons/gpu1/pipe")).unwrap().count();
+    assert_eq!(left, 0, "sockets, lock, FIFO and pid file are gone");
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/start", &json!({})));
     assert_eq!(host.daemon("gpu1")["status"]["phase"], "ready");
 }

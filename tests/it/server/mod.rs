@@ -14,3 +14,4 @@ mod start;
 mod start_refused;
 mod tenants;
 mod termination;
+mod users;

@@ -168,3 +168,25 @@ fn commands_say_when_no_manager_answers() {
         assert!(said.contains("is `mps-manager serve` running?"), "{said}");
     }
 }
+
+#[test]
+fn a_state_directory_that_cannot_be_used_is_refused() {
+    let host = Host::new("");
+    fs::write(host.dir().join("state"), "a file").unwrap();
+    let said = host.refused(&[]);
+    assert!(said.contains("cannot be used") && said.contains("--state-dir"), "{said}");
+}
+
+#[test]
+fn a_database_or_a_token_that_is_none_is_refused_by_its_file() {
+    let host = Host::new("");
+    fs::create_dir(host.state("")).unwrap();
+    fs::write(host.state("admin.token"), "short\n").unwrap();
+    let said = host.refused(&[]);
+    assert!(said.contains("admin.token holds no token"), "{said}");
+    fs::remove_file(host.state("admin.token")).unwrap();
+    fs::write(host.state("mps-manager.db"), "this is no database".repeat(100)).unwrap();
+    let said = host.refused(&[]);
+    assert!(said.contains("mps-manager.db") && said.contains("not a database"), "{said}");
+    assert_eq!(fs::read(host.state("mps-manager.db")).unwrap(), "this is no database".repeat(100).as_bytes());
+}

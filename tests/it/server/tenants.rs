@@ -48,6 +48,31 @@ fn a_put_creates_and_then_replaces_under_its_entity_tag() {
 }
 
 #[test]
+fn of_many_who_change_the_same_revision_one_wins() {
+    let host = Host::ready();
+    assert_eq!(host.api().tenant("web", &quarter()).status, 201);
+    let answers: Vec<u16> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (1..=8)
+            .map(|number| {
+                let host = &host;
+                scope.spawn(move || {
+                    let mut spec = quarter();
+                    spec["labels"] = json!({"writer": number.to_string()});
+                    let headers = [("if-match", "\"1\"")];
+                    host.api()
+                        .send(Method::PUT, "/api/v1/tenants/web", &headers, Some(spec.to_string()))
+                        .status
+                })
+            })
+            .collect();
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    assert_eq!(answers.iter().filter(|status| **status == 200).count(), 1, "{answers:?}");
+    assert_eq!(answers.iter().filter(|status| **status == 412).count(), 7, "{answers:?}");
+    assert_eq!(host.api().get("/api/v1/tenants/web").ok()["generation"], 2);
+}
+
+#[test]
 fn a_dry_run_answers_as_the_write_would_and_keeps_nothing() {
     let host = Host::ready();
     let before = host.daemon("gpu1")["generation"].clone();
@@ -182,7 +207,10 @@ fn a_tenant_with_a_running_client_is_not_forgotten() {
     let host = Host::ready();
     let client = host.client("demo");
     let refused = host.api().delete("/api/v1/tenants/demo").problem(409, "conflict");
-    assert!(refused["detail"].as_str().unwrap().contains("1 processes running"), "{refused}");
+    assert!(refused["detail"].as_str().unwrap().contains("processes running (1)"), "{refused}");
+    let moved = json!({"daemon": "gpu1", "device_memory_limit": "4G", "active_thread_percentage": 25});
+    let refused = host.api().tenant("demo", &moved).problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains("from daemon gpu0 to gpu1"), "{refused}");
     drop(client);
     eventually("the tenant is free", || {
         host.clients();

@@ -4,7 +4,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Answer, Host};
+use crate::harness::{Answer, Host, eventually};
 
 fn id(host: &Host, pid: u32) -> String {
     host.listed(pid)["id"].as_str().expect("an ID").to_owned()
@@ -115,6 +115,10 @@ fn a_stopped_client_wedges_its_daemon_which_is_told_and_heals() {
         (&json!("Ready"), &json!(false), &json!("Wedged"))
     );
     assert_eq!(host.api().get("/readyz").status, 503);
+    let status = host.cli(&["status"]);
+    let table = String::from_utf8(status.stdout).unwrap();
+    assert_eq!(status.status.code(), Some(1), "{table}");
+    assert!(table.contains("Attention:") && table.contains("gpu0: Ready (Wedged)"), "{table}");
     assert_eq!(host.api().get("/readyz/daemons/gpu1").status, 200, "the other daemon is well");
     assert!(client.is_running());
 
@@ -122,4 +126,24 @@ fn a_stopped_client_wedges_its_daemon_which_is_told_and_heals() {
     client.ended();
     host.await_ready();
     assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1, "it was not sent again");
+}
+
+#[test]
+fn a_termination_that_the_managers_death_interrupted_is_told_and_not_repeated() {
+    let mut host = Host::configured("control_deadline_s = 60");
+    let mut client = host.client("demo");
+    let id = id(&host, client.pid());
+    client.signal(Signal::STOP);
+    let accepted = terminate(&host, &id);
+    eventually("it is sent", || (host.logged("gpu0", "Cmd:terminate_client") == 1).then_some(()));
+    host.end_manager(Signal::KILL);
+    host.serve();
+    let operation = host.api().outcome(&accepted);
+    assert_eq!(operation["state"], "failed");
+    assert!(operation["error"].as_str().unwrap().contains("the manager was restarted"), "{operation}");
+    assert!(client.is_running());
+    client.signal(Signal::CONT);
+    client.ended();
+    host.await_ready();
+    assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
 }
