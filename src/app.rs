@@ -17,7 +17,7 @@ use crate::domain::daemon::{Defaults, DesiredState};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::gpu::Inventory;
 use crate::http::auth::Authenticator;
-use crate::http::server::Listeners;
+use crate::http::server::{Listeners, check_loopback};
 use crate::http::{AppState, router};
 use crate::lifecycle::{self, StopSignals};
 use crate::mps::Binaries;
@@ -54,16 +54,17 @@ struct Platform {
 pub async fn serve(config: Config) -> Result<(), StartError> {
     let signals = StopSignals::listen().map_err(refused)?;
     check_length(&config.runtime_dir)?;
+    check_loopback(config.listen).map_err(refused)?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
     let real = config.sim.is_none().then(|| real_platform(&config)).transpose()?;
     let lock = store::lock::take(&config.state_dir).map_err(refused)?;
     make_directory(&config.runtime_dir)?;
+    let listeners = Listeners::bind(config.listen, &config.socket()).await.map_err(refused)?;
     let platform = match real {
         Some(platform) => platform,
         None => simulated_platform(&config)?,
     };
     let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
-    let listeners = Listeners::bind(config.listen, &config.socket()).await.map_err(refused)?;
     let address = listeners.address().map_err(refused)?;
     let token = admin_token(&config.state_dir)?;
     if let Err(error) = host::raise_fd_limit() {

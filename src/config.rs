@@ -127,7 +127,14 @@ impl Config {
     }
 
     /// Refuses values that make no sense together or alone.
-    pub fn check(self) -> Result<Self, ConfigError> {
+    ///
+    /// Directories come out absolute: they go into environments that are used elsewhere.
+    pub fn check(mut self) -> Result<Self, ConfigError> {
+        for directory in [&mut self.state_dir, &mut self.runtime_dir] {
+            if let Ok(absolute) = std::path::absolute(&*directory) {
+                *directory = absolute;
+            }
+        }
         let range = |key, value: u32, low: u32, high: u32, remedy| {
             if (low..=high).contains(&value) {
                 Ok(())

@@ -86,6 +86,16 @@ pub struct Lease {
     pub tenant: TenantName,
 }
 
+/// How many places of its tenant's `max_clients` are taken.
+///
+/// Each client takes one, however it came. A lease takes one until a client is seen in the family of its holder:
+/// the process was let in and may connect at any moment. `clients` are processes with their ancestors.
+pub fn places_taken(clients: &[(ClientId, Vec<ClientId>)], holders: &[ClientId]) -> usize {
+    let family =
+        |holder: &ClientId| clients.iter().any(|(id, ancestors)| id == holder || ancestors.contains(holder));
+    clients.len() + holders.iter().filter(|holder| !family(holder)).count()
+}
+
 /// How it is known whose a client is, the surest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -175,6 +185,20 @@ mod tests {
         assert_eq!(who(&client(1001, Some("a")), &[]), (None, AttributedBy::Unattributed));
         let reused = Lease { holder: ClientId { pid: 9, start_time: 99 }, tenant: name("b") };
         assert_eq!(who(&client(0, None), &[reused]), (None, AttributedBy::Unattributed));
+    }
+
+    #[test]
+    fn every_client_takes_a_place_and_so_does_a_lease_without_one() {
+        let id = |pid| ClientId { pid, start_time: 1 };
+        let shell_with_two = [(id(11), vec![id(10)]), (id(12), vec![id(10)])];
+        assert_eq!(places_taken(&shell_with_two, &[id(10)]), 2);
+        assert_eq!(
+            places_taken(&shell_with_two, &[id(10), id(20)]),
+            3,
+            "one was let in and has not connected"
+        );
+        assert_eq!(places_taken(&[(id(10), vec![])], &[id(10)]), 1);
+        assert_eq!(places_taken(&[], &[id(10)]), 1);
     }
 
     #[test]

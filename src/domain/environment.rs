@@ -8,7 +8,7 @@ use super::percentage::ThreadPercentage;
 use super::tenant::{Resolved, Tenant};
 
 /// Variables that decide how a process meets MPS; whoever hands out an environment clears the others of these.
-pub const MANAGED: [&str; 7] = [
+pub const MANAGED: [&str; 8] = [
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY",
     "CUDA_VISIBLE_DEVICES",
@@ -16,6 +16,8 @@ pub const MANAGED: [&str; 7] = [
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     "CUDA_MPS_CLIENT_PRIORITY",
     "CUDA_MPS_SM_PARTITION",
+    // More connections for one client leave room for fewer clients (recording 08).
+    "CUDA_DEVICE_MAX_CONNECTIONS",
 ];
 
 /// The name of the hint by which a process says whose it is.

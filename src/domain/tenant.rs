@@ -262,6 +262,12 @@ pub struct TenantStatus {
     pub clients: u32,
 }
 
+/// Memory that a client's context takes from its limit, about: 27.5 MiB and 3.7 MiB for each SM it sees (FACTS.md,
+/// "Limits"; measured on an H200).
+pub fn context_bytes(sms: u32) -> u64 {
+    (275 + 37 * u64::from(sms)) * super::memory::MIB / 10
+}
+
 /// Whether the SM formula was measured on this GPU (recording 05).
 fn measured(gpu: &Gpu) -> bool {
     gpu.name == "NVIDIA H200" && gpu.sms == Some(132)

@@ -17,7 +17,7 @@ use axum::response::{IntoResponse as _, Response};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
-use tower_http::timeout::TimeoutLayer;
+use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 use tower_http::trace::TraceLayer;
 
 use crate::http::auth::Authenticator;
@@ -26,6 +26,8 @@ use crate::service::{Service, ServiceError};
 
 /// Largest request body, in bytes.
 const MAX_BODY: usize = 1 << 20;
+/// Longest pause of a sender in the middle of a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time for one request; actions that take longer are operations.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -56,6 +58,7 @@ pub fn router(state: AppState) -> Router {
                 .into_response()
         }))
         .layer(RequestBodyLimitLayer::new(MAX_BODY))
+        .layer(RequestBodyTimeoutLayer::new(BODY_TIMEOUT))
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
         // Outside of the layers whose words it replaces.
         .layer(middleware::map_response(own_words))

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::connect_info::Connected;
@@ -57,7 +58,24 @@ impl Connected<IncomingStream<'_, UnixListener>> for Peer {
 pub struct Listeners {
     tcp: TcpListener,
     unix: UnixListener,
-    unix_path: PathBuf,
+    file: SocketFile,
+}
+
+/// A bound socket's file: left behind it would look like a manager that does not answer.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// How long requests that are under way at a soft stop get; a stalled sender must not hold it up.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Refuses an address that is not loopback.
+pub fn check_loopback(address: SocketAddr) -> Result<(), ListenError> {
+    if address.ip().is_loopback() { Ok(()) } else { Err(ListenError::NotLoopback(address)) }
 }
 
 impl Listeners {
@@ -65,9 +83,7 @@ impl Listeners {
     ///
     /// A socket that nobody answers at is a dead manager's and is replaced.
     pub async fn bind(address: SocketAddr, unix_path: &Path) -> Result<Self, ListenError> {
-        if !address.ip().is_loopback() {
-            return Err(ListenError::NotLoopback(address));
-        }
+        check_loopback(address)?;
         let tcp = TcpListener::bind(address).await.map_err(|source| ListenError::Tcp { address, source })?;
         let unusable = |source| ListenError::Unix { path: unix_path.to_owned(), source };
         if tokio::net::UnixStream::connect(unix_path).await.is_ok() {
@@ -78,9 +94,10 @@ impl Listeners {
             std::fs::remove_file(unix_path).map_err(unusable)?;
         }
         let unix = UnixListener::bind(unix_path).map_err(unusable)?;
+        let file = SocketFile(unix_path.to_owned());
         // Anybody may connect; who may act is decided by the peer's user.
         std::fs::set_permissions(unix_path, std::fs::Permissions::from_mode(0o666)).map_err(unusable)?;
-        Ok(Self { tcp, unix, unix_path: unix_path.to_owned() })
+        Ok(Self { tcp, unix, file })
     }
 
     /// The address that is listened on, with the port that was chosen for port 0.
@@ -93,10 +110,15 @@ impl Listeners {
         let service = || router.clone().into_make_service_with_connect_info::<Peer>();
         let stopped = |stop: CancellationToken| async move { stop.cancelled().await };
         let tcp = axum::serve(self.tcp, service()).with_graceful_shutdown(stopped(stop.clone()));
-        let unix = axum::serve(self.unix, service()).with_graceful_shutdown(stopped(stop));
-        let (tcp, unix) = tokio::join!(async { tcp.await }, async { unix.await });
-        // Left behind it would look like a manager that does not answer.
-        let _ = std::fs::remove_file(&self.unix_path);
-        tcp.and(unix)
+        let unix = axum::serve(self.unix, service()).with_graceful_shutdown(stopped(stop.clone()));
+        let result = tokio::select! {
+            (tcp, unix) = async { tokio::join!(async { tcp.await }, async { unix.await }) } => tcp.and(unix),
+            () = async { stop.cancelled().await; tokio::time::sleep(DRAIN).await } => {
+                tracing::warn!("some requests did not end within {DRAIN:?} of the stop");
+                Ok(())
+            }
+        };
+        drop(self.file);
+        result
     }
 }

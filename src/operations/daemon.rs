@@ -21,7 +21,7 @@ pub(super) async fn start(engine: &Engine, operation: &Operation) -> Result<(), 
     engine
         .step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Running))
         .await?;
-    engine.step(operation.id, "wait until ready", ready(&handle(engine, operation)?, 0)).await
+    engine.step(operation.id, "wait until ready", ready(&handle(engine, operation)?)).await
 }
 
 pub(super) async fn stop(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
@@ -35,16 +35,29 @@ pub(super) async fn stop(engine: &Engine, operation: &Operation, grace_s: u32) -
 
 pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
     let handle = handle(engine, operation)?;
-    let before = handle.observed().status;
+    // After a restart of the manager the running process is found before it is judged.
+    let found = handle.wait_for(READY, |observed| observed.status.phase != Phase::Unknown).await;
+    let before = found
+        .ok_or_else(|| format!("daemon {} was not looked at within {READY:?}", operation.daemon))?
+        .status;
     if before.phase == Phase::Stopped {
         return Err(format!("daemon {} is stopped, as its spec says: start it instead", operation.daemon));
     }
-    handle.set_grace(grace_s);
     let patience = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
-    let another = |status: &DaemonStatus| status.incarnation > before.incarnation;
+    let old = match noted(operation) {
+        Some(old) => old,
+        None => {
+            let old = before.pid.map_or_else(|| "none".to_owned(), |pid| pid.to_string());
+            engine.step(operation.id, NOTE, async { Ok((old.clone(), old)) }).await?
+        }
+    };
+    let another = |status: &DaemonStatus| status.pid.is_some_and(|pid| pid.to_string() != old);
     engine
         .step(operation.id, "stop", async {
-            handle.restart().await.map_err(|error| error.to_string())?;
+            if !another(&handle.observed().status) {
+                handle.set_grace(grace_s);
+                handle.restart().await.map_err(|error| error.to_string())?;
+            }
             let replaced = handle.wait_for(patience, |observed| another(&observed.status)).await;
             match replaced {
                 Some(seen) => {
@@ -57,7 +70,23 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
             }
         })
         .await?;
-    engine.step(operation.id, "wait until ready", ready(&handle, before.incarnation)).await
+    engine
+        .step(operation.id, "wait until ready", async {
+            let ready = |status: &DaemonStatus| status.phase == Phase::Ready && another(status);
+            match handle.wait_for(READY, |observed| ready(&observed.status)).await {
+                Some(seen) => Ok(((), format!("generation {} read back", seen.status.observed_generation))),
+                None => Err(format!("not ready within {READY:?}: {}", words(&handle.observed().status))),
+            }
+        })
+        .await
+}
+
+/// The step of a restart that keeps which process is to be replaced, for a manager that takes the restart up again.
+const NOTE: &str = "note the running process";
+
+/// The process that an earlier manager noted.
+fn noted(operation: &Operation) -> Option<String> {
+    operation.steps.iter().find(|step| step.name == NOTE)?.outcome.clone()
 }
 
 pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
@@ -145,13 +174,8 @@ async fn desired_now(
     desired.map_err(|error| error.to_string())
 }
 
-async fn ready(handle: &Handle, after: u64) -> Result<((), String), Failure> {
-    let seen = handle
-        .wait_for(READY, |observed| {
-            observed.status.phase == Phase::Ready && observed.status.incarnation > after
-        })
-        .await;
-    match seen {
+async fn ready(handle: &Handle) -> Result<((), String), Failure> {
+    match handle.wait_for(READY, |observed| observed.status.phase == Phase::Ready).await {
         Some(seen) => Ok(((), format!("generation {} read back", seen.status.observed_generation))),
         None => Err(format!("not ready within {READY:?}: {}", words(&handle.observed().status))),
     }

@@ -44,6 +44,9 @@ pub struct ClientView {
     pub since: i64,
     /// Its memory on each GPU.
     pub memory: Vec<ClientMemory>,
+    /// Its parent processes, nearest first.
+    #[serde(skip)]
+    pub(super) ancestors: Vec<ClientId>,
 }
 
 /// Which clients are wanted.
@@ -175,5 +178,6 @@ fn view(
         command: client.command,
         since: client.since,
         memory,
+        ancestors: client.ancestors,
     }
 }

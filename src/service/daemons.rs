@@ -35,7 +35,7 @@ pub struct DaemonView {
 
 impl Service {
     fn daemon_view(&self, daemon: Daemon) -> DaemonView {
-        let status = self.parts.fleet.get(&daemon.name).map(|handle| handle.observed().status);
+        let status = self.parts.fleet.get(&daemon.name).map(|handle| handle.status());
         let Daemon { name, spec, revision, generation, created_at, updated_at } = daemon;
         DaemonView { name, generation, created_at, updated_at, spec, status, revision }
     }

@@ -60,7 +60,7 @@ impl ServiceError {
 impl From<StoreError> for ServiceError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Busy | StoreError::Closed | StoreError::NotWritten => {
+            StoreError::Busy | StoreError::Closed | StoreError::NotWritten | StoreError::Full => {
                 Self::Unavailable(error.to_string())
             }
             other => Self::Internal(other.to_string()),

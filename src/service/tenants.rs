@@ -6,10 +6,12 @@ use super::page::{Page, Paged};
 use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::admission;
-use crate::domain::client::{ClientId, Lease};
+use crate::domain::client::{ClientId, Lease, places_taken};
 use crate::domain::daemon::{Condition, Phase};
 use crate::domain::environment;
 use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::memory::Bytes;
+use crate::domain::percentage::sms_for;
 use crate::domain::plan::Desired;
 use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
 use crate::domain::{DaemonName, TenantName};
@@ -252,16 +254,7 @@ impl Service {
         reachable.map_err(ServiceError::Conflict)?;
         let gpus = self.gpus().await?;
         let environment = self.environment_of(&tenant, &gpus).await?;
-        // Clients that came without `run` count as well; they are read outside the transaction, which can only
-        // make the count older, never smaller than the leases.
-        let others: Vec<ClientId> = self
-            .attributed()
-            .await?
-            .into_iter()
-            .filter(|client| client.tenant.as_ref() == Some(&name))
-            .filter(|client| client.attributed_by != crate::domain::client::AttributedBy::Lease)
-            .map(|client| client.id)
-            .collect();
+        let clients = self.families_of(&name).await?;
         let holder = ClientId { pid: identity.pid, start_time: identity.start_time };
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
@@ -269,16 +262,16 @@ impl Service {
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    let mut held = 0;
+                    let mut holders = Vec::new();
                     for lease in store::leases::all(&mut *db, &boot_id).await? {
                         let identity = Identity { pid: lease.holder.pid, start_time: lease.holder.start_time };
                         if !host::process::is_alive(identity) {
                             store::leases::delete(&mut *db, lease.holder).await?;
                         } else if lease.tenant == name && lease.holder != holder {
-                            held += 1;
+                            holders.push(lease.holder);
                         }
                     }
-                    let running = held + others.iter().filter(|id| **id != holder).count();
+                    let running = places_taken(&clients, &holders);
                     if running >= usize::try_from(max).unwrap_or(usize::MAX) {
                         return Err(ServiceError::Conflict(format!(
                             "tenant {name} has {running} of at most {max} processes running: wait for one to end, or raise max_clients"
@@ -304,6 +297,8 @@ impl Service {
         let Some(handle) = self.parts.fleet.get(name) else {
             return Err(ServiceError::Unavailable(format!("daemon {name} is not running yet")));
         };
+        // Looked at now: a pipe directory that is gone would send the client past MPS, to the whole GPU.
+        handle.fresh(self.parts.patience).await?;
         let ready = |status: &crate::domain::daemon::DaemonStatus| {
             status.phase == Phase::Ready && status.observed_generation >= tenant.daemon_generation
         };
@@ -323,20 +318,23 @@ impl Service {
 
     /// Processes of a tenant that live: its clients and the holders of its leases.
     async fn processes_of(&self, name: &TenantName) -> Result<usize, ServiceError> {
-        let clients = self.attributed().await?;
-        let mut alive: std::collections::BTreeSet<ClientId> = clients
-            .iter()
-            .filter(|client| client.tenant.as_ref() == Some(name))
-            .map(|client| client.id)
-            .collect();
+        let clients = self.families_of(name).await?;
         let boot_id = &self.parts.fleet.context().boot_id;
+        let mut holders = Vec::new();
         for lease in store::leases::all(&mut *self.parts.store.read().await?, boot_id).await? {
             let identity = Identity { pid: lease.holder.pid, start_time: lease.holder.start_time };
             if lease.tenant == *name && host::process::is_alive(identity) {
-                alive.insert(lease.holder);
+                holders.push(lease.holder);
             }
         }
-        Ok(alive.len())
+        Ok(places_taken(&clients, &holders))
+    }
+
+    /// The clients of a tenant, each with its ancestors.
+    async fn families_of(&self, name: &TenantName) -> Result<Vec<(ClientId, Vec<ClientId>)>, ServiceError> {
+        let clients = self.attributed().await?.into_iter();
+        let mine = clients.filter(|client| client.tenant.as_ref() == Some(name));
+        Ok(mine.map(|client| (client.id, client.ancestors)).collect())
     }
 
     async fn environment_of(&self, tenant: &Tenant, gpus: &[Gpu]) -> Result<EnvironmentView, ServiceError> {
@@ -397,10 +395,15 @@ impl Service {
                     .as_ref()
                     .filter(|_| applied)
                     .and_then(|seen| tenant::effective(&resolved, gpus, seen));
+                status.conditions.extend(too_small_for_a_context(&resolved, gpus));
                 status.gpus = resolved.gpus;
                 let ready = daemon.conditions.first();
                 let (reason, message) = match ready {
                     _ if applied => ("AppliedAndReadBack", "its daemon holds its limits".to_owned()),
+                    Some(ready) if ready.status => (
+                        "AwaitingReadBack",
+                        format!("daemon {} has not read its limits back yet", tenant.spec.daemon),
+                    ),
                     Some(ready) => {
                         ("DaemonNotReady", format!("daemon {}: {}", tenant.spec.daemon, ready.message))
                     }
@@ -424,6 +427,24 @@ impl Service {
         let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
         Ok(TenantView { name, generation, created_at, updated_at, spec, status })
     }
+}
+
+/// Says that a limit leaves no room for the context that every client pays from it.
+fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Option<Condition> {
+    let limit = resolved.memory?;
+    let most = gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).max()?;
+    let context = tenant::context_bytes(sms_for(resolved.percentage, most));
+    (limit.bytes() <= context).then(|| {
+        Condition::new(
+            "LimitBelowContext",
+            true,
+            "ContextPaidFromLimit",
+            format!(
+                "each client pays about {} of the limit of {limit} for its context, so none can start: raise the limit, or lower the share of SMs",
+                Bytes(context)
+            ),
+        )
+    })
 }
 
 fn not_found(name: &TenantName) -> ServiceError {

@@ -31,6 +31,10 @@ pub enum LockError {
 /// Creates the directory if it is missing and takes its lock, at once or not at all.
 pub fn take(directory: &Path) -> Result<StateLock, LockError> {
     let unusable = |source| LockError::Unusable { path: directory.to_owned(), source };
+    if let Some(parent) = directory.parent() {
+        // Not ours alone: the runtime directory may be beside us, and tenants must get through.
+        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(unusable)?;
+    }
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unusable)?;
     let file = File::options()
         .create(true)

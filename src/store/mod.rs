@@ -37,7 +37,7 @@ const READERS: u32 = 4;
 pub enum StoreError {
     /// SQLite refused.
     #[error("the database failed: {0}")]
-    Database(#[from] sqlx::Error),
+    Database(sqlx::Error),
     /// The file was written by a newer mps-manager.
     #[error(
         "the database {path} has schema version {found} and this mps-manager knows {known}: start the newer \
@@ -62,6 +62,11 @@ pub enum StoreError {
         /// Why it cannot be read.
         detail: String,
     },
+    /// There is no room left where the database is.
+    #[error(
+        "the disk of the state directory is full, and nothing was changed: free space there, and repeat the change"
+    )]
+    Full,
     /// The writer takes no more jobs at the moment.
     #[error("too many changes are waiting to be written")]
     Busy,
@@ -81,6 +86,14 @@ pub enum StoreError {
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        // 13 is SQLITE_FULL; a full disk under the write-ahead log comes as an I/O error with the same words.
+        let full = error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("13"));
+        if full || error.to_string().contains("disk is full") { Self::Full } else { Self::Database(error) }
+    }
 }
 
 /// The open store; cheap to clone.

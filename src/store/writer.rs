@@ -144,7 +144,7 @@ async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>) {
     }
     let failed = result.err().map(|error| error.to_string());
     for answer in answers {
-        answer(failed.as_ref().map(|text| StoreError::Database(sqlx::Error::Protocol(text.clone()))));
+        answer(failed.as_ref().map(|text| sqlx::Error::Protocol(text.clone()).into()));
     }
 }
 

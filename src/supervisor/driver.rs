@@ -26,6 +26,8 @@ use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
 use crate::mps::session::SessionError;
 use crate::mps::{Command, Control, log};
 
+/// Size at which a log is emptied: every look adds some lines, and nobody else would ever take them away.
+const LOG_BOUND: u64 = 4 << 20;
 /// How much of a dead daemon's log is kept for the operator.
 const LAST_WORDS: usize = 2048;
 /// How long the servers of a dead daemon get to follow it by themselves.
@@ -110,6 +112,7 @@ impl Driver {
                 }
             }
             self.notice_death(&desired).await;
+            self.notice_lost_pipes(&desired);
             self.publish(&desired);
         }
     }
@@ -156,7 +159,11 @@ impl Driver {
                 self.state.searched(found, unix_ms());
             }
             Action::Start => self.start(desired).await,
-            Action::Stop => self.stop_daemon(desired, shared.grace_s.load(Ordering::Relaxed)).await,
+            // What an operation asked for holds for one stop; after it the configured grace holds again.
+            Action::Stop => {
+                let grace_s = shared.grace_s.swap(self.context.grace_s, Ordering::Relaxed);
+                self.stop_daemon(desired, grace_s).await;
+            }
             Action::Sync(wrong) => self.sync(desired, &wrong).await,
             Action::StartServer(uid) => self.start_server(desired, uid).await,
         }
@@ -206,7 +213,7 @@ impl Driver {
             applied: 0,
         };
         if !self.record(desired, incarnation.clone()).await {
-            let message = "the token of the new process could not be written to the store".to_owned();
+            let message = "the token of the new process could not be written to the database, so none is started: see that the disk of the state directory has room".to_owned();
             self.state.blocked(Obstacle { reason: "StoreUnavailable", message }, now);
             return;
         }
@@ -338,11 +345,43 @@ impl Driver {
             incarnation.applied = self.state.applied;
             self.record(desired, incarnation).await;
         }
+        self.bound_logs(desired);
         let failed = self.state.wedged.clone().or_else(|| self.state.trouble.clone());
         self.observed.send_modify(|observed| {
             observed.served = serving;
             observed.failed = failed;
         });
+    }
+
+    fn bound_logs(&self, desired: &Desired) {
+        for name in ["control.log", "server.log"] {
+            match log::bound(&self.log_directory.join(name), LOG_BOUND) {
+                Ok(true) => {
+                    tracing::info!(daemon = %desired.name, name, "emptied a log that had grown past {LOG_BOUND} bytes");
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::debug!(daemon = %desired.name, name, %error, "a log could not be bounded");
+                }
+            }
+        }
+    }
+
+    /// Notices that the pipe directory is no longer the one the process was started with: nobody reaches it any
+    /// more, and a client that tries runs outside MPS.
+    fn notice_lost_pipes(&mut self, desired: &Desired) {
+        let recorded = self.incarnation.as_ref().and_then(|incarnation| incarnation.pipe_inode);
+        if self.state.process.is_none() || recorded.is_none() || inode(&self.pipe_directory) == recorded {
+            return;
+        }
+        if self.clients.is_empty() && !self.state.restart {
+            tracing::error!(daemon = %desired.name, "the pipe directory is gone, and no client is connected: restarting the daemon");
+            self.state.restart = true;
+        }
+        self.state.trouble = Some(format!(
+            "its pipe directory {} was removed or replaced while it ran, so no new client can reach it: restart the daemon",
+            self.pipe_directory.display()
+        ));
     }
 
     async fn start_server(&mut self, desired: &Desired, uid: u32) {
@@ -403,7 +442,7 @@ impl Driver {
         tracing::error!(daemon = %desired.name, process = %identity, "the control daemon died");
         self.see_off_servers(desired).await;
         self.clients.clear();
-        let words = log::tail(&self.log_directory.join("control.log"), LAST_WORDS);
+        let words = log::last_words(&self.log_directory.join("control.log"), LAST_WORDS);
         self.state.failed(words, unix_ms());
     }
 

@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
-use crate::domain::daemon::{DaemonStatus, Incarnation, Phase};
+use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Phase};
 use crate::domain::plan::Desired;
 use crate::gpu::Inventory;
 pub use crate::mps::process::LONGEST_PATH;
@@ -205,6 +205,19 @@ impl Handle {
     ) -> Option<Observed> {
         let mut observed = self.shared.observed.clone();
         tokio::time::timeout(patience, observed.wait_for(done)).await.ok()?.ok().map(|seen| seen.clone())
+    }
+
+    /// The status as of now: `ready` only if it is ready for the newest wish, which the driver may not have seen.
+    pub fn status(&self) -> DaemonStatus {
+        let mut status = self.observed().status;
+        if status.phase == Phase::Ready && self.not_ready().is_some() {
+            status.phase = Phase::Applying;
+            if let Some(ready) = status.conditions.first_mut() {
+                let message = "what is wanted was changed a moment ago, and is being applied";
+                *ready = Condition::new("Ready", false, "AwaitingReadBack", message);
+            }
+        }
+        status
     }
 
     /// Where the daemon stands, unless it holds what is wanted of it now.

@@ -86,6 +86,22 @@ an_owned_daemon() {
     check "and has the lower priority in its environment" 1 "$(cat "$LOGS/priority")"
 }
 
+# From 1 GiB on the daemon's getter prints whole GiB, so a limit between two of them needs another proof.
+a_limit_between_two_gib() {
+    api PUT /api/v1/tenants/alpha '{"daemon": "gpu0", "device_memory_limit": "1536M", "active_thread_percentage": 25}'
+    wait_for 30 "a limit of 1536 MiB is read back" daemon_is_ready
+    as_tenant between alpha info || true
+    head -n 1 "$LOGS/between.out" >"$LOGS/between.json"
+    check "under 1536 MiB its client has between 1 and 1.5 GiB free" true \
+        "$(json "$LOGS/between.json" '1 << 30 < d["devices"][0]["memory_free"] < 1536 << 20')"
+    api PUT /api/v1/tenants/beta '{"daemon": "gpu0", "device_memory_limit": "8500M", "sms": 66, "priority": "below_normal", "max_clients": 2}'
+    wait_for 30 "a limit of 8500 MiB is read back" daemon_is_ready
+    check "the server's limit is known to the byte, by its own word" '[8912896000, true, true]' \
+        "$(daemon_field '[d["status"]["effective"]["servers"][0]["memory_limits"][0][k] for k in ("bytes", "exact", "in_server_log")]')"
+    api PUT /api/v1/tenants/alpha '{"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25}'
+    wait_for 30 "4 GiB are read back again" daemon_is_ready
+}
+
 bad_values() {
     local value
     for value in '"512K"' '"1T"' 0 -1 '"1.5G"' '"nan"'; do
@@ -206,6 +222,7 @@ PY
 
 the_manager() {
     an_owned_daemon
+    a_limit_between_two_gib
     bad_values
     clients_come_and_go
     deaths

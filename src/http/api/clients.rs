@@ -68,7 +68,7 @@ pub(super) async fn get(
         ("id" = String, Path, description = "Process ID and start time, as in `1234-567890`"), WriteQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
     ),
-    responses((status = 202, description = "The operation that ends it", body = Operation), WriteProblems))]
+    responses((status = 202, description = "The operation that ends it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn terminate(
     State(app): State<AppState>,
     Path(id): Path<ClientId>,
@@ -78,5 +78,5 @@ pub(super) async fn terminate(
     _: NoBody,
 ) -> Result<Response, Problem> {
     let key = idempotency.of(&OperationRequest::TerminateClient { client: id })?;
-    Ok(accepted(&app.service.terminate(id, conditions.options(query.dry_run), key).await?))
+    Ok(accepted(&app.service.terminate(id, conditions.options(query.dry_run), key).await?, query.dry_run))
 }

@@ -67,7 +67,7 @@ pub(super) async fn put(
         ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
         ("If-Match" = Option<String>, Header, description = "Delete only this revision"),
     ),
-    responses((status = 202, description = "The operation that deletes it", body = Operation), WriteProblems))]
+    responses((status = 202, description = "The operation that deletes it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn delete(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
@@ -75,7 +75,10 @@ pub(super) async fn delete(
     conditions: Conditions,
 ) -> Result<Response, Problem> {
     let request = OperationRequest::DeleteDaemon { grace_s: checked_grace(query.grace_s)? };
-    Ok(accepted(&app.service.operate(name, request, conditions.options(query.dry_run), None).await?))
+    Ok(accepted(
+        &app.service.operate(name, request, conditions.options(query.dry_run), None).await?,
+        query.dry_run,
+    ))
 }
 
 /// Start a daemon
@@ -84,7 +87,7 @@ pub(super) async fn delete(
         ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
     ),
-    responses((status = 202, description = "The operation that starts it", body = Operation), WriteProblems))]
+    responses((status = 202, description = "The operation that starts it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn start(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
@@ -95,7 +98,10 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let request = OperationRequest::StartDaemon;
     let key = idempotency.of(&request)?;
-    Ok(accepted(&app.service.operate(name, request, conditions.options(query.dry_run), key).await?))
+    Ok(accepted(
+        &app.service.operate(name, request, conditions.options(query.dry_run), key).await?,
+        query.dry_run,
+    ))
 }
 
 /// Stop a daemon
@@ -104,7 +110,7 @@ pub(super) async fn start(
         ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
     ),
-    responses((status = 202, description = "The operation that stops it", body = Operation), WriteProblems))]
+    responses((status = 202, description = "The operation that stops it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn stop(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
@@ -115,7 +121,10 @@ pub(super) async fn stop(
 ) -> Result<Response, Problem> {
     let request = OperationRequest::StopDaemon { grace_s: checked_grace(query.grace_s)? };
     let key = idempotency.of(&request)?;
-    Ok(accepted(&app.service.operate(name, request, conditions.options(query.dry_run), key).await?))
+    Ok(accepted(
+        &app.service.operate(name, request, conditions.options(query.dry_run), key).await?,
+        query.dry_run,
+    ))
 }
 
 /// Stop a daemon and start it again
@@ -124,7 +133,7 @@ pub(super) async fn stop(
         ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
     ),
-    responses((status = 202, description = "The operation that restarts it", body = Operation), WriteProblems))]
+    responses((status = 202, description = "The operation that restarts it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn restart(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
@@ -135,5 +144,8 @@ pub(super) async fn restart(
 ) -> Result<Response, Problem> {
     let request = OperationRequest::RestartDaemon { grace_s: checked_grace(query.grace_s)? };
     let key = idempotency.of(&request)?;
-    Ok(accepted(&app.service.operate(name, request, conditions.options(query.dry_run), key).await?))
+    Ok(accepted(
+        &app.service.operate(name, request, conditions.options(query.dry_run), key).await?,
+        query.dry_run,
+    ))
 }

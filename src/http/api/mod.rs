@@ -185,7 +185,10 @@ fn written<T: Serialize>(written: &Written<T>, revision: i64, dry_run: bool) -> 
 }
 
 /// An operation that was asked for, and where to look for it.
-fn accepted(operation: &Operation) -> Response {
+fn accepted(operation: &Operation, dry_run: bool) -> Response {
+    if dry_run {
+        return (StatusCode::OK, axum::Json(operation)).into_response();
+    }
     let location = format!("/api/v1/operations/{}", operation.id);
     (StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(operation)).into_response()
 }

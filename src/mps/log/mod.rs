@@ -96,6 +96,49 @@ impl Reader {
     }
 }
 
+/// Empties a log that has grown past `max_bytes`; true if it was emptied.
+///
+/// In place, since MPS keeps the file open and appends: a renamed log would keep growing under its new name
+/// (FACTS.md, "Logs"; recording 07).
+pub fn bound(path: &Path, max_bytes: u64) -> std::io::Result<bool> {
+    if std::fs::metadata(path)?.len() <= max_bytes {
+        return Ok(false);
+    }
+    std::fs::File::options().write(true).truncate(true).open(path)?;
+    Ok(true)
+}
+
+/// The end of a log without what callers of the control program leave in it: what MPS itself had to say last.
+pub fn last_words(path: &Path, max_bytes: usize) -> String {
+    let noise = |event: &Event| {
+        matches!(
+            event,
+            Event::Accepting
+                | Event::InvalidCredentials
+                | Event::UiOpened
+                | Event::UiClosed
+                | Event::Command(_)
+                | Event::Reply(_)
+        )
+    };
+    let mut words = Vec::new();
+    let mut length = 0;
+    for record in
+        read(tail(path, SEARCHED).as_bytes()).into_iter().rev().filter(|record| !noise(&record.event))
+    {
+        length += record.text.len() + 1;
+        if length > max_bytes {
+            break;
+        }
+        words.push(record.text);
+    }
+    words.reverse();
+    words.join("\n")
+}
+
+/// How much of the end of a log [`last_words`] looks through.
+const SEARCHED: usize = 256 * 1024;
+
 /// Reads a whole log, or a piece of one.
 pub fn read(bytes: &[u8]) -> Vec<Record> {
     let mut reader = Reader::default();

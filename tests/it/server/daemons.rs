@@ -38,7 +38,7 @@ fn a_daemon_is_stopped_started_and_restarted_step_by_step() {
     assert_eq!(steps(&post("start")), ["write desired state", "wait until ready"]);
     let second = host.daemon_pid("gpu0");
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
-    assert_eq!(steps(&post("restart")), ["stop", "wait until ready"]);
+    assert_eq!(steps(&post("restart")), ["note the running process", "stop", "wait until ready"]);
     let third = host.daemon_pid("gpu0");
     assert!(first != second && second != third && !is_alive(second));
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
