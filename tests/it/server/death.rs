@@ -136,6 +136,37 @@ fn an_operation_that_the_managers_death_interrupted_is_finished_by_the_next() {
 }
 
 #[test]
+fn a_restart_taken_up_again_does_not_take_the_adopted_process_for_the_new_one() {
+    let mut host = Host::ready();
+    let client = host.client("demo");
+    let before = host.daemon_pid("gpu0");
+    let accepted = host.api().post("/api/v1/daemons/gpu0/restart?grace_s=2", &json!({}));
+    host.await_phase("gpu0", "stopping");
+    host.end_manager(Signal::KILL);
+    host.serve();
+    let operation = host.api().succeeds(&accepted);
+    let steps = operation["steps"].as_array().unwrap();
+    assert_eq!(steps[0]["outcome"], before.to_string());
+    let replaced = steps.iter().rev().find(|step| step["name"] == "stop").unwrap();
+    assert_ne!(replaced["outcome"], format!("replaced by process {before}"));
+    drop(client);
+}
+
+#[test]
+fn a_grace_of_nothing_holds_for_one_stop_only() {
+    let host = Host::ready();
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/restart?grace_s=0", &json!({})));
+    host.await_ready();
+    let mut client = host.client("demo");
+    eventually("the client is listed", || (host.clients().len() == 1).then_some(()));
+    host.api().put("/api/v1/daemons/gpu0", &json!({"gpus": ["0"], "desired_state": "stopped"}));
+    host.await_phase("gpu0", "stopping");
+    assert!(client.is_running(), "the configured grace is ten seconds");
+    drop(client);
+    host.await_phase("gpu0", "stopped");
+}
+
+#[test]
 fn a_manager_told_to_stop_does_not_wait_for_a_daemon_that_waits_for_its_clients() {
     let mut host = Host::ready();
     let mut client = host.client("demo");

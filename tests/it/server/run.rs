@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Host, eventually, said};
+use rustix::process::Signal;
+
+use crate::harness::{Client, Host, eventually, pid, said, signal};
 
 #[test]
 fn run_becomes_the_command_with_its_process_id_and_its_exit_code() {
@@ -75,6 +77,44 @@ fn no_more_run_than_max_clients() {
     drop(first);
     assert_eq!(host.run("demo", &["true"]).status.code(), Some(0));
     held.pop();
+    assert_eq!(host.run("batch", &["true"]).status.code(), Some(0));
+}
+
+#[test]
+fn the_children_of_one_run_take_a_place_each() {
+    let host = Host::ready();
+    let program = env!("CARGO_BIN_EXE_mps-manager");
+    let script = format!("for i in 1 2 3 4; do {program} sim client --spin 60 & done; wait");
+    let shell = Client::start(host.run_command("batch", &["sh", "-c", &script]));
+    eventually("all four are listed", || (host.clients().len() == 4).then_some(()));
+    let refused = host.run("batch", &["true"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(said(&refused).contains("4 of at most 4"), "{}", said(&refused));
+    for client in host.clients() {
+        signal(pid(&client["pid"]), Signal::KILL);
+    }
+    drop(shell);
+}
+
+#[test]
+fn nobody_is_sent_past_mps_when_the_pipe_directory_is_gone() {
+    let host = Host::ready();
+    let client = host.client("demo");
+    eventually("the client is listed", || (host.clients().len() == 1).then_some(()));
+    let daemon = host.daemon_pid("gpu0");
+    std::fs::rename(host.runtime("daemons/gpu0/pipe"), host.runtime("daemons/gpu0/elsewhere")).unwrap();
+    let refused = host.run("batch", &["true"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    let told = eventually("it says what is wrong", || {
+        let told = host.daemon("gpu0")["status"]["conditions"][0]["message"].as_str()?.to_owned();
+        told.contains("was removed or replaced").then_some(told)
+    });
+    assert!(told.contains("restart the daemon"), "{told}");
+    assert_eq!(host.daemon_pid("gpu0"), daemon, "a client is connected: nothing is restarted unasked");
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/restart?grace_s=0", &json!({})));
+    host.await_ready();
+    assert_ne!(host.daemon_pid("gpu0"), daemon);
+    drop(client);
     assert_eq!(host.run("batch", &["true"]).status.code(), Some(0));
 }
 
