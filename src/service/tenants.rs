@@ -93,6 +93,7 @@ impl Service {
         let reachable = context.check_reachable(&spec.daemon, spec.uid).await;
         reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
         let ceiling = context.capability.client_ceiling();
+        let boot_id = context.boot_id.clone();
         let manager_uid = self.parts.manager_uid;
         let dry_run = options.dry_run;
         let present = gpus.clone();
@@ -127,6 +128,7 @@ impl Service {
                         if let Some(left) = current.as_ref().map(|tenant| &tenant.spec.daemon)
                             && *left != spec.daemon
                         {
+                            refuse_while_leased(&mut *db, &name, &boot_id).await?;
                             store::daemons::touch(&mut *db, left).await?;
                             desired.push(store::plans::desired(&mut *db, left, &gpus, manager_uid).await?);
                         }
@@ -172,6 +174,7 @@ impl Service {
             }
             let gpus = service.gpus().await?;
             let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
+            let boot_id = service.parts.fleet.context().boot_id.clone();
             let desired = service
                 .parts
                 .store
@@ -180,6 +183,7 @@ impl Service {
                         let tenant =
                             store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
                         check_precondition(&options, Some(tenant.generation))?;
+                        refuse_while_leased(&mut *db, &name, &boot_id).await?;
                         store::tenants::delete(&mut *db, &name).await?;
                         store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
                         let desired =
@@ -426,6 +430,24 @@ impl Service {
         }
         let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
         Ok(TenantView { name, generation, created_at, updated_at, spec, status })
+    }
+}
+
+/// Refuses to take a tenant away from processes that were let in since its processes were counted.
+async fn refuse_while_leased(
+    db: store::Transaction<'_>,
+    name: &TenantName,
+    boot_id: &str,
+) -> Result<(), ServiceError> {
+    let leases = store::leases::all(db, boot_id).await?;
+    let mut mine = leases.iter().filter(|lease| lease.tenant == *name).map(|lease| lease.holder);
+    match mine
+        .find(|holder| host::process::is_alive(Identity { pid: holder.pid, start_time: holder.start_time }))
+    {
+        None => Ok(()),
+        Some(holder) => Err(ServiceError::Conflict(format!(
+            "process {holder} of tenant {name} was started a moment ago: end it first"
+        ))),
     }
 }
 
