@@ -268,8 +268,7 @@ impl Service {
                 Box::pin(async move {
                     let mut holders = Vec::new();
                     for lease in store::leases::all(&mut *db, &boot_id).await? {
-                        let identity = Identity { pid: lease.holder.pid, start_time: lease.holder.start_time };
-                        if !host::process::is_alive(identity) {
+                        if !is_alive(lease.holder) {
                             store::leases::delete(&mut *db, lease.holder).await?;
                         } else if lease.tenant == name && lease.holder != holder {
                             holders.push(lease.holder);
@@ -324,13 +323,7 @@ impl Service {
     async fn processes_of(&self, name: &TenantName) -> Result<usize, ServiceError> {
         let clients = self.families_of(name).await?;
         let boot_id = &self.parts.fleet.context().boot_id;
-        let mut holders = Vec::new();
-        for lease in store::leases::all(&mut *self.parts.store.read().await?, boot_id).await? {
-            let identity = Identity { pid: lease.holder.pid, start_time: lease.holder.start_time };
-            if lease.tenant == *name && host::process::is_alive(identity) {
-                holders.push(lease.holder);
-            }
-        }
+        let holders = living_holders(&mut *self.parts.store.read().await?, name, boot_id).await?;
         Ok(places_taken(&clients, &holders))
     }
 
@@ -433,17 +426,29 @@ impl Service {
     }
 }
 
+/// Whether the very process that a lease was given to still runs.
+fn is_alive(holder: ClientId) -> bool {
+    host::process::is_alive(Identity { pid: holder.pid, start_time: holder.start_time })
+}
+
+/// The processes that hold a lease of the tenant and still run.
+async fn living_holders(
+    db: store::Transaction<'_>,
+    name: &TenantName,
+    boot_id: &str,
+) -> Result<Vec<ClientId>, ServiceError> {
+    let leases = store::leases::all(db, boot_id).await?;
+    let mine = leases.into_iter().filter(|lease| lease.tenant == *name).map(|lease| lease.holder);
+    Ok(mine.filter(|holder| is_alive(*holder)).collect())
+}
+
 /// Refuses to take a tenant away from processes that were let in since its processes were counted.
 async fn refuse_while_leased(
     db: store::Transaction<'_>,
     name: &TenantName,
     boot_id: &str,
 ) -> Result<(), ServiceError> {
-    let leases = store::leases::all(db, boot_id).await?;
-    let mut mine = leases.iter().filter(|lease| lease.tenant == *name).map(|lease| lease.holder);
-    match mine
-        .find(|holder| host::process::is_alive(Identity { pid: holder.pid, start_time: holder.start_time }))
-    {
+    match living_holders(db, name, boot_id).await?.first() {
         None => Ok(()),
         Some(holder) => Err(ServiceError::Conflict(format!(
             "process {holder} of tenant {name} was started a moment ago: end it first"

@@ -13,6 +13,7 @@ use crate::http::AppState;
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
 use crate::service::daemons::DaemonView;
+use crate::service::{IdempotencyKey, WriteOptions};
 
 /// All daemons
 #[utoipa::path(get, path = "/api/v1/daemons", operation_id = "list_daemons", tag = "daemons", params(PageQuery),
@@ -75,10 +76,7 @@ pub(super) async fn delete(
     conditions: Conditions,
 ) -> Result<Response, Problem> {
     let request = OperationRequest::DeleteDaemon { grace_s: checked_grace(query.grace_s)? };
-    Ok(accepted(
-        &app.service.operate(name, request, conditions.options(query.dry_run), None).await?,
-        query.dry_run,
-    ))
+    operate(app, name, request, conditions.options(query.dry_run), None).await
 }
 
 /// Start a daemon
@@ -98,10 +96,7 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let request = OperationRequest::StartDaemon;
     let key = idempotency.of(&request)?;
-    Ok(accepted(
-        &app.service.operate(name, request, conditions.options(query.dry_run), key).await?,
-        query.dry_run,
-    ))
+    operate(app, name, request, conditions.options(query.dry_run), key).await
 }
 
 /// Stop a daemon
@@ -121,10 +116,7 @@ pub(super) async fn stop(
 ) -> Result<Response, Problem> {
     let request = OperationRequest::StopDaemon { grace_s: checked_grace(query.grace_s)? };
     let key = idempotency.of(&request)?;
-    Ok(accepted(
-        &app.service.operate(name, request, conditions.options(query.dry_run), key).await?,
-        query.dry_run,
-    ))
+    operate(app, name, request, conditions.options(query.dry_run), key).await
 }
 
 /// Stop a daemon and start it again
@@ -144,8 +136,17 @@ pub(super) async fn restart(
 ) -> Result<Response, Problem> {
     let request = OperationRequest::RestartDaemon { grace_s: checked_grace(query.grace_s)? };
     let key = idempotency.of(&request)?;
-    Ok(accepted(
-        &app.service.operate(name, request, conditions.options(query.dry_run), key).await?,
-        query.dry_run,
-    ))
+    operate(app, name, request, conditions.options(query.dry_run), key).await
+}
+
+/// Asks for an operation, and answers where to look for it.
+async fn operate(
+    app: AppState,
+    name: DaemonName,
+    request: OperationRequest,
+    options: WriteOptions,
+    key: Option<IdempotencyKey>,
+) -> Result<Response, Problem> {
+    let dry_run = options.dry_run;
+    Ok(accepted(&app.service.operate(name, request, options, key).await?, dry_run))
 }
