@@ -16,10 +16,10 @@ use super::status::status;
 use super::termination::terminate;
 use super::{Context, Fact, Job, Observed, Shared, TerminateError, Termination};
 use crate::clock::unix_ms;
-use crate::domain::GpuUuid;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Incarnation, Phase};
 use crate::domain::plan::{Desired, Difference};
+use crate::domain::{DaemonName, GpuUuid};
 use crate::host::process::death;
 use crate::host::{self, Identity, Signal};
 use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
@@ -34,6 +34,8 @@ const LAST_WORDS: usize = 2048;
 const ORPHANS_END: Duration = Duration::from_secs(2);
 /// How long an action that is under way may go on when the manager stops: a daemon may wait an hour for its clients.
 const LAST_ACTION: Duration = Duration::from_secs(2);
+/// Pause between two looks for a daemon that an earlier manager was starting.
+const STARTING: Duration = Duration::from_millis(5);
 /// Longest time from the start of a daemon to its first answer.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -147,7 +149,7 @@ impl Driver {
         match action {
             Action::Wait(_) => {}
             Action::Search => {
-                let found = self.search().await;
+                let found = self.search(desired).await;
                 if let Ok(Some(process)) = &found {
                     self.incarnations += 1;
                     if self.incarnation.as_ref().is_some_and(|earlier| earlier.applied == desired.generation)
@@ -170,7 +172,7 @@ impl Driver {
     }
 
     /// Looks for the control process of an earlier manager; doubts are obstacles, never guesses.
-    async fn search(&mut self) -> Result<Option<Process>, Obstacle> {
+    async fn search(&mut self, desired: &Desired) -> Result<Option<Process>, Obstacle> {
         let Some(earlier) = self.incarnation.clone() else { return Ok(None) };
         if earlier.boot_id != self.context.boot_id {
             return Ok(None);
@@ -178,16 +180,30 @@ impl Driver {
         let recorded = earlier.process.zip(earlier.pipe_inode).map(|((pid, start_time), pipe_inode)| {
             Recorded { identity: Identity { pid, start_time }, pipe_inode }
         });
-        let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
-        let found = tokio::task::spawn_blocking(move || match recorded {
-            Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
-            // The manager died between writing the token and learning the process.
-            None => daemon::find(&token, &directory),
-        })
-        .await;
+        let until = Instant::now() + START_DEADLINE;
+        let found = loop {
+            let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
+            let found = tokio::task::spawn_blocking(move || match recorded {
+                Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
+                // The manager died between writing the token and learning the process.
+                None => daemon::find(&token, &directory),
+            })
+            .await;
+            match found {
+                Ok(Found::Starting(_)) if Instant::now() < until => tokio::time::sleep(STARTING).await,
+                found => break found,
+            }
+        };
         let doubtful = |message: String| Obstacle { reason: "DoubtfulProcess", message };
         match found.map_err(|error| doubtful(error.to_string()))? {
-            Found::None => Ok(None),
+            Found::None => {
+                // They may have hung, and the manager may have died before it saw to them.
+                self.see_off_servers(&desired.name).await;
+                Ok(None)
+            }
+            Found::Starting(program) => Err(doubtful(format!(
+                "process {program} has been starting the daemon for more than {START_DEADLINE:?}: end it"
+            ))),
             Found::Doubtful { reason } => Err(doubtful(reason)),
             Found::Ours(identity) => {
                 if let Some(incarnation) = &mut self.incarnation {
@@ -440,23 +456,21 @@ impl Driver {
         let identity = process.identity;
         self.deaths += 1;
         tracing::error!(daemon = %desired.name, process = %identity, "the control daemon died");
-        self.see_off_servers(desired).await;
+        self.see_off_servers(&desired.name).await;
         self.clients.clear();
         let words = log::last_words(&self.log_directory.join("control.log"), LAST_WORDS);
         self.state.failed(words, unix_ms());
     }
 
-    /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its
-    /// memory on the GPU for ever (seen on 13.0). They carry the token of the incarnation.
-    async fn see_off_servers(&self, desired: &Desired) {
+    /// Ends the servers that outlive their control daemon and do not follow it by themselves.
+    async fn see_off_servers(&self, name: &DaemonName) {
         let Some(token) = self.incarnation.as_ref().map(|incarnation| incarnation.token.clone()) else {
             return;
         };
-        let marked =
-            tokio::task::spawn_blocking(move || host::process::find_by_env(daemon::TOKEN_ENV, &token)).await;
-        for server in marked.unwrap_or_default() {
+        let orphans = tokio::task::spawn_blocking(move || daemon::orphans(&token)).await;
+        for server in orphans.unwrap_or_default() {
             if tokio::time::timeout(ORPHANS_END, death(server)).await.is_err() {
-                tracing::warn!(daemon = %desired.name, %server, "killing a server that outlived its control daemon");
+                tracing::warn!(daemon = %name, %server, "killing a server that outlived its control daemon");
                 let _ = host::process::signal(server, Signal::KILL);
             }
         }
