@@ -5,6 +5,7 @@ mod auth;
 mod clients;
 mod daemons;
 mod death;
+mod interrupted;
 mod openapi;
 mod ownership;
 mod reads;
