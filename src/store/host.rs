@@ -32,8 +32,9 @@ pub async fn move_to(db: &mut SqliteConnection, machine_id: &str, now: i64) -> R
         error,
         now
     )
-    .execute(db)
+    .execute(&mut *db)
     .await?;
+    sqlx::query!("DELETE FROM operation_locks").execute(db).await?;
     Ok(())
 }
 

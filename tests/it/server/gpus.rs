@@ -67,7 +67,7 @@ fn a_gpu_that_goes_while_its_daemon_runs_blocks_that_one_and_no_other() {
 
 #[test]
 fn a_client_of_a_gpu_that_goes_fails_and_no_new_one_is_let_in() {
-    let host = Host::ready();
+    let host = Host::configured("fresh_patience_s = 2");
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G", "max_clients": 2});
     assert_eq!(host.api().tenant("left", &spec).status, 201);
     host.await_ready();

@@ -23,8 +23,9 @@ fn a_database_of_another_machine_is_read_only_until_it_is_confirmed() {
     let (mut host, daemons) = moved();
     // Asked for there, and not begun: nobody wants it here.
     host.execute_sql(
-        r#"INSERT INTO operations (id, request, daemon, state, created_at)
-           VALUES ('01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c', '{"kind":"stop_daemon","grace_s":0}', 'gpu0', 'pending', 1)"#,
+        r#"INSERT INTO operations (id, request, state, created_at)
+           VALUES ('01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c', '{"kind":"stop_daemon","grace_s":0}', 'pending', 1);
+           INSERT INTO operation_daemons (operation, daemon) VALUES ('01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c', 'gpu0');"#,
     );
     host.serve();
     let shown = host.api().get("/api/v1/host").ok();
