@@ -38,7 +38,9 @@ impl Scene {
         self.await_ready();
         if let Some((place, program)) = &outcome.operation {
             self.check_operation(place, *program);
-            self.await_ready();
+        }
+        if let Some(strike) = strike {
+            self.await_replaced(strike, before);
         }
         let tenants = self.tenants();
         self.desk.ledger.lock().expect("unpoisoned").check(&tenants, &GIVEN);
@@ -67,6 +69,23 @@ impl Scene {
             let answer = self.host.api().get("/readyz");
             if answer.status == 200 { Ok(()) } else { Err(self.host.api().get("/api/v1/daemons").text) }
         });
+    }
+
+    /// Waits until what died was noticed and replaced: readiness says what was known a moment ago.
+    fn await_replaced(&self, strike: &Strike, before: &[Standing]) {
+        within(READY, || {
+            for at in strike.daemons() {
+                let status = &self.host.daemon(DAEMONS[at])["status"];
+                let server = &status["effective"]["servers"][0]["pid"];
+                let replaced = *server != before[at].server
+                    && (!strike.controls().contains(&at) || status["pid"] != before[at].control);
+                if !replaced {
+                    return Err(format!("{} is not replaced: {status}", DAEMONS[at]));
+                }
+            }
+            Ok(())
+        });
+        self.await_ready();
     }
 
     fn check_operation(&self, place: &str, program: Option<u32>) {
