@@ -131,7 +131,7 @@ impl Engine {
         let engine = self.clone();
         self.tasks.spawn(async move {
             let id = operation.id;
-            tracing::info!(operation = %id, kind = operation.request.kind(), daemon = %operation.daemon, "operation begins");
+            tracing::info!(operation = %id, kind = operation.request.kind(), daemons = %daemon::names(&operation), "operation begins");
             let result = tokio::select! {
                 result = engine.run(&operation) => result,
                 // Left in the journal as running: the next manager takes it up.

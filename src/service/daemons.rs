@@ -160,7 +160,14 @@ impl Service {
                             if matches!(request, OperationRequest::DeleteDaemon { .. }) {
                                 refuse_with_tenants(&mut *db, &name).await?;
                             }
-                            store::operations::insert(&mut *db, id, &name, &request, now).await?;
+                            store::operations::insert(
+                                &mut *db,
+                                id,
+                                std::slice::from_ref(&name),
+                                &request,
+                                now,
+                            )
+                            .await?;
                             let written = store::operations::get(db, id).await?;
                             written.ok_or_else(|| {
                                 ServiceError::Internal("the operation just written is gone".into())
