@@ -98,12 +98,13 @@ fn conditions(
     if let Some(room) = state.shortages.log_room {
         conditions.push(Condition::new("LogDiskFull", true, "NoRoom", log_disk_full(log_directory, room)));
     }
-    conditions.extend(state.shortages.files.iter().map(|(what, pid, open, limit)| {
-        let message = format!(
-            "{what} {pid} has {open} files open and may have {limit}, and fails new clients when there are none left: end clients,              and start the manager with a higher limit (LimitNOFILE; NVIDIA asks for 16384) before the daemon is restarted"
-        );
-        Condition::new("FileDescriptorsLow", true, "NearLimit", message)
-    }));
+    conditions.extend(
+        state
+            .shortages
+            .files
+            .iter()
+            .map(|files| Condition::new("FileDescriptorsLow", true, "NearLimit", files.to_string())),
+    );
     conditions
 }
 

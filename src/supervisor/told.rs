@@ -77,11 +77,10 @@ impl Told {
                 self.session = Session::Unknown;
                 return true;
             }
-            Event::ServerReady { .. }
-            | Event::ServerExited { .. }
-            | Event::ShuttingDown { .. }
-            | Event::StillActive { .. }
-            | Event::DaemonExited { .. } => return true,
+            // That a server is asked to make way, again and again, is no news; that it goes is.
+            Event::ServerReady { .. } | Event::ServerExited { .. } | Event::DaemonExited { .. } => {
+                return true;
+            }
             _ => {}
         }
         false

@@ -33,8 +33,35 @@ pub struct Evidence {
     pub held: Vec<Identity>,
     /// Its own processes that stand still: what they are, and which.
     pub stopped: Vec<(&'static str, u32)>,
+    /// Its own processes that are near their limit on open files.
+    pub files: Vec<LowFiles>,
     /// Its pipe directory.
     pub pipes: Pipes,
+}
+
+/// A process that is near its limit on open files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LowFiles {
+    /// What it is.
+    pub what: &'static str,
+    /// Its process ID.
+    pub pid: u32,
+    /// Files that it has open.
+    pub open: u64,
+    /// Files that it may have open.
+    pub limit: u64,
+}
+
+impl std::fmt::Display for LowFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { what, pid, open, limit } = self;
+        write!(
+            f,
+            "{what} {pid} has {open} files open and may have {limit}; a daemon that has none left answers nobody, and a server \
+             takes no client: end clients, and start the manager with a higher limit (LimitNOFILE; NVIDIA asks for 16384) before \
+             the daemon is restarted"
+        )
+    }
 }
 
 /// What is left of a pipe directory whose daemon runs.
@@ -149,7 +176,9 @@ fn started_by(caller: &Caller) -> String {
 
 fn wedged(command: &str, evidence: &Evidence) -> String {
     let stopped: Vec<String> = evidence.stopped.iter().map(|(what, pid)| format!("{what} {pid}")).collect();
-    let remedy = if stopped.is_empty() {
+    let remedy = if let Some(files) = evidence.files.first() {
+        files.to_string()
+    } else if stopped.is_empty() {
         "no stopped process of it was found: look for a client that hangs, and end its server (kill -9) when nothing else helps"
             .to_owned()
     } else {

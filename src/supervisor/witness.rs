@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::state::Look;
-use super::trouble::{Evidence, Pipes};
+use super::trouble::{Evidence, LowFiles, Pipes};
 use crate::domain::client::ClientFacts;
 use crate::host::{Identity, process};
 use crate::mps::process::{self as daemon, Caller, SOCKET, callers};
@@ -22,8 +22,8 @@ const OPEN_PERCENT: u64 = 90;
 pub struct Shortages {
     /// Bytes left on the file system of the logs, where that is too few.
     pub log_room: Option<u64>,
-    /// Processes that are near their limit on open files: what it is, PID, files open, and the limit.
-    pub files: Vec<(&'static str, u32, u64, u64)>,
+    /// Processes that are near their limit on open files.
+    pub files: Vec<LowFiles>,
 }
 
 /// Gathers what may explain a look that failed. Blocks for up to a quarter of a second.
@@ -39,7 +39,10 @@ pub(super) fn gather(
         Look::Busy(_) if evidence.pipes == Pipes::Whole => {
             watch_callers(&mut evidence, pipe_directory, control);
         }
-        Look::Unanswered(_) => evidence.stopped = stopped(control, clients),
+        Look::Unanswered(_) => {
+            evidence.stopped = stopped(control, clients);
+            evidence.files = near_their_limit(own(control));
+        }
         _ => {}
     }
     evidence
@@ -82,28 +85,37 @@ fn watch_callers(evidence: &mut Evidence, pipe_directory: &Path, control: Identi
 }
 
 fn stopped(control: Identity, clients: &[ClientFacts]) -> Vec<(&'static str, u32)> {
-    let servers = daemon::servers(control.pid);
-    let all = std::iter::once(("control daemon", control.pid))
-        .chain(servers.iter().map(|server| ("server", server.pid)))
-        .chain(clients.iter().map(|client| ("client", client.id.pid)));
-    all.filter(|(_, pid)| process::is_stopped(*pid)).collect()
+    let clients = clients.iter().map(|client| ("client", client.id.pid));
+    own(control).chain(clients).filter(|(_, pid)| process::is_stopped(*pid)).collect()
+}
+
+/// The processes of a daemon itself.
+fn own(control: Identity) -> impl Iterator<Item = (&'static str, u32)> {
+    let servers = daemon::servers(control.pid).into_iter().map(|server| ("server", server.pid));
+    std::iter::once(("control daemon", control.pid)).chain(servers)
+}
+
+/// Those of these processes that are near their limit on open files. A daemon that may have 24 answers nobody once it
+/// has a server (recording 13).
+fn near_their_limit(processes: impl Iterator<Item = (&'static str, u32)>) -> Vec<LowFiles> {
+    processes
+        .filter_map(|(what, pid)| {
+            let (open, limit) = process::open_files(pid)?;
+            let many = limit / 100 * OPEN_PERCENT + limit % 100 * OPEN_PERCENT / 100;
+            (open >= many).then_some(LowFiles { what, pid, open, limit })
+        })
+        .collect()
 }
 
 /// Looks for what runs out: some system calls, no more.
-pub(super) fn shortages(log_directory: &Path, control: Option<Identity>, servers: &[u32]) -> Shortages {
+pub(super) fn shortages(log_directory: &Path, processes: &[(&'static str, u32)]) -> Shortages {
     let room = rustix::fs::statvfs(log_directory).ok().map(|files| {
         // A file system that counts its files may be full of them.
         let out_of_files = files.f_files > 0 && files.f_ffree == 0;
         if out_of_files { 0 } else { files.f_bavail.saturating_mul(files.f_frsize) }
     });
-    let processes =
-        control.iter().map(|id| ("control daemon", id.pid)).chain(servers.iter().map(|pid| ("server", *pid)));
-    let files = processes
-        .filter_map(|(what, pid)| {
-            let (open, limit) = process::open_files(pid)?;
-            (open >= limit / 100 * OPEN_PERCENT + limit % 100 * OPEN_PERCENT / 100)
-                .then_some((what, pid, open, limit))
-        })
-        .collect();
-    Shortages { log_room: room.filter(|room| *room < LOG_ROOM), files }
+    Shortages {
+        log_room: room.filter(|room| *room < LOG_ROOM),
+        files: near_their_limit(processes.iter().copied()),
+    }
 }

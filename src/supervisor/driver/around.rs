@@ -31,7 +31,7 @@ impl Driver {
     /// else it counts for the back-off.
     pub(super) fn did_not_start(&mut self, error: &StartError) {
         let now = unix_ms();
-        let shortages = witness::shortages(&self.log_directory, None, &[]);
+        let shortages = witness::shortages(&self.log_directory, &[]);
         let obstacle = match (error, shortages.log_room) {
             (StartError::Spawn(cause), _) if look::out_of_files(cause) => {
                 trouble::name(&Look::NoFiles(cause.to_string()), &Evidence::default())
@@ -57,10 +57,11 @@ impl Driver {
             self.state.drift.command = self.logs.told().foreign().map(str::to_owned);
         }
         let Some(seen) = &self.state.seen else { return };
-        let servers: Vec<u32> = seen.servers.iter().map(|server| server.pid).collect();
         self.state.queue = if desired.multi_user { Vec::new() } else { self.logs.queue(seen, &self.clients) };
-        let control = self.state.process.as_ref().map(|process| process.identity);
-        self.state.shortages = witness::shortages(&self.log_directory, control, &servers);
+        let control = self.state.process.iter().map(|process| ("control daemon", process.identity.pid));
+        let servers = seen.servers.iter().map(|server| ("server", server.pid));
+        let processes: Vec<_> = control.chain(servers).collect();
+        self.state.shortages = witness::shortages(&self.log_directory, &processes);
     }
 
     /// Finds out why a look failed, and names it.
