@@ -176,7 +176,7 @@ fn ready(state: &State, desired: &Desired, phase: Phase) -> Condition {
             Some(trouble) => (trouble.reason, trouble.message.clone()),
             None => ("Wedged", format!("it did not answer ({})", state.wedged.as_deref().unwrap_or_default())),
         },
-        Phase::Blocked => match &state.obstacle {
+        Phase::Blocked => match state.obstacle.as_ref().or(state.lost.as_ref()) {
             Some(obstacle) => (obstacle.reason, obstacle.message.clone()),
             None => ("Blocked", String::new()),
         },
