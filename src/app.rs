@@ -284,6 +284,7 @@ async fn furnish(
             schedulable: true,
             defaults: Defaults::default(),
             memory_overcommit: crate::domain::daemon::OvercommitRatio::default(),
+            drift_policy: crate::domain::drift::DriftPolicy::default(),
         };
         there(service.put_daemon(name, spec, new.clone()).await)?;
     }
