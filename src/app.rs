@@ -60,7 +60,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     check_loopback(config.listen).map_err(refused)?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
     let real = config.sim.is_none().then(|| real_platform(&config)).transpose()?;
-    let lock = store::lock::take(&config.state_dir).map_err(refused)?;
+    let lock = store::lock::take(&config.state_dir).await.map_err(refused)?;
     make_directory(&config.runtime_dir)?;
     let listeners = Listeners::bind(config.listen, &config.socket()).await.map_err(refused)?;
     let platform = match real {
