@@ -15,7 +15,7 @@ use crate::clock::unix_ms;
 use crate::config::Config;
 use crate::domain::daemon::{Defaults, DesiredState};
 use crate::domain::gpu::{Gpu, GpuRef};
-use crate::gpu::Inventory;
+use crate::gpu::{Inventory, Suspendable};
 use crate::http::auth::Authenticator;
 use crate::http::server::{Listeners, check_loopback};
 use crate::http::{AppState, router};
@@ -42,7 +42,7 @@ fn refused(error: impl std::fmt::Display) -> StartError {
 
 /// Where the GPUs and the binaries come from.
 struct Platform {
-    inventory: Arc<dyn Inventory>,
+    inventory: Arc<Suspendable>,
     binaries: Binaries,
     extra_env: Vec<(OsString, OsString)>,
     simulated: bool,
@@ -78,10 +78,11 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
 
     let boot_id = host::boot_id().map_err(refused)?;
     let (recorder, facts) = mpsc::channel(FACTS);
+    let inventory: Arc<dyn Inventory> = platform.inventory.clone();
     let fleet = Fleet::new(Context {
         binaries: platform.binaries,
         capability,
-        inventory: Arc::clone(&platform.inventory),
+        inventory: Arc::clone(&inventory),
         runtime_dir: config.runtime_dir.clone(),
         extra_env: platform.extra_env,
         boot_id: boot_id.clone(),
@@ -92,8 +93,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     });
     let recording = tokio::spawn(record(store.clone(), facts));
     let manager_uid = rustix::process::geteuid().as_raw();
-    let first_start =
-        take_up(&store, &fleet, &platform.inventory, manager_uid, &boot_id).await.map_err(refused)?;
+    let first_start = take_up(&store, &fleet, &inventory, manager_uid, &boot_id).await.map_err(refused)?;
     let engine = Engine::start(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid)
         .await
         .map_err(refused)?;
@@ -102,13 +102,13 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         store: store.clone(),
         fleet: fleet.clone(),
         engine: engine.clone(),
-        inventory: Arc::clone(&platform.inventory),
+        inventory: Arc::clone(&inventory),
         manager_uid,
         patience: Duration::from_secs(config.fresh_patience_s.into()),
         tasks: tasks.clone(),
     });
     if first_start && platform.simulated {
-        furnish(&service, &platform.inventory).await?;
+        furnish(&service, &inventory).await?;
     }
 
     let auth = Arc::new(Authenticator::new(&token, manager_uid));
@@ -172,12 +172,12 @@ fn make_directory(path: &Path) -> Result<(), StartError> {
 /// The GPUs and the binaries of this host; touches nothing, and says all that is missing at once.
 fn real_platform(config: &Config) -> Result<Platform, StartError> {
     let inventory =
-        gpu::nvml::NvmlInventory::open().map_err(|error| error.to_string()).and_then(|inventory| {
-            match inventory.gpus() {
-                Ok(gpus) if gpus.is_empty() => Err("the NVIDIA driver lists no GPU on this host".to_owned()),
-                Ok(_) => Ok(inventory),
-                Err(error) => Err(error.to_string()),
-            }
+        Suspendable::open(open_nvml).map_err(|error| error.to_string()).and_then(|inventory| match inventory
+            .gpus()
+        {
+            Ok(gpus) if gpus.is_empty() => Err("the NVIDIA driver lists no GPU on this host".to_owned()),
+            Ok(_) => Ok(inventory),
+            Err(error) => Err(error.to_string()),
         });
     let binaries = Binaries::locate(config.mps_dir.as_deref()).map_err(|error| error.to_string());
     match (inventory, binaries) {
@@ -194,13 +194,21 @@ fn real_platform(config: &Config) -> Result<Platform, StartError> {
     }
 }
 
+fn open_nvml() -> Result<Box<dyn Inventory>, gpu::InventoryError> {
+    Ok(Box::new(gpu::nvml::NvmlInventory::open()?))
+}
+
 /// A simulated host in the runtime directory; other programs than its own may be named, as on a real one.
 fn simulated_platform(config: &Config) -> Result<Platform, StartError> {
     let directory = config.runtime_dir.join("sim");
     sim::world::create(&directory, config.sim.as_deref().unwrap_or_default()).map_err(refused)?;
     let programs = config.mps_dir.clone().unwrap_or_else(|| directory.join("bin"));
+    let world = directory.clone();
+    let opener = move || -> Result<Box<dyn Inventory>, gpu::InventoryError> {
+        Ok(Box::new(gpu::sim::SimInventory::open(&world)?))
+    };
     Ok(Platform {
-        inventory: Arc::new(gpu::sim::SimInventory::open(&directory).map_err(refused)?),
+        inventory: Arc::new(Suspendable::open(opener).map_err(refused)?),
         binaries: Binaries::locate(Some(&programs)).map_err(refused)?,
         extra_env: vec![("MPS_SIM_WORLD".into(), directory.into_os_string())],
         simulated: true,

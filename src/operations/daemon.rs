@@ -9,6 +9,7 @@ use crate::domain::DaemonName;
 use crate::domain::daemon::{DaemonSpec, DaemonStatus, DesiredState, Phase};
 use crate::domain::operation::Operation;
 use crate::domain::plan::Desired;
+use crate::gpu::Inventory as _;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::Handle;
 

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::clock::unix_ms;
 use crate::domain::operation::{Operation, OperationRequest, OperationState, Resume, resume};
-use crate::gpu::Inventory;
+use crate::gpu::Suspendable;
 use crate::host::{self, Identity};
 use crate::store::{self, Fate, Store, StoreError};
 use crate::supervisor::Fleet;
@@ -28,7 +28,7 @@ const REMEMBERED_MS: i64 = 30 * 24 * 60 * 60 * 1000;
 pub struct Engine {
     store: Store,
     fleet: Fleet,
-    inventory: Arc<dyn Inventory>,
+    inventory: Arc<Suspendable>,
     manager_uid: u32,
     wake: Arc<Notify>,
     tasks: TaskTracker,
@@ -43,7 +43,7 @@ impl Engine {
     pub async fn start(
         store: Store,
         fleet: Fleet,
-        inventory: Arc<dyn Inventory>,
+        inventory: Arc<Suspendable>,
         manager_uid: u32,
     ) -> Result<Self, StoreError> {
         let engine = Self {
