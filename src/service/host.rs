@@ -36,6 +36,8 @@ pub struct HostView {
     pub manager_uid: u32,
     /// How many GPUs the host has.
     pub gpus: usize,
+    /// Whether the driver is asked; while it is not, for maintenance, all of this is as it was seen last.
+    pub live: bool,
 }
 
 /// A GPU, who holds it, and what is promised and used of it.
@@ -49,8 +51,10 @@ pub struct GpuView {
     pub daemon: Option<DaemonName>,
     /// Memory that admission has promised to tenants, in bytes; a tenant without a limit counts as the whole GPU.
     pub memory_promised: u64,
-    /// The processes that the driver lists on it.
+    /// The processes that the driver lists on it; none while it is not asked.
     pub processes: Vec<GpuProcessView>,
+    /// Whether the driver is asked; while it is not, for maintenance, the GPU is shown as it was seen last.
+    pub live: bool,
 }
 
 /// A process on a GPU.
@@ -99,6 +103,7 @@ impl Service {
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),
             manager_uid: self.parts.manager_uid,
             gpus: gpus.len(),
+            live: self.parts.inventory.live(),
         })
     }
 
@@ -138,8 +143,11 @@ impl Service {
         let uuid = gpu.uuid.clone();
         let processes = tokio::task::spawn_blocking(move || inventory.processes(&uuid))
             .await
-            .map_err(|error| ServiceError::Internal(error.to_string()))?
-            .map_err(|error| ServiceError::Unavailable(error.to_string()))?;
+            .map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let (processes, live) = match processes {
+            Err(crate::gpu::InventoryError::Suspended) => (Vec::new(), false),
+            processes => (processes.map_err(|error| ServiceError::Unavailable(error.to_string()))?, true),
+        };
         let servers: Vec<u32> = self
             .parts
             .fleet
@@ -161,7 +169,7 @@ impl Service {
                 used_memory: process.used_memory,
             })
             .collect();
-        Ok(GpuView { gpu, daemon: holder, memory_promised, processes })
+        Ok(GpuView { gpu, daemon: holder, memory_promised, processes, live })
     }
 }
 

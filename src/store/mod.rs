@@ -8,6 +8,7 @@ pub mod daemons;
 pub mod idempotency;
 pub mod leases;
 pub mod lock;
+pub mod maintenance;
 pub mod operations;
 pub mod plans;
 pub mod tenants;

@@ -319,9 +319,10 @@ impl State {
     pub fn phase(&self, desired: &Desired, now: i64) -> Phase {
         let window = self.failures.iter().filter(|at| now - **at < FAILURE_WINDOW_MS).count();
         match (&self.process, &self.obstacle) {
+            // What keeps it from starting is no matter while it should not.
+            (None, _) if self.searched && !desired.running => Phase::Stopped,
             (_, Some(_)) => Phase::Blocked,
             _ if !self.searched => Phase::Unknown,
-            (None, _) if !desired.running => Phase::Stopped,
             (None, _) if window >= CRASH_LOOP => Phase::CrashLoop,
             (None, _) if now < self.retry_at => Phase::BackOff,
             (None, _) => Phase::Starting,
