@@ -42,7 +42,10 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
         .ok_or_else(|| format!("daemon {} was not looked at within {READY:?}", names(&operation.daemons)))?
         .status;
     if before.phase == Phase::Stopped {
-        return Err(format!("daemon {} is stopped, as its spec says: start it instead", names(&operation.daemons)));
+        return Err(format!(
+            "daemon {} is stopped, as its spec says: start it instead",
+            names(&operation.daemons)
+        ));
     }
     let patience = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
     let old = match noted(operation) {

@@ -78,8 +78,8 @@ async fn note(engine: &Engine, operation: &Operation, daemon: &DaemonName) -> Re
     let name = daemon.clone();
     engine
         .step(operation.id, NOTE, async {
-            let mut reader = engine.store.read().await.map_err(words)?;
-            let daemon = store::daemons::get(&mut reader, &name).await.map_err(words)?;
+            let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+            let daemon = store::daemons::get(&mut reader, &name).await.map_err(|error| error.to_string())?;
             let daemon = daemon.ok_or_else(|| format!("daemon {name} is gone"))?;
             Ok(((), if daemon.spec.schedulable { SCHEDULABLE } else { "cordoned already" }.to_owned()))
         })
@@ -99,8 +99,9 @@ async fn undone(
     daemon: &DaemonName,
 ) -> Result<((), String), Failure> {
     // The journal as it is now: what this run has noted is not in `operation`.
-    let mut reader = engine.store.read().await.map_err(words)?;
-    let journal = store::operations::get(&mut reader, operation.id).await.map_err(words)?;
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+    let journal =
+        store::operations::get(&mut reader, operation.id).await.map_err(|error| error.to_string())?;
     drop(reader);
     let outcome = match journal.as_ref().and_then(noted) {
         None => "nothing was changed",
@@ -130,7 +131,8 @@ async fn set_schedulable(engine: &Engine, daemon: &DaemonName, schedulable: bool
             })
         })
         .await;
-    let changed = changed.map_err(words)?.ok_or_else(|| format!("daemon {daemon} is gone"))?;
+    let changed =
+        changed.map_err(|error| error.to_string())?.ok_or_else(|| format!("daemon {daemon} is gone"))?;
     if changed {
         engine.publish(daemon).await?;
     }
@@ -212,9 +214,9 @@ async fn wait(
 }
 
 async fn refuse_uncordoned(engine: &Engine, daemons: &[DaemonName]) -> Result<(), Failure> {
-    let mut reader = engine.store.read().await.map_err(words)?;
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
     for name in daemons {
-        let daemon = store::daemons::get(&mut reader, name).await.map_err(words)?;
+        let daemon = store::daemons::get(&mut reader, name).await.map_err(|error| error.to_string())?;
         if daemon.is_some_and(|daemon| daemon.spec.schedulable) {
             return Err(format!("daemon {name} was made schedulable again while it was drained"));
         }
@@ -298,7 +300,8 @@ impl std::fmt::Display for Occupants {
         let (clients, holders) = (self.clients.len(), self.holders.len());
         write!(f, "{clients} clients and {holders} other processes started by `run`")?;
         if clients + holders > 0 {
-            let named: Vec<String> = self.processes().take(NAMED).map(|process| process.to_string()).collect();
+            let named: Vec<String> =
+                self.processes().take(NAMED).map(|process| process.to_string()).collect();
             let more = if clients + holders > NAMED { ", …" } else { "" };
             write!(f, " ({}{more})", named.join(", "))?;
         }
@@ -327,13 +330,16 @@ async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<Occupants,
             Err(why) => occupants.unread.push(why),
         }
     }
-    let mut reader = engine.store.read().await.map_err(words)?;
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
     let mut tenants = Vec::new();
     for daemon in daemons {
-        tenants.extend(store::tenants::of_daemon(&mut reader, daemon).await.map_err(words)?);
+        tenants
+            .extend(store::tenants::of_daemon(&mut reader, daemon).await.map_err(|error| error.to_string())?);
     }
-    let leases =
-        store::leases::all(&mut reader, &engine.fleet.context().boot_id).await.map_err(words)?.into_iter();
+    let leases = store::leases::all(&mut reader, &engine.fleet.context().boot_id)
+        .await
+        .map_err(|error| error.to_string())?
+        .into_iter();
     let mine = leases.filter(|lease| tenants.iter().any(|tenant| tenant.name == lease.tenant));
     let holders = mine.map(|lease| lease.holder).filter(|holder| host::process::is_alive(identity(*holder)));
     occupants.holders =
@@ -343,8 +349,4 @@ async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<Occupants,
 
 fn identity(process: ClientId) -> Identity {
     Identity { pid: process.pid, start_time: process.start_time }
-}
-
-fn words(error: StoreError) -> Failure {
-    error.to_string()
 }

@@ -27,7 +27,15 @@ pub fn search(
     gpus: &[GpuUuid],
     daemons: &Path,
 ) -> Result<Holders, InventoryError> {
-    let known = inventory.device_files(gpus)?;
+    let mut known = Vec::new();
+    for gpu in gpus {
+        match inventory.device_files(std::slice::from_ref(gpu)) {
+            Ok(files) => known.extend(files),
+            // A GPU that is not there is open nowhere.
+            Err(InventoryError::UnknownGpu(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
     let paths: Vec<_> = known.iter().map(|file| file.path.clone()).collect();
     let search = files::opened(&paths);
     let processes = search.found.into_iter().map(|opened| {

@@ -128,14 +128,14 @@ async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failur
 }
 
 fn proven(others: &[&Holder], unexamined: u32) -> String {
-    let mut outcome = "no process of ours has the device files open".to_owned();
+    let mut outcome = vec!["no process of ours has the device files open".to_owned()];
     if !others.is_empty() {
-        outcome += &format!("; others that have: {}", words(others));
+        outcome.push(format!("others that have: {}", words(others)));
     }
     if unexamined > 0 {
-        outcome += &format!("; {unexamined} processes of other users could not be looked into");
+        outcome.push(format!("{unexamined} processes of other users could not be looked into"));
     }
-    outcome
+    outcome.join("; ")
 }
 
 async fn found(engine: &Engine, gpus: &[GpuUuid]) -> Result<Holders, Failure> {
@@ -182,8 +182,7 @@ pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<(), Fa
     let unready = engine
         .step(id, "wait until ready", async {
             let unready = unready(engine).await?;
-            let outcome =
-                if unready.is_empty() { "all are ready".to_owned() } else { unready.join("; ") };
+            let outcome = if unready.is_empty() { "all are ready".to_owned() } else { unready.join("; ") };
             Ok::<_, Failure>((unready, outcome))
         })
         .await?;
@@ -258,9 +257,8 @@ async fn write(engine: &Engine, change: Change) -> Result<Vec<DaemonName>, Failu
                     };
                     if covered(&before) || covered(&after) {
                         store::daemons::touch(&mut *db, &daemon.name).await?;
-                        desired.extend(
-                            store::plans::desired(&mut *db, &daemon.name, &gpus, manager_uid).await?,
-                        );
+                        desired
+                            .extend(store::plans::desired(&mut *db, &daemon.name, &gpus, manager_uid).await?);
                     }
                 }
                 Ok((desired, Fate::Commit))

@@ -241,9 +241,7 @@ impl Engine {
         let closed: Result<bool, StoreError> = self
             .store
             .write(move |db| {
-                Box::pin(async move {
-                    Ok((store::operations::close_to_cancel(db, id).await?, Fate::Commit))
-                })
+                Box::pin(async move { Ok((store::operations::close_to_cancel(db, id).await?, Fate::Commit)) })
             })
             .await;
         match closed {

@@ -113,9 +113,13 @@ impl Service {
                         }
                         let mut gpus = match named {
                             Some(named) => named,
-                            None => present.into_iter().map(|gpu| gpu.uuid).collect(),
+                            None => {
+                                // Also those that a daemon has and the host does not, at the moment.
+                                let daemons = store::daemons::all(&mut *db).await?;
+                                let held = daemons.into_iter().flat_map(|daemon| daemon.spec.gpus);
+                                present.into_iter().map(|gpu| gpu.uuid).chain(held).collect()
+                            }
                         };
-                        // Also those that a daemon has and the host does not, at the moment.
                         let daemons = covered(&mut *db, &gpus).await?;
                         gpus.sort();
                         gpus.dedup();
@@ -245,8 +249,8 @@ pub(super) async fn refuse_in_maintenance(
     match maintenance.filter(|maintenance| maintenance.covers(&spec.gpus)) {
         None => Ok(()),
         Some(maintenance) => Err(ServiceError::Conflict(format!(
-            "daemon {name} takes no new clients while the host is in maintenance with its GPUs ({}): end that first \
-             (DELETE /api/v1/host/maintenance), or use another",
+            "the host is in maintenance with GPUs of daemon {name} ({}), which takes no new clients and is not started \
+             meanwhile: end that first (DELETE /api/v1/host/maintenance), or use another daemon",
             maintenance.state.as_str()
         ))),
     }

@@ -11,7 +11,8 @@ use crate::domain::maintenance::{Maintenance, MaintenanceState};
 
 /// The maintenance, if there is one.
 pub async fn get(db: &mut SqliteConnection) -> Result<Option<Maintenance>, StoreError> {
-    let row = sqlx::query!("SELECT operation, state, gpus, since FROM maintenance").fetch_optional(db).await?;
+    let row =
+        sqlx::query!("SELECT operation, state, gpus, since FROM maintenance").fetch_optional(db).await?;
     row.map(|row| {
         Ok(Maintenance {
             operation: parsed("an operation's ID", row.operation.parse())?,

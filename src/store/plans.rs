@@ -15,7 +15,8 @@ pub async fn desired(
     manager_uid: u32,
 ) -> Result<Option<Desired>, StoreError> {
     let Some(daemon) = daemons::get(&mut *db, name).await? else { return Ok(None) };
-    let tenants: Vec<_> = tenants::of_daemon(&mut *db, name).await?.into_iter().map(|tenant| tenant.spec).collect();
+    let tenants: Vec<_> =
+        tenants::of_daemon(&mut *db, name).await?.into_iter().map(|tenant| tenant.spec).collect();
     let maintenance = maintenance::get(db).await?;
     let maintenance = maintenance.filter(|maintenance| maintenance.covers(&daemon.spec.gpus));
     let state = maintenance.map(|maintenance| maintenance.state);

@@ -27,8 +27,8 @@ use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Phase};
 use crate::domain::plan::Desired;
 use crate::gpu::Inventory;
-pub use crate::mps::process::{LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
 use crate::mps::process::check_reachable;
+pub use crate::mps::process::{LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
 use crate::mps::{Binaries, Capability};
 
 /// Jobs that may wait for one daemon.

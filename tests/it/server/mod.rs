@@ -5,6 +5,8 @@ mod auth;
 mod clients;
 mod daemons;
 mod death;
+mod drain;
+mod maintenance;
 mod openapi;
 mod ownership;
 mod reads;
