@@ -47,7 +47,10 @@ pub(super) fn real(config: &Config, remembered: Option<Remembered>) -> Result<Pl
         Some(remembered) => Ok(Suspendable::closed(open_nvml, remembered)),
         None => Suspendable::open(open_nvml).map_err(|error| error.to_string()).and_then(|inventory| {
             match inventory.gpus() {
-                Ok(gpus) if gpus.is_empty() => Err("the NVIDIA driver lists no GPU on this host".to_owned()),
+                Ok(gpus) if gpus.is_empty() => {
+                    Err("the NVIDIA driver lists no GPU on this host, or can describe none: the log says why"
+                        .to_owned())
+                }
                 Ok(_) => Ok(inventory),
                 Err(error) => Err(error.to_string()),
             }

@@ -64,14 +64,9 @@ impl From<Failure> for Stop {
 }
 
 impl Engine {
-    /// Takes up what an earlier manager left unfinished, and starts to claim.
-    pub async fn start(
-        store: Store,
-        fleet: Fleet,
-        inventory: Arc<Suspendable>,
-        manager_uid: u32,
-    ) -> Result<Self, StoreError> {
-        let engine = Self {
+    /// Puts the parts together; nothing is claimed before [`Engine::begin`].
+    pub fn new(store: Store, fleet: Fleet, inventory: Arc<Suspendable>, manager_uid: u32) -> Self {
+        Self {
             store,
             fleet,
             inventory,
@@ -80,16 +75,20 @@ impl Engine {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             cancels: Arc::default(),
-        };
-        let mut reader = engine.store.read().await?;
+        }
+    }
+
+    /// Takes up what an earlier manager left unfinished, and starts to claim.
+    pub async fn begin(&self) -> Result<(), StoreError> {
+        let mut reader = self.store.read().await?;
         let unfinished = store::operations::running(&mut reader).await?;
         drop(reader);
         for operation in unfinished {
-            engine.take_up(operation).await?;
+            self.take_up(operation).await?;
         }
-        let claiming = engine.clone();
-        engine.tasks.spawn(async move { claiming.claim().await });
-        Ok(engine)
+        let claiming = self.clone();
+        self.tasks.spawn(async move { claiming.claim().await });
+        Ok(())
     }
 
     /// Tells the engine that an operation was written.

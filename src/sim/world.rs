@@ -7,6 +7,8 @@
 //! gpus/<uuid>/processes/<pid>       one GPU process, held by flock for life
 //! gpus/<uuid>/memory.lock           held while memory is taken
 //! dev/nvidia<minor>                 the device file, which each GPU process keeps open for life
+//! gpus/<uuid>/lost                  there while the GPU is gone: put there and taken away by hand
+//! gpus/<uuid>/mig                   there while the GPU is in MIG mode: likewise
 //! bin/nvidia-cuda-mps-{control,server}
 //! ```
 //! Processes of any uid use GPUs, so the directories of processes are open to all, as `/dev/nvidia*` is.

@@ -54,10 +54,14 @@ pub async fn delete(db: &mut SqliteConnection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// What is told of the GPUs while the driver is let go; `None` while it is asked.
-pub async fn remembered(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
+/// What is told of the GPUs while the driver is let go; `None` while it is asked, and for another machine's maintenance.
+pub async fn remembered(db: &mut SqliteConnection, machine_id: &str) -> Result<Option<String>, StoreError> {
     let active = MaintenanceState::Active.as_str();
-    let row = sqlx::query_scalar!("SELECT remembered FROM maintenance WHERE state = ?", active);
+    let row = sqlx::query_scalar!(
+        "SELECT remembered FROM maintenance WHERE state = ? AND (SELECT machine_id FROM host) = ?",
+        active,
+        machine_id
+    );
     Ok(row.fetch_optional(db).await?.flatten())
 }
 
@@ -65,7 +69,7 @@ pub async fn remembered(db: &mut SqliteConnection) -> Result<Option<String>, Sto
 ///
 /// Whether the driver may be asked has to be known before the store is opened, which comes after the driver. `None`
 /// where the file does not tell: whoever opens the store looks again.
-pub async fn peek(path: &Path) -> Option<String> {
+pub async fn peek(path: &Path, machine_id: &str) -> Option<String> {
     if !path.exists() {
         return None;
     }
@@ -74,7 +78,7 @@ pub async fn peek(path: &Path) -> Option<String> {
     let options = SqliteConnectOptions::from_str("sqlite:").ok()?.filename(path).read_only(true);
     let mut connection =
         SqliteConnection::connect_with(&options.immutable(!Path::new(&log).exists())).await.ok()?;
-    let remembered = remembered(&mut connection).await.ok().flatten();
+    let remembered = remembered(&mut connection, machine_id).await.ok().flatten();
     let _ = connection.close().await;
     remembered
 }

@@ -4,6 +4,7 @@
 //! acts, reads back, and publishes [`Observed`] by a watch. It never touches SQLite: what has to outlive the
 //! manager goes as a [`Fact`] to the one recorder.
 
+mod census;
 mod driver;
 mod limits;
 mod look;
@@ -30,6 +31,7 @@ use crate::gpu::Inventory;
 use crate::mps::process::check_reachable;
 pub use crate::mps::process::{LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
 use crate::mps::{Binaries, Capability};
+pub use census::Census;
 
 /// Jobs that may wait for one daemon.
 const JOBS: usize = 16;
@@ -42,6 +44,8 @@ pub struct Context {
     pub capability: Capability,
     /// The GPUs.
     pub inventory: Arc<dyn Inventory>,
+    /// Which of them are here, looked at for all daemons together.
+    pub census: watch::Receiver<Census>,
     /// Where each daemon gets a directory of its own.
     pub runtime_dir: PathBuf,
     /// Further variables for daemons and control processes.

@@ -71,6 +71,8 @@ pub struct State {
     pub applied: i64,
     /// What stands in the way.
     pub obstacle: Option<Obstacle>,
+    /// What has become of its GPUs while it runs.
+    pub lost: Option<Obstacle>,
     /// The command that did not answer, and why.
     pub wedged: Option<String>,
     /// Why the last look failed, while the daemon is not called wedged.
@@ -146,6 +148,15 @@ impl State {
             }
             Err(obstacle) => self.blocked(obstacle, now),
         }
+    }
+
+    /// Its GPUs are gone or cannot be used, or are back: then a start that waited for them is due.
+    pub fn gpus_lost(&mut self, lost: Option<Obstacle>) {
+        if self.lost.is_some() && lost.is_none() {
+            self.retry_at = 0;
+            self.look_now = self.process.is_some();
+        }
+        self.lost = lost;
     }
 
     /// Something stands in the way.
@@ -279,7 +290,8 @@ impl State {
             // Not read yet, or not answering: nothing but reads.
             return if due { Action::Sync(Vec::new()) } else { Action::Wait(self.next_look) };
         };
-        if self.needs_restart(desired) {
+        // Without its GPUs no server comes up and no setting takes effect.
+        if self.needs_restart(desired) || self.lost.is_some() {
             return if due { Action::Sync(Vec::new()) } else { Action::Wait(self.next_look) };
         }
         self.decide_settings(desired, seen, clients, due, now)
@@ -319,7 +331,7 @@ impl State {
     pub fn phase(&self, desired: &Desired, now: i64) -> Phase {
         let window = self.failures.iter().filter(|at| now - **at < FAILURE_WINDOW_MS).count();
         match (&self.process, &self.obstacle) {
-            // What keeps it from starting is no matter while it should not.
+            // What is in the way of a start is in nobody's way when none is wanted.
             (None, _) if self.searched && !desired.running => Phase::Stopped,
             (_, Some(_)) => Phase::Blocked,
             _ if !self.searched => Phase::Unknown,
@@ -327,6 +339,7 @@ impl State {
             (None, _) if now < self.retry_at => Phase::BackOff,
             (None, _) => Phase::Starting,
             (Some(_), _) if !desired.running || self.restart => Phase::Stopping,
+            (Some(_), _) if self.lost.is_some() => Phase::Blocked,
             (Some(_), _) if self.wedged.is_some() => Phase::Wedged,
             (Some(_), _) if self.is_ready(desired) => Phase::Ready,
             (Some(_), _) => Phase::Applying,
@@ -339,6 +352,7 @@ impl State {
             && self.wedged.is_none()
             && self.trouble.is_none()
             && !self.needs_restart(desired)
+            && self.lost.is_none()
             && self.seen.as_ref().is_some_and(|seen| {
                 seen.servers.iter().any(|server| server.status == "ACTIVE")
                     && !serves_another_user(desired, seen)

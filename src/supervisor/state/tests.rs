@@ -110,6 +110,21 @@ fn a_new_generation_is_not_ready_before_it_was_read_back() {
 }
 
 #[test]
+fn without_its_gpu_a_daemon_is_read_and_nothing_else_and_is_well_when_it_is_back() {
+    let (desired, mut state) = (desired(), running());
+    state.looked(Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, RHYTHM);
+    let lost = Obstacle { reason: "GpuMissing", message: String::new() };
+    state.gpus_lost(Some(lost));
+    assert_eq!(state.phase(&desired, 1), Phase::Blocked);
+    // Its server died of it, and its settings differ: neither is put right.
+    state.looked(Look::Seen(seen(None, &[])), false, &desired, 1, RHYTHM);
+    assert_eq!(state.decide(&desired, 0, 2), Action::Wait(8_001));
+    assert_eq!(state.decide(&desired, 0, 8_001), Action::Sync(vec![]));
+    state.gpus_lost(None);
+    assert_eq!(state.decide(&desired, 0, 8_001), Action::Sync(vec![Difference::DefaultMemory(0)]));
+}
+
+#[test]
 fn drift_is_written_again_and_not_for_ever_at_full_speed() {
     let (desired, mut state) = (desired(), running());
     let drifted = || Look::Seen(seen(Some(1 << 30), &[(20, "ACTIVE")]));
