@@ -7,6 +7,7 @@ mod daemons;
 mod death;
 mod drain;
 mod gpus;
+mod interrupted;
 mod machine;
 mod maintenance;
 mod migration;
