@@ -180,6 +180,10 @@ impl Host {
         self.manager.as_ref().expect("served").address.clone()
     }
 
+    pub(crate) fn manager_pid(&self) -> u32 {
+        self.manager.as_ref().expect("served").process.id()
+    }
+
     /// Sends the manager a signal and waits for its end; gives its exit code, if it has one.
     pub(crate) fn end_manager(&mut self, with: rustix::process::Signal) -> Option<i32> {
         let mut manager = self.manager.take().expect("served");
