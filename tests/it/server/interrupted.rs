@@ -53,20 +53,30 @@ fn a_hung_server_whose_daemon_and_manager_died_is_seen_off_by_the_next_manager()
     assert_eq!(host.api().tenant("dies", &spec).status, 201);
     host.await_ready();
     let mut command = host.client_command("dies", &["--spin", "600"]);
-    // A client that waits for the next server and dies makes that server hang.
-    signal(server, Signal::KILL);
+    let token = environment(daemon, "MPS_MANAGER_INCARNATION").unwrap();
+    let mut last = server;
+    // A client that waits for a server which is starting, and dies meanwhile, makes that server hang.
+    let hung = eventually("a server stands still while it starts", || {
+        signal(last, Signal::KILL);
+        last = eventually("the next server starts", || {
+            let servers = processes_with("MPS_MANAGER_INCARNATION", Path::new(&token));
+            let is_server =
+                |pid: &u32| command_line(*pid).iter().any(|word| word.ends_with("nvidia-cuda-mps-server"));
+            servers.into_iter().find(|pid| *pid != last && is_server(pid))
+        });
+        signal(last, Signal::STOP);
+        (host.logged("gpu1", &format!("NEW SERVER {last}: Ready")) == 0).then_some(last)
+    });
     let mut waiting = command.stdout(std::process::Stdio::null()).spawn().unwrap();
     let waits = format!("NEW CLIENT {} ", waiting.id());
     eventually("the client waits", || (host.logged("gpu1", &waits) > 0).then_some(()));
     waiting.kill().unwrap();
     waiting.wait().unwrap();
-    let token = environment(daemon, "MPS_MANAGER_INCARNATION").unwrap();
-    let hung = eventually("the next server takes the dead client", || {
+    signal(hung, Signal::CONT);
+    eventually("the next server takes the dead client", || {
         let log = fs::read_to_string(host.runtime("daemons/gpu1/log/server.log")).unwrap();
-        let servers = processes_with("MPS_MANAGER_INCARNATION", Path::new(&token));
-        servers.into_iter().find(|pid| {
-            *pid != daemon && log.contains(&format!("Server {pid:>5}] User did not send valid credentials"))
-        })
+        let mut lines = log.lines().filter(|line| line.contains(&format!(" {hung}] ")));
+        lines.any(|line| line.ends_with("User did not send valid credentials")).then_some(())
     });
     signal(daemon, Signal::KILL);
     host.end_manager(Signal::KILL);
