@@ -77,6 +77,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         other => refused(other),
     })?;
 
+    let manager_uid = rustix::process::geteuid().as_raw();
     let (recorder, facts) = mpsc::channel(FACTS);
     let (census, listed) = watch::channel(Census::default());
     let fleet = Fleet::new(Context {
@@ -84,6 +85,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         capability,
         inventory: Arc::clone(&platform.inventory),
         census: listed,
+        scopes: host::systemd::Scopes::detect(manager_uid),
         runtime_dir: config.runtime_dir.clone(),
         extra_env: platform.extra_env,
         boot_id: host::boot_id().map_err(refused)?,
@@ -93,7 +95,6 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         recorder,
     });
     let recording = tokio::spawn(record(store.clone(), facts));
-    let manager_uid = rustix::process::geteuid().as_raw();
     let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
     let tasks = TaskTracker::new();
     let service = Service::new(Parts {

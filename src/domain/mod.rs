@@ -9,6 +9,7 @@ pub mod client;
 pub mod daemon;
 pub mod environment;
 pub mod gpu;
+pub mod isolation;
 pub mod memory;
 pub mod name;
 pub mod operation;

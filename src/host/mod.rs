@@ -6,6 +6,7 @@
 
 mod death;
 pub mod process;
+pub mod systemd;
 
 use std::fs;
 use std::io;

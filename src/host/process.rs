@@ -28,6 +28,7 @@ pub enum Signalled {
 struct Stat {
     state: u8,
     parent: u32,
+    session: u32,
     start_time: u64,
     resident_pages: u64,
 }
@@ -51,6 +52,7 @@ fn stat(pid: u32) -> Option<Stat> {
     Some(Stat {
         state: *fields.first()?.as_bytes().first()?,
         parent: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
         start_time: fields.get(19)?.parse().ok()?,
         resident_pages: fields.get(21)?.parse().ok()?,
     })
@@ -80,6 +82,11 @@ pub fn uid(pid: u32) -> Option<u32> {
 /// The parent of a living process.
 pub fn parent(pid: u32) -> Option<u32> {
     living(pid).map(|stat| stat.parent)
+}
+
+/// The session of a living process, named by the process that began it.
+pub fn session(pid: u32) -> Option<u32> {
+    living(pid).map(|stat| stat.session)
 }
 
 /// The living children of a process.
@@ -209,6 +216,7 @@ mod tests {
         assert!(!is_alive(Identity { start_time: id.start_time + 1, ..id }));
         assert_eq!(uid(me), Some(rustix::process::getuid().as_raw()));
         assert_eq!(parent(me), rustix::process::getppid().map(|pid| pid.as_raw_pid().unsigned_abs()));
+        assert_eq!(session(me), rustix::process::getsid(None).ok().map(|id| id.as_raw_pid().unsigned_abs()));
         assert!(resident_bytes(me).expect("resident") > 0);
         let started = started_at(id, super::super::boot_time().expect("btime"));
         let now = jiff::Timestamp::now().as_millisecond();

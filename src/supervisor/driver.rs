@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::census::Census;
+use super::isolation;
 use super::limits::Written;
 use super::look;
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
@@ -20,6 +21,7 @@ use crate::clock::unix_ms;
 use crate::domain::GpuUuid;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Incarnation, Phase};
+use crate::domain::isolation::Isolation;
 use crate::domain::plan::{Desired, Difference};
 use crate::host::process::death;
 use crate::host::{self, Identity, Signal};
@@ -49,6 +51,9 @@ pub(super) struct Driver {
     state: State,
     clients: Vec<ClientFacts>,
     incarnation: Option<Incarnation>,
+    isolation: Option<Isolation>,
+    /// Why the present process was started without the scope it should have had.
+    refused: Option<String>,
     written: Written,
     incarnations: u64,
     deaths: u64,
@@ -86,6 +91,8 @@ impl Driver {
             state,
             clients: Vec::new(),
             incarnation: earlier,
+            isolation: None,
+            refused: None,
             written: Written::default(),
             incarnations: 0,
             deaths: 0,
@@ -232,11 +239,16 @@ impl Driver {
             multi_user: desired.multi_user,
             token: incarnation.token.clone(),
             extra_env: self.context.extra_env.clone(),
+            launcher: isolation::launcher(&self.context.scopes, &desired.name, &incarnation.token),
             deadline: START_DEADLINE,
         };
         match daemon::start(&spec).await {
             Ok(started) => {
                 tracing::info!(daemon = %desired.name, process = %started.identity, "started the control daemon");
+                if let Some(why) = &started.refused {
+                    tracing::warn!(daemon = %desired.name, %why, "the daemon has no scope of its own");
+                }
+                self.refused = started.refused;
                 incarnation.process = Some((started.identity.pid, started.identity.start_time));
                 incarnation.pipe_inode = Some(started.pipe_inode);
                 self.record(desired, incarnation).await;
@@ -330,6 +342,7 @@ impl Driver {
                 tracing::warn!(daemon = %desired.name, %why, "could not be read");
             }
         }
+        self.look_where();
         let before = self.state.applied;
         let rhythm = Rhythm(i64::try_from(self.context.rhythm.as_millis()).unwrap_or(i64::MAX));
         self.state.looked(look, !wrong.is_empty(), desired, unix_ms(), rhythm);
@@ -345,6 +358,12 @@ impl Driver {
             observed.served = serving;
             observed.failed = failed;
         });
+    }
+
+    /// Looks where the control process runs: what is, not what was meant, and an adopted one's too.
+    fn look_where(&mut self) {
+        let pid = self.state.process.as_ref().map(|process| process.identity.pid);
+        self.isolation = pid.map(|pid| isolation::look(&self.context.scopes, pid, self.refused.as_deref()));
     }
 
     fn bound_logs(&self, desired: &Desired) {
@@ -467,7 +486,11 @@ impl Driver {
     fn publish(&mut self, desired: &Desired) {
         let (pipe, log) = (&self.pipe_directory, &self.log_directory);
         let now = unix_ms();
-        let status = status(&self.state, desired, self.incarnations, self.deaths, pipe, log, now);
+        let mut status = status(&self.state, desired, self.incarnations, self.deaths, pipe, log, now);
+        if let Some(isolation) = self.isolation.as_ref().filter(|_| self.state.process.is_some()) {
+            status.conditions.extend(isolation::condition(&self.context.scopes, isolation));
+            status.isolation = Some(isolation.clone());
+        }
         let idle =
             matches!(status.phase, Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked);
         let unreadable = self.state.process.is_none() && idle;

@@ -29,6 +29,7 @@ pub(super) fn status(
         deaths,
         pipe_directory: pipe_directory.display().to_string(),
         log_directory: log_directory.display().to_string(),
+        isolation: None,
         effective: state.seen.clone(),
     }
 }
