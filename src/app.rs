@@ -271,6 +271,7 @@ async fn furnish(service: &Service, inventory: &Arc<dyn Inventory>) -> Result<()
             schedulable: true,
             defaults: Defaults::default(),
             memory_overcommit: crate::domain::daemon::OvercommitRatio::default(),
+            drift_policy: crate::domain::drift::DriftPolicy::default(),
         };
         service.put_daemon(name, spec, WriteOptions::default()).await.map_err(refused)?;
     }

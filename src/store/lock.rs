@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The lock on a state directory, held as long as this value lives and released by the kernel with the process.
 #[derive(Debug)]
@@ -28,7 +29,13 @@ pub enum LockError {
     },
 }
 
-/// Creates the directory if it is missing and takes its lock, at once or not at all.
+/// How long the lock of a manager that was killed may outlive it: a child of it that was forked and had not yet executed
+/// its program holds the lock with it.
+const LEFT_OVER: Duration = Duration::from_secs(1);
+/// Pause between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Creates the directory if it is missing and takes its lock, soon or not at all.
 pub fn take(directory: &Path) -> Result<StateLock, LockError> {
     let unusable = |source| LockError::Unusable { path: directory.to_owned(), source };
     if let Some(parent) = directory.parent() {
@@ -43,9 +50,13 @@ pub fn take(directory: &Path) -> Result<StateLock, LockError> {
         .mode(0o600)
         .open(directory.join("lock"))
         .map_err(unusable)?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(StateLock { _file: file }),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(LockError::Taken(directory.to_owned())),
-        Err(errno) => Err(unusable(errno.into())),
+    let until = Instant::now() + LEFT_OVER;
+    loop {
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(StateLock { _file: file }),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(PAUSE),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(LockError::Taken(directory.to_owned())),
+            Err(errno) => return Err(unusable(errno.into())),
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! The task that drives one daemon: asks [`State`] what to do, does it, says what came of it.
 
+mod around;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,32 +11,27 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::around::{dies, happens};
 use super::census::Census;
 use super::isolation;
 use super::limits::Written;
+use super::logs::Logs;
 use super::look;
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
-use super::status::status;
+use super::status::{Counts, status};
 use super::termination::terminate;
 use super::{Context, Fact, Job, Observed, Shared, TerminateError, Termination};
 use crate::clock::unix_ms;
 use crate::domain::GpuUuid;
 use crate::domain::client::{ClientFacts, ClientId};
-use crate::domain::daemon::{Incarnation, Phase};
+use crate::domain::daemon::{Incarnation, Phase, SessionCounts};
 use crate::domain::isolation::Isolation;
 use crate::domain::plan::{Desired, Difference};
-use crate::host::process::death;
-use crate::host::{self, Identity, Signal};
+use crate::host::{self, Identity};
 use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
 use crate::mps::session::SessionError;
-use crate::mps::{Command, Control, log};
+use crate::mps::{Command, Control};
 
-/// Size at which a log is emptied: every look adds some lines, and nobody else would ever take them away.
-const LOG_BOUND: u64 = 4 << 20;
-/// How much of a dead daemon's log is kept for the operator.
-const LAST_WORDS: usize = 2048;
-/// How long the servers of a dead daemon get to follow it by themselves.
-const ORPHANS_END: Duration = Duration::from_secs(2);
 /// How long an action that is under way may go on when the manager stops: a daemon may wait an hour for its clients.
 const LAST_ACTION: Duration = Duration::from_secs(2);
 /// Longest time from the start of a daemon to its first answer.
@@ -55,8 +52,11 @@ pub(super) struct Driver {
     /// Why the present process was started without the scope it should have had.
     refused: Option<String>,
     written: Written,
+    logs: Logs,
     incarnations: u64,
     deaths: u64,
+    looks: u64,
+    failed_looks: u64,
     control: Control,
     pipe_directory: PathBuf,
     log_directory: PathBuf,
@@ -76,7 +76,9 @@ impl Driver {
         let control =
             Control::new(context.binaries.control.clone(), pipe_directory.clone(), context.extra_env.clone());
         let state = State::default();
-        let status = status(&state, &desired.borrow(), 0, 0, &pipe_directory, &log_directory, unix_ms());
+        let logs = Logs::new(&pipe_directory, &log_directory);
+        let counts = Counts::default();
+        let status = status(&state, &desired.borrow(), &counts, &pipe_directory, &log_directory, unix_ms());
         let (observed, watcher) =
             watch::channel(Observed { status, clients: Vec::new(), served: 0, failed: None });
         let census = context.census.clone();
@@ -94,8 +96,11 @@ impl Driver {
             isolation: None,
             refused: None,
             written: Written::default(),
+            logs,
             incarnations: 0,
             deaths: 0,
+            looks: 0,
+            failed_looks: 0,
             control,
             pipe_directory,
             log_directory,
@@ -136,6 +141,8 @@ impl Driver {
         let pause = Duration::from_millis(pause.min(24 * 60 * 60 * 1000));
         let process = self.state.process.as_ref().map(|process| process.identity);
         let servers: Vec<Identity> = self.servers();
+        let (inode, watched) = (self.pipe_inode(), process.is_some());
+        let gpus = self.desired.borrow().gpus.clone();
         tokio::select! {
             () = self.stop.cancelled() => {}
             _ = self.desired.changed() => {}
@@ -144,6 +151,11 @@ impl Driver {
             Some(job) = self.jobs.recv() => self.work(job).await,
             () = dies(process.into_iter().collect()) => {}
             () = dies(servers) => self.state.server_died(host::process::is_alive),
+            () = happens(&mut self.logs, &gpus, &self.pipe_directory, inode), if watched => {
+                if self.logs.take_woken() {
+                    self.state.wake(unix_ms());
+                }
+            }
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -169,7 +181,12 @@ impl Driver {
                     }
                     tracing::info!(daemon = %desired.name, process = %process.identity, "adopted the running control daemon");
                 }
+                let adopted = matches!(found, Ok(Some(_)));
                 self.state.searched(found, unix_ms());
+                if let Some(earlier) = self.incarnation.as_ref().filter(|_| adopted) {
+                    // What an earlier manager had read back and is otherwise now, somebody else has changed.
+                    self.state.applied = earlier.applied;
+                }
             }
             Action::Start => self.start(desired).await,
             // What an operation asked for holds for one stop; after it the configured grace holds again.
@@ -263,7 +280,7 @@ impl Driver {
             }
             Err(error) => {
                 tracing::error!(daemon = %desired.name, %error, "the control daemon did not start");
-                self.state.failed(error.to_string(), unix_ms());
+                self.did_not_start(&error);
             }
         }
     }
@@ -288,6 +305,12 @@ impl Driver {
         let uid = Some(desired.server_uid);
         if let Err(error) = daemon::check_directories(&self.pipe_directory, &self.log_directory, uid) {
             return Some(Obstacle { reason: "DirectoryUnusable", message: error.to_string() });
+        }
+        for uid in &desired.uids {
+            // Under -M each tenant comes as a user of its own.
+            if let Err(message) = self.context.check_reachable(&desired.name, *uid).await {
+                return Some(Obstacle { reason: "DirectoryUnusable", message });
+            }
         }
         daemon::occupant(&self.pipe_directory).map(|occupant| Obstacle {
             reason: "ForeignDaemon",
@@ -320,13 +343,14 @@ impl Driver {
 
     async fn sync(&mut self, desired: &Desired, wrong: &[Difference]) {
         let serving = *self.fresh.borrow_and_update();
+        self.looks += 1;
         for difference in wrong {
             tracing::info!(daemon = %desired.name, %difference, "writing a setting");
         }
         let (look, clients) = look::sync(
             &self.context,
             &self.control,
-            &self.log_directory,
+            &mut self.logs,
             desired,
             wrong,
             &mut self.written,
@@ -338,22 +362,32 @@ impl Driver {
             Look::Unanswered(command) => {
                 tracing::warn!(daemon = %desired.name, %command, "a command was not answered");
             }
-            Look::Busy(why) | Look::Unreadable(why) => {
+            Look::Busy(why) | Look::Unreadable(why) | Look::NoFiles(why) | Look::NotRun(why) => {
                 tracing::warn!(daemon = %desired.name, %why, "could not be read");
             }
         }
         self.look_where();
+        let failed = (!matches!(look, Look::Seen(_))).then(|| look.clone());
         let before = self.state.applied;
         let rhythm = Rhythm(i64::try_from(self.context.rhythm.as_millis()).unwrap_or(i64::MAX));
         self.state.looked(look, !wrong.is_empty(), desired, unix_ms(), rhythm);
+        match failed {
+            Some(look) => {
+                self.failed_looks += 1;
+                self.explain(look).await;
+            }
+            None => self.see_around(desired),
+        }
+        if self.logs.take_woken() {
+            self.state.wake(unix_ms());
+        }
         if self.state.applied != before
             && let Some(mut incarnation) = self.incarnation.clone()
         {
             incarnation.applied = self.state.applied;
             self.record(desired, incarnation).await;
         }
-        self.bound_logs(desired);
-        let failed = self.state.wedged.clone().or_else(|| self.state.trouble.clone());
+        let failed = self.state.trouble.as_ref().map(ToString::to_string);
         self.observed.send_modify(|observed| {
             observed.served = serving;
             observed.failed = failed;
@@ -364,37 +398,6 @@ impl Driver {
     fn look_where(&mut self) {
         let pid = self.state.process.as_ref().map(|process| process.identity.pid);
         self.isolation = pid.map(|pid| isolation::look(&self.context.scopes, pid, self.refused.as_deref()));
-    }
-
-    fn bound_logs(&self, desired: &Desired) {
-        for name in ["control.log", "server.log"] {
-            match log::bound(&self.log_directory.join(name), LOG_BOUND) {
-                Ok(true) => {
-                    tracing::info!(daemon = %desired.name, name, "emptied a log that had grown past {LOG_BOUND} bytes");
-                }
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::debug!(daemon = %desired.name, name, %error, "a log could not be bounded");
-                }
-            }
-        }
-    }
-
-    /// Notices that the pipe directory is no longer the one the process was started with: nobody reaches it any
-    /// more, and a client that tries runs outside MPS.
-    fn notice_lost_pipes(&mut self, desired: &Desired) {
-        let recorded = self.incarnation.as_ref().and_then(|incarnation| incarnation.pipe_inode);
-        if self.state.process.is_none() || recorded.is_none() || inode(&self.pipe_directory) == recorded {
-            return;
-        }
-        if self.clients.is_empty() && !self.state.restart {
-            tracing::error!(daemon = %desired.name, "the pipe directory is gone, and no client is connected: restarting the daemon");
-            self.state.restart = true;
-        }
-        self.state.trouble = Some(format!(
-            "its pipe directory {} was removed or replaced while it ran, so no new client can reach it: restart the daemon",
-            self.pipe_directory.display()
-        ));
     }
 
     async fn start_server(&mut self, desired: &Desired, uid: u32) {
@@ -432,47 +435,17 @@ impl Driver {
         }
         let desired = self.desired.borrow().clone();
         self.sync(&desired, &[]).await;
-        if let Some(trouble) = self.state.wedged.clone().or_else(|| self.state.trouble.clone()) {
-            return Err(TerminateError::Unreachable(trouble));
+        if let Some(trouble) = &self.state.trouble {
+            return Err(TerminateError::Unreachable(trouble.to_string()));
         }
         let known = self.clients.iter().find(|known| known.id == client);
         let server = known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))?;
         let result = terminate(&self.control, server, client, Instant::now() + self.context.deadline).await;
         if let Err(TerminateError::Unanswered(command)) = &result {
             self.state.wedged = Some(command.clone());
+            self.explain(Look::Unanswered(command.clone())).await;
         }
         result
-    }
-
-    /// Notices that the control process is gone, and sees its servers off.
-    async fn notice_death(&mut self, desired: &Desired) {
-        let Some(process) = &self.state.process else { return };
-        if host::process::is_alive(process.identity) {
-            return;
-        }
-        let identity = process.identity;
-        self.deaths += 1;
-        tracing::error!(daemon = %desired.name, process = %identity, "the control daemon died");
-        self.see_off_servers(desired).await;
-        self.clients.clear();
-        let words = log::last_words(&self.log_directory.join("control.log"), LAST_WORDS);
-        self.state.failed(words, unix_ms());
-    }
-
-    /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its
-    /// memory on the GPU for ever (seen on 13.0). They carry the token of the incarnation.
-    async fn see_off_servers(&self, desired: &Desired) {
-        let Some(token) = self.incarnation.as_ref().map(|incarnation| incarnation.token.clone()) else {
-            return;
-        };
-        let marked =
-            tokio::task::spawn_blocking(move || host::process::find_by_env(daemon::TOKEN_ENV, &token)).await;
-        for server in marked.unwrap_or_default() {
-            if tokio::time::timeout(ORPHANS_END, death(server)).await.is_err() {
-                tracing::warn!(daemon = %desired.name, %server, "killing a server that outlived its control daemon");
-                let _ = host::process::signal(server, Signal::KILL);
-            }
-        }
     }
 
     /// Hands an incarnation to the recorder and waits until it is written; false when it was not.
@@ -486,7 +459,17 @@ impl Driver {
     fn publish(&mut self, desired: &Desired) {
         let (pipe, log) = (&self.pipe_directory, &self.log_directory);
         let now = unix_ms();
-        let mut status = status(&self.state, desired, self.incarnations, self.deaths, pipe, log, now);
+        let counts = Counts {
+            incarnations: self.incarnations,
+            deaths: self.deaths,
+            sessions: SessionCounts {
+                looks: self.looks,
+                failed: self.failed_looks,
+                control_processes: self.control.processes(),
+                retried: self.control.turned_away(),
+            },
+        };
+        let mut status = status(&self.state, desired, &counts, pipe, log, now);
         if let Some(isolation) = self.isolation.as_ref().filter(|_| self.state.process.is_some()) {
             status.conditions.extend(isolation::condition(&self.context.scopes, isolation));
             status.isolation = Some(isolation.clone());
@@ -511,15 +494,6 @@ impl Driver {
             true
         });
     }
-}
-
-/// Completes when the first of these processes dies; never for none.
-async fn dies(processes: Vec<Identity>) {
-    if processes.is_empty() {
-        return std::future::pending().await;
-    }
-    let deaths: Vec<_> = processes.into_iter().map(|identity| Box::pin(death(identity))).collect();
-    futures_util::future::select_all(deaths).await;
 }
 
 /// What an adopted process was started with, from /proc.

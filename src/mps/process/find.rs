@@ -214,11 +214,11 @@ fn runs(pid: u32, program: &str) -> bool {
     words.iter().take(2).any(|word| Path::new(word).file_name() == Some(OsStr::new(program)))
 }
 
-fn variable(pid: u32, key: &str) -> Option<std::ffi::OsString> {
+pub(super) fn variable(pid: u32, key: &str) -> Option<std::ffi::OsString> {
     process::environ(pid)?.into_iter().find_map(|(name, value)| (name == key).then_some(value))
 }
 
-fn is_same_directory(one: &Path, other: &Path) -> bool {
+pub(super) fn is_same_directory(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| -> io::Result<(u64, u64)> {
         let metadata = fs::metadata(path)?;
         Ok((metadata.dev(), metadata.ino()))
