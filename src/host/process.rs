@@ -128,6 +128,11 @@ pub fn session(pid: u32) -> Option<u32> {
     living(pid).map(|stat| stat.session)
 }
 
+/// Whether a process lives and leads a session of its own, as a daemon does and whoever starts one does not.
+pub fn leads_session(pid: u32) -> bool {
+    session(pid) == Some(pid)
+}
+
 /// The living children of a process.
 pub fn children(pid: u32) -> Vec<Identity> {
     all()

@@ -19,8 +19,10 @@ use super::{PID_FILE, PIPE_ENV, SOCKET, TOKEN_ENV, pipe_inode};
 pub enum Found {
     /// It runs, and everything agrees.
     Ours(Identity),
-    /// No process has the token.
+    /// No process has the token, but for servers that outlived their daemon ([`orphans`]).
     None,
+    /// A control program is still starting the daemon: whoever ran it may have died meanwhile. Look again.
+    Starting(Identity),
     /// Something has the token and something else does not agree: touch nothing, and say so.
     Doubtful {
         /// What does not agree.
@@ -51,7 +53,8 @@ pub struct Occupant {
 /// Searches all processes for the daemon that was started with `token` in `pipe_directory`.
 ///
 /// It is ours when its command line is the control program's, its uid is ours, and the pipe directory in its
-/// environment is this one. Servers inherit the token; they are no control programs.
+/// environment is this one. Servers inherit the token; they are no control programs. Nor is the program that starts
+/// the daemon: it ends as soon as that answers, and only the daemon leads a session (recording 01).
 pub fn find(token: &str, pipe_directory: &Path) -> Found {
     let marked = process::find_by_env(TOKEN_ENV, token);
     let controls: Vec<Identity> = marked.iter().copied().filter(|id| is_control(id.pid)).collect();
@@ -68,11 +71,15 @@ pub fn find(token: &str, pipe_directory: &Path) -> Found {
     match daemons.as_slice() {
         [] => match marked.iter().find(|id| !is_server(id.pid)) {
             None => Found::None,
+            Some(id) if is_launcher(id.pid) => Found::Starting(*id),
             Some(id) => {
                 doubtful(format!("process {} has the daemon's token and is no control daemon", id.pid))
             }
         },
         [daemon] => match objection(*daemon, pipe_directory) {
+            None if !process::leads_session(daemon.pid) && process::is_alive(*daemon) => {
+                Found::Starting(*daemon)
+            }
             None => Found::Ours(*daemon),
             Some(reason) => doubtful(reason),
         },
@@ -107,6 +114,12 @@ pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: Recorded) -> 
         };
     }
     found
+}
+
+/// The servers that outlived the daemon with this token: most follow it by themselves, but one that hangs keeps its
+/// memory on the GPU for ever (seen on 13.0).
+pub fn orphans(token: &str) -> Vec<Identity> {
+    process::find_by_env(TOKEN_ENV, token).into_iter().filter(|id| is_server(id.pid)).collect()
 }
 
 /// The server processes of a daemon: its children that run the server program.
@@ -203,6 +216,12 @@ fn answering(path: &Path) -> Socket {
 /// Whether a process runs the control program: by the name it was called by, a wrapper's interpreter allowed.
 fn is_control(pid: u32) -> bool {
     runs(pid, CONTROL)
+}
+
+/// Whether a process is about to execute the control program in its place, as `systemd-run --scope` does.
+fn is_launcher(pid: u32) -> bool {
+    let words = process::command(pid).unwrap_or_default();
+    words.iter().skip(2).any(|word| Path::new(word).file_name() == Some(OsStr::new(CONTROL)))
 }
 
 fn is_server(pid: u32) -> bool {

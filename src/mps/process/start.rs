@@ -203,7 +203,8 @@ async fn answering(
     refused: Option<String>,
 ) -> Result<Started, StartError> {
     let identity = match appeared(spec, until).await {
-        Found::Ours(identity) => identity,
+        // Whoever started it has ended, so this is the daemon even if it stayed in this program's session.
+        Found::Ours(identity) | Found::Starting(identity) => identity,
         Found::Doubtful { reason } => {
             abandon(spec);
             return Err(StartError::Doubtful { reason });

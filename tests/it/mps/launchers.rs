@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use mps_manager::host::process;
-use mps_manager::mps::process::{Launcher, StartSpec, start};
+use mps_manager::mps::process::{Found, Launcher, StartSpec, find, start};
 
-use super::host::Host;
+use super::host::{Host, eventually};
 
 /// A spec whose daemon is to be started by a shell script of these lines.
 fn launched_by(host: &Host, lines: &str) -> StartSpec {
@@ -49,6 +49,17 @@ async fn a_launcher_that_hangs_is_ended_and_done_without() {
     assert!(refused.contains("did not end in time"), "{refused}");
     let marked = process::find_by_env("MPS_MANAGER_INCARNATION", &spec.token);
     assert_eq!(marked, [started.identity], "the launcher is gone");
+}
+
+#[tokio::test]
+async fn a_launcher_at_work_is_a_daemon_that_is_being_started() {
+    let host = Host::new("h200x2");
+    let spec = launched_by(&host, "sleep 600; exec \"$@\"");
+    let (token, pipe) = (spec.token.clone(), spec.pipe_directory.clone());
+    let starting = tokio::spawn(async move { start(&spec).await });
+    let at_work = || matches!(find(&token, &pipe), Found::Starting(_));
+    eventually("the launcher is seen at work", at_work).await;
+    starting.abort();
 }
 
 #[tokio::test]

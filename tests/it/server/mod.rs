@@ -6,6 +6,7 @@ mod clients;
 mod daemons;
 mod death;
 mod gpus;
+mod interrupted;
 mod isolation;
 mod machine;
 mod migration;
