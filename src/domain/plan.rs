@@ -3,6 +3,7 @@
 use super::daemon::{DaemonSpec, DesiredState, Effective};
 use super::drift::DriftPolicy;
 use super::gpu::Gpu;
+use super::maintenance::MaintenanceState;
 use super::tenant::{Resolved, TenantSpec, resolve};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
@@ -15,6 +16,10 @@ pub struct Desired {
     pub generation: i64,
     /// Whether it should run.
     pub running: bool,
+    /// Whether it takes new clients, as its spec says.
+    pub schedulable: bool,
+    /// The maintenance that it is part of: then it takes no new clients, and may be held down.
+    pub maintenance: Option<MaintenanceState>,
     /// Its GPUs in PCI order: the position is the ordinal that MPS commands take.
     pub gpus: Vec<GpuUuid>,
     /// Whether clients of several users may be connected at once.
@@ -44,6 +49,7 @@ pub fn desired(
     tenants: &[TenantSpec],
     gpus: &[Gpu],
     manager_uid: u32,
+    maintenance: Option<MaintenanceState>,
 ) -> Result<Desired, InvalidValue> {
     let resolved: Vec<Resolved> =
         tenants.iter().map(|tenant| resolve(tenant, daemon, gpus)).collect::<Result<_, _>>()?;
@@ -75,7 +81,10 @@ pub fn desired(
     Ok(Desired {
         name: name.clone(),
         generation,
-        running: daemon.desired_state == DesiredState::Running,
+        running: daemon.desired_state == DesiredState::Running
+            && !maintenance.is_some_and(MaintenanceState::holds_down),
+        schedulable: daemon.schedulable,
+        maintenance,
         gpus: daemon.gpus.clone(),
         multi_user: daemon.multi_user,
         server_uid,
@@ -154,7 +163,8 @@ mod tests {
     fn plan(tenants: &[&str]) -> Desired {
         let daemon = serde_json::from_str(&format!("{{\"gpus\":[\"{}\"]}}", h200(0).uuid)).expect("daemon");
         let tenants: Vec<TenantSpec> = tenants.iter().map(|json| spec(json)).collect();
-        desired(&DaemonName::parse("gpu0").expect("name"), 1, &daemon, &tenants, &[h200(0)], 0).expect("plan")
+        desired(&DaemonName::parse("gpu0").expect("name"), 1, &daemon, &tenants, &[h200(0)], 0, None)
+            .expect("plan")
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod clients;
 pub mod daemons;
 mod error;
 pub mod host;
+pub mod maintenance;
 pub mod operations;
 pub mod page;
 pub mod replace;

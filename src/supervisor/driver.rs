@@ -32,6 +32,8 @@ use crate::mps::{Command, Control};
 
 /// How long an action that is under way may go on when the manager stops: a daemon may wait an hour for its clients.
 const LAST_ACTION: Duration = Duration::from_secs(2);
+/// Pause between two looks for a daemon that an earlier manager was starting.
+const STARTING: Duration = Duration::from_millis(5);
 /// Longest time from the start of a daemon to its first answer.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -165,7 +167,7 @@ impl Driver {
         match action {
             Action::Wait(_) => {}
             Action::Search => {
-                let found = self.search().await;
+                let found = self.search(desired).await;
                 if let Ok(Some(process)) = &found {
                     self.incarnations += 1;
                     if self.incarnation.as_ref().is_some_and(|earlier| earlier.applied == desired.generation)
@@ -193,7 +195,7 @@ impl Driver {
     }
 
     /// Looks for the control process of an earlier manager; doubts are obstacles, never guesses.
-    async fn search(&mut self) -> Result<Option<Process>, Obstacle> {
+    async fn search(&mut self, desired: &Desired) -> Result<Option<Process>, Obstacle> {
         let Some(earlier) = self.incarnation.clone() else { return Ok(None) };
         if earlier.boot_id != self.context.boot_id {
             return Ok(None);
@@ -201,16 +203,30 @@ impl Driver {
         let recorded = earlier.process.zip(earlier.pipe_inode).map(|((pid, start_time), pipe_inode)| {
             Recorded { identity: Identity { pid, start_time }, pipe_inode }
         });
-        let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
-        let found = tokio::task::spawn_blocking(move || match recorded {
-            Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
-            // The manager died between writing the token and learning the process.
-            None => daemon::find(&token, &directory),
-        })
-        .await;
+        let until = Instant::now() + START_DEADLINE;
+        let found = loop {
+            let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
+            let found = tokio::task::spawn_blocking(move || match recorded {
+                Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
+                // The manager died between writing the token and learning the process.
+                None => daemon::find(&token, &directory),
+            })
+            .await;
+            match found {
+                Ok(Found::Starting(_)) if Instant::now() < until => tokio::time::sleep(STARTING).await,
+                found => break found,
+            }
+        };
         let doubtful = |message: String| Obstacle { reason: "DoubtfulProcess", message };
         match found.map_err(|error| doubtful(error.to_string()))? {
-            Found::None => Ok(None),
+            Found::None => {
+                // They may have hung, and the manager may have died before it saw to them.
+                self.see_off_servers(desired).await;
+                Ok(None)
+            }
+            Found::Starting(program) => Err(doubtful(format!(
+                "process {program} has been starting the daemon for more than {START_DEADLINE:?}: end it"
+            ))),
             Found::Doubtful { reason } => Err(doubtful(reason)),
             Found::Ours(identity) => {
                 if let Some(incarnation) = &mut self.incarnation {

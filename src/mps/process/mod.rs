@@ -21,14 +21,15 @@ mod stop;
 
 pub use callers::{Caller, callers};
 pub use directories::{DirectoryError, LONGEST_PATH, check_directories, check_reachable, pipe_inode};
-pub use find::{Found, Occupant, Recorded, find, find_recorded, occupant, servers};
+pub use find::{Found, Occupant, Recorded, find, find_recorded, occupant, orphans, servers};
 pub use start::{StartError, StartSpec, Started, start};
 pub use stop::{How, StopError, Stopped, clean_stale, stop};
 
 /// The variable that marks a daemon as ours: one random value for each start.
 pub const TOKEN_ENV: &str = "MPS_MANAGER_INCARNATION";
 /// The variable that tells programs where a daemon's pipes are.
-const PIPE_ENV: &str = "CUDA_MPS_PIPE_DIRECTORY";
+/// The variable that names a daemon's pipe directory.
+pub const PIPE_ENV: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// The variable that tells a daemon where to log.
 const LOG_ENV: &str = "CUDA_MPS_LOG_DIRECTORY";
 /// The file in the pipe directory that holds the daemon's PID, writable by everybody (recording 01).

@@ -124,13 +124,12 @@ impl Driver {
 
     /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its
     /// memory on the GPU for ever (seen on 13.0). They carry the token of the incarnation.
-    async fn see_off_servers(&self, desired: &Desired) {
+    pub(super) async fn see_off_servers(&self, desired: &Desired) {
         let Some(token) = self.incarnation.as_ref().map(|incarnation| incarnation.token.clone()) else {
             return;
         };
-        let marked =
-            tokio::task::spawn_blocking(move || host::process::find_by_env(daemon::TOKEN_ENV, &token)).await;
-        for server in marked.unwrap_or_default() {
+        let orphans = tokio::task::spawn_blocking(move || daemon::orphans(&token)).await;
+        for server in orphans.unwrap_or_default() {
             if tokio::time::timeout(ORPHANS_END, death(server)).await.is_err() {
                 tracing::warn!(daemon = %desired.name, %server, "killing a server that outlived its control daemon");
                 let _ = host::process::signal(server, Signal::KILL);

@@ -15,6 +15,8 @@ fn desired() -> Desired {
         name: DaemonName::parse("gpu0").expect("name"),
         generation: 3,
         running: true,
+        schedulable: true,
+        maintenance: None,
         gpus: vec![uuid()],
         multi_user: false,
         server_uid: 0,

@@ -67,8 +67,8 @@ impl Host {
     }
 
     /// A host whose idle daemons are looked at once an hour.
-    pub(crate) fn looked_at_once_an_hour() -> Self {
-        let mut host = Self::new("");
+    pub(crate) fn looked_at_once_an_hour(lines: &str) -> Self {
+        let mut host = Self::new(lines);
         host.look_every(3600);
         host.serve();
         host.await_ready();
@@ -120,7 +120,7 @@ impl Host {
 
 /// Whether something comes within a moment.
 fn readable(output: &impl AsFd) -> bool {
-    let moment = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+    let moment = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     let mut fds = [PollFd::new(output, PollFlags::IN)];
     poll(&mut fds, Some(&moment)).is_ok_and(|ready| ready > 0)
 }

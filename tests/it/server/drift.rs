@@ -9,7 +9,7 @@ const CHANGE: &str = "set_default_active_thread_percentage 30\nset_default_devic
 #[test]
 fn what_somebody_changes_is_seen_at_once_put_back_and_still_told() {
     // Nobody looks for an hour: a line of control.log is all there is.
-    let host = Host::looked_at_once_an_hour();
+    let host = Host::looked_at_once_an_hour("");
     assert_eq!(host.daemon("gpu0")["status"]["drift"]["count"], 0);
     host.control("gpu0", CHANGE);
     let drift = eventually("the drift is counted and over", || {
@@ -42,7 +42,7 @@ fn what_somebody_changes_is_seen_at_once_put_back_and_still_told() {
 
 #[test]
 fn drift_that_is_only_to_be_reported_stays_and_ends_readiness() {
-    let host = Host::looked_at_once_an_hour();
+    let host = Host::looked_at_once_an_hour("fresh_patience_s = 1");
     let report = json!({"gpus": ["0"], "drift_policy": "report"});
     let answer = host.api().put("/api/v1/daemons/gpu0", &report).ok();
     assert_eq!(answer["spec"]["drift_policy"], "report");

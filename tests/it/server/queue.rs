@@ -33,7 +33,7 @@ fn who_waits_for_whom_is_shown_until_they_are_let_in() {
     if !rustix::process::geteuid().is_root() {
         return; // Only root can become somebody else.
     }
-    let host = Host::looked_at_once_an_hour();
+    let host = Host::looked_at_once_an_hour("");
     let program = host.program_for_everybody();
     let client = host.client("demo");
     assert_eq!(host.daemon("gpu0")["status"]["queue"], json!([]), "a first client waits for nobody");
