@@ -111,11 +111,6 @@ impl Host {
             is.then(|| ready["message"].as_str().expect("a message").to_owned())
         })
     }
-
-    /// The process of the manager.
-    pub(crate) fn manager_pid(&self) -> u32 {
-        self.manager.as_ref().expect("served").process.id()
-    }
 }
 
 /// Whether something comes within a moment.
