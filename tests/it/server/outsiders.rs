@@ -24,7 +24,7 @@ fn observed_at(host: &Host, daemon: &str) -> Value {
 
 #[test]
 fn a_session_that_somebody_holds_open_is_named_with_its_holder() {
-    let host = Host::configured("control_deadline_s = 1");
+    let host = Host::configured("control_deadline_s = 2");
     let held = host.hold("gpu0");
     let message = host.await_reason("gpu0", "SessionHeldOpen");
     assert!(message.contains(&format!("process {} ", held.pid())), "{message}");
@@ -45,7 +45,7 @@ fn a_session_that_somebody_holds_open_is_named_with_its_holder() {
 
 #[test]
 fn callers_who_leave_no_room_are_named_by_who_starts_them() {
-    let host = Host::configured("control_deadline_s = 1");
+    let host = Host::configured("control_deadline_s = 2");
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -73,7 +73,7 @@ fn callers_who_leave_no_room_are_named_by_who_starts_them() {
 
 #[test]
 fn a_daemon_that_stands_still_is_wedged_and_named() {
-    let host = Host::configured("control_deadline_s = 1");
+    let host = Host::configured("control_deadline_s = 2");
     let daemon = host.daemon_pid("gpu0");
     let before = observed_at(&host, "gpu0");
     signal(daemon, Signal::STOP);
@@ -92,9 +92,12 @@ fn a_daemon_that_stands_still_is_wedged_and_named() {
 
 #[test]
 fn a_stopped_client_that_holds_up_its_termination_is_named() {
-    let host = Host::configured("control_deadline_s = 1");
+    let host = Host::configured("control_deadline_s = 2");
     let client = host.client("demo");
-    let id = host.listed(client.pid())["id"].as_str().unwrap().to_owned();
+    let id = eventually("the client is known", || {
+        let known = host.api().get("/api/v1/clients").ok()["items"][0].clone();
+        known["id"].as_str().map(str::to_owned)
+    });
     client.signal(Signal::STOP);
     let accepted = host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}));
     let message = host.await_reason("gpu0", "Wedged");
