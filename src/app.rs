@@ -55,7 +55,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
     let remembered = platform::remembered(store::maintenance::peek(&database, &machine_id).await.as_deref());
     let real = config.sim.is_none().then(|| platform::real(&config, remembered.clone())).transpose()?;
-    let lock = store::lock::take(&config.state_dir).map_err(refused)?;
+    let lock = store::lock::take(&config.state_dir).await.map_err(refused)?;
     make_directory(&config.runtime_dir)?;
     let listeners = Listeners::bind(config.listen, &config.socket()).await.map_err(refused)?;
     let platform = match real {
