@@ -77,23 +77,27 @@ impl Host {
 
     /// Opens a session with a daemon and holds it.
     pub(crate) fn hold(&self, daemon: &str) -> Held {
-        eventually("a session is had", || {
-            let mut process = self
-                .program("nvidia-cuda-mps-control", daemon)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("the control program starts");
-            let mut input = process.stdin.take().expect("piped");
-            let mut output = process.stdout.take().expect("piped");
-            // More than a block of output, so that some of it comes though it is a pipe.
-            let sent = input.write_all(&b"get_default_active_thread_percentage\n".repeat(1000)).is_ok();
-            let held = Held { process, input: Some(input) };
-            // Who is turned away may be told nothing at all, and waits for ever.
-            let granted = sent && readable(&output) && output.read(&mut [0; 8]).is_ok_and(|count| count > 0);
-            granted.then_some(held)
-        })
+        eventually("a session is had", || self.try_hold(daemon))
+    }
+
+    /// Tries once to open a session and to hold it.
+    pub(crate) fn try_hold(&self, daemon: &str) -> Option<Held> {
+        let mut process = self
+            .program("nvidia-cuda-mps-control", daemon)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the control program starts");
+        let mut input = process.stdin.take().expect("piped");
+        let mut output = process.stdout.take().expect("piped");
+        // More than a block of output, so that some of it comes though it is a pipe.
+        let long = format!("{}\n", "x".repeat(900));
+        let sent = input.write_all(long.repeat(6).as_bytes()).is_ok();
+        let held = Held { process, input: Some(input) };
+        // Who is turned away may be told nothing at all, and waits for ever.
+        let granted = sent && readable(&output) && output.read(&mut [0; 8]).is_ok_and(|count| count > 0);
+        granted.then_some(held)
     }
 
     /// A condition of a daemon.
@@ -115,7 +119,7 @@ impl Host {
 
 /// Whether something comes within a moment.
 fn readable(output: &impl AsFd) -> bool {
-    let moment = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let moment = Timespec { tv_sec: 0, tv_nsec: 150_000_000 };
     let mut fds = [PollFd::new(output, PollFlags::IN)];
     poll(&mut fds, Some(&moment)).is_ok_and(|ready| ready > 0)
 }

@@ -51,7 +51,7 @@ fn callers_who_leave_no_room_are_named_by_who_starts_them() {
         for _ in 0..8 {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    let held = host.hold("gpu0");
+                    let held = host.try_hold("gpu0");
                     std::thread::sleep(Duration::from_millis(60));
                     drop(held);
                 }
