@@ -77,6 +77,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let written = store::maintenance::remembered(&mut reader, &machine_id).await;
     drop(reader);
     platform.settle(platform::remembered(written.map_err(refused)?.as_deref()))?;
+    let manager_uid = rustix::process::geteuid().as_raw();
     let (recorder, facts) = mpsc::channel(FACTS);
     let (census, listed) = watch::channel(Census::default());
     let inventory: Arc<dyn Inventory> = platform.inventory.clone();
@@ -85,6 +86,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         capability,
         inventory: Arc::clone(&inventory),
         census: listed,
+        scopes: host::systemd::Scopes::detect(manager_uid),
         runtime_dir: config.runtime_dir.clone(),
         extra_env: platform.extra_env,
         boot_id: host::boot_id().map_err(refused)?,
@@ -94,7 +96,6 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         recorder,
     });
     let recording = tokio::spawn(record(store.clone(), facts));
-    let manager_uid = rustix::process::geteuid().as_raw();
     let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
     let tasks = TaskTracker::new();
     let service = Service::new(Parts {

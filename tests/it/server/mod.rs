@@ -9,6 +9,7 @@ mod drain;
 mod drift;
 mod gpus;
 mod interrupted;
+mod isolation;
 mod machine;
 mod maintenance;
 mod migration;
