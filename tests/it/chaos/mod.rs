@@ -8,7 +8,7 @@
 //!
 //! Every decision comes from the seed. What processes do with their time does not, so a seed that failed may pass; the
 //! history of the last steps is printed with it. `MPS_MANAGER_SEED`, `MPS_MANAGER_KILLS` and `MPS_MANAGER_HOSTS` say
-//! otherwise than the few kills on two hosts of the ordinary run.
+//! otherwise than the few kills on two hosts of the ordinary run; `MPS_MANAGER_KIND=maintenance` kills in one way only.
 
 mod checks;
 mod foreign;
@@ -106,13 +106,15 @@ impl Scene {
     /// Plays a seed to its end; gives what was counted.
     fn play(seed: u64, kills: u32) -> BTreeMap<String, u64> {
         let mut strikes = Rng::with_seed(seed);
+        let only = std::env::var("MPS_MANAGER_KIND").unwrap_or_default();
         let (mut scene, mut standing) = Self::set(seed, &mut strikes);
         for number in 1..=kills {
             scene.desk.story.kill(number);
             scene.churn();
             std::thread::sleep(Duration::from_micros(strikes.u64(..60_000)));
             scene.writers.check();
-            let strike = Strike::draw(&mut strikes);
+            let mut drawn = std::iter::repeat_with(|| Strike::draw(&mut strikes));
+            let strike = drawn.find(|strike| strike.kind().contains(&only)).expect("of that kind");
             scene.desk.story.tell(format!("{strike:?} on {standing:?}"));
             let outcome = scene.strike(&strike, &standing);
             scene.desk.story.count(&format!("kills: {}", strike.kind()));
