@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::unix_ms;
 use crate::config::Config;
-use crate::domain::daemon::{Defaults, DesiredState};
+use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::gpu::Inventory;
 use crate::http::auth::Authenticator;
@@ -25,7 +25,7 @@ use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
 use crate::service::{Parts, Service, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
-use crate::supervisor::{Context, Fact, Fleet};
+use crate::supervisor::{Context, Fact, Fleet, Lookout};
 use crate::{gpu, host, mps, sim};
 
 /// Facts that may wait for the recorder.
@@ -83,6 +83,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         capability,
         inventory: Arc::clone(&platform.inventory),
         runtime_dir: config.runtime_dir.clone(),
+        lookout: Lookout::new(Arc::clone(&platform.inventory), &platform.extra_env),
         extra_env: platform.extra_env,
         boot_id: boot_id.clone(),
         rhythm: Duration::from_secs(config.look_interval_s.into()),
@@ -296,14 +297,7 @@ async fn furnish(service: &Service, inventory: &Arc<dyn Inventory>) -> Result<()
     let gpus = inventory.gpus().map_err(refused)?;
     for gpu in gpus {
         let name = crate::domain::DaemonName::parse(&format!("gpu{}", gpu.index)).map_err(refused)?;
-        let spec = crate::domain::daemon::DaemonSpec {
-            gpus: vec![GpuRef(gpu.uuid.to_string())],
-            multi_user: false,
-            desired_state: DesiredState::Running,
-            schedulable: true,
-            defaults: Defaults::default(),
-            memory_overcommit: crate::domain::daemon::OvercommitRatio::default(),
-        };
+        let spec = DaemonSpec::of(vec![GpuRef(gpu.uuid.to_string())]);
         service.put_daemon(name, spec, WriteOptions::default()).await.map_err(refused)?;
     }
     let tenants = [

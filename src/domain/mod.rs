@@ -8,6 +8,7 @@ pub mod admission;
 pub mod client;
 pub mod daemon;
 pub mod environment;
+pub mod foreign;
 pub mod gpu;
 pub mod memory;
 pub mod name;

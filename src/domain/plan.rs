@@ -1,6 +1,6 @@
 //! What a daemon should hold, worked out from its spec and its tenants.
 
-use super::daemon::{DaemonSpec, DesiredState, Effective};
+use super::daemon::{DaemonSpec, DesiredState, Effective, Management};
 use super::gpu::Gpu;
 use super::tenant::{Resolved, TenantSpec, resolve};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
@@ -12,8 +12,12 @@ pub struct Desired {
     pub name: DaemonName,
     /// Rises with every change of anything below.
     pub generation: i64,
-    /// Whether it should run.
+    /// Whether it is kept, or only looked at.
+    pub management: Management,
+    /// Whether it should run; of no account for one that is only looked at.
     pub running: bool,
+    /// Whether it is started although a daemon that is not its own serves one of its GPUs.
+    pub share_gpus: bool,
     /// Its GPUs in PCI order: the position is the ordinal that MPS commands take.
     pub gpus: Vec<GpuUuid>,
     /// Whether clients of several users may be connected at once.
@@ -26,6 +30,13 @@ pub struct Desired {
     pub percentage: ThreadPercentage,
     /// Priority of clients that do not name one.
     pub priority: Priority,
+}
+
+impl Desired {
+    /// Whether it is only looked at.
+    pub fn is_observed(&self) -> bool {
+        self.management == Management::Observed
+    }
 }
 
 /// Works out the desired value of a daemon.
@@ -58,8 +69,13 @@ pub fn desired(
         .max()
         .or(daemon.defaults.active_thread_percentage)
         .unwrap_or(ThreadPercentage::FULL);
-    let below =
-        !resolved.is_empty() && resolved.iter().all(|tenant| tenant.priority == Priority::BelowNormal);
+    let priority = if resolved.is_empty() {
+        daemon.defaults.priority.unwrap_or_default()
+    } else if resolved.iter().all(|tenant| tenant.priority == Priority::BelowNormal) {
+        Priority::BelowNormal
+    } else {
+        Priority::Normal
+    };
     let server_uid = match tenants.first() {
         Some(tenant) if !daemon.multi_user => tenant.uid,
         _ => manager_uid,
@@ -67,13 +83,15 @@ pub fn desired(
     Ok(Desired {
         name: name.clone(),
         generation,
+        management: daemon.management,
         running: daemon.desired_state == DesiredState::Running,
+        share_gpus: daemon.share_gpus,
         gpus: daemon.gpus.clone(),
         multi_user: daemon.multi_user,
         server_uid,
         memory_limits,
         percentage,
-        priority: if below { Priority::BelowNormal } else { Priority::Normal },
+        priority,
     })
 }
 
@@ -156,6 +174,22 @@ mod tests {
         assert_eq!(plan.memory_limits, vec![Some(MemoryLimit::parse("8G").expect("8G"))]);
         assert_eq!(plan.percentage.tenths(), 500);
         assert_eq!(plan.priority, Priority::Normal);
+    }
+
+    #[test]
+    fn a_daemons_priority_holds_without_tenants_and_for_those_that_name_none() {
+        let daemon: DaemonSpec = serde_json::from_str(&format!(
+            "{{\"gpus\":[\"{}\"],\"defaults\":{{\"priority\":\"below_normal\"}}}}",
+            h200(0).uuid
+        ))
+        .expect("daemon");
+        let name = DaemonName::parse("gpu0").expect("name");
+        let plan = |tenants: &[TenantSpec]| {
+            desired(&name, 1, &daemon, tenants, &[h200(0)], 0).expect("plan").priority
+        };
+        assert_eq!(plan(&[]), Priority::BelowNormal);
+        assert_eq!(plan(&[spec(r#"{"daemon":"gpu0"}"#)]), Priority::BelowNormal);
+        assert_eq!(plan(&[spec(r#"{"daemon":"gpu0","priority":"normal"}"#)]), Priority::Normal);
     }
 
     #[test]

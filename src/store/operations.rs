@@ -106,6 +106,21 @@ pub async fn page(
     complete_all(db, rows).await
 }
 
+/// An operation of a daemon that waits or runs.
+pub async fn unfinished(
+    db: &mut SqliteConnection,
+    daemon: &DaemonName,
+) -> Result<Option<String>, StoreError> {
+    let daemon = daemon.as_str();
+    Ok(sqlx::query_scalar!(
+        r#"SELECT id AS "id!" FROM operations
+           WHERE daemon = ? AND state IN ('pending', 'running') ORDER BY id LIMIT 1"#,
+        daemon
+    )
+    .fetch_optional(db)
+    .await?)
+}
+
 /// Those that were under way when the manager died.
 pub async fn running(db: &mut SqliteConnection) -> Result<Vec<Operation>, StoreError> {
     let rows = sqlx::query_as!(

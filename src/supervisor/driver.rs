@@ -14,7 +14,7 @@ use super::look;
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
 use super::status::status;
 use super::termination::terminate;
-use super::{Context, Fact, Job, Observed, Shared, TerminateError, Termination};
+use super::{Context, Fact, Job, Neighbour, Observed, Shared, TerminateError, Termination};
 use crate::clock::unix_ms;
 use crate::domain::GpuUuid;
 use crate::domain::client::{ClientFacts, ClientId};
@@ -38,21 +38,24 @@ const LAST_ACTION: Duration = Duration::from_secs(2);
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) struct Driver {
-    context: Arc<Context>,
-    desired: watch::Receiver<Desired>,
+    pub(super) context: Arc<Context>,
+    pub(super) desired: watch::Receiver<Desired>,
     fresh: watch::Receiver<u64>,
     jobs: mpsc::Receiver<Job>,
     stop: CancellationToken,
     observed: watch::Sender<Observed>,
-    state: State,
+    pub(super) state: State,
     clients: Vec<ClientFacts>,
-    incarnation: Option<Incarnation>,
+    pub(super) incarnation: Option<Incarnation>,
     written: Written,
     incarnations: u64,
     deaths: u64,
-    control: Control,
-    pipe_directory: PathBuf,
-    log_directory: PathBuf,
+    pub(super) control: Control,
+    pub(super) pipe_directory: PathBuf,
+    pub(super) log_directory: PathBuf,
+    neighbours: watch::Receiver<Arc<Vec<Neighbour>>>,
+    /// Why the next start cannot be in the directories that the running process was adopted in.
+    pub(super) moves: Option<String>,
 }
 
 impl Driver {
@@ -65,7 +68,12 @@ impl Driver {
         earlier: Option<Incarnation>,
     ) -> (Self, watch::Receiver<Observed>) {
         let name = desired.borrow().name.clone();
-        let (pipe_directory, log_directory) = (context.pipe_directory(&name), context.log_directory(&name));
+        let (pipe_directory, log_directory) = match earlier.as_ref().and_then(|earlier| earlier.home.clone())
+        {
+            Some(home) => (home.pipe_directory, home.log_directory),
+            None => (context.pipe_directory(&name), context.log_directory(&name)),
+        };
+        let neighbours = context.lookout.subscribe();
         let control =
             Control::new(context.binaries.control.clone(), pipe_directory.clone(), context.extra_env.clone());
         let state = State::default();
@@ -88,7 +96,10 @@ impl Driver {
             control,
             pipe_directory,
             log_directory,
+            neighbours,
+            moves: None,
         };
+        driver.claim();
         (driver, watcher)
     }
 
@@ -98,6 +109,7 @@ impl Driver {
                 self.work(job).await;
             }
             let desired = self.desired.borrow_and_update().clone();
+            self.claim();
             let action = self.state.decide(&desired, self.clients.len(), unix_ms());
             if let Action::Wait(until) = action {
                 self.publish(&desired);
@@ -128,6 +140,8 @@ impl Driver {
             () = self.stop.cancelled() => {}
             _ = self.desired.changed() => {}
             _ = self.fresh.changed() => self.state.look_soon(),
+            // Only what is said of them changes.
+            _ = self.neighbours.changed() => {}
             Some(job) = self.jobs.recv() => self.work(job).await,
             () = dies(process.into_iter().collect()) => {}
             () = dies(servers) => self.state.server_died(host::process::is_alive),
@@ -147,11 +161,11 @@ impl Driver {
         match action {
             Action::Wait(_) => {}
             Action::Search => {
-                let found = self.search().await;
+                let found = self.search(desired).await;
                 if let Ok(Some(process)) = &found {
                     self.incarnations += 1;
-                    if self.incarnation.as_ref().is_some_and(|earlier| earlier.applied == desired.generation)
-                    {
+                    let held = |earlier: &Incarnation| earlier.applied == desired.generation;
+                    if !desired.is_observed() && self.incarnation.as_ref().is_some_and(held) {
                         self.written.adopt(desired.memory_limits.clone());
                     }
                     tracing::info!(daemon = %desired.name, process = %process.identity, "adopted the running control daemon");
@@ -170,25 +184,34 @@ impl Driver {
     }
 
     /// Looks for the control process of an earlier manager; doubts are obstacles, never guesses.
-    async fn search(&mut self) -> Result<Option<Process>, Obstacle> {
+    async fn search(&mut self, desired: &Desired) -> Result<Option<Process>, Obstacle> {
+        let found = self.search_earlier(desired).await?;
+        if found.is_none() && desired.is_observed() { self.search_observed(desired).await } else { Ok(found) }
+    }
+
+    async fn search_earlier(&mut self, desired: &Desired) -> Result<Option<Process>, Obstacle> {
         let Some(earlier) = self.incarnation.clone() else { return Ok(None) };
         if earlier.boot_id != self.context.boot_id {
             return Ok(None);
         }
+        let foreign = earlier.home.is_some_and(|home| home.foreign);
+        let observed = desired.is_observed();
         let recorded = earlier.process.zip(earlier.pipe_inode).map(|((pid, start_time), pipe_inode)| {
             Recorded { identity: Identity { pid, start_time }, pipe_inode }
         });
         let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
         let found = tokio::task::spawn_blocking(move || match recorded {
+            Some(recorded) if foreign => daemon::find_adopted(&directory, recorded, observed),
             Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
+            None if foreign => Found::None,
             // The manager died between writing the token and learning the process.
             None => daemon::find(&token, &directory),
         })
         .await;
-        let doubtful = |message: String| Obstacle { reason: "DoubtfulProcess", message };
         match found.map_err(|error| doubtful(error.to_string()))? {
             Found::None => Ok(None),
             Found::Doubtful { reason } => Err(doubtful(reason)),
+            Found::Ours(identity) if foreign => self.foreign_shape(desired, identity).await.map(Some),
             Found::Ours(identity) => {
                 if let Some(incarnation) = &mut self.incarnation {
                     incarnation.process = Some((identity.pid, identity.start_time));
@@ -201,6 +224,7 @@ impl Driver {
 
     async fn start(&mut self, desired: &Desired) {
         let now = unix_ms();
+        self.leave_unusable_home(desired);
         if let Some(obstacle) = self.obstacle(desired).await {
             self.state.blocked(obstacle, now);
             return;
@@ -211,6 +235,7 @@ impl Driver {
             process: None,
             pipe_inode: inode(&self.pipe_directory),
             applied: 0,
+            home: self.home(false),
         };
         if !self.record(desired, incarnation.clone()).await {
             let message = "the token of the new process could not be written to the database, so none is started: see that the disk of the state directory has room".to_owned();
@@ -283,14 +308,21 @@ impl Driver {
         if let Err(error) = daemon::check_directories(&self.pipe_directory, &self.log_directory, uid) {
             return Some(Obstacle { reason: "DirectoryUnusable", message: error.to_string() });
         }
-        daemon::occupant(&self.pipe_directory).map(|occupant| Obstacle {
-            reason: "ForeignDaemon",
-            message: format!(
+        if let Some(occupant) = daemon::occupant(&self.pipe_directory) {
+            let message = format!(
                 "a control daemon that this manager did not start ({}) serves {}: quit it, or move it elsewhere",
-                occupant.pid.map_or_else(|| "its process cannot be told".to_owned(), |pid| format!("process {pid}")),
+                occupant
+                    .pid
+                    .map_or_else(|| "its process cannot be told".to_owned(), |pid| format!("process {pid}")),
                 self.pipe_directory.display()
-            ),
-        })
+            );
+            return Some(Obstacle { reason: "ForeignDaemon", message });
+        }
+        if desired.share_gpus {
+            return None;
+        }
+        self.context.lookout.scan().await;
+        self.shared_gpu(desired)
     }
 
     async fn stop_daemon(&mut self, desired: &Desired, grace_s: u32) {
@@ -346,6 +378,7 @@ impl Driver {
             self.record(desired, incarnation).await;
         }
         self.bound_logs(desired);
+        self.foresee_move(desired);
         let failed = self.state.wedged.clone().or_else(|| self.state.trouble.clone());
         self.observed.send_modify(|observed| {
             observed.served = serving;
@@ -354,6 +387,9 @@ impl Driver {
     }
 
     fn bound_logs(&self, desired: &Desired) {
+        if desired.is_observed() {
+            return;
+        }
         for name in ["control.log", "server.log"] {
             match log::bound(&self.log_directory.join(name), LOG_BOUND) {
                 Ok(true) => {
@@ -374,7 +410,7 @@ impl Driver {
         if self.state.process.is_none() || recorded.is_none() || inode(&self.pipe_directory) == recorded {
             return;
         }
-        if self.clients.is_empty() && !self.state.restart {
+        if self.clients.is_empty() && !self.state.restart && !desired.is_observed() {
             tracing::error!(daemon = %desired.name, "the pipe directory is gone, and no client is connected: restarting the daemon");
             self.state.restart = true;
         }
@@ -403,7 +439,9 @@ impl Driver {
 
     async fn work(&mut self, job: Job) {
         match job {
-            Job::Restart => self.state.restart = self.state.process.is_some(),
+            Job::Restart => {
+                self.state.restart = self.state.process.is_some() && !self.desired.borrow().is_observed();
+            }
             Job::Terminate { client, answer } => {
                 let result = self.terminate(client).await;
                 self.state.look_soon();
@@ -418,6 +456,10 @@ impl Driver {
             return Ok(Termination::AlreadyGone);
         }
         let desired = self.desired.borrow().clone();
+        if desired.is_observed() {
+            let message = "it is only observed, and nothing is sent to it that changes anything".to_owned();
+            return Err(TerminateError::Refused(message));
+        }
         self.sync(&desired, &[]).await;
         if let Some(trouble) = self.state.wedged.clone().or_else(|| self.state.trouble.clone()) {
             return Err(TerminateError::Unreachable(trouble));
@@ -439,22 +481,31 @@ impl Driver {
         }
         let identity = process.identity;
         self.deaths += 1;
+        let words = log::last_words(&self.log_directory.join("control.log"), LAST_WORDS);
+        self.clients.clear();
+        if desired.is_observed() {
+            tracing::warn!(daemon = %desired.name, process = %identity, "the observed control daemon is gone");
+            self.state.lost(words, unix_ms());
+            return;
+        }
         tracing::error!(daemon = %desired.name, process = %identity, "the control daemon died");
         self.see_off_servers(desired).await;
-        self.clients.clear();
-        let words = log::last_words(&self.log_directory.join("control.log"), LAST_WORDS);
         self.state.failed(words, unix_ms());
     }
 
     /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its
     /// memory on the GPU for ever (seen on 13.0). They carry the token of the incarnation.
     async fn see_off_servers(&self, desired: &Desired) {
-        let Some(token) = self.incarnation.as_ref().map(|incarnation| incarnation.token.clone()) else {
-            return;
+        let Some(incarnation) = &self.incarnation else { return };
+        let servers = if incarnation.home.as_ref().is_some_and(|home| home.foreign) {
+            // An adopted daemon gave its servers no token of ours: those it listed last are its own.
+            self.servers()
+        } else {
+            let token = incarnation.token.clone();
+            let marked = move || host::process::find_by_env(daemon::TOKEN_ENV, &token);
+            tokio::task::spawn_blocking(marked).await.unwrap_or_default()
         };
-        let marked =
-            tokio::task::spawn_blocking(move || host::process::find_by_env(daemon::TOKEN_ENV, &token)).await;
-        for server in marked.unwrap_or_default() {
+        for server in servers {
             if tokio::time::timeout(ORPHANS_END, death(server)).await.is_err() {
                 tracing::warn!(daemon = %desired.name, %server, "killing a server that outlived its control daemon");
                 let _ = host::process::signal(server, Signal::KILL);
@@ -463,9 +514,11 @@ impl Driver {
     }
 
     /// Hands an incarnation to the recorder and waits until it is written; false when it was not.
-    async fn record(&mut self, desired: &Desired, incarnation: Incarnation) -> bool {
+    pub(super) async fn record(&mut self, desired: &Desired, incarnation: Incarnation) -> bool {
         let (written, done) = oneshot::channel();
         self.incarnation = Some(incarnation.clone());
+        // Before the process is there, so that no scan takes it for somebody else's.
+        self.claim();
         let fact = Fact { daemon: desired.name.clone(), incarnation, written };
         self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false)
     }
@@ -473,9 +526,12 @@ impl Driver {
     fn publish(&mut self, desired: &Desired) {
         let (pipe, log) = (&self.pipe_directory, &self.log_directory);
         let now = unix_ms();
-        let status = status(&self.state, desired, self.incarnations, self.deaths, pipe, log, now);
-        let idle =
-            matches!(status.phase, Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked);
+        let mut status = status(&self.state, desired, self.incarnations, self.deaths, pipe, log, now);
+        status.conditions.extend(self.neighbourhood(desired));
+        let idle = matches!(
+            status.phase,
+            Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked | Phase::Absent
+        );
         let unreadable = self.state.process.is_none() && idle;
         let asked = *self.fresh.borrow();
         self.observed.send_if_modified(|observed| {
@@ -505,6 +561,11 @@ async fn dies(processes: Vec<Identity>) {
     futures_util::future::select_all(deaths).await;
 }
 
+/// Two things that should agree do not, and nothing is touched.
+pub(super) fn doubtful(message: String) -> Obstacle {
+    Obstacle { reason: "DoubtfulProcess", message }
+}
+
 /// What an adopted process was started with, from /proc.
 fn shape(identity: Identity) -> Process {
     let visible = host::process::environ(identity.pid).and_then(|variables| {
@@ -524,12 +585,12 @@ fn shape(identity: Identity) -> Process {
     }
 }
 
-fn inode(path: &Path) -> Option<u64> {
+pub(super) fn inode(path: &Path) -> Option<u64> {
     daemon::pipe_inode(path).ok()
 }
 
 /// 128 random bits, so that no other process carries them by chance.
-fn token() -> String {
+pub(super) fn token() -> String {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the kernel has random bytes once it has booted");
     hex::encode(bytes)

@@ -83,6 +83,8 @@ pub struct State {
     look_now: bool,
     next_look: i64,
     retry_at: i64,
+    /// When one that is only looked at and does not run is looked for again.
+    search_at: i64,
     failures: Vec<i64>,
     server_asked_at: Option<i64>,
     writes: u32,
@@ -143,6 +145,7 @@ impl State {
                 self.searched = true;
                 self.obstacle = None;
                 self.process = process;
+                self.search_at = now + BLOCKED_RETRY_MS;
             }
             Err(obstacle) => self.blocked(obstacle, now),
         }
@@ -176,6 +179,13 @@ impl State {
             several => (BACK_OFF_MS.0 << (several - 2).min(6)).min(BACK_OFF_MS.1),
         };
         self.retry_at = now + pause;
+    }
+
+    /// The control process of somebody else's daemon, which is only looked at, is gone, with the tail of its log.
+    pub fn lost(&mut self, last_words: String, now: i64) {
+        self.forget_process();
+        self.last_words = Some(last_words);
+        self.search_at = now;
     }
 
     /// The control process was stopped as asked.
@@ -217,7 +227,7 @@ impl State {
                 if serving && !serves_another_user(desired, &seen) {
                     self.server_asked_at = None;
                 }
-                if serving && differences(desired, &seen).is_empty() {
+                if desired.is_observed() || (serving && differences(desired, &seen).is_empty()) {
                     self.applied = desired.generation;
                     self.writes = 0;
                 }
@@ -250,15 +260,19 @@ impl State {
 
     /// Whether the running process was started for other GPUs or users than are wanted now.
     pub fn needs_restart(&self, desired: &Desired) -> bool {
-        self.process
-            .as_ref()
-            .is_some_and(|process| process.gpus != desired.gpus || process.multi_user != desired.multi_user)
+        !desired.is_observed()
+            && self.process.as_ref().is_some_and(|process| {
+                process.gpus != desired.gpus || process.multi_user != desired.multi_user
+            })
     }
 
     /// What to do next, given what is wanted; `clients` is how many are connected.
     pub fn decide(&self, desired: &Desired, clients: usize, now: i64) -> Action {
         if !self.searched {
             return if now < self.retry_at { Action::Wait(self.retry_at) } else { Action::Search };
+        }
+        if desired.is_observed() {
+            return self.decide_observed(now);
         }
         if self.process.is_none() {
             if !desired.running {
@@ -283,6 +297,15 @@ impl State {
             return if due { Action::Sync(Vec::new()) } else { Action::Wait(self.next_look) };
         }
         self.decide_settings(desired, seen, clients, due, now)
+    }
+
+    /// Nothing but looking for it and looking at it.
+    fn decide_observed(&self, now: i64) -> Action {
+        if self.process.is_none() {
+            return if now < self.search_at { Action::Wait(self.search_at) } else { Action::Search };
+        }
+        let due = now >= self.next_look || self.look_now;
+        if due { Action::Sync(Vec::new()) } else { Action::Wait(self.next_look) }
     }
 
     fn decide_settings(
@@ -321,6 +344,9 @@ impl State {
         match (&self.process, &self.obstacle) {
             (_, Some(_)) => Phase::Blocked,
             _ if !self.searched => Phase::Unknown,
+            (None, _) if desired.is_observed() => Phase::Absent,
+            (Some(_), _) if desired.is_observed() && self.wedged.is_some() => Phase::Wedged,
+            (Some(_), _) if desired.is_observed() => Phase::Observed,
             (None, _) if !desired.running => Phase::Stopped,
             (None, _) if window >= CRASH_LOOP => Phase::CrashLoop,
             (None, _) if now < self.retry_at => Phase::BackOff,
@@ -356,7 +382,7 @@ pub fn serves_another_user(desired: &Desired, seen: &Effective) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::daemon::MemoryReading;
+    use crate::domain::daemon::{Management, MemoryReading};
     use crate::domain::{DaemonName, MemoryLimit, Priority, ThreadPercentage};
 
     const RHYTHM: Rhythm = Rhythm(8_000);
@@ -369,7 +395,9 @@ mod tests {
         Desired {
             name: DaemonName::parse("gpu0").expect("name"),
             generation: 3,
+            management: Management::Managed,
             running: true,
+            share_gpus: false,
             gpus: vec![uuid()],
             multi_user: false,
             server_uid: 0,
@@ -531,6 +559,27 @@ mod tests {
         assert_eq!(state.decide(&desired, 0, 1), Action::Sync(vec![]));
         state.looked(Look::Seen(seen(Some(4 << 30), &[])), false, &desired, 1, RHYTHM);
         assert_eq!(state.decide(&desired, 0, 1), Action::StartServer(0));
+    }
+
+    #[test]
+    fn nothing_but_looks_comes_of_a_daemon_that_is_only_observed() {
+        let (desired, mut state) = (Desired { management: Management::Observed, ..desired() }, running());
+        assert_eq!(state.decide(&desired, 0, 0), Action::Sync(vec![]));
+        let differs = Look::Seen(seen(Some(1 << 30), &[]));
+        state.looked(differs, false, &desired, 0, RHYTHM);
+        state.restart = true;
+        for now in [1, 8_000] {
+            let expected = if now < 8_000 { Action::Wait(8_000) } else { Action::Sync(vec![]) };
+            assert_eq!(state.decide(&desired, 0, now), expected);
+            let stopped = Desired { running: false, multi_user: true, ..desired.clone() };
+            assert_eq!(state.decide(&stopped, 0, now), expected, "whatever the rest of its spec says");
+        }
+        assert_eq!(state.phase(&desired, 1), Phase::Observed);
+        state.lost("gone".into(), 9_000);
+        assert_eq!(state.phase(&desired, 9_000), Phase::Absent);
+        assert_eq!(state.decide(&desired, 0, 9_000), Action::Search);
+        state.searched(Ok(None), 9_000);
+        assert_eq!(state.decide(&desired, 0, 9_001), Action::Wait(14_000), "looked for again, never started");
     }
 
     #[test]

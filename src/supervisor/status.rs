@@ -96,8 +96,19 @@ fn ready(state: &State, desired: &Desired, phase: Phase) -> Condition {
             None => ("Blocked", String::new()),
         },
         Phase::Applying => applying(state, desired),
+        Phase::Observed => match &state.trouble {
+            None => ("OnlyObserved", "it is looked at and never written to, as its spec says".to_owned()),
+            Some(trouble) => ("Unreadable", format!("it is only looked at, and could not be read: {trouble}")),
+        },
+        Phase::Absent => (
+            "NotRunning",
+            "it is only looked at, and is not running: it is taken up again when a control daemon comes back in its pipe \
+             directory; release it to forget it"
+                .to_owned(),
+        ),
     };
-    Condition::new("Ready", phase == Phase::Ready, reason, message)
+    let ready = phase == Phase::Ready || (phase == Phase::Observed && state.trouble.is_none());
+    Condition::new("Ready", ready, reason, message)
 }
 
 fn applying(state: &State, desired: &Desired) -> (&'static str, String) {

@@ -2,6 +2,7 @@
 
 mod clients;
 mod daemons;
+mod foreign;
 mod host;
 mod operations;
 pub mod probes;
@@ -71,6 +72,10 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(daemons::start))
         .routes(routes!(daemons::stop))
         .routes(routes!(daemons::restart))
+        .routes(routes!(daemons::adopt))
+        .routes(routes!(daemons::release))
+        .routes(routes!(foreign::list))
+        .routes(routes!(foreign::get))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::get, tenants::put, tenants::delete))
         .routes(routes!(tenants::environment))

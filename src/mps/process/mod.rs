@@ -15,11 +15,14 @@
 
 mod directories;
 mod find;
+pub mod foreign;
 mod start;
 mod stop;
 
-pub use directories::{DirectoryError, LONGEST_PATH, check_directories, check_reachable, pipe_inode};
-pub use find::{Found, Occupant, Recorded, find, find_recorded, occupant, servers};
+pub use directories::{
+    DirectoryError, LONGEST_PATH, check_directories, check_reachable, pipe_inode, usable_directories,
+};
+pub use find::{Found, Occupant, Recorded, find, find_adopted, find_recorded, occupant, servers};
 pub use start::{StartError, StartSpec, Started, start};
 pub use stop::{How, StopError, Stopped, clean_stale, stop};
 

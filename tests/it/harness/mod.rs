@@ -6,6 +6,7 @@
 mod api;
 mod client;
 mod direct;
+mod foreign;
 mod process;
 
 use std::fs;
@@ -20,6 +21,7 @@ use tempfile::TempDir;
 
 pub(crate) use api::{Answer, Api};
 pub(crate) use client::{Client, said};
+pub(crate) use foreign::Foreign;
 pub(crate) use process::{environment, is_alive, signal};
 
 pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
@@ -94,7 +96,11 @@ impl Host {
 
     /// The command to run this package's binary with nothing of the test's own environment.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(MANAGER);
+        self.command_of(Path::new(MANAGER), arguments)
+    }
+
+    fn command_of(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .env_clear()
@@ -134,9 +140,14 @@ impl Host {
 
     /// Starts the manager and waits until it listens.
     pub(crate) fn serve(&mut self) {
+        self.serve_from(Path::new(MANAGER));
+    }
+
+    /// The same from a binary at another place.
+    pub(crate) fn serve_from(&mut self, program: &Path) {
         let log = fs::File::options().create(true).append(true).open(self.dir().join("manager.log"));
         let mut process = self
-            .command(&["serve", "--config"])
+            .command_of(program, &["serve", "--config"])
             .arg(self.dir().join("config.toml"))
             .stdout(Stdio::piped())
             .stderr(log.expect("a log"))
