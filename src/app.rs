@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::unix_ms;
 use crate::config::Config;
 use crate::domain::daemon::DaemonSpec;
-use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::gpu::GpuRef;
 use crate::gpu::Inventory;
 use crate::http::auth::Authenticator;
 use crate::http::server::{Listeners, check_loopback};
@@ -23,9 +23,10 @@ use crate::lifecycle::{self, StopSignals};
 use crate::mps::Binaries;
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
+use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::{Parts, Service, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
-use crate::supervisor::{Context, Fact, Fleet, Lookout};
+use crate::supervisor::{Census, Context, Fact, Fleet, Lookout};
 use crate::{gpu, host, mps, sim};
 
 /// Facts that may wait for the recorder.
@@ -76,16 +77,17 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         other => refused(other),
     })?;
 
-    let boot_id = host::boot_id().map_err(refused)?;
     let (recorder, facts) = mpsc::channel(FACTS);
+    let (census, listed) = watch::channel(Census::default());
     let fleet = Fleet::new(Context {
         binaries: platform.binaries,
         capability,
         inventory: Arc::clone(&platform.inventory),
+        census: listed,
         runtime_dir: config.runtime_dir.clone(),
         lookout: Lookout::new(Arc::clone(&platform.inventory), &platform.extra_env),
         extra_env: platform.extra_env,
-        boot_id: boot_id.clone(),
+        boot_id: host::boot_id().map_err(refused)?,
         rhythm: Duration::from_secs(config.look_interval_s.into()),
         deadline: Duration::from_secs(config.control_deadline_s.into()),
         grace_s: config.stop_grace_s,
@@ -93,21 +95,21 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     });
     let recording = tokio::spawn(record(store.clone(), facts));
     let manager_uid = rustix::process::geteuid().as_raw();
-    let first_start =
-        take_up(&store, &fleet, &platform.inventory, manager_uid, &boot_id).await.map_err(refused)?;
-    let engine = Engine::start(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid)
-        .await
-        .map_err(refused)?;
+    let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
     let tasks = TaskTracker::new();
     let service = Service::new(Parts {
         store: store.clone(),
         fleet: fleet.clone(),
         engine: engine.clone(),
         inventory: Arc::clone(&platform.inventory),
+        machine_id: host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned()),
         manager_uid,
         patience: Duration::from_secs(config.fresh_patience_s.into()),
         tasks: tasks.clone(),
     });
+    let first_start = service.begin().await.map_err(refused)?;
+    let every = Duration::from_secs(config.look_interval_s.into());
+    let watching = tokio::spawn(service.clone().watch_gpus(every, census));
     if first_start && platform.simulated {
         furnish(&service, &platform.inventory).await?;
     }
@@ -123,6 +125,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     tasks.wait().await;
     engine.shutdown().await;
     fleet.shutdown().await;
+    watching.abort();
     drop(fleet);
     recording.abort();
     store.close().await;
@@ -175,7 +178,10 @@ fn real_platform(config: &Config) -> Result<Platform, StartError> {
     let inventory =
         gpu::nvml::NvmlInventory::open().map_err(|error| error.to_string()).and_then(|inventory| {
             match inventory.gpus() {
-                Ok(gpus) if gpus.is_empty() => Err("the NVIDIA driver lists no GPU on this host".to_owned()),
+                Ok(gpus) if gpus.is_empty() => {
+                    Err("the NVIDIA driver lists no GPU on this host, or can describe none: the log says why"
+                        .to_owned())
+                }
                 Ok(_) => Ok(inventory),
                 Err(error) => Err(error.to_string()),
             }
@@ -251,45 +257,6 @@ async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
         }
         let _ = written.send(result.is_ok());
     }
-}
-
-/// Hands every remembered daemon to the fleet; true when there is none.
-async fn take_up(
-    store: &Store,
-    fleet: &Fleet,
-    inventory: &Arc<dyn Inventory>,
-    manager_uid: u32,
-    boot_id: &str,
-) -> Result<bool, StoreError> {
-    let boot_id = boot_id.to_owned();
-    let forgotten: Result<(), StoreError> = store
-        .write(move |db| {
-            Box::pin(async move {
-                store::leases::delete_other_boots(db, &boot_id).await?;
-                Ok(((), Fate::Commit))
-            })
-        })
-        .await;
-    forgotten?;
-    let mut reader = store.read().await?;
-    let daemons = store::daemons::all(&mut reader).await?;
-    let inventory = Arc::clone(inventory);
-    let gpus: Vec<Gpu> = tokio::task::spawn_blocking(move || inventory.gpus())
-        .await
-        .ok()
-        .and_then(Result::ok)
-        .unwrap_or_default();
-    for daemon in &daemons {
-        let earlier = store::daemons::incarnation(&mut reader, &daemon.name).await?;
-        match store::plans::desired(&mut reader, &daemon.name, &gpus, manager_uid).await {
-            Ok(Some(desired)) => fleet.publish(desired, earlier),
-            Ok(None) => {}
-            Err(error) => {
-                tracing::error!(daemon = %daemon.name, %error, "the daemon cannot be brought about");
-            }
-        }
-    }
-    Ok(daemons.is_empty())
 }
 
 /// Gives a new simulated host a daemon for each GPU and two example tenants.

@@ -70,6 +70,9 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
         host.driver_version,
         host.mps_binary_version
     );
+    if let Some(read_only) = &host.read_only {
+        line!("READ-ONLY: {}\n", read_only.reason);
+    }
     let mut rows = vec![["DAEMON", "STATE", "PID", "GPUS", "SERVER", "GENERATION"].map(str::to_owned)];
     for daemon in daemons {
         let status = daemon.status.as_ref();

@@ -302,15 +302,9 @@ impl Condition {
 
 impl DaemonSpec<GpuRef> {
     /// The same spec with its GPUs named by UUID, in PCI order.
-    pub fn resolve_gpus(self, present: &[Gpu]) -> Result<DaemonSpec, InvalidValue> {
-        let mut gpus = self.gpus.iter().map(|gpu| gpu.resolve(present)).collect::<Result<Vec<&Gpu>, _>>()?;
+    pub fn resolve_gpus(self, known: &[Gpu]) -> Result<DaemonSpec, InvalidValue> {
+        let mut gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>()?;
         gpus.sort_by_key(|gpu| gpu.index);
-        if let Some(mig) = gpus.iter().find(|gpu| gpu.mig_enabled) {
-            return Err(InvalidValue(format!(
-                "GPU {} ({}) is in MIG mode, which this manager lists and does not manage: choose another GPU",
-                mig.index, mig.uuid
-            )));
-        }
         let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
         Ok(self.with_gpus(gpus))
     }

@@ -1,5 +1,7 @@
 //! GPUs: how one is named, what one has.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::InvalidValue;
@@ -84,37 +86,44 @@ impl utoipa::ToSchema for GpuRef {
 }
 
 impl GpuRef {
-    /// Finds the one GPU that is meant.
-    pub fn resolve<'g>(&self, present: &'g [Gpu]) -> Result<&'g Gpu, InvalidValue> {
+    /// Finds the one GPU that is meant; one that is gone has no index any more.
+    pub fn resolve<'g>(&self, known: &'g [Gpu]) -> Result<&'g Gpu, InvalidValue> {
         let text = self.0.as_str();
-        let known = || {
-            let all: Vec<String> = present.iter().map(|gpu| format!("{} {}", gpu.index, gpu.uuid)).collect();
+        let listed = || {
+            let name = |gpu: &Gpu| {
+                if gpu.present {
+                    format!("{} {}", gpu.index, gpu.uuid)
+                } else {
+                    format!("{} (missing)", gpu.uuid)
+                }
+            };
+            let all: Vec<String> = known.iter().map(name).collect();
             format!("the GPUs of this host are {}", all.join(", "))
         };
         let shown: String = text.chars().take(80).collect();
         if let Ok(index) = text.parse::<u32>() {
-            return present
+            return known
                 .iter()
-                .find(|gpu| gpu.index == index)
-                .ok_or_else(|| InvalidValue(format!("there is no GPU {index}: {}", known())));
+                .find(|gpu| gpu.present && gpu.index == index)
+                .ok_or_else(|| InvalidValue(format!("there is no GPU {index}: {}", listed())));
         }
         let lower = text.to_ascii_lowercase();
         let prefix =
             |gpu: &Gpu| lower.len() > 4 && gpu.uuid.as_str().to_ascii_lowercase().starts_with(&lower);
         let address = |gpu: &Gpu| gpu.pci_bus_id.to_ascii_lowercase().ends_with(&lower) && lower.len() >= 7;
-        let mut matches = present.iter().filter(|gpu| prefix(gpu) || address(gpu));
+        let mut matches = known.iter().filter(|gpu| prefix(gpu) || address(gpu));
         match (matches.next(), matches.next()) {
             (Some(only), None) => Ok(only),
             (Some(_), Some(_)) => {
-                Err(InvalidValue(format!("{shown:?} could be several GPUs: give more of it; {}", known())))
+                Err(InvalidValue(format!("{shown:?} could be several GPUs: give more of it; {}", listed())))
             }
-            (None, _) => Err(InvalidValue(format!("there is no GPU {shown:?}: {}", known()))),
+            (None, _) => Err(InvalidValue(format!("there is no GPU {shown:?}: {}", listed()))),
         }
     }
 }
 
-/// A GPU as the driver describes it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+/// A GPU as the driver describes it, or as it was remembered when it is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
     /// Its UUID, the only name that survives a reboot and a change of slots.
     pub uuid: GpuUuid,
@@ -134,6 +143,60 @@ pub struct Gpu {
     pub compute_mode: ComputeMode,
     /// Whether the GPU is in MIG mode; such a GPU is listed and not managed.
     pub mig_enabled: bool,
+    /// Whether the driver lists it now; if not, what it holds and its modes are not known.
+    pub present: bool,
+}
+
+/// What stays of a GPU that is gone: enough to plan for it and to tell which one it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuFacts {
+    /// Its position in PCI order.
+    pub index: u32,
+    /// Its PCI address.
+    pub pci_bus_id: String,
+    /// The product name.
+    pub name: String,
+    /// Streaming multiprocessors.
+    pub sms: Option<u32>,
+    /// Memory of the whole device, in bytes.
+    pub memory_total: u64,
+}
+
+impl GpuFacts {
+    /// What is worth remembering of a GPU that is here.
+    pub fn of(gpu: &Gpu) -> Self {
+        let Gpu { index, pci_bus_id, name, sms, memory_total, .. } = gpu.clone();
+        Self { index, pci_bus_id, name, sms, memory_total }
+    }
+
+    /// The GPU that these are the facts of, while it is gone.
+    fn absent(self, uuid: GpuUuid) -> Gpu {
+        let Self { index, pci_bus_id, name, sms, memory_total } = self;
+        let compute_mode = ComputeMode::Default;
+        Gpu {
+            uuid,
+            index,
+            pci_bus_id,
+            name,
+            sms,
+            memory_total,
+            memory_used: 0,
+            compute_mode,
+            mig_enabled: false,
+            present: false,
+        }
+    }
+}
+
+/// The GPUs that are here, and after them those of `held` that are gone and were seen before.
+pub fn known(mut present: Vec<Gpu>, held: BTreeMap<GpuUuid, Option<GpuFacts>>) -> Vec<Gpu> {
+    let gone: Vec<Gpu> = held
+        .into_iter()
+        .filter(|(uuid, _)| present.iter().all(|gpu| gpu.uuid != *uuid))
+        .filter_map(|(uuid, facts)| facts.map(|facts| facts.absent(uuid)))
+        .collect();
+    present.extend(gone);
+    present
 }
 
 /// Who may open a GPU.
@@ -175,6 +238,26 @@ mod tests {
         for bad in ["", "2", "GPU-", "GPU-514466a0", "GPU-ffff", "-1", "0.0", "banana"] {
             assert!(find(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_gpu_that_is_gone_is_known_by_its_uuid_and_has_no_index() {
+        use crate::domain::tenant::tests::h200;
+        let (here, gone) = (h200(0), h200(1));
+        let held = BTreeMap::from([
+            (here.uuid.clone(), Some(GpuFacts::of(&here))),
+            (gone.uuid.clone(), Some(GpuFacts::of(&gone))),
+            (h200(2).uuid, None),
+        ]);
+        let all = known(vec![here.clone()], held);
+        assert_eq!(
+            all.iter().map(|gpu| (&gpu.uuid, gpu.present)).collect::<Vec<_>>(),
+            [(&here.uuid, true), (&gone.uuid, false)]
+        );
+        assert_eq!((all[1].sms, all[1].memory_total), (gone.sms, gone.memory_total));
+        assert_eq!(GpuRef(gone.uuid.to_string()).resolve(&all).map(|gpu| gpu.present), Ok(false));
+        let refused = GpuRef("1".into()).resolve(&all).expect_err("no index").to_string();
+        assert!(refused.contains(&format!("{} (missing)", gone.uuid)), "{refused}");
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl OperationRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationState {
-    /// Waiting for its daemon's turn.
+    /// Waiting for its turn on each of its daemons.
     Pending,
     /// Under way.
     Running,
@@ -59,7 +59,7 @@ pub enum OperationState {
     Succeeded,
     /// Given up; `error` says why.
     Failed,
-    /// Called off before it began.
+    /// Called off: before it began, or where its last step says.
     Cancelled,
 }
 
@@ -101,8 +101,9 @@ pub struct Operation {
     pub id: uuid::Uuid,
     /// What it does.
     pub request: OperationRequest,
-    /// The daemon it works on; one operation at a time runs on each.
-    pub daemon: DaemonName,
+    /// The daemons it works on; one operation at a time runs on each.
+    #[schema(value_type = Vec<String>)]
+    pub daemons: Vec<DaemonName>,
     /// Where it stands.
     pub state: OperationState,
     /// Why it failed.
@@ -113,6 +114,10 @@ pub struct Operation {
     pub started_at: Option<i64>,
     /// When it ended.
     pub finished_at: Option<i64>,
+    /// Whether it is running and can be stopped where it is.
+    pub cancellable: bool,
+    /// When it was asked to stop while it ran.
+    pub cancel_requested_at: Option<i64>,
     /// Its steps so far.
     pub steps: Vec<Step>,
 }
@@ -158,12 +163,14 @@ mod tests {
         Operation {
             id: uuid::Uuid::nil(),
             request,
-            daemon: DaemonName::parse("gpu0").expect("name"),
+            daemons: vec![DaemonName::parse("gpu0").expect("name")],
             state: OperationState::Running,
             error: None,
             created_at: 0,
             started_at: Some(0),
             finished_at: None,
+            cancellable: false,
+            cancel_requested_at: None,
             steps,
         }
     }

@@ -54,8 +54,8 @@ const MAX_LABEL_LEN: usize = 128;
 
 impl TenantSpec<GpuRef> {
     /// The same spec with its GPUs named by UUID, in PCI order.
-    pub fn resolve_gpus(self, present: &[Gpu]) -> Result<TenantSpec, InvalidValue> {
-        let mut gpus = self.gpus.iter().map(|gpu| gpu.resolve(present)).collect::<Result<Vec<&Gpu>, _>>()?;
+    pub fn resolve_gpus(self, known: &[Gpu]) -> Result<TenantSpec, InvalidValue> {
+        let mut gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>()?;
         gpus.sort_by_key(|gpu| gpu.index);
         let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
         let Self {
@@ -341,6 +341,7 @@ pub(crate) mod tests {
             memory_used: 0,
             compute_mode: ComputeMode::Default,
             mig_enabled: false,
+            present: true,
         }
     }
 

@@ -26,7 +26,7 @@ pub trait Inventory: Send + Sync + 'static {
     /// Every GPU of the host in PCI order, those in MIG mode included.
     ///
     /// A GPU that the driver lists and cannot describe (fallen off the bus, say) is left out and logged, so
-    /// that one broken GPU does not hide the others.
+    /// that one broken GPU does not hide the others, nor itself: whose it was goes on to know it by its UUID.
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError>;
 
     /// The processes that have a compute context on a GPU, in order of their PIDs.

@@ -64,6 +64,7 @@ impl NvmlInventory {
             },
             // A GPU that cannot do MIG answers "not supported".
             mig_enabled: device.mig_mode().is_ok_and(|mode| mode.current == 1),
+            present: true,
             uuid,
         };
         Ok(((pci.domain, pci.bus, pci.device), gpu))
@@ -90,18 +91,13 @@ impl Inventory for NvmlInventory {
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
         let count = self.nvml.device_count().map_err(refused("nvmlDeviceGetCount", None))?;
         let mut found = Vec::new();
-        let mut last_failure = None;
         for position in 0..count {
             match self.describe(position) {
                 Ok(described) => found.push(described),
                 Err(error) => {
                     tracing::warn!(position, %error, "a GPU is left out of the inventory: the driver cannot describe it");
-                    last_failure = Some(error);
                 }
             }
-        }
-        if let Some(error) = last_failure.filter(|_| found.is_empty()) {
-            return Err(error);
         }
         Ok(in_pci_order(found))
     }
@@ -270,6 +266,7 @@ mod tests {
             memory_used: 0,
             compute_mode: ComputeMode::Default,
             mig_enabled: false,
+            present: true,
         };
         let sorted =
             in_pci_order(vec![((1, 0, 0), gpu("c")), ((0, 0xa0, 0), gpu("b")), ((0, 0x1b, 0), gpu("a"))]);

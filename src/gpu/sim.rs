@@ -20,6 +20,10 @@ use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 /// showed 74 MiB (tests/fixtures/hardware/10-h200-x1-probe.txt).
 const DRIVER_OVERHEAD: u64 = 8 << 20;
 
+/// The file that says that a GPU is gone, and the one that says that it is in MIG mode.
+const LOST: &str = "lost";
+const MIG: &str = "mig";
+
 /// The only version of the world's files that this reads.
 const WORLD_SCHEMA: u32 = 1;
 
@@ -67,6 +71,11 @@ impl SimInventory {
         }
     }
 
+    /// Whether a file of that name lies in the GPU's directory: how somebody takes a GPU out, or switches its mode.
+    fn is_marked(&self, gpu: &GpuUuid, mark: &str) -> bool {
+        self.gpu_dir(gpu).join(mark).exists()
+    }
+
     /// The live processes of a GPU of this world, in order of their PIDs.
     fn live_processes(&self, gpu: &GpuUuid) -> Result<Vec<WorldProcess>, InventoryError> {
         let dir = self.gpu_dir(gpu).join("processes");
@@ -101,6 +110,7 @@ impl Inventory for SimInventory {
 
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
         let mut gpus = self.read_world()?.gpus;
+        gpus.retain(|gpu| !self.is_marked(&gpu.uuid, LOST));
         // The address has a fixed width, so its order as text is PCI order.
         gpus.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
         (0..)
@@ -109,6 +119,8 @@ impl Inventory for SimInventory {
                 let held: u64 = self.live_processes(&gpu.uuid)?.iter().map(|p| p.used_memory).sum();
                 Ok(Gpu {
                     index,
+                    mig_enabled: gpu.mig_enabled || self.is_marked(&gpu.uuid, MIG),
+                    present: true,
                     sms: Some(gpu.sms),
                     memory_used: held.saturating_add(DRIVER_OVERHEAD).min(gpu.memory_total),
                     compute_mode: self.compute_mode(&gpu.uuid)?,
@@ -116,14 +128,13 @@ impl Inventory for SimInventory {
                     pci_bus_id: gpu.pci_bus_id,
                     name: gpu.name,
                     memory_total: gpu.memory_total,
-                    mig_enabled: gpu.mig_enabled,
                 })
             })
             .collect()
     }
 
     fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
-        if !self.read_world()?.gpus.iter().any(|known| known.uuid == *gpu) {
+        if self.is_marked(gpu, LOST) || !self.read_world()?.gpus.iter().any(|known| known.uuid == *gpu) {
             return Err(InventoryError::UnknownGpu(gpu.clone()));
         }
         let live = self.live_processes(gpu)?;

@@ -57,6 +57,12 @@ impl From<ServiceError> for Problem {
                     .with(errors)
             }
             ServiceError::Conflict(_) => Self::new("conflict", StatusCode::CONFLICT, "Conflict", detail),
+            ServiceError::ReadOnly(_) => Self::new(
+                "read-only",
+                StatusCode::CONFLICT,
+                "The database belongs to another machine",
+                detail,
+            ),
             ServiceError::NotAdmitted(field) => {
                 Self::new("not-admitted", StatusCode::CONFLICT, "The daemon cannot hold it", detail)
                     .with(vec![field])

@@ -21,11 +21,11 @@ pub(super) async fn start(engine: &Engine, operation: &Operation) -> Result<(), 
     engine
         .step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Running))
         .await?;
-    engine.step(operation.id, "wait until ready", ready(&handle(engine, operation)?)).await
+    engine.step(operation.id, "wait until ready", ready(&handle(engine, the_daemon(operation)?)?)).await
 }
 
 pub(super) async fn stop(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
-    let handle = handle(engine, operation)?;
+    let handle = handle(engine, the_daemon(operation)?)?;
     handle.set_grace(grace_s);
     engine
         .step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Stopped))
@@ -34,14 +34,14 @@ pub(super) async fn stop(engine: &Engine, operation: &Operation, grace_s: u32) -
 }
 
 pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
-    let handle = handle(engine, operation)?;
+    let handle = handle(engine, the_daemon(operation)?)?;
     // After a restart of the manager the running process is found before it is judged.
     let found = handle.wait_for(READY, |observed| observed.status.phase != Phase::Unknown).await;
     let before = found
-        .ok_or_else(|| format!("daemon {} was not looked at within {READY:?}", operation.daemon))?
+        .ok_or_else(|| format!("daemon {} was not looked at within {READY:?}", names(operation)))?
         .status;
     if before.phase == Phase::Stopped {
-        return Err(format!("daemon {} is stopped, as its spec says: start it instead", operation.daemon));
+        return Err(format!("daemon {} is stopped, as its spec says: start it instead", names(operation)));
     }
     let patience = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
     let old = match noted(operation) {
@@ -91,7 +91,7 @@ fn noted(operation: &Operation) -> Option<String> {
 
 pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
     stop(engine, operation, grace_s).await?;
-    let name = operation.daemon.clone();
+    let name = the_daemon(operation)?.clone();
     engine
         .step(operation.id, "forget", async {
             let deleted: Result<bool, StoreError> = engine
@@ -116,17 +116,31 @@ pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32)
             }
         })
         .await?;
-    engine.fleet.forget(&operation.daemon);
+    engine.fleet.forget(the_daemon(operation)?);
     // Somebody may have created a daemon of that name between the two lines above, and published it to the driver
     // that has just been ended.
-    if let Some(desired) = desired_now(engine, operation.daemon.clone(), None).await? {
+    if let Some(desired) = desired_now(engine, the_daemon(operation)?.clone(), None).await? {
         engine.fleet.publish(desired, None);
     }
     Ok(())
 }
 
-fn handle(engine: &Engine, operation: &Operation) -> Result<Handle, Failure> {
-    engine.fleet.get(&operation.daemon).ok_or_else(|| format!("daemon {} is gone", operation.daemon))
+/// The daemon of an operation that works on one.
+pub(super) fn the_daemon(operation: &Operation) -> Result<&DaemonName, Failure> {
+    match operation.daemons.as_slice() {
+        [daemon] => Ok(daemon),
+        _ => Err(format!("the operation works on {:?} and not on one daemon", names(operation))),
+    }
+}
+
+/// The way to a daemon's driver.
+pub(super) fn handle(engine: &Engine, daemon: &DaemonName) -> Result<Handle, Failure> {
+    engine.fleet.get(daemon).ok_or_else(|| format!("daemon {daemon} is gone"))
+}
+
+/// The daemons of an operation, in words.
+pub(super) fn names(operation: &Operation) -> String {
+    operation.daemons.iter().map(DaemonName::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// Writes what the daemon should be, and publishes it.
@@ -135,12 +149,12 @@ async fn write_state(
     operation: &Operation,
     state: DesiredState,
 ) -> Result<((), String), Failure> {
-    match desired_now(engine, operation.daemon.clone(), Some(state)).await? {
+    match desired_now(engine, the_daemon(operation)?.clone(), Some(state)).await? {
         Some(desired) => {
             engine.fleet.publish(desired, None);
             Ok(((), format!("{state:?}").to_lowercase()))
         }
-        None => Err(format!("daemon {} is gone", operation.daemon)),
+        None => Err(format!("daemon {} is gone", names(operation))),
     }
 }
 

@@ -39,14 +39,9 @@ pub struct Engine {
 type Failure = String;
 
 impl Engine {
-    /// Takes up what an earlier manager left unfinished, and starts to claim.
-    pub async fn start(
-        store: Store,
-        fleet: Fleet,
-        inventory: Arc<dyn Inventory>,
-        manager_uid: u32,
-    ) -> Result<Self, StoreError> {
-        let engine = Self {
+    /// Puts the parts together; nothing is claimed before [`Engine::begin`].
+    pub fn new(store: Store, fleet: Fleet, inventory: Arc<dyn Inventory>, manager_uid: u32) -> Self {
+        Self {
             store,
             fleet,
             inventory,
@@ -54,16 +49,20 @@ impl Engine {
             wake: Arc::new(Notify::new()),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
-        };
-        let mut reader = engine.store.read().await?;
+        }
+    }
+
+    /// Takes up what an earlier manager left unfinished, and starts to claim.
+    pub async fn begin(&self) -> Result<(), StoreError> {
+        let mut reader = self.store.read().await?;
         let unfinished = store::operations::running(&mut reader).await?;
         drop(reader);
         for operation in unfinished {
-            engine.take_up(operation).await?;
+            self.take_up(operation).await?;
         }
-        let claiming = engine.clone();
-        engine.tasks.spawn(async move { claiming.claim().await });
-        Ok(engine)
+        let claiming = self.clone();
+        self.tasks.spawn(async move { claiming.claim().await });
+        Ok(())
     }
 
     /// Tells the engine that an operation was written.
@@ -131,7 +130,7 @@ impl Engine {
         let engine = self.clone();
         self.tasks.spawn(async move {
             let id = operation.id;
-            tracing::info!(operation = %id, kind = operation.request.kind(), daemon = %operation.daemon, "operation begins");
+            tracing::info!(operation = %id, kind = operation.request.kind(), daemons = %daemon::names(&operation), "operation begins");
             let result = tokio::select! {
                 result = engine.run(&operation) => result,
                 // Left in the journal as running: the next manager takes it up.

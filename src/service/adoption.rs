@@ -63,7 +63,7 @@ impl Service {
             )));
         }
         let gpus = self.gpus().await?;
-        let look = context.read_foreign(&neighbour).await;
+        let look = Box::pin(context.read_foreign(&neighbour)).await;
         let verdict = candidate(&neighbour, &look).adopt(request.management, self.parts.manager_uid, &gpus);
         let cannot = |reason: String| {
             ServiceError::Conflict(format!("process {} cannot be adopted: {reason}", request.process))
@@ -97,6 +97,7 @@ impl Service {
                     }
                     let now = unix_ms();
                     store::daemons::put(&mut *db, &name, &spec, now).await?;
+                    store::gpus::remember(&mut *db, &gpus, now).await?;
                     store::daemons::put_incarnation(&mut *db, &name, &written, now).await?;
                     let daemon = store::daemons::get(&mut *db, &name)
                         .await?

@@ -7,7 +7,7 @@ use super::page::{Page, Paged};
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, Written, check_precondition, fate, once};
 use crate::clock::unix_ms;
 use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Management, Phase};
-use crate::domain::gpu::GpuRef;
+use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, admission};
 use crate::store;
@@ -92,6 +92,7 @@ impl Service {
                             return Err(ServiceError::Conflict(held(gpu, &holder)));
                         }
                     }
+                    refuse_mig(&spec, current.as_ref(), &gpus)?;
                     let tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &name)
                         .await?
                         .into_iter()
@@ -102,6 +103,7 @@ impl Service {
                     let changed = current.as_ref().is_none_or(|daemon| daemon.spec != spec);
                     if changed {
                         store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
+                        store::gpus::remember(&mut *db, &gpus, unix_ms()).await?;
                     }
                     let daemon = store::daemons::get(&mut *db, &name)
                         .await?
@@ -177,7 +179,14 @@ impl Service {
                             if matches!(request, OperationRequest::DeleteDaemon { .. }) {
                                 refuse_with_tenants(&mut *db, &name).await?;
                             }
-                            store::operations::insert(&mut *db, id, &name, &request, now).await?;
+                            store::operations::insert(
+                                &mut *db,
+                                id,
+                                std::slice::from_ref(&name),
+                                &request,
+                                now,
+                            )
+                            .await?;
                             let written = store::operations::get(db, id).await?;
                             written.ok_or_else(|| {
                                 ServiceError::Internal("the operation just written is gone".into())
@@ -222,6 +231,20 @@ impl Service {
             Some((name, phase))
         });
         Ok(unready.collect())
+    }
+}
+
+/// Refuses to take a GPU in MIG mode; a daemon whose GPU was switched to it later may still be changed.
+fn refuse_mig(spec: &DaemonSpec, current: Option<&Daemon>, gpus: &[Gpu]) -> Result<(), ServiceError> {
+    let taken = spec.gpus.iter().filter(|uuid| current.is_none_or(|daemon| !daemon.spec.gpus.contains(uuid)));
+    let mut described = taken.filter_map(|uuid| gpus.iter().find(|gpu| gpu.uuid == *uuid));
+    match described.find(|gpu| gpu.mig_enabled) {
+        None => Ok(()),
+        Some(gpu) => Err(ServiceError::Conflict(format!(
+            "GPU {} ({}) is in MIG mode, which this manager lists and does not manage: choose another GPU, or switch MIG \
+             mode off (nvidia-smi -mig 0)",
+            gpu.index, gpu.uuid
+        ))),
     }
 }
 

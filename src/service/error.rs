@@ -39,6 +39,9 @@ pub enum ServiceError {
     /// The key was used for another request.
     #[error("the Idempotency-Key {0:?} was used for another request: choose a new key for a new request")]
     KeyReused(String),
+    /// Nothing is changed here, whatever the request: the database belongs to another machine.
+    #[error("{0}")]
+    ReadOnly(String),
     /// Something needed is not there at the moment.
     #[error("{0}")]
     Unavailable(String),
@@ -63,6 +66,8 @@ impl From<StoreError> for ServiceError {
             StoreError::Busy | StoreError::Closed | StoreError::NotWritten | StoreError::Full => {
                 Self::Unavailable(error.to_string())
             }
+            StoreError::Sealed => Self::ReadOnly(error.to_string()),
+            StoreError::Unplannable { .. } => Self::Conflict(error.to_string()),
             other => Self::Internal(other.to_string()),
         }
     }

@@ -125,7 +125,7 @@ impl Service {
         neighbour: Neighbour,
         gpus: &[Gpu],
     ) -> Result<ForeignDaemonView, ServiceError> {
-        let look = self.parts.fleet.context().read_foreign(&neighbour).await;
+        let look = Box::pin(self.parts.fleet.context().read_foreign(&neighbour)).await;
         let candidate = candidate(&neighbour, &look);
         let adoption = AdoptionView {
             managed: self.verdict(&candidate, Management::Managed, gpus).await?,

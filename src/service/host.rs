@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::take_up::ReadOnly;
 use super::{Service, ServiceError};
-use crate::domain::DaemonName;
-use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::gpu::{ComputeMode, Gpu, GpuRef};
+use crate::domain::{DaemonName, GpuUuid};
 use crate::store;
 
 /// The host, its driver and its MPS.
@@ -30,6 +31,10 @@ pub struct HostView {
     pub client_ceiling: u32,
     /// This boot of the host.
     pub boot_id: String,
+    /// The ID of this machine; `none` for one without.
+    pub machine_id: String,
+    /// Set while the database belongs to another machine: then nothing is adopted, started, stopped or changed.
+    pub read_only: Option<ReadOnly>,
     /// The version of this manager.
     pub manager_version: String,
     /// The user that this manager runs as.
@@ -41,16 +46,34 @@ pub struct HostView {
 /// A GPU, who holds it, and what is promised and used of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct GpuView {
-    /// The GPU.
-    #[serde(flatten)]
-    pub gpu: Gpu,
+    /// Its UUID, the only name that survives a reboot and a change of slots.
+    pub uuid: GpuUuid,
+    /// Whether the driver lists it and can describe it. If not, a daemon holds it all the same, and what is told of it
+    /// is what was last seen.
+    pub present: bool,
+    /// Its position among the GPUs of the host, in PCI order, from 0; `null` while it is missing.
+    pub index: Option<u32>,
+    /// Its PCI address, as `00000000:06:00.0`; `null` for one that was never seen.
+    pub pci_bus_id: Option<String>,
+    /// The product name, as `NVIDIA H200`; `null` for one that was never seen.
+    pub name: Option<String>,
+    /// Streaming multiprocessors; `null` where the driver does not tell.
+    pub sms: Option<u32>,
+    /// Memory of the whole device, in bytes; `null` for one that was never seen.
+    pub memory_total: Option<u64>,
+    /// Memory in use by all processes and the driver, in bytes; `null` while it is missing.
+    pub memory_used: Option<u64>,
+    /// The compute mode; `null` while it is missing.
+    pub compute_mode: Option<ComputeMode>,
+    /// Whether it is in MIG mode: then it is listed and not managed; `null` while it is missing.
+    pub mig_enabled: Option<bool>,
     /// The daemon that holds it.
     #[schema(value_type = Option<String>)]
     pub daemon: Option<DaemonName>,
     /// Memory that admission has promised to tenants, in bytes; a tenant without a limit counts as the whole GPU.
     pub memory_promised: u64,
-    /// The processes that the driver lists on it.
-    pub processes: Vec<GpuProcessView>,
+    /// The processes that the driver lists on it; `null` when it does not say, or the GPU is missing.
+    pub processes: Option<Vec<GpuProcessView>>,
 }
 
 /// A process on a GPU.
@@ -85,6 +108,7 @@ impl Service {
             .map_err(|error| ServiceError::Internal(error.to_string()))?;
         let unavailable = |error: crate::gpu::InventoryError| ServiceError::Unavailable(error.to_string());
         let (driver, gpus) = (driver.map_err(unavailable)?, gpus.map_err(unavailable)?);
+        let read_only = self.read_only().await?;
         let context = self.parts.fleet.context();
         Ok(HostView {
             hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -96,30 +120,43 @@ impl Service {
             static_partitions: context.capability.static_partitions(),
             client_ceiling: context.capability.client_ceiling(),
             boot_id: context.boot_id.clone(),
+            machine_id: self.parts.machine_id.clone(),
+            read_only,
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),
             manager_uid: self.parts.manager_uid,
             gpus: gpus.len(),
         })
     }
 
-    /// All GPUs, in PCI order.
+    /// All GPUs, in PCI order, and after them those that a daemon holds and that are missing.
     pub async fn gpu_views(&self) -> Result<Vec<GpuView>, ServiceError> {
+        let known = self.gpus().await?;
+        let held = store::gpus::held(&mut *self.parts.store.read().await?).await?;
         let mut views = Vec::new();
-        for gpu in self.gpus().await? {
+        for gpu in &known {
             views.push(self.gpu_view(gpu).await?);
+        }
+        for uuid in held.into_keys().filter(|uuid| known.iter().all(|gpu| gpu.uuid != *uuid)) {
+            views.push(self.never_seen(uuid).await?);
         }
         Ok(views)
     }
 
     /// One GPU by UUID, unique prefix, index or PCI address.
     pub async fn gpu(&self, name: &str) -> Result<GpuView, ServiceError> {
+        let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
         let gpus = self.gpus().await?;
-        let not_found = |_| ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
-        let gpu = GpuRef(name.to_owned()).resolve(&gpus).map_err(not_found)?;
-        self.gpu_view(gpu.clone()).await
+        if let Ok(gpu) = GpuRef(name.to_owned()).resolve(&gpus) {
+            return self.gpu_view(gpu).await;
+        }
+        let uuid = GpuUuid::parse(name).map_err(|_| not_found())?;
+        match self.never_seen(uuid).await? {
+            view if view.daemon.is_some() => Ok(view),
+            _ => Err(not_found()),
+        }
     }
 
-    async fn gpu_view(&self, gpu: Gpu) -> Result<GpuView, ServiceError> {
+    async fn gpu_view(&self, gpu: &Gpu) -> Result<GpuView, ServiceError> {
         let mut reader = self.parts.store.read().await?;
         let holder = store::daemons::holder(&mut reader, &gpu.uuid).await?;
         let mut memory_promised = 0;
@@ -130,16 +167,61 @@ impl Service {
             memory_promised = tenants
                 .iter()
                 .filter(|tenant| tenant.spec.gpus.is_empty() || tenant.spec.gpus.contains(&gpu.uuid))
-                .map(|tenant| crate::domain::admission::budget(&tenant.spec, &daemon.spec, &gpu))
+                .map(|tenant| crate::domain::admission::budget(&tenant.spec, &daemon.spec, gpu))
                 .sum();
         }
         drop(reader);
+        Ok(GpuView {
+            uuid: gpu.uuid.clone(),
+            present: gpu.present,
+            index: gpu.present.then_some(gpu.index),
+            pci_bus_id: Some(gpu.pci_bus_id.clone()),
+            name: Some(gpu.name.clone()),
+            sms: gpu.sms,
+            memory_total: Some(gpu.memory_total),
+            memory_used: gpu.present.then_some(gpu.memory_used),
+            compute_mode: gpu.present.then_some(gpu.compute_mode),
+            mig_enabled: gpu.present.then_some(gpu.mig_enabled),
+            daemon: holder,
+            memory_promised,
+            processes: if gpu.present { self.processes_on(&gpu.uuid).await? } else { None },
+        })
+    }
+
+    /// A GPU of which nothing is known but that a daemon was given it.
+    async fn never_seen(&self, uuid: GpuUuid) -> Result<GpuView, ServiceError> {
+        let daemon = store::daemons::holder(&mut *self.parts.store.read().await?, &uuid).await?;
+        Ok(GpuView {
+            uuid,
+            present: false,
+            index: None,
+            pci_bus_id: None,
+            name: None,
+            sms: None,
+            memory_total: None,
+            memory_used: None,
+            compute_mode: None,
+            mig_enabled: None,
+            daemon,
+            memory_promised: 0,
+            processes: None,
+        })
+    }
+
+    /// The processes on a GPU; `None` when the driver does not tell, which hides no other GPU.
+    async fn processes_on(&self, gpu: &GpuUuid) -> Result<Option<Vec<GpuProcessView>>, ServiceError> {
         let inventory = Arc::clone(&self.parts.inventory);
-        let uuid = gpu.uuid.clone();
-        let processes = tokio::task::spawn_blocking(move || inventory.processes(&uuid))
+        let uuid = gpu.clone();
+        let listed = tokio::task::spawn_blocking(move || inventory.processes(&uuid))
             .await
-            .map_err(|error| ServiceError::Internal(error.to_string()))?
-            .map_err(|error| ServiceError::Unavailable(error.to_string()))?;
+            .map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let processes = match listed {
+            Ok(processes) => processes,
+            Err(error) => {
+                tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
+                return Ok(None);
+            }
+        };
         let servers: Vec<u32> = self
             .parts
             .fleet
@@ -161,7 +243,7 @@ impl Service {
                 used_memory: process.used_memory,
             })
             .collect();
-        Ok(GpuView { gpu, daemon: holder, memory_promised, processes })
+        Ok(Some(processes))
     }
 }
 

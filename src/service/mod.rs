@@ -11,6 +11,8 @@ pub mod foreign;
 pub mod host;
 pub mod operations;
 pub mod page;
+pub mod replace;
+pub mod take_up;
 pub mod tenants;
 
 use std::sync::Arc;
@@ -43,6 +45,8 @@ pub struct Parts {
     pub engine: Engine,
     /// The GPUs.
     pub inventory: Arc<dyn Inventory>,
+    /// The ID of this machine, or [`take_up::NO_MACHINE_ID`].
+    pub machine_id: String,
     /// The user that this manager runs as.
     pub manager_uid: u32,
     /// Longest wait for a fresh look.
@@ -86,16 +90,24 @@ impl Service {
         Self { parts: Arc::new(parts) }
     }
 
-    /// Runs a use case that writes to its end, whether or not its caller waits for it.
+    /// Runs a use case that writes to its end, whether or not its caller waits for it; refuses it on a database of
+    /// another machine.
     async fn to_the_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
     ) -> Result<T, ServiceError> {
+        self.refuse_read_only().await?;
         self.parts.tasks.spawn(work).await.map_err(|error| ServiceError::Internal(error.to_string()))?
     }
 
-    /// The GPUs as they are now.
+    /// The GPUs as they are now, and those that a daemon holds and that are missing, as they were.
     async fn gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+        let present = self.present_gpus().await?;
+        Ok(store::gpus::all(&mut *self.parts.store.read().await?, present).await?)
+    }
+
+    /// The GPUs that the driver lists now.
+    async fn present_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
         let inventory = Arc::clone(&self.parts.inventory);
         tokio::task::spawn_blocking(move || inventory.gpus())
             .await

@@ -56,6 +56,9 @@ impl Presence {
     /// Registers this process on a GPU with no memory yet.
     pub(crate) fn enter(world: &World, gpu: &Gpu, kind: Kind, name: &str) -> io::Result<Self> {
         let dir = world.gpu_dir(gpu);
+        if is_lost(world, gpu) || dir.join("mig").exists() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         let pid = std::process::id();
         let draft = dir.join(format!("new-{pid}"));
         let _ = fs::remove_file(&draft);
@@ -119,6 +122,11 @@ pub(crate) fn admits(world: &World, gpu: &Gpu) -> bool {
         "exclusive_process" => living(&dir).is_empty(),
         _ => true,
     }
+}
+
+/// Whether somebody has taken the GPU out: it is listed no more, and what ran on it runs no more.
+pub(crate) fn is_lost(world: &World, gpu: &Gpu) -> bool {
+    world.gpu_dir(gpu).join("lost").exists()
 }
 
 fn used(gpu: &Path) -> u64 {

@@ -6,6 +6,8 @@
 //! gpus/<uuid>/compute_mode          default | exclusive_process | prohibited
 //! gpus/<uuid>/processes/<pid>       one GPU process, held by flock for life
 //! gpus/<uuid>/memory.lock           held while memory is taken
+//! gpus/<uuid>/lost                  there while the GPU is gone: put there and taken away by hand
+//! gpus/<uuid>/mig                   there while the GPU is in MIG mode: likewise
 //! bin/nvidia-cuda-mps-{control,server}
 //! ```
 //! Processes of any uid use GPUs, so the directories of processes are open to all, as `/dev/nvidia*` is.

@@ -52,9 +52,3 @@ pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), S
     sqlx::query!("DELETE FROM leases WHERE pid = ? AND start_time = ?", pid, start_time).execute(db).await?;
     Ok(())
 }
-
-/// Forgets the leases of earlier boots, whose processes cannot live.
-pub async fn delete_other_boots(db: &mut SqliteConnection, boot_id: &str) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM leases WHERE boot_id <> ?", boot_id).execute(db).await?;
-    Ok(())
-}

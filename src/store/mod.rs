@@ -5,6 +5,8 @@
 //! what belongs into one transaction. Nothing is migrated before the state directory is locked.
 
 pub mod daemons;
+pub mod gpus;
+pub mod host;
 pub mod idempotency;
 pub mod leases;
 pub mod lock;
@@ -15,6 +17,8 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
@@ -62,6 +66,14 @@ pub enum StoreError {
         /// Why it cannot be read.
         detail: String,
     },
+    /// The tenants of a daemon ask for shares that its GPUs cannot give, or that cannot be worked out for them.
+    #[error("daemon {daemon} cannot be brought about: {detail}")]
+    Unplannable {
+        /// The daemon.
+        daemon: crate::domain::DaemonName,
+        /// Which value, and what to do.
+        detail: String,
+    },
     /// There is no room left where the database is.
     #[error(
         "the disk of the state directory is full, and nothing was changed: free space there, and repeat the change"
@@ -75,6 +87,11 @@ pub enum StoreError {
         "the change was not written, and nothing of it was kept: the database is locked, or the log says why"
     )]
     NotWritten,
+    /// The database belongs to another machine, and nobody has confirmed that it is this one's now.
+    #[error(
+        "the database belongs to another machine, so nothing is written: confirm that it is this one's first"
+    )]
+    Sealed,
     /// The writer has ended: the server is shutting down.
     #[error("the store is closed")]
     Closed,
@@ -101,6 +118,7 @@ impl From<sqlx::Error> for StoreError {
 pub struct Store {
     readers: SqlitePool,
     writer: writer::Handle,
+    sealed: Arc<AtomicBool>,
 }
 
 impl Store {
@@ -126,7 +144,7 @@ impl Store {
             .min_connections(0)
             .max_connections(READERS)
             .connect_lazy_with(self::options(path)?.pragma("query_only", "ON"));
-        Ok(Self { readers, writer: writer::start(connection) })
+        Ok(Self { readers, writer: writer::start(connection), sealed: Arc::default() })
     }
 
     /// A connection that reads; every query on it sees a state that was committed.
@@ -146,7 +164,37 @@ impl Store {
             + Send
             + 'static,
     {
+        if self.is_sealed() {
+            return Err(StoreError::Sealed.into());
+        }
         self.writer.run(job).await
+    }
+
+    /// Runs a job as [`Store::write`] does, sealed or not.
+    pub async fn write_sealed<T, E, F>(&self, job: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> futures_util::future::BoxFuture<'c, Result<(T, Fate), E>>
+            + Send
+            + 'static,
+    {
+        self.writer.run(job).await
+    }
+
+    /// Refuses every write from now on: the database belongs to another machine.
+    pub fn seal(&self) {
+        self.sealed.store(true, Ordering::Release);
+    }
+
+    /// Takes writes again; false when it did already.
+    pub fn unseal(&self) -> bool {
+        self.sealed.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether writes are refused.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::Acquire)
     }
 
     /// Waits until every accepted job is committed, and closes the file.

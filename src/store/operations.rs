@@ -10,12 +10,13 @@ use crate::domain::operation::{Operation, OperationRequest, OperationState, Step
 struct OperationRow {
     id: String,
     request: String,
-    daemon: String,
     state: String,
     error: Option<String>,
     created_at: i64,
     started_at: Option<i64>,
     finished_at: Option<i64>,
+    cancellable: i64,
+    cancel_requested_at: Option<i64>,
 }
 
 async fn complete(db: &mut SqliteConnection, row: OperationRow) -> Result<Operation, StoreError> {
@@ -24,17 +25,27 @@ async fn complete(db: &mut SqliteConnection, row: OperationRow) -> Result<Operat
         "SELECT name, started_at, finished_at, outcome FROM operation_steps WHERE operation = ? ORDER BY ordinal",
         row.id
     )
+    .fetch_all(&mut *db)
+    .await?;
+    let daemons = sqlx::query_scalar!(
+        "SELECT daemon FROM operation_daemons WHERE operation = ? ORDER BY daemon",
+        row.id
+    )
     .fetch_all(db)
     .await?;
+    let daemons = daemons.iter().map(|name| parsed("a daemon's name", DaemonName::parse(name)));
+    let daemons = daemons.collect::<Result<_, _>>()?;
     Ok(Operation {
         id: parsed("an operation's ID", row.id.parse())?,
         request: from_json("an operation's request", &row.request)?,
-        daemon: parsed("a daemon's name", DaemonName::parse(&row.daemon))?,
+        daemons,
         state: from_json("an operation's state", &format!("\"{}\"", row.state))?,
         error: row.error,
         created_at: row.created_at,
         started_at: row.started_at,
         finished_at: row.finished_at,
+        cancellable: row.cancellable != 0,
+        cancel_requested_at: row.cancel_requested_at,
         steps,
     })
 }
@@ -50,24 +61,29 @@ async fn complete_all(
     Ok(operations)
 }
 
-/// Writes a new operation, waiting for its daemon's turn.
+/// Writes a new operation, waiting for the turn of each daemon that it works on.
 pub async fn insert(
     db: &mut SqliteConnection,
     id: Uuid,
-    daemon: &DaemonName,
+    daemons: &[DaemonName],
     request: &OperationRequest,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (id, daemon, request) = (id.to_string(), daemon.as_str(), to_json(request));
+    let (id, request) = (id.to_string(), to_json(request));
     sqlx::query!(
-        "INSERT INTO operations (id, request, daemon, state, created_at) VALUES (?, ?, ?, 'pending', ?)",
+        "INSERT INTO operations (id, request, state, created_at) VALUES (?, ?, 'pending', ?)",
         id,
         request,
-        daemon,
         now
     )
-    .execute(db)
+    .execute(&mut *db)
     .await?;
+    for daemon in daemons {
+        let daemon = daemon.as_str();
+        sqlx::query!("INSERT INTO operation_daemons (operation, daemon) VALUES (?, ?)", id, daemon)
+            .execute(&mut *db)
+            .await?;
+    }
     Ok(())
 }
 
@@ -76,7 +92,7 @@ pub async fn get(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Operation
     let id = id.to_string();
     let row = sqlx::query_as!(
         OperationRow,
-        r#"SELECT id AS "id!", request, daemon, state, error, created_at, started_at, finished_at
+        r#"SELECT id AS "id!", request, state, error, created_at, started_at, finished_at, cancellable, cancel_requested_at
            FROM operations WHERE id = ?"#,
         id
     )
@@ -96,7 +112,7 @@ pub async fn page(
 ) -> Result<Vec<Operation>, StoreError> {
     let rows = sqlx::query_as!(
         OperationRow,
-        r#"SELECT id AS "id!", request, daemon, state, error, created_at, started_at, finished_at
+        r#"SELECT id AS "id!", request, state, error, created_at, started_at, finished_at, cancellable, cancel_requested_at
            FROM operations WHERE ?1 IS NULL OR id < ?1 ORDER BY id DESC LIMIT ?2"#,
         before,
         limit
@@ -113,8 +129,9 @@ pub async fn unfinished(
 ) -> Result<Option<String>, StoreError> {
     let daemon = daemon.as_str();
     Ok(sqlx::query_scalar!(
-        r#"SELECT id AS "id!" FROM operations
-           WHERE daemon = ? AND state IN ('pending', 'running') ORDER BY id LIMIT 1"#,
+        r#"SELECT operations.id AS "id!" FROM operations
+           JOIN operation_daemons ON operation_daemons.operation = operations.id
+           WHERE operation_daemons.daemon = ? AND state IN ('pending', 'running') ORDER BY operations.id LIMIT 1"#,
         daemon
     )
     .fetch_optional(db)
@@ -125,7 +142,7 @@ pub async fn unfinished(
 pub async fn running(db: &mut SqliteConnection) -> Result<Vec<Operation>, StoreError> {
     let rows = sqlx::query_as!(
         OperationRow,
-        r#"SELECT id AS "id!", request, daemon, state, error, created_at, started_at, finished_at
+        r#"SELECT id AS "id!", request, state, error, created_at, started_at, finished_at, cancellable, cancel_requested_at
            FROM operations WHERE state = 'running' ORDER BY id"#
     )
     .fetch_all(&mut *db)
@@ -133,7 +150,10 @@ pub async fn running(db: &mut SqliteConnection) -> Result<Vec<Operation>, StoreE
     complete_all(db, rows).await
 }
 
-/// Takes the oldest operation that waits for a daemon with none running, and marks it running.
+/// Takes the oldest operation whose turn it is on each of its daemons, locks them and marks it running.
+///
+/// All locks are taken at once, so none is held while another is waited for. Its turn comes when no operation that
+/// shares a daemon with it runs or has waited longer, so one for several daemons is not passed by for ever.
 pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operation>, StoreError> {
     let row = sqlx::query_as!(
         OperationRow,
@@ -141,21 +161,32 @@ pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operati
            WHERE id = (
                SELECT id FROM operations AS next
                WHERE state = 'pending'
-                 AND NOT EXISTS (SELECT 1 FROM operations WHERE daemon = next.daemon AND state = 'running')
+                 AND NOT EXISTS (
+                     SELECT 1 FROM operation_daemons AS mine
+                     JOIN operation_daemons AS theirs ON theirs.daemon = mine.daemon AND theirs.operation <> mine.operation
+                     JOIN operations AS other ON other.id = theirs.operation
+                     WHERE mine.operation = next.id
+                       AND (other.state = 'running' OR (other.state = 'pending' AND other.id < next.id))
+                 )
                ORDER BY id LIMIT 1
            )
-           RETURNING id AS "id!", request, daemon, state, error, created_at, started_at, finished_at"#,
+           RETURNING id AS "id!", request, state, error, created_at, started_at, finished_at, cancellable, cancel_requested_at"#,
         now
     )
     .fetch_optional(&mut *db)
     .await?;
-    match row {
-        Some(row) => Ok(Some(complete(db, row).await?)),
-        None => Ok(None),
-    }
+    let Some(row) = row else { return Ok(None) };
+    sqlx::query!(
+        "INSERT INTO operation_locks (daemon, operation)
+         SELECT daemon, operation FROM operation_daemons WHERE operation = ?",
+        row.id
+    )
+    .execute(&mut *db)
+    .await?;
+    Ok(Some(complete(db, row).await?))
 }
 
-/// Marks an operation ended.
+/// Marks an operation ended, and frees its daemons.
 pub async fn finish(
     db: &mut SqliteConnection,
     id: Uuid,
@@ -165,14 +196,15 @@ pub async fn finish(
 ) -> Result<(), StoreError> {
     let (id, state) = (id.to_string(), state.as_str());
     sqlx::query!(
-        "UPDATE operations SET state = ?, error = ?, finished_at = ? WHERE id = ?",
+        "UPDATE operations SET state = ?, error = ?, finished_at = ?, cancellable = 0 WHERE id = ?",
         state,
         error,
         now,
         id
     )
-    .execute(db)
+    .execute(&mut *db)
     .await?;
+    sqlx::query!("DELETE FROM operation_locks WHERE operation = ?", id).execute(db).await?;
     Ok(())
 }
 
@@ -182,6 +214,39 @@ pub async fn cancel(db: &mut SqliteConnection, id: Uuid, now: i64) -> Result<boo
     let done = sqlx::query!(
         "UPDATE operations SET state = 'cancelled', finished_at = ? WHERE id = ? AND state = 'pending'",
         now,
+        id
+    )
+    .execute(db)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Asks a running operation to stop where it is; false when it cannot be stopped there.
+pub async fn request_cancel(db: &mut SqliteConnection, id: Uuid, now: i64) -> Result<bool, StoreError> {
+    let id = id.to_string();
+    let done = sqlx::query!(
+        "UPDATE operations SET cancel_requested_at = coalesce(cancel_requested_at, ?)
+         WHERE id = ? AND state = 'running' AND cancellable = 1",
+        now,
+        id
+    )
+    .execute(db)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// From now on the operation can be stopped where it is.
+pub async fn open_to_cancel(db: &mut SqliteConnection, id: Uuid) -> Result<(), StoreError> {
+    let id = id.to_string();
+    sqlx::query!("UPDATE operations SET cancellable = 1 WHERE id = ?", id).execute(db).await?;
+    Ok(())
+}
+
+/// From now on the operation cannot be stopped; false when somebody has asked for that before.
+pub async fn close_to_cancel(db: &mut SqliteConnection, id: Uuid) -> Result<bool, StoreError> {
+    let id = id.to_string();
+    let done = sqlx::query!(
+        "UPDATE operations SET cancellable = 0 WHERE id = ? AND cancel_requested_at IS NULL",
         id
     )
     .execute(db)
@@ -234,4 +299,90 @@ pub async fn end_step(
 pub async fn forget(db: &mut SqliteConnection, before: i64) -> Result<(), StoreError> {
     sqlx::query!("DELETE FROM operations WHERE finished_at < ?", before).execute(db).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fate, Store};
+    use super::*;
+
+    fn daemons(names: &[&str]) -> Vec<DaemonName> {
+        names.iter().map(|name| DaemonName::parse(name).expect("a name")).collect()
+    }
+
+    async fn write<T: Send + 'static>(
+        store: &Store,
+        job: impl for<'c> FnOnce(
+            &'c mut SqliteConnection,
+        ) -> futures_util::future::BoxFuture<'c, Result<T, StoreError>>
+        + Send
+        + 'static,
+    ) -> T {
+        let done: Result<T, StoreError> =
+            store.write(move |db| Box::pin(async move { Ok((job(db).await?, Fate::Commit)) })).await;
+        done.expect("written")
+    }
+
+    async fn ask(store: &Store, id: u128, names: &[&str]) {
+        let daemons = daemons(names);
+        write(store, move |db| {
+            Box::pin(async move {
+                insert(db, Uuid::from_u128(id), &daemons, &OperationRequest::StartDaemon, 0).await
+            })
+        })
+        .await;
+    }
+
+    async fn next(store: &Store) -> Option<u128> {
+        write(store, |db| Box::pin(claim(db, 1))).await.map(|operation| operation.id.as_u128())
+    }
+
+    async fn end(store: &Store, id: u128) {
+        write(store, move |db| Box::pin(finish(db, Uuid::from_u128(id), OperationState::Succeeded, None, 2)))
+            .await;
+    }
+
+    #[tokio::test]
+    async fn one_that_needs_several_daemons_gets_all_at_once_and_is_not_passed_by() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        ask(&store, 1, &["a"]).await;
+        ask(&store, 2, &["a", "b"]).await;
+        ask(&store, 3, &["b"]).await;
+        ask(&store, 4, &["c"]).await;
+        ask(&store, 5, &[]).await;
+        assert_eq!(next(&store).await, Some(1));
+        assert_eq!(next(&store).await, Some(4), "3 waits behind 2, though b is free");
+        assert_eq!(next(&store).await, Some(5), "one that works on no daemon waits for nobody");
+        assert_eq!(next(&store).await, None);
+        end(&store, 1).await;
+        assert_eq!(next(&store).await, Some(2));
+        assert_eq!(next(&store).await, None);
+        end(&store, 2).await;
+        assert_eq!(next(&store).await, Some(3));
+        assert_eq!(next(&store).await, None);
+    }
+
+    #[tokio::test]
+    async fn one_that_runs_can_be_stopped_only_while_it_says_so_and_who_comes_first_wins() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let id = Uuid::from_u128(1);
+        ask(&store, 1, &["a"]).await;
+        assert_eq!(next(&store).await, Some(1));
+        assert!(!write(&store, move |db| Box::pin(request_cancel(db, id, 5))).await);
+        write(&store, move |db| Box::pin(open_to_cancel(db, id))).await;
+        assert!(write(&store, move |db| Box::pin(request_cancel(db, id, 6))).await);
+        assert!(!write(&store, move |db| Box::pin(close_to_cancel(db, id))).await, "asked for before");
+        assert!(write(&store, move |db| Box::pin(request_cancel(db, id, 7))).await);
+        let asked = write(&store, move |db| Box::pin(get(db, id))).await.expect("there");
+        assert_eq!(asked.cancel_requested_at, Some(6));
+
+        ask(&store, 2, &["b"]).await;
+        let id = Uuid::from_u128(2);
+        assert_eq!(next(&store).await, Some(2));
+        write(&store, move |db| Box::pin(open_to_cancel(db, id))).await;
+        assert!(write(&store, move |db| Box::pin(close_to_cancel(db, id))).await);
+        assert!(!write(&store, move |db| Box::pin(request_cancel(db, id, 8))).await, "too late");
+    }
 }

@@ -2,20 +2,24 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, daemons, parsed, tenants};
+use super::{StoreError, daemons, gpus, tenants};
 use crate::domain::DaemonName;
 use crate::domain::gpu::Gpu;
 use crate::domain::plan::{self, Desired};
 
 /// What the daemon should hold now; `None` when there is no such daemon.
+///
+/// A GPU that is not among `present` is planned for as it was when it was last seen.
 pub async fn desired(
     db: &mut SqliteConnection,
     name: &DaemonName,
-    gpus: &[Gpu],
+    present: &[Gpu],
     manager_uid: u32,
 ) -> Result<Option<Desired>, StoreError> {
     let Some(daemon) = daemons::get(&mut *db, name).await? else { return Ok(None) };
+    let gpus = gpus::all(&mut *db, present.to_vec()).await?;
     let tenants: Vec<_> = tenants::of_daemon(db, name).await?.into_iter().map(|tenant| tenant.spec).collect();
-    let plan = plan::desired(name, daemon.generation, &daemon.spec, &tenants, gpus, manager_uid);
-    Ok(Some(parsed("a tenant's share that its GPU cannot give", plan)?))
+    let plan = plan::desired(name, daemon.generation, &daemon.spec, &tenants, &gpus, manager_uid);
+    plan.map(Some)
+        .map_err(|error| StoreError::Unplannable { daemon: name.clone(), detail: error.to_string() })
 }

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::census::Census;
 use super::limits::Written;
 use super::look;
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
@@ -41,6 +42,7 @@ pub(super) struct Driver {
     pub(super) context: Arc<Context>,
     pub(super) desired: watch::Receiver<Desired>,
     fresh: watch::Receiver<u64>,
+    census: watch::Receiver<Census>,
     jobs: mpsc::Receiver<Job>,
     stop: CancellationToken,
     observed: watch::Sender<Observed>,
@@ -80,8 +82,10 @@ impl Driver {
         let status = status(&state, &desired.borrow(), 0, 0, &pipe_directory, &log_directory, unix_ms());
         let (observed, watcher) =
             watch::channel(Observed { status, clients: Vec::new(), served: 0, failed: None });
+        let census = context.census.clone();
         let driver = Self {
             context,
+            census,
             desired,
             fresh,
             jobs,
@@ -110,6 +114,7 @@ impl Driver {
             }
             let desired = self.desired.borrow_and_update().clone();
             self.claim();
+            self.state.gpus_lost(self.census.borrow_and_update().obstacle(&desired));
             let action = self.state.decide(&desired, self.clients.len(), unix_ms());
             if let Action::Wait(until) = action {
                 self.publish(&desired);
@@ -141,7 +146,8 @@ impl Driver {
             _ = self.desired.changed() => {}
             _ = self.fresh.changed() => self.state.look_soon(),
             // Only what is said of them changes.
-            _ = self.neighbours.changed() => {}
+            Ok(()) = self.neighbours.changed() => {}
+            Ok(()) = self.census.changed() => {}
             Some(job) = self.jobs.recv() => self.work(job).await,
             () = dies(process.into_iter().collect()) => {}
             () = dies(servers) => self.state.server_died(host::process::is_alive),
@@ -289,20 +295,8 @@ impl Driver {
             Ok(Err(error)) => return Some(Obstacle { reason: "NoInventory", message: error.to_string() }),
             Err(error) => return Some(Obstacle { reason: "NoInventory", message: error.to_string() }),
         };
-        for uuid in &desired.gpus {
-            match present.iter().find(|gpu| gpu.uuid == *uuid) {
-                None => {
-                    let message =
-                        format!("GPU {uuid} is not in this host: put it back, or change the daemon's gpus");
-                    return Some(Obstacle { reason: "GpuMissing", message });
-                }
-                Some(gpu) if gpu.mig_enabled => {
-                    let message =
-                        format!("GPU {uuid} is in MIG mode, which this manager lists and does not manage");
-                    return Some(Obstacle { reason: "MigEnabled", message });
-                }
-                Some(_) => {}
-            }
+        if let Some(obstacle) = Census::of(&present).obstacle(desired) {
+            return Some(obstacle);
         }
         let uid = Some(desired.server_uid);
         if let Err(error) = daemon::check_directories(&self.pipe_directory, &self.log_directory, uid) {

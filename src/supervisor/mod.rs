@@ -5,6 +5,7 @@
 //! manager goes as a [`Fact`] to the one recorder.
 
 mod adopted;
+mod census;
 mod driver;
 mod limits;
 mod look;
@@ -35,6 +36,7 @@ use crate::gpu::Inventory;
 pub use crate::mps::process::LONGEST_PATH;
 use crate::mps::process::check_reachable;
 use crate::mps::{Binaries, Capability, Control};
+pub use census::Census;
 
 /// Jobs that may wait for one daemon.
 const JOBS: usize = 16;
@@ -47,6 +49,8 @@ pub struct Context {
     pub capability: Capability,
     /// The GPUs.
     pub inventory: Arc<dyn Inventory>,
+    /// Which of them are here, looked at for all daemons together.
+    pub census: watch::Receiver<Census>,
     /// Where each daemon gets a directory of its own.
     pub runtime_dir: PathBuf,
     /// Further variables for daemons and control processes.

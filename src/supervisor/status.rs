@@ -91,7 +91,7 @@ fn ready(state: &State, desired: &Desired, phase: Phase) -> Condition {
                 state.wedged.as_deref().unwrap_or_default()
             ),
         ),
-        Phase::Blocked => match &state.obstacle {
+        Phase::Blocked => match state.obstacle.as_ref().or(state.lost.as_ref()) {
             Some(obstacle) => (obstacle.reason, obstacle.message.clone()),
             None => ("Blocked", String::new()),
         },

@@ -206,6 +206,16 @@ end_process() {
     wait "$pid" 2>/dev/null || true
 }
 
+# new_host: the next manager begins with nothing, as on a host of its own; the one before is ended.
+new_host() {
+    if [ -n "$MANAGER_PID" ]; then end_process "$MANAGER_PID" 15; fi
+    MANAGER_PID=
+    STATE=$WORK/second/state
+    RUNTIME=$WORK/second/run
+    mkdir -p "$STATE" "$RUNTIME"
+    chmod 0755 "$WORK/second" "$RUNTIME"
+}
+
 # api METHOD PATH [BODY [CURL ARGUMENT...]]: STATUS is the code, the body is in $BODY; failing to get an answer
 # at all is STATUS 000.
 BODY=$WORK/body

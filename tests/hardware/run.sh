@@ -9,18 +9,20 @@
 #   --binary FILE   the release binary
 #   --commit ID     what it was built from, for the record
 #   --record FILE   the record to write the results to (docs/verified-on.md's form); default: none
+#   --part PART     one-gpu, living-host (two GPUs), or all, which is the default
 #   --keep          leave logs and state behind, and say where
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
-binary='' commit='' record_file='' keep=no
+binary='' commit='' record_file='' keep=no part=all
 while [ $# -gt 0 ]; do
     case $1 in
-    --binary | --commit | --record)
+    --binary | --commit | --part | --record)
         [ $# -ge 2 ] || { echo "$1 needs a value" >&2; exit 2; }
         case $1 in
         --binary) binary=$(readlink -f "$2") ;;
         --commit) commit=$2 ;;
+        --part) part=$2 ;;
         --record) record_file=$(readlink -f "$2") ;;
         esac
         shift 2
@@ -30,12 +32,15 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ -x "$binary" ] || { echo "--binary must name the release binary" >&2; exit 2; }
+case $part in all | one-gpu | living-host) ;; *) echo "--part is all, one-gpu or living-host, and not $part" >&2; exit 2 ;; esac
 [ -n "$commit" ] || { echo "--commit must say what the binary was built from" >&2; exit 2; }
 
 # shellcheck source=tests/hardware/lib.sh
 . "$here/lib.sh"
 # shellcheck source=tests/hardware/manager.sh
 . "$here/manager.sh"
+# shellcheck source=tests/hardware/ownership.sh
+. "$here/ownership.sh"
 
 finish() {
     local status=$?
@@ -124,6 +129,20 @@ server_is_active() {
 }
 
 compile_client "$here/client.cu"
-outside_mps
-a_daemon_alone
-the_manager
+case $part in
+all | one-gpu)
+    outside_mps
+    a_daemon_alone
+    the_manager
+    ;;
+esac
+case $part in
+all | living-host)
+    if [ "$(nvidia-smi --list-gpus | wc -l)" -ge 2 ]; then
+        new_host
+        a_living_host
+    else
+        say "one GPU: the scenario of a host that already lives needs two"
+    fi
+    ;;
+esac

@@ -3,17 +3,34 @@
 use axum::Json;
 use axum::extract::State;
 
-use super::List;
+use super::{List, WriteQuery};
 use crate::http::AppState;
-use crate::http::extract::Path;
-use crate::http::problem::{Problem, ReadProblems};
+use crate::http::extract::{Json as Body, Path, Query};
+use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::service::WriteOptions;
 use crate::service::host::{GpuView, HostView};
+use crate::service::replace::{ReplaceRequest, Replacement};
+use crate::service::take_up::ConfirmRequest;
 
 /// The host
 #[utoipa::path(get, path = "/api/v1/host", operation_id = "get_host", tag = "host",
     responses((status = 200, description = "The host, its driver and its MPS", body = HostView), ReadProblems))]
 pub(super) async fn get(State(app): State<AppState>) -> Result<Json<HostView>, Problem> {
     Ok(Json(app.service.host().await?))
+}
+
+/// Say that the database belongs to this machine now
+///
+/// A database that was copied from another machine is read-only until then. The processes that the other machine had
+/// are forgotten, and everything is taken up here.
+#[utoipa::path(post, path = "/api/v1/host/confirm", operation_id = "confirm_host", tag = "host",
+    request_body = ConfirmRequest,
+    responses((status = 200, description = "The host, no longer read-only", body = HostView), WriteProblems))]
+pub(super) async fn confirm(
+    State(app): State<AppState>,
+    Body(request): Body<ConfirmRequest>,
+) -> Result<Json<HostView>, Problem> {
+    Ok(Json(app.service.confirm_host(request).await?))
 }
 
 /// All GPUs
@@ -32,4 +49,19 @@ pub(super) async fn get_gpu(
     Path(gpu): Path<String>,
 ) -> Result<Json<GpuView>, Problem> {
     Ok(Json(app.service.gpu(&gpu).await?))
+}
+
+/// Put another GPU in the place of a missing one
+#[utoipa::path(post, path = "/api/v1/gpus/{gpu}/replace", operation_id = "replace_gpu", tag = "host",
+    params(("gpu" = String, Path, description = "The missing GPU: UUID or a unique beginning of it"), WriteQuery),
+    request_body = ReplaceRequest,
+    responses((status = 200, description = "Its daemon and its tenants have the new GPU, or a dry run", body = Replacement), WriteProblems))]
+pub(super) async fn replace_gpu(
+    State(app): State<AppState>,
+    Path(gpu): Path<String>,
+    Query(query): Query<WriteQuery>,
+    Body(request): Body<ReplaceRequest>,
+) -> Result<Json<Replacement>, Problem> {
+    let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
+    Ok(Json(app.service.replace_gpu(gpu, request, options).await?))
 }

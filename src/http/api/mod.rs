@@ -65,8 +65,10 @@ impl Modify for Token {
 pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(host::get))
+        .routes(routes!(host::confirm))
         .routes(routes!(host::list_gpus))
         .routes(routes!(host::get_gpu))
+        .routes(routes!(host::replace_gpu))
         .routes(routes!(daemons::list))
         .routes(routes!(daemons::get, daemons::put, daemons::delete))
         .routes(routes!(daemons::start))

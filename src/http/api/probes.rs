@@ -38,6 +38,9 @@ pub struct Readiness {
     pub ready: bool,
     /// Those that do not.
     pub not_ready: Vec<NotReady>,
+    /// Why none of them is looked after: the database belongs to another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_only: Option<String>,
 }
 
 /// A daemon that is not ready.
@@ -67,7 +70,8 @@ async fn healthz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
         (status = 503, description = "Some daemons are not ready", body = Readiness),
     ))]
 async fn readyz(State(app): State<AppState>) -> Result<(StatusCode, Json<Readiness>), Problem> {
-    Ok(readiness(app.service.not_ready(None).await?))
+    let read_only = app.service.read_only().await?.map(|read_only| read_only.reason);
+    Ok(readiness(app.service.not_ready(None).await?, read_only))
 }
 
 /// Whether one daemon is ready
@@ -83,12 +87,16 @@ async fn readyz_daemon(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
 ) -> Result<(StatusCode, Json<Readiness>), Problem> {
-    Ok(readiness(app.service.not_ready(Some(&name)).await?))
+    let read_only = app.service.read_only().await?.map(|read_only| read_only.reason);
+    Ok(readiness(app.service.not_ready(Some(&name)).await?, read_only))
 }
 
-fn readiness(not_ready: Vec<(DaemonName, Phase)>) -> (StatusCode, Json<Readiness>) {
-    let ready = not_ready.is_empty();
+fn readiness(
+    not_ready: Vec<(DaemonName, Phase)>,
+    read_only: Option<String>,
+) -> (StatusCode, Json<Readiness>) {
+    let ready = not_ready.is_empty() && read_only.is_none();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let not_ready = not_ready.into_iter().map(|(daemon, phase)| NotReady { daemon, phase }).collect();
-    (status, Json(Readiness { ready, not_ready }))
+    (status, Json(Readiness { ready, not_ready, read_only }))
 }

@@ -134,6 +134,11 @@ impl Context {
         self.sms
     }
 
+    /// Whether its GPU is gone.
+    pub(super) fn is_lost(&self, world: &World) -> bool {
+        kernel::is_lost(world, &self.gpu)
+    }
+
     /// The whole GPU's memory, whatever the limit.
     pub(super) fn total(&self) -> u64 {
         self.gpu.memory_total
@@ -198,6 +203,7 @@ pub(super) fn describe(error: &str) -> &'static str {
         }
         "cudaErrorMpsClientTerminated" => "the MPS client has been terminated by the server",
         "cudaErrorIllegalAddress" => "an illegal memory access was encountered",
+        "cudaErrorUnknown" => "unknown error",
         "cudaErrorLaunchFailure" => "unspecified launch failure",
         _ => "unrecognized error code",
     }

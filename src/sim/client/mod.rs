@@ -174,7 +174,8 @@ impl<'a> Program<'a> {
         let mut launches = 0_u64;
         while Instant::now() < fault.unwrap_or(end) {
             sleep(LAUNCH);
-            if let Some(error) = cuda.error() {
+            let lost = || contexts.iter().any(|context| context.is_lost(&self.world));
+            if let Some(error) = cuda.error().or_else(|| lost().then(|| "cudaErrorUnknown".to_owned())) {
                 self.fail(&format!("after {launches} launches: {error} {}", cuda::describe(&error)));
                 return Err(Exit(4));
             }

@@ -18,6 +18,7 @@ pub(super) fn run(pipe: &Path) -> ExitCode {
     let mut output = Output::new();
     let mut session: Option<Conn> = None;
     let mut quitting = false;
+    let mut answered = false;
     let mut input = io::stdin().lock();
     let mut line = Vec::new();
     loop {
@@ -47,8 +48,15 @@ pub(super) fn run(pipe: &Path) -> ExitCode {
         // A daemon that goes away over a command leaves no trace but the missing answer.
         match answer(&conn, &mut output) {
             Some(quits) => quitting |= quits,
+            // Dropped for another session before its first answer, it takes the silence for an answer and waits for
+            // the next line (recording 15). What it does with one is not recorded: synthetic, nothing.
+            None if !answered => {
+                let _ = io::copy(&mut input, &mut io::sink());
+                return output.finish();
+            }
             None => return output.finish(),
         }
+        answered = true;
         session = Some(conn);
     }
     if let Some(conn) = session.filter(|_| quitting) {

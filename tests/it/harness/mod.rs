@@ -5,6 +5,7 @@
 
 mod api;
 mod client;
+mod database;
 mod direct;
 mod foreign;
 mod process;

@@ -144,6 +144,34 @@ async fn beside_eight_noisy_callers_every_answer_is_right() {
     assert!(failed.load(Ordering::Relaxed) > 0, "no caller was turned away; ours took {processes} processes");
 }
 
+/// Recording 15: who is dropped for another session may be told nothing, and waits for ever.
+#[tokio::test]
+async fn a_lost_greeting_costs_a_moment_and_not_the_deadline() {
+    let host = Host::new("h200x2@13.0");
+    let (spec, _) = host.start("a").await;
+    let control = spec.control();
+    let mut held = control.session(deadline()).await.expect("a session");
+    held.send(&Command::GetServerList).await.expect("a reply");
+    let accepted = || {
+        let text = log::tail(&spec.log_directory.join("control.log"), 1 << 20);
+        log::read(text.as_bytes()).iter().filter(|record| record.event == Event::Accepting).count()
+    };
+    let before = accepted();
+    let waiting = tokio::spawn({
+        let control = control.clone();
+        async move {
+            let mut session = control.session(deadline()).await.expect("a session");
+            (session.send(&Command::GetServerList).await, session.processes())
+        }
+    });
+    // The simulated daemon lets every second one wait in silence, so by then several attempts were lost.
+    super::host::eventually("it was not tried again", || accepted() >= before + 8).await;
+    held.close().await;
+    let (reply, processes) = waiting.await.expect("no panic");
+    assert_eq!(parse::server_list(&reply.expect("a reply")), Ok(vec![]));
+    assert!(processes > 4, "{processes} control processes");
+}
+
 #[tokio::test]
 async fn a_termination_of_a_stopped_client_is_unknown_and_happens_later() {
     let host = Host::new("h200x2@13.0");

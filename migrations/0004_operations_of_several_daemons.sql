@@ -1,0 +1,21 @@
+-- An operation may work on several daemons, or on none: those it works on stand beside it. What runs holds a lock on each
+-- of its daemons, so that the database itself refuses a second one.
+CREATE TABLE operation_daemons (
+    operation TEXT NOT NULL REFERENCES operations (id) ON DELETE CASCADE,
+    daemon    TEXT NOT NULL,
+    PRIMARY KEY (operation, daemon)
+) STRICT;
+CREATE INDEX operation_daemons_by_daemon ON operation_daemons (daemon, operation);
+INSERT INTO operation_daemons (operation, daemon) SELECT id, daemon FROM operations;
+
+CREATE TABLE operation_locks (
+    daemon    TEXT PRIMARY KEY,
+    operation TEXT NOT NULL REFERENCES operations (id) ON DELETE CASCADE
+) STRICT;
+INSERT INTO operation_locks (daemon, operation) SELECT daemon, id FROM operations WHERE state = 'running';
+
+DROP INDEX operations_one_running;
+ALTER TABLE operations DROP COLUMN daemon;
+-- Whether it can be stopped where it is, and when somebody asked for that: both outlive the manager.
+ALTER TABLE operations ADD COLUMN cancellable INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE operations ADD COLUMN cancel_requested_at INTEGER;

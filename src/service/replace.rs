@@ -1,0 +1,160 @@
+//! A GPU that is gone for good, and the one that takes its place.
+
+use serde::{Deserialize, Serialize};
+
+use super::daemons::DaemonView;
+use super::{Service, ServiceError, WriteOptions, fate};
+use crate::clock::unix_ms;
+use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::{DaemonName, GpuUuid, TenantName, admission};
+use crate::store;
+
+/// Which GPU takes the place of the missing one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceRequest {
+    /// The new GPU, which no daemon holds.
+    pub with: GpuRef,
+}
+
+/// What has taken the place of a missing GPU, and where.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Replacement {
+    /// The GPU that is missing.
+    pub replaced: GpuUuid,
+    /// The GPU that is in its place now.
+    pub with: GpuUuid,
+    /// The daemon that held the one and holds the other.
+    pub daemon: DaemonView,
+    /// The tenants that named the missing GPU and name the new one.
+    #[schema(value_type = Vec<String>)]
+    pub tenants: Vec<TenantName>,
+}
+
+impl Service {
+    /// Puts a GPU that is here in the place of one that is gone, for its daemon and all tenants that name it.
+    pub async fn replace_gpu(
+        &self,
+        old: String,
+        request: ReplaceRequest,
+        options: WriteOptions,
+    ) -> Result<Replacement, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move { service.replace_gpu_now(&old, &request, options).await }).await
+    }
+
+    async fn replace_gpu_now(
+        &self,
+        old: &str,
+        request: &ReplaceRequest,
+        options: WriteOptions,
+    ) -> Result<Replacement, ServiceError> {
+        let missing = self.gpu(old).await?;
+        let old = missing.uuid;
+        if missing.present {
+            return Err(ServiceError::Conflict(format!(
+                "GPU {old} is still in this host: only one that is missing is replaced; to use another, change the gpus of \
+                 its daemon"
+            )));
+        }
+        let gpus = self.gpus().await?;
+        let new = replacement(request, &gpus)?.clone();
+        let ceiling = self.parts.fleet.context().capability.client_ceiling();
+        let manager_uid = self.parts.manager_uid;
+        let dry_run = options.dry_run;
+        let (replaced, with) = (old.clone(), new.uuid.clone());
+        let (daemon, tenants, desired) = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let name = holder(db, &old).await?;
+                    if let Some(other) = store::daemons::holder(&mut *db, &new.uuid).await? {
+                        return Err(ServiceError::Conflict(format!(
+                            "GPU {} belongs to daemon {other}: choose one that no daemon holds",
+                            new.uuid
+                        )));
+                    }
+                    let tenants = exchange(db, &name, &old, &new.uuid, &gpus, ceiling).await?;
+                    store::gpus::remember(&mut *db, &gpus, unix_ms()).await?;
+                    let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
+                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
+                    Ok(((daemon, tenants, desired), fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            tracing::info!(%replaced, %with, daemon = %daemon.name, "a missing GPU was replaced");
+            self.publish(desired);
+        }
+        Ok(Replacement { replaced, with, daemon: self.daemon_view(daemon), tenants })
+    }
+}
+
+/// The GPU that is to take the place.
+fn replacement<'g>(request: &ReplaceRequest, gpus: &'g [Gpu]) -> Result<&'g Gpu, ServiceError> {
+    let gpu = request.with.resolve(gpus).map_err(|error| ServiceError::field("/with", error.to_string()))?;
+    if !gpu.present {
+        return Err(ServiceError::Conflict(format!(
+            "GPU {} is missing, too: choose one that is here",
+            gpu.uuid
+        )));
+    }
+    if gpu.mig_enabled {
+        return Err(ServiceError::Conflict(format!(
+            "GPU {} ({}) is in MIG mode, which this manager lists and does not manage: choose another GPU, or switch MIG \
+             mode off (nvidia-smi -mig 0)",
+            gpu.index, gpu.uuid
+        )));
+    }
+    Ok(gpu)
+}
+
+async fn holder(db: store::Transaction<'_>, gpu: &GpuUuid) -> Result<DaemonName, ServiceError> {
+    let holder = store::daemons::holder(db, gpu).await?;
+    holder.ok_or_else(|| ServiceError::NotFound { kind: "daemon with GPU", name: gpu.to_string() })
+}
+
+/// Writes the new GPU wherever the old one stood, if the daemon can hold its tenants on it; gives the tenants changed.
+async fn exchange(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+    old: &GpuUuid,
+    new: &GpuUuid,
+    gpus: &[Gpu],
+    ceiling: u32,
+) -> Result<Vec<TenantName>, ServiceError> {
+    let place = |list: &[GpuUuid]| in_its_place(list, old, new, gpus);
+    let mut spec = store::daemons::get(&mut *db, name).await?.ok_or_else(|| lost(name))?.spec;
+    spec.gpus = place(&spec.gpus);
+    let stored = store::tenants::of_daemon(&mut *db, name).await?;
+    let mut changed = Vec::new();
+    let mut tenants = Vec::new();
+    for mut tenant in stored {
+        if tenant.spec.gpus.contains(old) {
+            tenant.spec.gpus = place(&tenant.spec.gpus);
+            changed.push(tenant.name.clone());
+        }
+        tenants.push((tenant.name, tenant.spec));
+    }
+    admission::admit(name.as_str(), &spec, &tenants, gpus, ceiling)
+        .map_err(|refusal| ServiceError::Conflict(refusal.detail))?;
+    store::daemons::put(&mut *db, name, &spec, unix_ms()).await?;
+    let generation = store::daemons::get(&mut *db, name).await?.ok_or_else(|| lost(name))?.generation;
+    for (tenant, spec) in tenants.iter().filter(|(tenant, _)| changed.contains(tenant)) {
+        store::tenants::put(&mut *db, tenant, spec, generation, unix_ms()).await?;
+    }
+    Ok(changed)
+}
+
+/// The list with `new` for `old`, in PCI order, in which MPS counts.
+fn in_its_place(list: &[GpuUuid], old: &GpuUuid, new: &GpuUuid, gpus: &[Gpu]) -> Vec<GpuUuid> {
+    let mut list: Vec<GpuUuid> =
+        list.iter().map(|gpu| if gpu == old { new.clone() } else { gpu.clone() }).collect();
+    list.sort_by_key(|uuid| gpus.iter().find(|gpu| gpu.uuid == *uuid).map_or(u32::MAX, |gpu| gpu.index));
+    list
+}
+
+fn lost(name: &DaemonName) -> ServiceError {
+    ServiceError::Internal(format!("daemon {name} is gone in the middle of a transaction"))
+}

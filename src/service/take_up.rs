@@ -1,0 +1,205 @@
+//! Taking up what is remembered: at the start, or once somebody has said that it belongs to this machine.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::host::HostView;
+use super::{Service, ServiceError};
+use crate::clock::unix_ms;
+use crate::domain::gpu::Gpu;
+use crate::store::{self, Fate, StoreError};
+use crate::supervisor::Census;
+
+/// What stands for the machine ID of a host that has none.
+pub const NO_MACHINE_ID: &str = "none";
+
+/// Why nothing is changed on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ReadOnly {
+    /// The reason, and what to do.
+    pub reason: String,
+    /// The machine that the database belongs to; `none` for one without an ID.
+    pub stored_machine_id: String,
+    /// This machine.
+    pub machine_id: String,
+}
+
+/// The word of an operator that the database belongs to this machine now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConfirmRequest {
+    /// The ID of this machine, as `GET /host` shows it: naming it makes sure that the right manager was asked.
+    pub machine_id: String,
+}
+
+impl Service {
+    /// Takes up what is remembered, or seals it when it belongs to another machine; true when there is nothing yet.
+    pub async fn begin(&self) -> Result<bool, StoreError> {
+        let stored = store::host::machine_id(&mut *self.parts.store.read().await?).await?;
+        let here = self.parts.machine_id.clone();
+        match stored {
+            Some(stored) if stored != here => {
+                tracing::error!(%stored, %here, "the database belongs to another machine: read-only until it is confirmed");
+                self.parts.store.seal();
+                return Ok(false);
+            }
+            Some(_) => {}
+            None => {
+                let written: Result<(), StoreError> = self
+                    .parts
+                    .store
+                    .write(move |db| {
+                        Box::pin(async move {
+                            store::host::put_machine_id(db, &here, unix_ms()).await?;
+                            Ok(((), Fate::Commit))
+                        })
+                    })
+                    .await;
+                written?;
+            }
+        }
+        self.take_up().await?;
+        Ok(store::daemons::all(&mut *self.parts.store.read().await?).await?.is_empty())
+    }
+
+    /// Why nothing is changed, if that is so.
+    pub async fn read_only(&self) -> Result<Option<ReadOnly>, ServiceError> {
+        if !self.parts.store.is_sealed() {
+            return Ok(None);
+        }
+        let stored = store::host::machine_id(&mut *self.parts.store.read().await?).await?;
+        let stored_machine_id = stored.unwrap_or_else(|| NO_MACHINE_ID.to_owned());
+        let machine_id = self.parts.machine_id.clone();
+        let reason = format!(
+            "the database belongs to machine {stored_machine_id} and this is machine {machine_id}: nothing is adopted, started, \
+             stopped or changed. If it was moved here for good, POST {{\"machine_id\": \"{machine_id}\"}} to \
+             /api/v1/host/confirm; if not, stop this manager, and give it a state directory of its own"
+        );
+        Ok(Some(ReadOnly { reason, stored_machine_id, machine_id }))
+    }
+
+    /// Refuses while the database belongs to another machine.
+    pub(super) async fn refuse_read_only(&self) -> Result<(), ServiceError> {
+        match self.read_only().await? {
+            None => Ok(()),
+            Some(ReadOnly { reason, .. }) => Err(ServiceError::ReadOnly(reason)),
+        }
+    }
+
+    /// Makes the database this machine's, and takes everything up.
+    pub async fn confirm_host(&self, request: ConfirmRequest) -> Result<HostView, ServiceError> {
+        let here = &self.parts.machine_id;
+        if request.machine_id != *here {
+            return Err(ServiceError::field(
+                "/machine_id",
+                format!(
+                    "{:?} is not the ID of this machine, which is {here}: see that this is the manager you mean",
+                    request.machine_id.chars().take(80).collect::<String>()
+                ),
+            ));
+        }
+        let service = self.clone();
+        // Not `to_the_end`, which refuses what is read-only; but to the end all the same.
+        let confirmed = self.parts.tasks.spawn(async move {
+            if !service.parts.store.is_sealed() {
+                return Ok(());
+            }
+            let here = service.parts.machine_id.clone();
+            let moved: Result<(), StoreError> = service
+                .parts
+                .store
+                .write_sealed(move |db| {
+                    Box::pin(async move {
+                        store::host::move_to(db, &here, unix_ms()).await?;
+                        Ok(((), Fate::Commit))
+                    })
+                })
+                .await;
+            moved?;
+            // Of several who confirm at once, one takes up.
+            if service.parts.store.unseal() {
+                tracing::info!("the database was confirmed to belong to this machine");
+                service.take_up().await?;
+            }
+            Ok::<_, ServiceError>(())
+        });
+        confirmed.await.map_err(|error| ServiceError::Internal(error.to_string()))??;
+        self.host().await
+    }
+
+    /// Hands every remembered daemon to the fleet, and begins with operations.
+    async fn take_up(&self) -> Result<(), StoreError> {
+        let boot_id = self.parts.fleet.context().boot_id.clone();
+        let present = self.present_gpus().await.unwrap_or_default();
+        let known = present.clone();
+        let forgotten: Result<(), StoreError> = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::host::forget_other_boots(&mut *db, &boot_id).await?;
+                    store::gpus::remember(db, &known, unix_ms()).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        forgotten?;
+        self.publish_all(&present).await?;
+        self.parts.engine.begin().await
+    }
+
+    /// Publishes what every daemon should hold, with the control process that is remembered of it.
+    async fn publish_all(&self, present: &[Gpu]) -> Result<(), StoreError> {
+        let mut reader = self.parts.store.read().await?;
+        for daemon in store::daemons::all(&mut reader).await? {
+            let earlier = store::daemons::incarnation(&mut reader, &daemon.name).await?;
+            match store::plans::desired(&mut reader, &daemon.name, present, self.parts.manager_uid).await {
+                Ok(Some(desired)) => self.parts.fleet.publish(desired, earlier),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::error!(daemon = %daemon.name, %error, "the daemon cannot be brought about");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks again and again which GPUs are here, and tells all drivers when that changes.
+    pub async fn watch_gpus(self, every: Duration, census: watch::Sender<Census>) {
+        loop {
+            // While the driver does not answer, what it said last goes on to hold.
+            if let Ok(present) = self.present_gpus().await {
+                let now = Census::of(&present);
+                let changed = census.send_if_modified(|known| {
+                    let changed = *known != now;
+                    *known = now;
+                    changed
+                });
+                if changed && let Err(error) = self.remember(present).await {
+                    tracing::warn!(%error, "the GPUs of this host could not be remembered");
+                }
+            }
+            tokio::time::sleep(every).await;
+        }
+    }
+
+    /// Remembers what the GPUs are; a daemon whose GPU is seen for the first time can be planned from then on.
+    async fn remember(&self, present: Vec<Gpu>) -> Result<(), StoreError> {
+        if self.parts.store.is_sealed() {
+            return Ok(());
+        }
+        let known = present.clone();
+        let news: Result<bool, StoreError> = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(
+                    async move { Ok((store::gpus::remember(db, &known, unix_ms()).await?, Fate::Commit)) },
+                )
+            })
+            .await;
+        if news? { self.publish_all(&present).await } else { Ok(()) }
+    }
+}

@@ -1,0 +1,48 @@
+//! What GPUs were when they were last here, so that a daemon can be planned whose GPU is gone.
+
+use std::collections::BTreeMap;
+
+use sqlx::SqliteConnection;
+
+use super::{StoreError, from_json, parsed, to_json};
+use crate::domain::GpuUuid;
+use crate::domain::gpu::{Gpu, GpuFacts, known};
+
+/// The GPUs that are here and those that a daemon holds and that are gone, as they were when they were last seen.
+pub async fn all(db: &mut SqliteConnection, present: Vec<Gpu>) -> Result<Vec<Gpu>, StoreError> {
+    Ok(known(present, held(db).await?))
+}
+
+/// The GPUs that daemons hold, with what is remembered of each; `None` for one that was never seen.
+pub async fn held(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, Option<GpuFacts>>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT daemon_gpus.gpu AS "gpu!", gpus.facts AS "facts?"
+           FROM daemon_gpus LEFT JOIN gpus ON gpus.uuid = daemon_gpus.gpu"#
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let facts = row.facts.map(|facts| from_json("what a GPU was", &facts)).transpose()?;
+            Ok((parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?, facts))
+        })
+        .collect()
+}
+
+/// Remembers the GPUs that daemons hold as they are now; true when something of one was not known.
+pub async fn remember(db: &mut SqliteConnection, present: &[Gpu], now: i64) -> Result<bool, StoreError> {
+    let held = held(&mut *db).await?;
+    let mut changed = false;
+    for gpu in present.iter().filter(|gpu| gpu.present) {
+        let facts = GpuFacts::of(gpu);
+        if held.get(&gpu.uuid).is_none_or(|remembered| remembered.as_ref() == Some(&facts)) {
+            continue;
+        }
+        changed = true;
+        let (uuid, json) = (gpu.uuid.as_str(), to_json(&facts));
+        sqlx::query!("INSERT OR REPLACE INTO gpus (uuid, facts, seen_at) VALUES (?, ?, ?)", uuid, json, now)
+            .execute(&mut *db)
+            .await?;
+    }
+    Ok(changed)
+}

@@ -1,0 +1,46 @@
+//! Which host the database belongs to.
+
+use sqlx::SqliteConnection;
+
+use super::StoreError;
+
+/// The machine ID of the host that the database belongs to; `None` before the first start that knew of it.
+pub async fn machine_id(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
+    Ok(sqlx::query_scalar!("SELECT machine_id FROM host").fetch_optional(db).await?)
+}
+
+/// Writes the host that the database belongs to from now on.
+pub async fn put_machine_id(db: &mut SqliteConnection, machine_id: &str, now: i64) -> Result<(), StoreError> {
+    sqlx::query!(
+        "INSERT OR REPLACE INTO host (one, machine_id, written_at) VALUES (1, ?, ?)",
+        machine_id,
+        now
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Gives the database to another host: forgets the processes of the one before, and calls off what it had begun.
+pub async fn move_to(db: &mut SqliteConnection, machine_id: &str, now: i64) -> Result<(), StoreError> {
+    put_machine_id(&mut *db, machine_id, now).await?;
+    sqlx::query!("DELETE FROM incarnations").execute(&mut *db).await?;
+    sqlx::query!("DELETE FROM leases").execute(&mut *db).await?;
+    let error = "asked for on another machine, from which this database was copied";
+    sqlx::query!(
+        "UPDATE operations SET state = 'failed', error = ?, finished_at = ? WHERE state IN ('pending', 'running')",
+        error,
+        now
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!("DELETE FROM operation_locks").execute(db).await?;
+    Ok(())
+}
+
+/// Forgets the control processes and the leases of earlier boots, whose processes cannot live.
+pub async fn forget_other_boots(db: &mut SqliteConnection, boot_id: &str) -> Result<(), StoreError> {
+    sqlx::query!("DELETE FROM incarnations WHERE boot_id <> ?", boot_id).execute(&mut *db).await?;
+    sqlx::query!("DELETE FROM leases WHERE boot_id <> ?", boot_id).execute(db).await?;
+    Ok(())
+}

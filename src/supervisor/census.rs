@@ -1,0 +1,44 @@
+//! Which GPUs are here: looked at in one place for all daemons, and what it means for one of them.
+
+use std::collections::BTreeMap;
+
+use super::state::Obstacle;
+use crate::domain::GpuUuid;
+use crate::domain::gpu::Gpu;
+use crate::domain::plan::Desired;
+
+/// The GPUs that the driver listed last, and whether each is in MIG mode; empty of meaning before the first list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Census {
+    mig: Option<BTreeMap<GpuUuid, bool>>,
+}
+
+impl Census {
+    /// What the driver lists now.
+    pub fn of(gpus: &[Gpu]) -> Self {
+        let listed = gpus.iter().filter(|gpu| gpu.present);
+        Self { mig: Some(listed.map(|gpu| (gpu.uuid.clone(), gpu.mig_enabled)).collect()) }
+    }
+
+    /// What of this keeps a daemon from its GPUs.
+    pub(super) fn obstacle(&self, desired: &Desired) -> Option<Obstacle> {
+        let mig = self.mig.as_ref()?;
+        desired.gpus.iter().find_map(|uuid| match mig.get(uuid) {
+            None => Some(Obstacle {
+                reason: "GpuMissing",
+                message: format!(
+                    "GPU {uuid} is missing: the driver does not list it, or cannot describe it (nvidia-smi and the kernel's \
+                     log say why). Put it back, or put another in its place: POST /api/v1/gpus/{uuid}/replace"
+                ),
+            }),
+            Some(true) => Some(Obstacle {
+                reason: "MigEnabled",
+                message: format!(
+                    "GPU {uuid} is in MIG mode, which this manager lists and does not manage: switch MIG mode off \
+                     (nvidia-smi -mig 0), or change the daemon's gpus"
+                ),
+            }),
+            Some(false) => None,
+        })
+    }
+}

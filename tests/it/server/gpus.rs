@@ -1,0 +1,202 @@
+//! GPUs that go, that come back, that are replaced, and that are in MIG mode.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Host, eventually, is_alive};
+
+/// The UUID of a GPU.
+fn uuid(host: &Host, index: usize) -> String {
+    host.api().get("/api/v1/gpus").ok()["items"][index]["uuid"].as_str().unwrap().to_owned()
+}
+
+/// Takes a GPU out of the simulated host, or switches it to MIG mode.
+fn mark(host: &Host, uuid: &str, mark: &str) {
+    fs::write(host.runtime("sim/gpus").join(uuid).join(mark), "").unwrap();
+}
+
+fn unmark(host: &Host, uuid: &str, mark: &str) {
+    fs::remove_file(host.runtime("sim/gpus").join(uuid).join(mark)).unwrap();
+}
+
+/// Waits until a daemon is blocked for that reason, and gives the condition that says so.
+fn await_reason(host: &Host, daemon: &str, reason: &str) -> Value {
+    eventually(&format!("{daemon} is blocked: {reason}"), || {
+        let status = &host.daemon(daemon)["status"];
+        let ready = status["conditions"][0].clone();
+        (status["phase"] == "blocked" && ready["reason"] == reason).then_some(ready)
+    })
+}
+
+fn stop(host: &Host, daemon: &str) {
+    host.api().succeeds(&host.api().post(&format!("/api/v1/daemons/{daemon}/stop?grace_s=1"), &json!({})));
+}
+
+#[test]
+fn a_gpu_that_goes_while_its_daemon_runs_blocks_that_one_and_no_other() {
+    let host = Host::ready();
+    let gone = uuid(&host, 1);
+    let (daemon, other) = (host.daemon_pid("gpu1"), host.daemon_pid("gpu0"));
+    mark(&host, &gone, "lost");
+    let ready = await_reason(&host, "gpu1", "GpuMissing");
+    let message = ready["message"].as_str().unwrap();
+    assert!(message.contains(&gone) && message.contains("/replace"), "{message}");
+    assert!(is_alive(daemon), "nobody has stopped it");
+    assert_eq!(host.api().get("/readyz/daemons/gpu1").status, 503);
+    assert_eq!(host.api().get("/readyz/daemons/gpu0").status, 200, "the other daemon is well");
+
+    let gpus = host.api().get("/api/v1/gpus").ok();
+    let listed = &gpus["items"][1];
+    assert_eq!(
+        (&listed["uuid"], &listed["present"], &listed["daemon"]),
+        (&json!(gone), &json!(false), &json!("gpu1"))
+    );
+    assert_eq!((&listed["name"], &listed["sms"]), (&json!("NVIDIA H200"), &json!(132)));
+    for unknown in ["index", "memory_used", "compute_mode", "mig_enabled", "processes"] {
+        assert_eq!(listed[unknown], Value::Null, "{unknown}");
+    }
+    assert_eq!(host.api().get(&format!("/api/v1/gpus/{gone}")).ok()["present"], false);
+    host.api().get("/api/v1/gpus/1").problem(404, "not-found");
+
+    unmark(&host, &gone, "lost");
+    host.await_ready();
+    assert_eq!((host.daemon_pid("gpu1"), host.daemon_pid("gpu0")), (daemon, other));
+}
+
+#[test]
+fn a_client_of_a_gpu_that_goes_fails_and_no_new_one_is_let_in() {
+    let host = Host::configured("fresh_patience_s = 2");
+    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G", "max_clients": 2});
+    assert_eq!(host.api().tenant("left", &spec).status, 201);
+    host.await_ready();
+    let mut client = host.client("left");
+    mark(&host, &uuid(&host, 1), "lost");
+    await_reason(&host, "gpu1", "GpuMissing");
+    assert_eq!(client.ended().code(), Some(4), "what it launches fails");
+    let refused = host.run_command("left", &["true"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("missing"), "{refused:?}");
+}
+
+#[test]
+fn a_daemon_whose_gpu_is_missing_can_be_changed_stopped_and_deleted() {
+    let mut host = Host::ready();
+    // Its share needs the GPU's SMs to be worked out.
+    let sms = json!({"daemon": "gpu1", "sms": 32, "device_memory_limit": "1G"});
+    assert_eq!(host.api().tenant("counted", &sms).status, 201);
+    host.await_ready();
+    let gone = uuid(&host, 1);
+    host.end_manager(Signal::TERM);
+    mark(&host, &gone, "lost");
+    host.serve();
+    host.await_phase("gpu0", "ready");
+    await_reason(&host, "gpu1", "GpuMissing");
+    assert_eq!(host.api().get("/api/v1/tenants/counted").ok()["spec"]["sms"], 32);
+
+    let more = json!({"daemon": "gpu1", "sms": 64, "device_memory_limit": "2G", "gpus": [gone]});
+    assert_eq!(host.api().tenant("counted", &more).status, 200);
+    let refused = host.api().tenant("counted", &json!({"daemon": "gpu1", "device_memory_limit": "200G"}));
+    refused.problem(409, "not-admitted");
+    let spec = json!({"gpus": [gone], "schedulable": false});
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
+    host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).problem(422, "invalid-request");
+    stop(&host, "gpu1");
+    assert_eq!(host.daemon("gpu1")["status"]["phase"], "stopped");
+    assert_eq!(host.api().delete("/api/v1/tenants/counted").status, 204);
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=0"));
+    let gpus = host.api().get("/api/v1/gpus").ok();
+    assert_eq!(gpus["items"].as_array().unwrap().len(), 1, "nobody holds the missing one any more");
+}
+
+#[test]
+fn a_missing_gpu_is_replaced_for_its_daemon_and_the_tenants_that_name_it() {
+    let host = Host::ready();
+    let (new, gone) = (uuid(&host, 0), uuid(&host, 1));
+    let path = format!("/api/v1/gpus/{gone}/replace");
+    for (name, spec) in [
+        ("named", json!({"daemon": "gpu1", "device_memory_limit": "3G", "sms": 32, "gpus": [gone]})),
+        ("unnamed", json!({"daemon": "gpu1", "device_memory_limit": "1G"})),
+    ] {
+        assert_eq!(host.api().tenant(name, &spec).status, 201);
+    }
+    host.await_ready();
+    let here = host.api().post(&path, &json!({"with": "0"})).problem(409, "conflict");
+    assert!(here["detail"].as_str().unwrap().contains("still in this host"), "{here}");
+    mark(&host, &gone, "lost");
+    await_reason(&host, "gpu1", "GpuMissing");
+    let held = host.api().post(&path, &json!({"with": new})).problem(409, "conflict");
+    assert!(held["detail"].as_str().unwrap().contains("belongs to daemon gpu0"), "{held}");
+    for tenant in ["demo", "batch"] {
+        assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
+    }
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu0?grace_s=1"));
+    mark(&host, &new, "mig");
+    let mig = host.api().post(&path, &json!({"with": new})).problem(409, "conflict");
+    assert!(mig["detail"].as_str().unwrap().contains("MIG"), "{mig}");
+    unmark(&host, &new, "mig");
+    host.api().post(&path, &json!({"with": "7"})).problem(422, "invalid-request");
+    host.api().post(&path, &json!({"with": gone})).problem(409, "conflict");
+    host.api().post("/api/v1/gpus/GPU-ffffffff/replace", &json!({"with": "0"})).problem(404, "not-found");
+
+    let before = host.daemon("gpu1");
+    let dry = host.api().post(&format!("{path}?dry_run=true"), &json!({"with": "0"})).ok();
+    assert_eq!((&dry["with"], &dry["tenants"]), (&json!(new), &json!(["named"])));
+    assert_eq!(host.daemon("gpu1")["spec"], before["spec"], "a dry run keeps nothing");
+    let done = host.api().post(&path, &json!({"with": "0"})).ok();
+    assert_eq!(done["daemon"]["spec"]["gpus"], json!([new]));
+    assert!(done["daemon"]["generation"].as_i64() > before["generation"].as_i64());
+    host.await_ready();
+    assert_eq!(host.api().get("/api/v1/tenants/named").ok()["spec"]["gpus"], json!([new]));
+    assert_eq!(host.client("named").seen["devices"][0]["sms"], 32);
+    assert_eq!(host.api().get("/api/v1/gpus").ok()["items"].as_array().unwrap().len(), 1);
+    host.api().post(&path, &json!({"with": "0"})).problem(404, "not-found");
+}
+
+#[test]
+fn what_does_not_fit_on_the_new_gpu_is_not_moved_to_it() {
+    let mut host = Host::ready();
+    let (gone, new) = (uuid(&host, 1), uuid(&host, 0));
+    let spec = json!({"daemon": "gpu1", "device_memory_limit": "100G"});
+    assert_eq!(host.api().tenant("large", &spec).status, 201);
+    for tenant in ["demo", "batch"] {
+        assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
+    }
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu0?grace_s=1"));
+    host.end_manager(Signal::TERM);
+    // The GPU that stays becomes a smaller one.
+    let path = host.runtime("sim/world.json");
+    let mut world: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    world["gpus"][0]["memory_total"] = json!(80_u64 << 30);
+    fs::write(&path, world.to_string()).unwrap();
+    mark(&host, &gone, "lost");
+    host.serve();
+    let refused = host.api().post(&format!("/api/v1/gpus/{gone}/replace"), &json!({"with": new}));
+    let problem = refused.problem(409, "conflict");
+    assert!(problem["detail"].as_str().unwrap().contains("large"), "{problem}");
+    assert_eq!(host.daemon("gpu1")["spec"]["gpus"], json!([gone]));
+}
+
+#[test]
+fn a_gpu_in_mig_mode_is_listed_and_not_managed() {
+    let host = Host::ready();
+    let mig = uuid(&host, 1);
+    stop(&host, "gpu1");
+    mark(&host, &mig, "mig");
+    assert_eq!(host.api().get("/api/v1/gpus/1").ok()["mig_enabled"], true);
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).status, 200);
+    let ready = await_reason(&host, "gpu1", "MigEnabled");
+    assert!(ready["message"].as_str().unwrap().contains("nvidia-smi -mig 0"), "{ready}");
+    assert_eq!(host.api().get("/readyz/daemons/gpu0").status, 200);
+    // What holds it already may still be changed; nobody else gets it.
+    let spec = json!({"gpus": ["1"], "desired_state": "stopped"});
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
+    host.await_phase("gpu1", "stopped");
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=0"));
+    let refused = host.api().put("/api/v1/daemons/other", &json!({"gpus": ["1"]})).problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains("MIG mode"), "{refused}");
+    unmark(&host, &mig, "mig");
+    assert_eq!(host.api().put("/api/v1/daemons/other", &json!({"gpus": ["1"]})).status, 201);
+    host.await_ready();
+}

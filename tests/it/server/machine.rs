@@ -1,0 +1,203 @@
+//! A database that wakes on another machine, or after a reboot.
+
+use std::process::{Child, Command};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Host, environment, eventually, is_alive, signal};
+
+const ANOTHER: &str = "0123456789abcdef0123456789abcdef";
+
+/// A host with a lease and running daemons whose manager is stopped, and whose database is another machine's.
+fn moved() -> (Host, [u32; 2]) {
+    let mut host = Host::ready();
+    let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
+    host.end_manager(Signal::TERM);
+    host.execute_sql(&format!("UPDATE host SET machine_id = '{ANOTHER}'"));
+    (host, daemons)
+}
+
+#[test]
+fn a_database_of_another_machine_is_read_only_until_it_is_confirmed() {
+    let (mut host, daemons) = moved();
+    // Asked for there, and not begun: nobody wants it here.
+    host.execute_sql(
+        r#"INSERT INTO operations (id, request, state, created_at)
+           VALUES ('01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c', '{"kind":"stop_daemon","grace_s":0}', 'pending', 1);
+           INSERT INTO operation_daemons (operation, daemon) VALUES ('01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c', 'gpu0');"#,
+    );
+    host.serve();
+    let shown = host.api().get("/api/v1/host").ok();
+    let here = shown["machine_id"].as_str().unwrap().to_owned();
+    assert_eq!(shown["read_only"]["stored_machine_id"], ANOTHER);
+    assert_eq!(shown["read_only"]["machine_id"], *here);
+    let reason = shown["read_only"]["reason"].as_str().unwrap();
+    assert!(reason.contains("/api/v1/host/confirm") && reason.contains(&here), "{reason}");
+    let readiness = host.api().get("/readyz");
+    assert_eq!((readiness.status, &readiness.json()["read_only"]), (503, &json!(reason)));
+    assert_eq!(host.api().get("/healthz").status, 200);
+    let status = host.cli(&["status"]);
+    assert!(String::from_utf8_lossy(&status.stdout).contains("READ-ONLY"), "{status:?}");
+
+    // Reads work, and nothing was adopted.
+    assert_eq!(host.api().get("/api/v1/tenants").ok()["items"].as_array().unwrap().len(), 2);
+    assert_eq!(host.daemon("gpu0")["status"], Value::Null);
+    let tenant = json!({"daemon": "gpu0", "device_memory_limit": "1G"});
+    for refused in [
+        host.api().tenant("new", &tenant),
+        host.api().put("/api/v1/tenants/new?dry_run=true", &tenant),
+        host.api().put("/api/v1/daemons/gpu0", &json!({"gpus": ["0"], "schedulable": false})),
+        host.api().delete("/api/v1/tenants/demo"),
+        host.api().delete("/api/v1/daemons/gpu1"),
+        host.api().post("/api/v1/daemons/gpu0/stop", &json!({})),
+        host.api().post("/api/v1/operations/01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c/cancel", &json!({})),
+    ] {
+        refused.problem(409, "read-only");
+    }
+    assert_eq!(host.run_command("demo", &["true"]).output().unwrap().status.code(), Some(2));
+    let wrong = host.api().post("/api/v1/host/confirm", &json!({"machine_id": ANOTHER}));
+    assert_eq!(wrong.problem(422, "invalid-request")["errors"][0]["pointer"], "/machine_id");
+    assert!(daemons.into_iter().all(is_alive), "what runs here is not touched");
+    let log = host.log();
+    assert!(!log.contains("adopted") || log.find("adopted") < log.find("another machine"), "{log}");
+    let pending = host.api().get("/api/v1/operations/01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c").ok();
+    assert_eq!(pending["state"], "pending", "no operation is claimed");
+
+    // The other machine had daemons of its own; these here stand in the way as anybody's would.
+    for pid in daemons {
+        signal(pid, Signal::KILL);
+    }
+    let confirmed = host.api().post("/api/v1/host/confirm", &json!({"machine_id": here})).ok();
+    assert_eq!(confirmed["read_only"], Value::Null);
+    host.await_ready();
+    assert!(!daemons.contains(&host.daemon_pid("gpu0")));
+    assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
+    assert_eq!(host.client("demo").seen["devices"][0]["sms"], 32);
+    let abandoned = host.api().get("/api/v1/operations/01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c").ok();
+    assert_eq!(abandoned["state"], "failed");
+    assert!(abandoned["error"].as_str().unwrap().contains("another machine"), "{abandoned}");
+    // Saying it again changes nothing, and the next start needs no word.
+    host.api().post("/api/v1/host/confirm", &json!({"machine_id": here})).ok();
+    host.end_manager(Signal::TERM);
+    host.serve();
+    host.await_ready();
+}
+
+#[test]
+fn a_read_only_manager_stays_so_when_it_is_started_again_and_ends_well() {
+    let (mut host, daemons) = moved();
+    host.serve();
+    assert_eq!(host.end_manager(Signal::TERM), Some(0), "{}", host.log());
+    assert_eq!(host.ask_sql("SELECT machine_id FROM host"), [ANOTHER]);
+    assert_eq!(host.ask_sql("SELECT count(*) || '' FROM incarnations"), ["2"], "nothing was forgotten");
+    host.serve();
+    assert_eq!(host.api().get("/readyz").status, 503);
+    assert!(daemons.into_iter().all(is_alive));
+}
+
+#[test]
+fn gpus_of_the_other_machine_are_missing_until_they_are_replaced() {
+    let (mut host, daemons) = moved();
+    for pid in daemons {
+        signal(pid, Signal::KILL);
+    }
+    // Another machine has other GPUs.
+    std::fs::remove_dir_all(host.runtime("sim")).unwrap();
+    host.serve();
+    let here = host.api().get("/api/v1/host").ok()["machine_id"].clone();
+    host.api().post("/api/v1/host/confirm", &json!({"machine_id": here})).ok();
+    for daemon in ["gpu0", "gpu1"] {
+        eventually("its GPU is missing", || {
+            (host.daemon(daemon)["status"]["conditions"][0]["reason"] == "GpuMissing").then_some(())
+        });
+    }
+    let gpus = host.api().get("/api/v1/gpus").ok();
+    let gpus = gpus["items"].as_array().unwrap();
+    assert_eq!(
+        gpus.iter().map(|gpu| gpu["present"].as_bool().unwrap()).collect::<Vec<_>>(),
+        [true, true, false, false]
+    );
+    for gpu in &gpus[2..] {
+        let with = if gpu["daemon"] == "gpu0" { "0" } else { "1" };
+        let path = format!("/api/v1/gpus/{}/replace", gpu["uuid"].as_str().unwrap());
+        host.api().post(&path, &json!({"with": with})).ok();
+    }
+    host.await_ready();
+    assert_eq!(host.client("demo").seen["devices"][0]["sms"], 32);
+}
+
+/// A process that has nothing to do with any of this.
+struct Stranger(Child);
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`.
+fn start_time(pid: u32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().to_owned()
+}
+
+#[test]
+fn after_a_reboot_everything_is_started_afresh_and_a_reused_pid_is_nobodys() {
+    let mut host = Host::ready();
+    let client = host.run_client("demo");
+    let tokens =
+        ["gpu0", "gpu1"].map(|name| environment(host.daemon_pid(name), "MPS_MANAGER_INCARNATION").unwrap());
+    let old = ["gpu0", "gpu1"].map(|name| (host.daemon_pid(name), host.server_pid(name)));
+    host.end_manager(Signal::KILL);
+    drop(client);
+    for (daemon, server) in old {
+        signal(daemon, Signal::KILL);
+        eventually("the server follows", || (!is_alive(server)).then_some(()));
+    }
+    let mut stranger = Stranger(Command::new("sleep").arg("600").env_clear().spawn().unwrap());
+    let pid = stranger.0.id();
+    // As a reboot leaves it: another boot, and PIDs that are given to others.
+    host.execute_sql(&format!(
+        "UPDATE incarnations SET boot_id = 'b', pid = {pid}, start_time = {};
+         UPDATE leases SET boot_id = 'b', pid = {pid};",
+        start_time(pid)
+    ));
+    assert_eq!(host.ask_sql("SELECT count(*) || '' FROM leases"), ["1"]);
+    host.serve();
+    host.await_ready();
+    for (name, token) in ["gpu0", "gpu1"].into_iter().zip(&tokens) {
+        let status = &host.daemon(name)["status"];
+        assert_eq!((&status["incarnation"], &status["deaths"]), (&json!(1), &json!(0)), "{status}");
+        let now = environment(host.daemon_pid(name), "MPS_MANAGER_INCARNATION").unwrap();
+        assert_ne!(now, *token);
+    }
+    assert_eq!(host.control("gpu0", "get_default_active_thread_percentage"), "50.0");
+    assert!(
+        host.run_command("demo", &["true"]).output().unwrap().status.success(),
+        "no lease holds its place"
+    );
+    assert!(is_alive(pid) && stranger.0.try_wait().unwrap().is_none(), "the stranger was left alone");
+    host.end_manager(Signal::TERM);
+    assert_eq!(host.ask_sql("SELECT count(*) || '' FROM leases WHERE boot_id = 'b'"), ["0"]);
+    assert_eq!(host.ask_sql("SELECT count(*) || '' FROM incarnations WHERE boot_id = 'b'"), ["0"]);
+}
+
+#[test]
+fn a_pid_that_was_reused_within_one_boot_is_nobodys() {
+    let mut host = Host::ready();
+    let daemon = host.daemon_pid("gpu1");
+    host.end_manager(Signal::KILL);
+    signal(daemon, Signal::KILL);
+    let mut stranger = Stranger(Command::new("sleep").arg("600").env_clear().spawn().unwrap());
+    let pid = stranger.0.id();
+    host.execute_sql(&format!(
+        "UPDATE incarnations SET pid = {pid}, start_time = {} WHERE daemon = 'gpu1'",
+        start_time(pid)
+    ));
+    host.serve();
+    host.await_ready();
+    assert_ne!(host.daemon_pid("gpu1"), pid);
+    assert!(stranger.0.try_wait().unwrap().is_none(), "the stranger was left alone");
+}
