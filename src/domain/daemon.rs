@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::drift::{DriftPolicy, DriftStatus};
 use super::gpu::{Gpu, GpuRef};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
@@ -37,6 +38,9 @@ pub struct DaemonSpec<G = GpuUuid> {
     #[serde(default)]
     #[schema(value_type = f64, minimum = 1.0, maximum = 10.0)]
     pub memory_overcommit: OvercommitRatio,
+    /// What to do about settings that somebody else changes behind the manager's back.
+    #[serde(default)]
+    pub drift_policy: DriftPolicy,
 }
 
 fn yes() -> bool {
@@ -225,6 +229,56 @@ pub struct DaemonStatus {
     pub log_directory: String,
     /// What was read back last; `null` before the first look at this incarnation.
     pub effective: Option<Effective>,
+    /// Settings that others changed.
+    pub drift: DriftStatus,
+    /// Clients that wait until those of another user are gone.
+    pub queue: Vec<Waiting>,
+    /// What looking at it has cost.
+    pub sessions: SessionCounts,
+}
+
+/// What asking a daemon has cost since this manager took it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct SessionCounts {
+    /// Looks at it, those that failed included.
+    pub looks: u64,
+    /// Looks that failed.
+    pub failed: u64,
+    /// Control processes started, for looks and for all else.
+    pub control_processes: u64,
+    /// Control processes that the daemon turned away for another caller, each tried again inside its deadline.
+    pub retried: u64,
+}
+
+/// Clients of one user that wait until those of another are gone, since the daemon serves one user at a time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Waiting {
+    /// Whose clients wait.
+    pub uid: u32,
+    /// Those who wait, first come first.
+    pub waiting: Vec<WaitingClient>,
+    /// Whom they wait for.
+    pub behind: ServedUser,
+}
+
+/// A process that waits to become a client.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct WaitingClient {
+    /// Its process ID.
+    pub pid: u32,
+    /// Since when, in unix milliseconds, by the daemon's log.
+    pub since: i64,
+}
+
+/// The user whom a daemon serves at the moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ServedUser {
+    /// The user.
+    pub uid: u32,
+    /// Its server, by process ID.
+    pub server: u32,
+    /// Its clients, by process ID.
+    pub clients: Vec<u32>,
 }
 
 /// What a daemon answered when its settings were read.
@@ -322,6 +376,7 @@ impl<G> DaemonSpec<G> {
             schedulable: yes(),
             defaults: Defaults::default(),
             memory_overcommit: OvercommitRatio::default(),
+            drift_policy: DriftPolicy::default(),
         }
     }
 
@@ -336,6 +391,7 @@ impl<G> DaemonSpec<G> {
             schedulable,
             defaults,
             memory_overcommit,
+            drift_policy,
         } = self;
         DaemonSpec {
             gpus,
@@ -346,6 +402,7 @@ impl<G> DaemonSpec<G> {
             schedulable,
             defaults,
             memory_overcommit,
+            drift_policy,
         }
     }
 }

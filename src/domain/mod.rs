@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod client;
 pub mod daemon;
+pub mod drift;
 pub mod environment;
 pub mod foreign;
 pub mod gpu;

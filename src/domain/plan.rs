@@ -1,6 +1,7 @@
 //! What a daemon should hold, worked out from its spec and its tenants.
 
 use super::daemon::{DaemonSpec, DesiredState, Effective, Management};
+use super::drift::DriftPolicy;
 use super::gpu::Gpu;
 use super::tenant::{Resolved, TenantSpec, resolve};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
@@ -30,6 +31,10 @@ pub struct Desired {
     pub percentage: ThreadPercentage,
     /// Priority of clients that do not name one.
     pub priority: Priority,
+    /// What to do about settings that somebody else changed.
+    pub drift_policy: DriftPolicy,
+    /// The users of its tenants: each has to reach its pipes.
+    pub uids: Vec<u32>,
 }
 
 impl Desired {
@@ -80,6 +85,9 @@ pub fn desired(
         Some(tenant) if !daemon.multi_user => tenant.uid,
         _ => manager_uid,
     };
+    let mut uids: Vec<u32> = tenants.iter().map(|tenant| tenant.uid).collect();
+    uids.sort_unstable();
+    uids.dedup();
     Ok(Desired {
         name: name.clone(),
         generation,
@@ -92,6 +100,8 @@ pub fn desired(
         memory_limits,
         percentage,
         priority,
+        drift_policy: daemon.drift_policy,
+        uids,
     })
 }
 

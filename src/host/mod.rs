@@ -6,6 +6,7 @@
 
 mod death;
 pub mod process;
+mod watch;
 
 use std::fs;
 use std::io;
@@ -18,6 +19,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 pub use process::Signalled;
+pub use watch::Watch;
 
 /// A process that cannot be mistaken for a later one with the same PID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

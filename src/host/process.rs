@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
 
 use super::Identity;
 pub use super::death::death;
@@ -43,8 +43,11 @@ fn path(pid: u32, file: &str) -> PathBuf {
 /// 588 (nvidia-cuda-mps) S 1 588 588 0 -1 …
 /// ```
 fn stat(pid: u32) -> Option<Stat> {
-    let bytes = fs::read(path(pid, "stat")).ok()?;
-    let text = String::from_utf8_lossy(&bytes);
+    parse_stat(&fs::read(path(pid, "stat")).ok()?)
+}
+
+fn parse_stat(bytes: &[u8]) -> Option<Stat> {
+    let text = String::from_utf8_lossy(bytes);
     let (_, rest) = text.rsplit_once(')')?;
     // The first of these is field 3.
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -67,8 +70,44 @@ pub fn identify(pid: u32) -> Option<Identity> {
 }
 
 /// Whether that very process lives; a zombie does not.
+///
+/// Where `/proc` cannot be read, as when this process has no file descriptor left, a process that the kernel knows
+/// by that PID counts as alive: who takes it for dead starts another beside it.
 pub fn is_alive(id: Identity) -> bool {
-    identify(id.pid) == Some(id)
+    match fs::read(path(id.pid, "stat")) {
+        Ok(bytes) => parse_stat(&bytes)
+            .is_some_and(|stat| stat.start_time == id.start_time && !matches!(stat.state, b'Z' | b'X')),
+        Err(error) => !is_gone(&error) && exists(id.pid),
+    }
+}
+
+/// Whether an error of `/proc/PID/…` says that there is no such process.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw_os_error), Some(Errno::NOENT | Errno::SRCH))
+}
+
+fn exists(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+}
+
+/// Whether a process stands still, stopped by a signal or by a tracer.
+pub fn is_stopped(pid: u32) -> bool {
+    living(pid).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
+}
+
+/// How many files a process has open, and how many it may have; `None` when that may not be read.
+pub fn open_files(pid: u32) -> Option<(u64, u64)> {
+    let open = fs::read_dir(path(pid, "fd")).ok()?.count();
+    let limits = fs::read_to_string(path(pid, "limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let limit = line.split_ascii_whitespace().next()?.parse().unwrap_or(u64::MAX);
+    Some((u64::try_from(open).ok()?, limit))
+}
+
+/// Every living process whose command line satisfies `wanted`.
+pub fn find_by_command(wanted: impl Fn(&[String]) -> bool) -> Vec<Identity> {
+    all().filter(|pid| command(*pid).is_some_and(|words| wanted(&words))).filter_map(identify).collect()
 }
 
 /// The real uid of a process.
@@ -190,6 +229,27 @@ mod tests {
             .stdout(Stdio::null())
             .spawn()
             .expect("sleep")
+    }
+
+    #[test]
+    fn a_process_is_stopped_has_open_files_and_is_found_by_its_command() {
+        let mut child = sleeper();
+        executed(child.id());
+        let id = identify(child.id()).expect("alive");
+        assert!(!is_stopped(id.pid));
+        signal(id, Signal::STOP).expect("allowed");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !is_stopped(id.pid) {
+            assert!(Instant::now() < deadline, "SIGSTOP did nothing");
+            std::thread::yield_now();
+        }
+        let (open, limit) = open_files(id.pid).expect("our own child");
+        assert!((1..100).contains(&open) && limit > open, "{open} of {limit}");
+        assert!(find_by_command(|words| words == ["sleep", "600"]).contains(&id));
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        assert!(!is_alive(id) && !is_stopped(id.pid));
+        assert!(exists(std::process::id()) && !exists(id.pid));
     }
 
     /// Between fork and exec a child still shows its parent's command line.

@@ -82,7 +82,7 @@ impl From<Refusal> for ServiceError {
 impl From<FreshError> for ServiceError {
     fn from(error: FreshError) -> Self {
         match error {
-            FreshError::Late(_) => Self::TimedOut(error.to_string()),
+            FreshError::Late(..) => Self::TimedOut(error.to_string()),
             FreshError::Failed(_) | FreshError::Gone => Self::Unavailable(error.to_string()),
         }
     }

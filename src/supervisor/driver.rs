@@ -1,5 +1,8 @@
 //! The task that drives one daemon: asks [`State`] what to do, does it, says what came of it.
 
+mod adopted;
+mod around;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,55 +12,53 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::around::{dies, happens};
 use super::census::Census;
 use super::limits::Written;
+use super::logs::Logs;
 use super::look;
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
-use super::status::status;
+use super::status::{Counts, status};
 use super::termination::terminate;
 use super::{Context, Fact, Job, Neighbour, Observed, Shared, TerminateError, Termination};
 use crate::clock::unix_ms;
 use crate::domain::GpuUuid;
 use crate::domain::client::{ClientFacts, ClientId};
-use crate::domain::daemon::{Incarnation, Phase};
+use crate::domain::daemon::{Incarnation, Phase, SessionCounts};
 use crate::domain::plan::{Desired, Difference};
-use crate::host::process::death;
-use crate::host::{self, Identity, Signal};
+use crate::host::{self, Identity};
 use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
 use crate::mps::session::SessionError;
-use crate::mps::{Command, Control, log};
+use crate::mps::{Command, Control};
 
-/// Size at which a log is emptied: every look adds some lines, and nobody else would ever take them away.
-const LOG_BOUND: u64 = 4 << 20;
-/// How much of a dead daemon's log is kept for the operator.
-const LAST_WORDS: usize = 2048;
-/// How long the servers of a dead daemon get to follow it by themselves.
-const ORPHANS_END: Duration = Duration::from_secs(2);
 /// How long an action that is under way may go on when the manager stops: a daemon may wait an hour for its clients.
 const LAST_ACTION: Duration = Duration::from_secs(2);
 /// Longest time from the start of a daemon to its first answer.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) struct Driver {
-    pub(super) context: Arc<Context>,
-    pub(super) desired: watch::Receiver<Desired>,
+    context: Arc<Context>,
+    desired: watch::Receiver<Desired>,
     fresh: watch::Receiver<u64>,
     census: watch::Receiver<Census>,
     jobs: mpsc::Receiver<Job>,
     stop: CancellationToken,
     observed: watch::Sender<Observed>,
-    pub(super) state: State,
+    state: State,
     clients: Vec<ClientFacts>,
-    pub(super) incarnation: Option<Incarnation>,
+    incarnation: Option<Incarnation>,
     written: Written,
+    logs: Logs,
     incarnations: u64,
     deaths: u64,
-    pub(super) control: Control,
-    pub(super) pipe_directory: PathBuf,
-    pub(super) log_directory: PathBuf,
+    looks: u64,
+    failed_looks: u64,
+    control: Control,
+    pipe_directory: PathBuf,
+    log_directory: PathBuf,
     neighbours: watch::Receiver<Arc<Vec<Neighbour>>>,
     /// Why the next start cannot be in the directories that the running process was adopted in.
-    pub(super) moves: Option<String>,
+    moves: Option<String>,
 }
 
 impl Driver {
@@ -79,7 +80,9 @@ impl Driver {
         let control =
             Control::new(context.binaries.control.clone(), pipe_directory.clone(), context.extra_env.clone());
         let state = State::default();
-        let status = status(&state, &desired.borrow(), 0, 0, &pipe_directory, &log_directory, unix_ms());
+        let logs = Logs::new(&pipe_directory, &log_directory);
+        let counts = Counts::default();
+        let status = status(&state, &desired.borrow(), &counts, &pipe_directory, &log_directory, unix_ms());
         let (observed, watcher) =
             watch::channel(Observed { status, clients: Vec::new(), served: 0, failed: None });
         let census = context.census.clone();
@@ -95,8 +98,11 @@ impl Driver {
             clients: Vec::new(),
             incarnation: earlier,
             written: Written::default(),
+            logs,
             incarnations: 0,
             deaths: 0,
+            looks: 0,
+            failed_looks: 0,
             control,
             pipe_directory,
             log_directory,
@@ -114,6 +120,7 @@ impl Driver {
             }
             let desired = self.desired.borrow_and_update().clone();
             self.claim();
+            self.logs.keep_short(!desired.is_observed());
             self.state.gpus_lost(self.census.borrow_and_update().obstacle(&desired));
             let action = self.state.decide(&desired, self.clients.len(), unix_ms());
             if let Action::Wait(until) = action {
@@ -141,6 +148,8 @@ impl Driver {
         let pause = Duration::from_millis(pause.min(24 * 60 * 60 * 1000));
         let process = self.state.process.as_ref().map(|process| process.identity);
         let servers: Vec<Identity> = self.servers();
+        let (inode, watched) = (self.pipe_inode(), process.is_some());
+        let gpus = self.desired.borrow().gpus.clone();
         tokio::select! {
             () = self.stop.cancelled() => {}
             _ = self.desired.changed() => {}
@@ -151,6 +160,11 @@ impl Driver {
             Some(job) = self.jobs.recv() => self.work(job).await,
             () = dies(process.into_iter().collect()) => {}
             () = dies(servers) => self.state.server_died(host::process::is_alive),
+            () = happens(&mut self.logs, &gpus, &self.pipe_directory, inode), if watched => {
+                if self.logs.take_woken() {
+                    self.state.wake(unix_ms());
+                }
+            }
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -176,7 +190,12 @@ impl Driver {
                     }
                     tracing::info!(daemon = %desired.name, process = %process.identity, "adopted the running control daemon");
                 }
+                let adopted = matches!(found, Ok(Some(_)));
                 self.state.searched(found, unix_ms());
+                if let Some(earlier) = self.incarnation.as_ref().filter(|_| adopted) {
+                    // What an earlier manager had read back and is otherwise now, somebody else has changed.
+                    self.state.applied = earlier.applied;
+                }
             }
             Action::Start => self.start(desired).await,
             // What an operation asked for holds for one stop; after it the configured grace holds again.
@@ -276,7 +295,7 @@ impl Driver {
             }
             Err(error) => {
                 tracing::error!(daemon = %desired.name, %error, "the control daemon did not start");
-                self.state.failed(error.to_string(), unix_ms());
+                self.did_not_start(&error);
             }
         }
     }
@@ -301,6 +320,12 @@ impl Driver {
         let uid = Some(desired.server_uid);
         if let Err(error) = daemon::check_directories(&self.pipe_directory, &self.log_directory, uid) {
             return Some(Obstacle { reason: "DirectoryUnusable", message: error.to_string() });
+        }
+        for uid in &desired.uids {
+            // Under -M each tenant comes as a user of its own.
+            if let Err(message) = self.context.check_reachable(self.pipe_directory.clone(), *uid).await {
+                return Some(Obstacle { reason: "DirectoryUnusable", message });
+            }
         }
         if let Some(occupant) = daemon::occupant(&self.pipe_directory) {
             let message = format!(
@@ -340,13 +365,14 @@ impl Driver {
 
     async fn sync(&mut self, desired: &Desired, wrong: &[Difference]) {
         let serving = *self.fresh.borrow_and_update();
+        self.looks += 1;
         for difference in wrong {
             tracing::info!(daemon = %desired.name, %difference, "writing a setting");
         }
         let (look, clients) = look::sync(
             &self.context,
             &self.control,
-            &self.log_directory,
+            &mut self.logs,
             desired,
             wrong,
             &mut self.written,
@@ -358,60 +384,36 @@ impl Driver {
             Look::Unanswered(command) => {
                 tracing::warn!(daemon = %desired.name, %command, "a command was not answered");
             }
-            Look::Busy(why) | Look::Unreadable(why) => {
+            Look::Busy(why) | Look::Unreadable(why) | Look::NoFiles(why) | Look::NotRun(why) => {
                 tracing::warn!(daemon = %desired.name, %why, "could not be read");
             }
         }
+        let failed = (!matches!(look, Look::Seen(_))).then(|| look.clone());
         let before = self.state.applied;
         let rhythm = Rhythm(i64::try_from(self.context.rhythm.as_millis()).unwrap_or(i64::MAX));
         self.state.looked(look, !wrong.is_empty(), desired, unix_ms(), rhythm);
+        match failed {
+            Some(look) => {
+                self.failed_looks += 1;
+                self.explain(look).await;
+            }
+            None => self.see_around(desired),
+        }
+        if self.logs.take_woken() {
+            self.state.wake(unix_ms());
+        }
         if self.state.applied != before
             && let Some(mut incarnation) = self.incarnation.clone()
         {
             incarnation.applied = self.state.applied;
             self.record(desired, incarnation).await;
         }
-        self.bound_logs(desired);
         self.foresee_move(desired);
-        let failed = self.state.wedged.clone().or_else(|| self.state.trouble.clone());
+        let failed = self.state.trouble.as_ref().map(ToString::to_string);
         self.observed.send_modify(|observed| {
             observed.served = serving;
             observed.failed = failed;
         });
-    }
-
-    fn bound_logs(&self, desired: &Desired) {
-        if desired.is_observed() {
-            return;
-        }
-        for name in ["control.log", "server.log"] {
-            match log::bound(&self.log_directory.join(name), LOG_BOUND) {
-                Ok(true) => {
-                    tracing::info!(daemon = %desired.name, name, "emptied a log that had grown past {LOG_BOUND} bytes");
-                }
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::debug!(daemon = %desired.name, name, %error, "a log could not be bounded");
-                }
-            }
-        }
-    }
-
-    /// Notices that the pipe directory is no longer the one the process was started with: nobody reaches it any
-    /// more, and a client that tries runs outside MPS.
-    fn notice_lost_pipes(&mut self, desired: &Desired) {
-        let recorded = self.incarnation.as_ref().and_then(|incarnation| incarnation.pipe_inode);
-        if self.state.process.is_none() || recorded.is_none() || inode(&self.pipe_directory) == recorded {
-            return;
-        }
-        if self.clients.is_empty() && !self.state.restart && !desired.is_observed() {
-            tracing::error!(daemon = %desired.name, "the pipe directory is gone, and no client is connected: restarting the daemon");
-            self.state.restart = true;
-        }
-        self.state.trouble = Some(format!(
-            "its pipe directory {} was removed or replaced while it ran, so no new client can reach it: restart the daemon",
-            self.pipe_directory.display()
-        ));
     }
 
     async fn start_server(&mut self, desired: &Desired, uid: u32) {
@@ -455,60 +457,21 @@ impl Driver {
             return Err(TerminateError::Refused(message));
         }
         self.sync(&desired, &[]).await;
-        if let Some(trouble) = self.state.wedged.clone().or_else(|| self.state.trouble.clone()) {
-            return Err(TerminateError::Unreachable(trouble));
+        if let Some(trouble) = &self.state.trouble {
+            return Err(TerminateError::Unreachable(trouble.to_string()));
         }
         let known = self.clients.iter().find(|known| known.id == client);
         let server = known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))?;
         let result = terminate(&self.control, server, client, Instant::now() + self.context.deadline).await;
         if let Err(TerminateError::Unanswered(command)) = &result {
             self.state.wedged = Some(command.clone());
+            self.explain(Look::Unanswered(command.clone())).await;
         }
         result
     }
 
-    /// Notices that the control process is gone, and sees its servers off.
-    async fn notice_death(&mut self, desired: &Desired) {
-        let Some(process) = &self.state.process else { return };
-        if host::process::is_alive(process.identity) {
-            return;
-        }
-        let identity = process.identity;
-        self.deaths += 1;
-        let words = log::last_words(&self.log_directory.join("control.log"), LAST_WORDS);
-        self.clients.clear();
-        if desired.is_observed() {
-            tracing::warn!(daemon = %desired.name, process = %identity, "the observed control daemon is gone");
-            self.state.lost(words, unix_ms());
-            return;
-        }
-        tracing::error!(daemon = %desired.name, process = %identity, "the control daemon died");
-        self.see_off_servers(desired).await;
-        self.state.failed(words, unix_ms());
-    }
-
-    /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its
-    /// memory on the GPU for ever (seen on 13.0). They carry the token of the incarnation.
-    async fn see_off_servers(&self, desired: &Desired) {
-        let Some(incarnation) = &self.incarnation else { return };
-        let servers = if incarnation.home.as_ref().is_some_and(|home| home.foreign) {
-            // An adopted daemon gave its servers no token of ours: those it listed last are its own.
-            self.servers()
-        } else {
-            let token = incarnation.token.clone();
-            let marked = move || host::process::find_by_env(daemon::TOKEN_ENV, &token);
-            tokio::task::spawn_blocking(marked).await.unwrap_or_default()
-        };
-        for server in servers {
-            if tokio::time::timeout(ORPHANS_END, death(server)).await.is_err() {
-                tracing::warn!(daemon = %desired.name, %server, "killing a server that outlived its control daemon");
-                let _ = host::process::signal(server, Signal::KILL);
-            }
-        }
-    }
-
     /// Hands an incarnation to the recorder and waits until it is written; false when it was not.
-    pub(super) async fn record(&mut self, desired: &Desired, incarnation: Incarnation) -> bool {
+    async fn record(&mut self, desired: &Desired, incarnation: Incarnation) -> bool {
         let (written, done) = oneshot::channel();
         self.incarnation = Some(incarnation.clone());
         // Before the process is there, so that no scan takes it for somebody else's.
@@ -520,7 +483,17 @@ impl Driver {
     fn publish(&mut self, desired: &Desired) {
         let (pipe, log) = (&self.pipe_directory, &self.log_directory);
         let now = unix_ms();
-        let mut status = status(&self.state, desired, self.incarnations, self.deaths, pipe, log, now);
+        let counts = Counts {
+            incarnations: self.incarnations,
+            deaths: self.deaths,
+            sessions: SessionCounts {
+                looks: self.looks,
+                failed: self.failed_looks,
+                control_processes: self.control.processes(),
+                retried: self.control.turned_away(),
+            },
+        };
+        let mut status = status(&self.state, desired, &counts, pipe, log, now);
         status.conditions.extend(self.neighbourhood(desired));
         let idle = matches!(
             status.phase,
@@ -546,17 +519,8 @@ impl Driver {
     }
 }
 
-/// Completes when the first of these processes dies; never for none.
-async fn dies(processes: Vec<Identity>) {
-    if processes.is_empty() {
-        return std::future::pending().await;
-    }
-    let deaths: Vec<_> = processes.into_iter().map(|identity| Box::pin(death(identity))).collect();
-    futures_util::future::select_all(deaths).await;
-}
-
 /// Two things that should agree do not, and nothing is touched.
-pub(super) fn doubtful(message: String) -> Obstacle {
+fn doubtful(message: String) -> Obstacle {
     Obstacle { reason: "DoubtfulProcess", message }
 }
 
@@ -579,12 +543,12 @@ fn shape(identity: Identity) -> Process {
     }
 }
 
-pub(super) fn inode(path: &Path) -> Option<u64> {
+fn inode(path: &Path) -> Option<u64> {
     daemon::pipe_inode(path).ok()
 }
 
 /// 128 random bits, so that no other process carries them by chance.
-pub(super) fn token() -> String {
+fn token() -> String {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the kernel has random bytes once it has booted");
     hex::encode(bytes)

@@ -2,7 +2,6 @@
 //!
 //! A look costs one control process (more only when others keep the daemon busy), however many values it reads.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Context;
-use super::limits::{Logged, Written};
+use super::limits::Written;
+use super::logs::Logs;
 use super::state::Look;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, MemoryReading, Server};
@@ -21,10 +21,8 @@ use crate::domain::{GpuUuid, MemoryLimit};
 use crate::host;
 use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
 use crate::mps::session::{Session, SessionError};
-use crate::mps::{Command, Control, Device, log};
+use crate::mps::{Command, Control, Device};
 
-/// How much of the end of server.log is searched for a server's word on its limits.
-const LOG_TAIL: usize = 256 * 1024;
 /// Parents of a client that are kept for attribution.
 const ANCESTORS: usize = 32;
 
@@ -56,7 +54,7 @@ impl From<ParseError> for Trouble {
 pub(super) async fn sync(
     context: &Context,
     control: &Control,
-    log_directory: &Path,
+    logs: &mut Logs,
     desired: &Desired,
     wrong: &[Difference],
     written: &mut Written,
@@ -68,8 +66,9 @@ pub(super) async fn sync(
         match once(context, control, desired, wrong, now).await {
             Ok((mut seen, rows)) => {
                 written.done(wrong, desired);
-                written.settle(&mut seen, &logged(log_directory, &desired.gpus));
-                name_users(&mut seen, log_directory);
+                logs.read(&desired.gpus);
+                written.settle(&mut seen, logs.told().limits());
+                name_users(&mut seen, logs);
                 let clients = clients(context, &desired.gpus, rows).await;
                 return (Look::Seen(seen), clients);
             }
@@ -116,11 +115,16 @@ pub(super) async fn foreign(
         Ok::<_, Trouble>((effective, limited_by_uuid, rows))
     };
     let (mut effective, limited_by_uuid, rows) = reading.await.map_err(|trouble| match failed(trouble) {
-        Look::Busy(why) | Look::Unanswered(why) | Look::Unreadable(why) => why,
+        Look::Busy(why)
+        | Look::Unanswered(why)
+        | Look::Unreadable(why)
+        | Look::NoFiles(why)
+        | Look::NotRun(why) => why,
         Look::Seen(_) => "it could not be read".to_owned(),
     })?;
-    Written::default().settle(&mut effective, &logged(log_directory, gpus));
-    name_users(&mut effective, log_directory);
+    let logs = Logs::read_once(log_directory, gpus);
+    Written::default().settle(&mut effective, logs.told().limits());
+    name_users(&mut effective, &logs);
     Ok(ForeignLook { effective, limited_by_uuid, clients: clients(context, gpus, rows).await })
 }
 
@@ -156,8 +160,16 @@ pub(super) fn unanswered(error: SessionError) -> Look {
     match error {
         SessionError::Unknown { command, cause } => Look::Unanswered(format!("{command}: {cause}")),
         SessionError::Unresponsive => Look::Unanswered(error.to_string()),
+        SessionError::Spawn(cause) if out_of_files(&cause) => Look::NoFiles(cause.to_string()),
+        SessionError::Spawn(cause) => Look::NotRun(cause.to_string()),
         other => Look::Busy(other.to_string()),
     }
+}
+
+/// Whether this process, or the host, has no file descriptor left.
+pub(super) fn out_of_files(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
 /// Reads everything that is in force; the position of a GPU is its ordinal.
@@ -252,37 +264,11 @@ fn reading(gpu: &GpuUuid, limit: Option<LimitReading>) -> MemoryReading {
     MemoryReading { gpu: gpu.clone(), bytes, exact: unreadable.is_none(), unreadable, in_server_log: None }
 }
 
-/// The limits that servers wrote to server.log, exact to the byte.
-fn logged(log_directory: &Path, gpus: &[GpuUuid]) -> Logged {
-    let text = log::tail(&log_directory.join("server.log"), LOG_TAIL);
-    let mut logged = Logged::new();
-    for record in log::read(text.as_bytes()) {
-        if let log::Event::MemoryLimitSet { device, bytes } = record.event {
-            // A server names the device as the command that set the limit did: by ordinal or by UUID.
-            let by_uuid = || gpus.iter().position(|gpu| gpu.as_str() == device);
-            if let Some(ordinal) = device.parse().ok().or_else(by_uuid) {
-                logged.insert((record.pid, ordinal), bytes);
-            }
-        }
-    }
-    logged
-}
-
 /// Says of each server whose it is: by its process's user, or where that is root, who may serve anybody, by the
 /// daemon's word in control.log. Nothing else is known of a server whose start the log no longer tells.
-fn name_users(seen: &mut Effective, log_directory: &Path) {
-    if seen.servers.is_empty() {
-        return;
-    }
-    let text = log::tail(&log_directory.join("control.log"), LOG_TAIL);
-    let mut said = BTreeMap::new();
-    for record in log::read(text.as_bytes()) {
-        if let log::Event::StartingServer { pid, uid } = record.event {
-            said.insert(pid, uid);
-        }
-    }
+fn name_users(seen: &mut Effective, logs: &Logs) {
     for server in &mut seen.servers {
-        server.uid = server.uid.filter(|uid| *uid != 0).or(said.get(&server.pid).copied());
+        server.uid = server.uid.filter(|uid| *uid != 0).or_else(|| logs.told().user_of(server.pid));
     }
 }
 

@@ -4,15 +4,18 @@
 //! acts, reads back, and publishes [`Observed`] by a watch. It never touches SQLite: what has to outlive the
 //! manager goes as a [`Fact`] to the one recorder.
 
-mod adopted;
 mod census;
 mod driver;
 mod limits;
+mod logs;
 mod look;
 mod lookout;
 mod state;
 mod status;
 mod termination;
+mod told;
+mod trouble;
+mod witness;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -170,12 +173,16 @@ pub enum FreshError {
     /// The look failed.
     #[error("the daemon could not be read: {0}")]
     Failed(String),
-    /// No look ended in time.
-    #[error("the daemon was not read within {0:?}")]
-    Late(Duration),
+    /// No look ended in time; the one before may have told why.
+    #[error("the daemon was not read within {}{}", seconds(*.0), .1.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
+    Late(Duration, Option<String>),
     /// The driver has ended.
     #[error("the daemon is no longer managed")]
     Gone,
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{} s", time.as_secs_f64())
 }
 
 /// The way to one driver.
@@ -207,11 +214,12 @@ impl Handle {
             wanted = *asked;
         });
         let mut observed = self.shared.observed.clone();
-        let seen = tokio::time::timeout(patience, observed.wait_for(|observed| observed.served >= wanted))
-            .await
-            .map_err(|_| FreshError::Late(patience))?
-            .map_err(|_| FreshError::Gone)?
-            .clone();
+        let seen =
+            tokio::time::timeout(patience, observed.wait_for(|observed| observed.served >= wanted)).await;
+        let seen = match seen {
+            Ok(seen) => seen.map_err(|_| FreshError::Gone)?.clone(),
+            Err(_) => return Err(FreshError::Late(patience, self.observed().failed)),
+        };
         match seen.failed {
             Some(why) => Err(FreshError::Failed(why)),
             None => Ok(seen),

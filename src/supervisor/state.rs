@@ -13,7 +13,10 @@
 //!   the process died ──► start at once, or back-off from the second death in a minute
 //! ```
 
-use crate::domain::daemon::{Effective, Phase, Server};
+use super::trouble::{self, Evidence, Trouble};
+use super::witness::Shortages;
+use crate::domain::daemon::{Effective, Phase, Server, Waiting};
+use crate::domain::drift::{DriftPolicy, DriftStatus, Drifted, drifted};
 use crate::domain::gpu::GpuUuid;
 use crate::domain::plan::{Desired, Difference, differences};
 use crate::host::Identity;
@@ -35,6 +38,10 @@ const SERVER_START_MS: i64 = 30_000;
 const SERVER_LISTED_MS: i64 = 250;
 /// Pause between looks while a server starts.
 const SERVER_POLL_MS: i64 = 20;
+/// Pause from a look to the next one that a log line asks for: two a second at most.
+const WAKE_GAP_MS: i64 = 500;
+/// Pause from a log line to the look that it asks for: lines come in bursts.
+const SETTLE_MS: i64 = 30;
 /// Writes of the same settings in a row before the pause of an idle daemon is kept between them.
 const EAGER_WRITES: u32 = 3;
 
@@ -75,15 +82,26 @@ pub struct State {
     pub lost: Option<Obstacle>,
     /// The command that did not answer, and why.
     pub wedged: Option<String>,
-    /// Why the last look failed, while the daemon is not called wedged.
-    pub trouble: Option<String>,
-    /// The tail of the log of the last death or failed start.
-    pub last_words: Option<String>,
+    /// Why the last look failed.
+    pub trouble: Option<Trouble>,
+    /// The last death or failed start: one word for why, and the tail of the log.
+    pub last_failure: Option<Trouble>,
+    /// When that was.
+    pub failed_at: i64,
+    /// Settings that others changed.
+    pub drift: DriftStatus,
+    /// Clients that wait for another user's to be gone, by the last look.
+    pub queue: Vec<Waiting>,
+    /// What runs out around it, by the last look.
+    pub shortages: Shortages,
     /// Whether a restart was asked for.
     pub restart: bool,
     /// When the last look began that somebody waits for, or that a death of a server made necessary.
     look_now: bool,
     next_look: i64,
+    /// When the last look ended, and when a log line wants the next.
+    looked_at: i64,
+    wake_at: Option<i64>,
     retry_at: i64,
     /// When one that is only looked at and does not run is looked for again.
     search_at: i64,
@@ -120,6 +138,10 @@ pub enum Look {
     Unanswered(String),
     /// The answer was not one that can be read.
     Unreadable(String),
+    /// No control process could be started: this process, or the host, has no file descriptor left.
+    NoFiles(String),
+    /// No control process could be started for another reason.
+    NotRun(String),
 }
 
 /// A pause of an idle daemon between two looks, in milliseconds.
@@ -130,6 +152,17 @@ impl State {
     /// A look is wanted as soon as may be.
     pub fn look_soon(&mut self) {
         self.look_now = true;
+    }
+
+    /// A line of a log tells that something has happened. It is a hint: it asks for a look and is never believed.
+    pub fn wake(&mut self, now: i64) {
+        let at = (self.looked_at + WAKE_GAP_MS).max(now + SETTLE_MS);
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// When to look next if nothing else happens.
+    fn look_at(&self) -> i64 {
+        self.wake_at.map_or(self.next_look, |wake| wake.min(self.next_look))
     }
 
     /// A server died: it is no longer seen, which ends readiness before the next look.
@@ -174,15 +207,18 @@ impl State {
             searched: true,
             process: Some(process),
             failures: std::mem::take(&mut self.failures),
-            last_words: self.last_words.take(),
+            last_failure: self.last_failure.take(),
+            failed_at: self.failed_at,
+            drift: DriftStatus { present: false, ..std::mem::take(&mut self.drift) },
             ..Self::default()
         };
     }
 
-    /// The control process died, or could not be started, with the tail of its log.
-    pub fn failed(&mut self, last_words: String, now: i64) {
+    /// The control process died, or could not be started, with one word for why and the tail of its log.
+    pub fn failed(&mut self, failure: Trouble, now: i64) {
         self.forget_process();
-        self.last_words = Some(last_words);
+        self.last_failure = Some(failure);
+        self.failed_at = now;
         self.failures.retain(|at| now - at < FAILURE_WINDOW_MS);
         self.failures.push(now);
         let pause = match self.failures.len() {
@@ -192,10 +228,11 @@ impl State {
         self.retry_at = now + pause;
     }
 
-    /// The control process of somebody else's daemon, which is only looked at, is gone, with the tail of its log.
-    pub fn lost(&mut self, last_words: String, now: i64) {
+    /// The control process of somebody else's daemon, which is only looked at, is gone.
+    pub fn absent(&mut self, failure: Trouble, now: i64) {
         self.forget_process();
-        self.last_words = Some(last_words);
+        self.last_failure = Some(failure);
+        self.failed_at = now;
         self.search_at = now;
     }
 
@@ -216,7 +253,11 @@ impl State {
         self.server_asked_at = None;
         self.writes = 0;
         self.next_look = 0;
+        self.wake_at = None;
         self.obstacle = None;
+        self.queue.clear();
+        self.shortages = Shortages::default();
+        self.drift.present = false;
     }
 
     /// A server was asked for.
@@ -228,12 +269,15 @@ impl State {
     /// A look ended; `began` is when it began and `wrote` whether it wrote settings first.
     pub fn looked(&mut self, look: Look, wrote: bool, desired: &Desired, now: i64, rhythm: Rhythm) {
         self.look_now = false;
+        self.looked_at = now;
+        self.wake_at = None;
         self.writes = if wrote { self.writes + 1 } else { self.writes };
         match look {
             Look::Seen(mut seen) => {
                 self.wedged = None;
                 self.trouble = None;
                 self.keep_users(&mut seen);
+                self.note_drift(desired, &seen, wrote, now);
                 let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
                 if serving && !serves_another_user(desired, &seen) {
                     self.server_asked_at = None;
@@ -246,15 +290,50 @@ impl State {
                 let starting = self.server_asked_at.is_some() && !serving;
                 self.next_look = now + if starting { SERVER_POLL_MS } else { rhythm.0 };
             }
-            Look::Busy(why) | Look::Unreadable(why) => {
-                self.trouble = Some(why);
-                self.next_look = now + WEDGED_RETRY_MS;
-            }
-            Look::Unanswered(command) => {
-                self.wedged = Some(command);
+            failed => {
+                self.trouble = trouble::name(&failed, &Evidence::default());
+                if let Look::Unanswered(command) = failed {
+                    self.wedged = Some(command);
+                }
                 self.next_look = now + WEDGED_RETRY_MS;
             }
         }
+    }
+
+    /// What was found out about the look that failed last.
+    pub fn explain(&mut self, trouble: Trouble) {
+        self.trouble = Some(trouble);
+    }
+
+    /// Counts settings that had been read back in this generation and were changed since; a look that finds the
+    /// same as the one before finds nothing new, unless they had been put back in between.
+    fn note_drift(&mut self, desired: &Desired, seen: &Effective, wrote: bool, now: i64) {
+        // Of one that is only looked at, nobody has said what it should be.
+        let found: Vec<Drifted> = if self.applied == desired.generation && !desired.is_observed() {
+            drifted(desired, seen, &differences(desired, seen))
+                .into_iter()
+                .map(|(_, drifted)| drifted)
+                .collect()
+        } else {
+            Vec::new()
+        };
+        let known = self.drift.present && !wrote && self.drift.last == found;
+        self.drift.present = !found.is_empty();
+        if self.drift.present && !known {
+            self.drift.count += 1;
+            self.drift.last_at = Some(now);
+            self.drift.last = found;
+        }
+    }
+
+    /// The settings to write: all that differ, but what others changed only where the policy is to put it back.
+    fn to_write(&self, desired: &Desired, seen: &Effective) -> Vec<Difference> {
+        let mut wrong = differences(desired, seen);
+        if desired.drift_policy == DriftPolicy::Report && self.applied == desired.generation {
+            let theirs = drifted(desired, seen, &wrong);
+            wrong.retain(|difference| theirs.iter().all(|(changed, _)| changed != difference));
+        }
+        wrong
     }
 
     /// A server's user stays known when the log no longer tells it.
@@ -298,15 +377,15 @@ impl State {
         {
             return Action::Stop;
         }
-        let due = now >= self.next_look || self.look_now;
+        let due = now >= self.look_at() || self.look_now;
         let Some(seen) = self.seen.as_ref().filter(|_| self.wedged.is_none() && self.trouble.is_none())
         else {
             // Not read yet, or not answering: nothing but reads.
-            return if due { Action::Sync(Vec::new()) } else { Action::Wait(self.next_look) };
+            return if due { Action::Sync(Vec::new()) } else { Action::Wait(self.look_at()) };
         };
         // Without its GPUs no server comes up and no setting takes effect.
         if self.needs_restart(desired) || self.lost.is_some() {
-            return if due { Action::Sync(Vec::new()) } else { Action::Wait(self.next_look) };
+            return if due { Action::Sync(Vec::new()) } else { Action::Wait(self.look_at()) };
         }
         self.decide_settings(desired, seen, clients, due, now)
     }
@@ -316,8 +395,8 @@ impl State {
         if self.process.is_none() {
             return if now < self.search_at { Action::Wait(self.search_at) } else { Action::Search };
         }
-        let due = now >= self.next_look || self.look_now;
-        if due { Action::Sync(Vec::new()) } else { Action::Wait(self.next_look) }
+        let due = now >= self.look_at() || self.look_now;
+        if due { Action::Sync(Vec::new()) } else { Action::Wait(self.look_at()) }
     }
 
     fn decide_settings(
@@ -328,7 +407,7 @@ impl State {
         due: bool,
         now: i64,
     ) -> Action {
-        let wrong = differences(desired, seen);
+        let wrong = self.to_write(desired, seen);
         let patience = if seen.servers.is_empty() { SERVER_LISTED_MS } else { SERVER_START_MS };
         let starting = self.server_asked_at.is_some_and(|asked| now - asked < patience);
         if !wrong.is_empty() && (self.writes < EAGER_WRITES || due) {
@@ -347,7 +426,7 @@ impl State {
         if wanted && !starting {
             return Action::StartServer(desired.server_uid);
         }
-        if due { Action::Sync(Vec::new()) } else { Action::Wait(self.next_look) }
+        if due { Action::Sync(Vec::new()) } else { Action::Wait(self.look_at()) }
     }
 
     /// The word for where the daemon stands.

@@ -3,16 +3,28 @@
 use std::path::Path;
 
 use super::state::{State, serves_another_user};
-use crate::domain::daemon::{Condition, DaemonStatus, Phase};
+use super::trouble::{Trouble, log_disk_full};
+use crate::domain::daemon::{Condition, DaemonStatus, Phase, SessionCounts, Waiting};
+use crate::domain::drift::DriftPolicy;
 use crate::domain::plan::{Desired, differences};
 use crate::host;
+
+/// How long what others did is told though it was put right, in milliseconds.
+const TOLD_MS: i64 = 60 * 60 * 1000;
+
+/// What a driver has counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) incarnations: u64,
+    pub(super) deaths: u64,
+    pub(super) sessions: SessionCounts,
+}
 
 /// The status to publish.
 pub(super) fn status(
     state: &State,
     desired: &Desired,
-    incarnation: u64,
-    deaths: u64,
+    counts: &Counts,
     pipe_directory: &Path,
     log_directory: &Path,
     now: i64,
@@ -22,18 +34,27 @@ pub(super) fn status(
     DaemonStatus {
         phase,
         observed_generation: state.applied,
-        conditions: conditions(state, desired, phase),
+        conditions: conditions(state, desired, phase, log_directory, now),
         pid,
         uid: pid.and_then(host::process::uid),
-        incarnation,
-        deaths,
+        incarnation: counts.incarnations,
+        deaths: counts.deaths,
         pipe_directory: pipe_directory.display().to_string(),
         log_directory: log_directory.display().to_string(),
         effective: state.seen.clone(),
+        drift: state.drift.clone(),
+        queue: state.queue.clone(),
+        sessions: counts.sessions,
     }
 }
 
-fn conditions(state: &State, desired: &Desired, phase: Phase) -> Vec<Condition> {
+fn conditions(
+    state: &State,
+    desired: &Desired,
+    phase: Phase,
+    log_directory: &Path,
+    now: i64,
+) -> Vec<Condition> {
     let mut conditions = vec![ready(state, desired, phase)];
     if state.needs_restart(desired) {
         conditions.push(Condition::new(
@@ -65,10 +86,79 @@ fn conditions(state: &State, desired: &Desired, phase: Phase) -> Vec<Condition> 
             ),
         ));
     }
-    if let Some(words) = state.last_words.as_ref().filter(|_| phase != Phase::Ready) {
-        conditions.push(Condition::new("LastFailure", true, "DiedOrDidNotStart", words.clone()));
+    // One that others cause is over at once and comes back with them: it is told for a while.
+    let told = |failure: &&Trouble| {
+        !matches!(phase, Phase::Ready | Phase::Observed)
+            || (failure.reason == "DiedInSession" && now - state.failed_at < TOLD_MS)
+    };
+    if let Some(failure) = state.last_failure.as_ref().filter(told) {
+        conditions.push(Condition::new("LastFailure", true, failure.reason, failure.message.clone()));
     }
+    conditions.extend(drift(state, desired, now));
+    conditions.extend(state.queue.iter().map(waiting));
+    if let Some(room) = state.shortages.log_room {
+        conditions.push(Condition::new("LogDiskFull", true, "NoRoom", log_disk_full(log_directory, room)));
+    }
+    conditions.extend(
+        state
+            .shortages
+            .files
+            .iter()
+            .map(|files| Condition::new("FileDescriptorsLow", true, "NearLimit", files.to_string())),
+    );
     conditions
+}
+
+/// That others changed settings: while it is so, and for a while after it was put back.
+fn drift(state: &State, desired: &Desired, now: i64) -> Option<Condition> {
+    let drift = &state.drift;
+    let recent = drift.last_at.is_some_and(|at| now - at < TOLD_MS);
+    if !drift.present && !recent {
+        return None;
+    }
+    let what: Vec<String> = drift.last.iter().map(ToString::to_string).collect();
+    let done = match (drift.present, desired.drift_policy) {
+        (false, _) => "it was put back",
+        (true, DriftPolicy::Repair) => "it is being put back",
+        (true, DriftPolicy::Report) => {
+            "it stays, as the daemon's drift_policy says, until its spec or one of its tenants is written, or drift_policy is repair"
+        }
+    };
+    let command = drift
+        .command
+        .as_ref()
+        .map(|line| format!(" (control.log shows the command {line:?})"))
+        .unwrap_or_default();
+    Some(Condition::new(
+        "SettingsDrifted",
+        drift.present,
+        if drift.present { "ChangedByOthers" } else { "PutBack" },
+        format!(
+            "{}; {done}. Somebody else changed that{command}, {} time(s) so far: have them write tenants through this API instead",
+            what.join(", "),
+            drift.count
+        ),
+    ))
+}
+
+fn waiting(queue: &Waiting) -> Condition {
+    let list = |pids: &[u32]| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let waiting: Vec<u32> = queue.waiting.iter().map(|client| client.pid).collect();
+    let behind = &queue.behind;
+    let clients = if behind.clients.is_empty() { "none is listed".to_owned() } else { list(&behind.clients) };
+    Condition::new(
+        "UsersWaiting",
+        true,
+        "ServesAnotherUser",
+        format!(
+            "processes {} of uid {} wait until the clients of uid {} are gone ({clients}; server {}): wait, end those, or serve \
+             several users at once with multi_user, which takes a restart",
+            list(&waiting),
+            queue.uid,
+            behind.uid,
+            behind.server
+        ),
+    )
 }
 
 fn ready(state: &State, desired: &Desired, phase: Phase) -> Condition {
@@ -83,14 +173,10 @@ fn ready(state: &State, desired: &Desired, phase: Phase) -> Condition {
             "CrashLoop",
             "it died or did not start five times within a minute: see the tail of its log in LastFailure, and nvidia-smi for the GPU".to_owned(),
         ),
-        Phase::Wedged => (
-            "Wedged",
-            format!(
-                "it did not answer ({}), so nothing but reads is sent until it does: look for a client that is stopped (SIGSTOP), \
-                 or for a control daemon that is",
-                state.wedged.as_deref().unwrap_or_default()
-            ),
-        ),
+        Phase::Wedged => match &state.trouble {
+            Some(trouble) => (trouble.reason, trouble.message.clone()),
+            None => ("Wedged", format!("it did not answer ({})", state.wedged.as_deref().unwrap_or_default())),
+        },
         Phase::Blocked => match state.obstacle.as_ref().or(state.lost.as_ref()) {
             Some(obstacle) => (obstacle.reason, obstacle.message.clone()),
             None => ("Blocked", String::new()),
@@ -98,7 +184,7 @@ fn ready(state: &State, desired: &Desired, phase: Phase) -> Condition {
         Phase::Applying => applying(state, desired),
         Phase::Observed => match &state.trouble {
             None => ("OnlyObserved", "it is looked at and never written to, as its spec says".to_owned()),
-            Some(trouble) => ("Unreadable", format!("it is only looked at, and could not be read: {trouble}")),
+            Some(trouble) => (trouble.reason, trouble.message.clone()),
         },
         Phase::Absent => (
             "NotRunning",
@@ -113,7 +199,7 @@ fn ready(state: &State, desired: &Desired, phase: Phase) -> Condition {
 
 fn applying(state: &State, desired: &Desired) -> (&'static str, String) {
     if let Some(trouble) = &state.trouble {
-        return ("Unreadable", format!("it could not be read: {trouble}"));
+        return (trouble.reason, trouble.message.clone());
     }
     let Some(seen) = &state.seen else {
         return ("AwaitingReadBack", "its settings have not been read yet".to_owned());
@@ -122,6 +208,10 @@ fn applying(state: &State, desired: &Desired) -> (&'static str, String) {
         let message =
             "it was started for other GPUs or users, and is replaced as soon as no client is connected";
         return ("RestartRequired", message.to_owned());
+    }
+    if state.drift.present && desired.drift_policy == DriftPolicy::Report {
+        let what: Vec<String> = state.drift.last.iter().map(ToString::to_string).collect();
+        return ("SettingsDrifted", format!("somebody else changed its settings: {}", what.join(", ")));
     }
     let wrong: Vec<String> = differences(desired, seen).iter().map(ToString::to_string).collect();
     if !wrong.is_empty() {

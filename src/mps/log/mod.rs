@@ -4,15 +4,15 @@
 //! "Logs"). `ps` and `/proc` are the authority; a limit's proof is a getter *and* a line of server.log.
 
 mod event;
+mod follow;
 
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use jiff::civil::DateTime;
-use rustix::fs::{Mode, OFlags};
 
 pub use event::{Event, LogClient};
+pub use follow::{Follow, Gained};
 
 /// Which part of MPS wrote a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,12 +185,8 @@ pub fn tail(path: &Path, max_bytes: usize) -> String {
 }
 
 fn read_tail(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let mut file = follow::open(path)?;
     let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("not a file"));
-    }
     let max_bytes = u64::try_from(max_bytes).unwrap_or(u64::MAX);
     let skipped = metadata.len().saturating_sub(max_bytes);
     // One byte more tells whether the cut falls between two lines.
@@ -207,6 +203,8 @@ fn read_tail(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use rustix::fs::Mode;
 
     use super::*;
 

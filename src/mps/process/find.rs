@@ -241,7 +241,7 @@ fn runs(pid: u32, program: &str) -> bool {
     words.iter().take(2).any(|word| Path::new(word).file_name() == Some(OsStr::new(program)))
 }
 
-fn variable(pid: u32, key: &str) -> Option<std::ffi::OsString> {
+pub(super) fn variable(pid: u32, key: &str) -> Option<std::ffi::OsString> {
     process::environ(pid)?.into_iter().find_map(|(name, value)| (name == key).then_some(value))
 }
 

@@ -13,12 +13,14 @@
 //! - Signals go only to a process whose start time was compared through a pidfd. Nothing is done to a process or a
 //!   directory about which there is a doubt.
 
+mod callers;
 mod directories;
 mod find;
 pub mod foreign;
 mod start;
 mod stop;
 
+pub use callers::{Caller, callers};
 pub use directories::{
     DirectoryError, LONGEST_PATH, check_directories, check_reachable, pipe_inode, usable_directories,
 };
@@ -35,4 +37,4 @@ const LOG_ENV: &str = "CUDA_MPS_LOG_DIRECTORY";
 /// The file in the pipe directory that holds the daemon's PID, writable by everybody (recording 01).
 const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
 /// The socket that everybody connects to.
-const SOCKET: &str = "control";
+pub const SOCKET: &str = "control";

@@ -33,6 +33,8 @@ mod pty;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -48,8 +50,12 @@ pub const LONGEST_LINE: usize = 1024;
 pub const LONGEST_REPLY: usize = 1 << 20;
 /// The first pause after being turned away; each later one is up to twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The longest pause.
+/// The longest pause beside callers who come and go.
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
+/// Attempts from which a session that somebody holds open is more likely than many short ones; pauses grow again.
+const HELD_OPEN: u32 = 16;
+/// The longest pause from then on.
+const LONGEST_PAUSE_HELD: Duration = Duration::from_millis(256);
 
 /// How long the first echo may take before the input is closed to see whether the reply was lost. Alone it takes
 /// about 1 ms (recording 15); too short costs a control process, too long delays a look.
@@ -135,6 +141,14 @@ pub struct Control {
     program: PathBuf,
     pipe_directory: PathBuf,
     environment: Vec<(OsString, OsString)>,
+    calls: Arc<Calls>,
+}
+
+/// What asking a daemon has cost, counted over all clones of a [`Control`].
+#[derive(Debug, Default)]
+struct Calls {
+    processes: AtomicU64,
+    turned_away: AtomicU64,
 }
 
 impl Control {
@@ -143,12 +157,48 @@ impl Control {
         let mut environment = base_environment();
         environment.extend(extra_env);
         environment.push(("CUDA_MPS_PIPE_DIRECTORY".into(), pipe_directory.clone().into()));
-        Self { program, pipe_directory, environment }
+        Self { program, pipe_directory, environment, calls: Arc::default() }
+    }
+
+    /// The same way to a daemon in another pipe directory; what asking costs goes on to be counted together.
+    #[must_use]
+    pub fn in_directory(&self, pipe_directory: PathBuf) -> Self {
+        let mut environment = self.environment.clone();
+        environment.push(("CUDA_MPS_PIPE_DIRECTORY".into(), pipe_directory.clone().into()));
+        Self { pipe_directory, environment, program: self.program.clone(), calls: Arc::clone(&self.calls) }
     }
 
     /// The pipe directory of the daemon.
     pub fn pipe_directory(&self) -> &Path {
         &self.pipe_directory
+    }
+
+    /// Control processes spawned so far.
+    pub fn processes(&self) -> u64 {
+        self.calls.processes.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that the daemon turned away for another caller; each was followed by another attempt, or by
+    /// the end of its deadline.
+    pub fn turned_away(&self) -> u64 {
+        self.calls.turned_away.load(Ordering::Relaxed)
+    }
+
+    fn open(&self) -> Result<Channel, SessionError> {
+        let channel = Channel::open(self)?;
+        self.calls.processes.fetch_add(1, Ordering::Relaxed);
+        Ok(channel)
+    }
+
+    /// Waits before the next attempt.
+    async fn pause(
+        &self,
+        pauses: &mut Pauses,
+        deadline: Instant,
+        ending: &Ending,
+    ) -> Result<(), SessionError> {
+        self.calls.turned_away.fetch_add(1, Ordering::Relaxed);
+        pauses.pause(deadline, ending).await
     }
 
     /// Opens a session; nothing runs before its first command. Everything in it ends by `deadline`.
@@ -175,7 +225,7 @@ impl Control {
         let line = Command::Quit { timeout: timeout_s }.line();
         let mut pauses = Pauses::default();
         loop {
-            let mut channel = Channel::open(self)?;
+            let mut channel = self.open()?;
             channel.write(&format!("{line}\n")).await;
             channel.close_input();
             let Ok(ending) = tokio::time::timeout_at(deadline, channel.finish()).await else {
@@ -190,7 +240,7 @@ impl Control {
             if !ending.turned_away() {
                 return Ok(());
             }
-            pauses.pause(deadline, &ending).await?;
+            self.pause(&mut pauses, deadline, &ending).await?;
         }
     }
 }
@@ -276,7 +326,7 @@ impl Session {
     async fn greet(&mut self) -> Result<Channel, SessionError> {
         let mut pauses = Pauses::default();
         loop {
-            let mut channel = Channel::open(&self.control)?;
+            let mut channel = self.control.open()?;
             self.processes += 1;
             let soon = self.deadline.min(Instant::now() + FIRST_ECHO);
             match self.exchange(&mut channel, None, soon).await {
@@ -291,7 +341,7 @@ impl Session {
             if ending.no_daemon() {
                 return Err(SessionError::NoDaemon);
             }
-            pauses.pause(self.deadline, &ending).await?;
+            self.control.pause(&mut pauses, self.deadline, &ending).await?;
         }
     }
 
@@ -338,7 +388,10 @@ impl Pauses {
     async fn pause(&mut self, deadline: Instant, ending: &Ending) -> Result<(), SessionError> {
         self.attempts += 1;
         self.last = ending.to_string();
-        let ceiling = (FIRST_PAUSE * 2u32.saturating_pow(self.attempts.min(16))).min(LONGEST_PAUSE);
+        let ceiling = match self.attempts.checked_sub(HELD_OPEN) {
+            None => (FIRST_PAUSE * 2u32.saturating_pow(self.attempts)).min(LONGEST_PAUSE),
+            Some(more) => (LONGEST_PAUSE * 2u32.saturating_pow(more.min(8))).min(LONGEST_PAUSE_HELD),
+        };
         // A pause without jitter is still a pause, should the system have no randomness to give.
         let random = getrandom::u32().unwrap_or(u32::MAX / 2);
         let pause = ceiling.mul_f64(f64::from(random) / f64::from(u32::MAX)).max(FIRST_PAUSE / 2);

@@ -23,6 +23,8 @@ fn desired() -> Desired {
         memory_limits: vec![Some(MemoryLimit::parse("4G").expect("4G"))],
         percentage: ThreadPercentage::FULL,
         priority: Priority::Normal,
+        drift_policy: DriftPolicy::Repair,
+        uids: Vec::new(),
     }
 }
 
@@ -52,6 +54,10 @@ fn seen(limit: Option<u64>, servers: &[(u32, &str)]) -> Effective {
             })
             .collect(),
     }
+}
+
+fn gone() -> Trouble {
+    Trouble { reason: "DiedOrDidNotStart", message: "gone".into() }
 }
 
 fn running() -> State {
@@ -154,17 +160,17 @@ fn the_first_death_costs_no_pause_and_the_next_ones_more_and_more() {
     let (desired, mut state) = (desired(), running());
     let mut now = 0;
     for pause in [0, 1_000, 2_000, 4_000, 8_000] {
-        state.failed("gone".into(), now);
+        state.failed(gone(), now);
         let expected = if pause == 0 { Action::Start } else { Action::Wait(now + pause) };
         assert_eq!(state.decide(&desired, 0, now), expected);
         now += pause;
         state.started(process());
     }
-    state.failed("gone".into(), now);
+    state.failed(gone(), now);
     assert_eq!(state.phase(&desired, now), Phase::CrashLoop);
-    assert_eq!(state.last_words.as_deref(), Some("gone"));
+    assert_eq!(state.last_failure, Some(gone()));
     now += FAILURE_WINDOW_MS;
-    state.failed("gone".into(), now);
+    state.failed(gone(), now);
     assert_eq!(state.decide(&desired, 0, now), Action::Start, "a minute later all is forgiven");
 }
 
@@ -203,7 +209,7 @@ fn nothing_but_looks_comes_of_a_daemon_that_is_only_observed() {
         assert_eq!(state.decide(&stopped, 0, now), expected, "whatever the rest of its spec says");
     }
     assert_eq!(state.phase(&desired, 1), Phase::Observed);
-    state.lost("gone".into(), 9_000);
+    state.absent(gone(), 9_000);
     assert_eq!(state.phase(&desired, 9_000), Phase::Absent);
     assert_eq!(state.decide(&desired, 0, 9_000), Action::Search);
     state.searched(Ok(None), 9_000);
@@ -230,4 +236,83 @@ fn a_server_of_another_user_is_replaced_only_when_it_serves_nobody() {
     state.server_asked(1);
     state.looked(Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 2, RHYTHM);
     assert_eq!(state.decide(&desired, 0, 2), Action::Wait(8_002));
+}
+
+#[test]
+fn settings_that_were_in_force_and_are_not_are_drift_and_put_back() {
+    let (desired, mut state) = (desired(), running());
+    let right = || Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")]));
+    let drifted = || Look::Seen(seen(Some(1 << 30), &[(20, "ACTIVE")]));
+    state.looked(drifted(), false, &desired, 0, RHYTHM);
+    assert_eq!(state.drift, DriftStatus::default(), "never in force yet");
+    state.looked(right(), true, &desired, 1, RHYTHM);
+    state.looked(drifted(), false, &desired, 2, RHYTHM);
+    assert_eq!((state.drift.count, state.drift.last_at, state.drift.present), (1, Some(2), true));
+    assert_eq!(state.drift.last.len(), 2, "the default and the server's");
+    assert_eq!(state.phase(&desired, 2), Phase::Applying);
+    assert!(matches!(state.decide(&desired, 0, 2), Action::Sync(wrong) if wrong.len() == 2));
+    state.looked(right(), true, &desired, 3, RHYTHM);
+    assert_eq!((state.drift.count, state.drift.present), (1, false), "put back, and still told");
+    assert_eq!(state.phase(&desired, 3), Phase::Ready);
+    state.looked(drifted(), false, &desired, 4, RHYTHM);
+    state.looked(drifted(), true, &desired, 5, RHYTHM);
+    assert_eq!(state.drift.count, 3, "again, and again after it was put back");
+}
+
+#[test]
+fn drift_that_is_only_to_be_reported_stays_until_the_next_generation() {
+    let (mut desired, mut state) = (desired(), running());
+    desired.drift_policy = DriftPolicy::Report;
+    let drifted = || Look::Seen(seen(Some(1 << 30), &[(20, "ACTIVE")]));
+    state.looked(drifted(), false, &desired, 0, RHYTHM);
+    assert!(
+        matches!(state.decide(&desired, 0, 0), Action::Sync(wrong) if wrong.len() == 2),
+        "the first time"
+    );
+    state.looked(Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), true, &desired, 0, RHYTHM);
+    for now in 1..4 {
+        state.looked(drifted(), false, &desired, now, RHYTHM);
+        assert_eq!(state.decide(&desired, 0, now), Action::Wait(now + RHYTHM.0));
+        assert_eq!((state.drift.count, state.drift.present), (1, true), "found once");
+    }
+    assert!(!state.is_ready(&desired));
+    desired.generation += 1;
+    assert!(matches!(state.decide(&desired, 0, 9), Action::Sync(wrong) if wrong.len() == 2));
+}
+
+#[test]
+fn log_lines_ask_for_two_looks_a_second_at_most() {
+    let (desired, mut state) = (desired(), running());
+    let right = || Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")]));
+    state.looked(right(), false, &desired, 10_000, RHYTHM);
+    state.wake(10_001);
+    state.wake(10_200);
+    assert_eq!(state.decide(&desired, 0, 10_201), Action::Wait(10_500));
+    assert_eq!(state.decide(&desired, 0, 10_500), Action::Sync(vec![]));
+    state.looked(right(), false, &desired, 10_501, RHYTHM);
+    assert_eq!(state.decide(&desired, 0, 10_502), Action::Wait(18_501), "asked for once");
+    state.wake(12_000);
+    assert_eq!(state.decide(&desired, 0, 12_000), Action::Wait(12_030), "a burst ends first");
+    state.looked(Look::Busy("others".into()), false, &desired, 12_030, RHYTHM);
+    state.wake(12_031);
+    assert_eq!(state.decide(&desired, 0, 12_100), Action::Wait(12_530));
+}
+
+#[test]
+fn what_could_not_be_read_has_a_name_until_it_can() {
+    let (desired, mut state) = (desired(), running());
+    let reason = |state: &State| state.trouble.as_ref().map(|trouble| trouble.reason);
+    for (look, expected) in [
+        (Look::Busy("x".into()), "OthersInterfere"),
+        (Look::Unreadable("x".into()), "Unreadable"),
+        (Look::NoFiles("x".into()), "FilesExhausted"),
+        (Look::NotRun("x".into()), "ControlProgramFailed"),
+        (Look::Unanswered("x".into()), "Wedged"),
+    ] {
+        state.looked(look, false, &desired, 0, RHYTHM);
+        assert_eq!(reason(&state), Some(expected));
+        assert_ne!(state.phase(&desired, 0), Phase::Ready);
+    }
+    state.looked(Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, RHYTHM);
+    assert_eq!((reason(&state), state.phase(&desired, 0)), (None, Phase::Ready));
 }

@@ -1,12 +1,12 @@
 //! What a driver does differently for a control process that somebody else started, and beside those of others.
 
-use super::driver::{Driver, doubtful, inode, token};
-use super::lookout::{Claim, SHARED_MEANS};
-use super::state::{Obstacle, Process};
+use super::super::logs::Logs;
+use super::super::lookout::{Claim, SHARED_MEANS};
+use super::super::state::{Obstacle, Process};
+use super::{Driver, doubtful, inode, token};
 use crate::domain::daemon::{Condition, Home, Incarnation};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
-use crate::mps::Control;
 use crate::mps::process::{self as daemon, foreign::Running};
 
 impl Driver {
@@ -105,8 +105,8 @@ impl Driver {
         let (pipe, log) =
             (self.context.pipe_directory(&desired.name), self.context.log_directory(&desired.name));
         tracing::warn!(daemon = %desired.name, from = %self.pipe_directory.display(), to = %pipe.display(), %reason, "starting in other directories");
-        self.control =
-            Control::new(self.context.binaries.control.clone(), pipe.clone(), self.context.extra_env.clone());
+        self.control = self.control.in_directory(pipe.clone());
+        self.logs = Logs::new(&pipe, &log);
         (self.pipe_directory, self.log_directory) = (pipe, log);
     }
 

@@ -1,0 +1,174 @@
+//! A log read as it grows, through truncation, deletion and replacement.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::{Reader, Record};
+
+/// The most that is read of a log that was not read before, or that grew faster than it was read, in bytes.
+const MOST: u64 = 1 << 20;
+
+/// One log and how far it was read.
+#[derive(Debug)]
+pub struct Follow {
+    path: PathBuf,
+    reader: Reader,
+    inode: u64,
+    offset: u64,
+}
+
+/// What a log has gained.
+#[derive(Debug, Default)]
+pub struct Gained {
+    /// The messages, in their order.
+    pub records: Vec<Record>,
+    /// Whether older messages were passed over, since there were too many.
+    pub skipped: bool,
+}
+
+impl Follow {
+    /// Nothing is read yet.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, reader: Reader::default(), inode: 0, offset: 0 }
+    }
+
+    /// Reads what was written since the last time; nothing when the log cannot be read.
+    ///
+    /// A log that became shorter was emptied, and one of another inode was replaced: either is read from its beginning.
+    /// The last message counts as complete: what continues it comes too late to matter.
+    pub fn read(&mut self) -> Gained {
+        match self.try_read() {
+            Ok(gained) => gained,
+            Err(error) => {
+                tracing::debug!(path = %self.path.display(), %error, "a log cannot be read");
+                // Whatever is there later is another log, though it may get the inode of this one.
+                self.inode = 0;
+                Gained::default()
+            }
+        }
+    }
+
+    /// Follows the log at its present length after it was emptied by this process.
+    pub fn emptied(&mut self) {
+        self.offset = 0;
+    }
+
+    fn try_read(&mut self) -> io::Result<Gained> {
+        let mut file = open(&self.path)?;
+        let metadata = file.metadata()?;
+        let (inode, length) = (metadata.ino(), metadata.len());
+        if inode != self.inode || length < self.offset {
+            self.inode = inode;
+            self.offset = 0;
+            self.reader = Reader::default();
+        }
+        let skipped = length - self.offset > MOST;
+        if skipped {
+            self.offset = length - MOST;
+            self.reader = Reader::default();
+        }
+        if length == self.offset {
+            return Ok(Gained { records: Vec::new(), skipped });
+        }
+        file.seek(SeekFrom::Start(self.offset))?;
+        let mut bytes = Vec::new();
+        file.take(length - self.offset).read_to_end(&mut bytes)?;
+        self.offset += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let mut records = self.reader.feed(&bytes);
+        // A line that is still being written is waited for; one that ended is complete.
+        if bytes.ends_with(b"\n") {
+            records.extend(self.reader.flush());
+        }
+        Ok(Gained { records, skipped })
+    }
+}
+
+/// Opens a log to read: follows no link and waits for no FIFO, since the directory may not be ours alone.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a file"));
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn line(text: &str) -> String {
+        format!("[2026-11-21 02:53:15.169 Control  1308] {text}\n")
+    }
+
+    fn texts(follow: &mut Follow) -> Vec<String> {
+        follow.read().records.into_iter().map(|record| record.text).collect()
+    }
+
+    fn append(path: &Path, text: &str) {
+        let mut file = fs::File::options().create(true).append(true).open(path).expect("a log");
+        file.write_all(text.as_bytes()).expect("written");
+    }
+
+    #[test]
+    fn only_what_is_new_is_read() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("control.log");
+        let mut follow = Follow::new(path.clone());
+        assert!(texts(&mut follow).is_empty(), "no log yet");
+        append(&path, &line("one"));
+        assert_eq!(texts(&mut follow), ["one"]);
+        assert!(texts(&mut follow).is_empty());
+        let two = line("two");
+        append(&path, &two[..20]);
+        assert!(texts(&mut follow).is_empty(), "half a line");
+        append(&path, &two[20..]);
+        append(&path, &line("three"));
+        assert_eq!(texts(&mut follow), ["two", "three"]);
+    }
+
+    #[test]
+    fn an_emptied_a_deleted_and_a_replaced_log_are_followed() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("control.log");
+        append(&path, &line("one").repeat(10));
+        let mut follow = Follow::new(path.clone());
+        assert_eq!(texts(&mut follow).len(), 10);
+        fs::File::options().write(true).truncate(true).open(&path).expect("emptied");
+        append(&path, &line("two"));
+        assert_eq!(texts(&mut follow), ["two"], "shorter than it was");
+        fs::File::options().write(true).truncate(true).open(&path).expect("emptied");
+        follow.emptied();
+        append(&path, &line("as long"));
+        append(&path, &line("as long"));
+        assert_eq!(texts(&mut follow).len(), 2, "longer than it was, and emptied in between");
+        fs::remove_file(&path).expect("removed");
+        assert!(texts(&mut follow).is_empty());
+        append(&path, &line("three").repeat(20));
+        assert_eq!(texts(&mut follow).len(), 20);
+        fs::rename(&path, dir.path().join("old")).expect("renamed");
+        append(&path, &line("four").repeat(30));
+        assert_eq!(texts(&mut follow).len(), 30);
+    }
+
+    #[test]
+    fn a_log_that_grew_too_fast_is_read_at_its_end() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("control.log");
+        let mut follow = Follow::new(path.clone());
+        append(&path, &line("noise").repeat(40_000));
+        append(&path, &line("last"));
+        let gained = follow.read();
+        assert!(gained.skipped);
+        assert_eq!(gained.records.last().expect("records").text, "last");
+        assert!(gained.records.iter().all(|record| record.pid == 1308), "begins with a whole line");
+        assert!(!follow.read().skipped);
+    }
+}

@@ -1,0 +1,86 @@
+//! Who else uses a daemon: control processes of others in its pipe directory.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use crate::host::{Identity, process};
+
+use super::super::binaries::CONTROL;
+use super::PIPE_ENV;
+use super::find::{is_same_directory, variable};
+
+/// Where the control program looks when nothing tells it (NVIDIA's documentation).
+const DEFAULT_DIRECTORY: &str = "/tmp/nvidia-mps";
+
+/// A control process that is none of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The process.
+    pub identity: Identity,
+    /// Its user.
+    pub uid: Option<u32>,
+    /// Whether it stands still (SIGSTOP).
+    pub stopped: bool,
+    /// Who started it: PID and command line.
+    pub parent: Option<(u32, String)>,
+}
+
+/// Control processes that others have in this pipe directory at this moment.
+///
+/// A caller lives for two milliseconds, so one look may see none of many. One whose environment may not be read
+/// is left out: nothing tells which daemon it asks.
+pub fn callers(pipe_directory: &Path, daemon: Identity) -> Vec<Caller> {
+    let me = std::process::id();
+    process::find_by_command(calls)
+        .into_iter()
+        .filter(|id| *id != daemon && process::parent(id.pid) != Some(me))
+        .filter(|id| asks(id.pid, pipe_directory))
+        .map(|identity| Caller {
+            identity,
+            uid: process::uid(identity.pid),
+            stopped: process::is_stopped(identity.pid),
+            parent: process::parent(identity.pid)
+                .map(|pid| (pid, process::command(pid).unwrap_or_default().join(" "))),
+        })
+        .collect()
+}
+
+/// Whether a command line is the control program's as a caller: a daemon has options.
+fn calls(words: &[String]) -> bool {
+    let program =
+        words.iter().take(2).position(|word| Path::new(word).file_name() == Some(OsStr::new(CONTROL)));
+    program.is_some_and(|at| !words[at + 1..].iter().any(|word| word.starts_with('-')))
+}
+
+fn asks(pid: u32, pipe_directory: &Path) -> bool {
+    // No environment at all is one that may not be read.
+    if process::environ(pid).is_none() {
+        return false;
+    }
+    let theirs = variable(pid, PIPE_ENV).unwrap_or_else(|| OsString::from(DEFAULT_DIRECTORY));
+    is_same_directory(Path::new(&theirs), pipe_directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_is_told_from_a_daemon() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for caller in
+            ["nvidia-cuda-mps-control", "/usr/bin/nvidia-cuda-mps-control", "sh /x/nvidia-cuda-mps-control"]
+        {
+            assert!(calls(&words(caller)), "{caller}");
+        }
+        for other in [
+            "nvidia-cuda-mps-control -d",
+            "/bin/nvidia-cuda-mps-control -f -M",
+            "vim a nvidia-cuda-mps-control",
+            "sleep 1",
+            "",
+        ] {
+            assert!(!calls(&words(other)), "{other}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! A daemon's two logs while it runs: followed, kept short, and watched so that a line can wake a look.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use tokio::time::Instant;
+
+use super::told::{Pending, Told};
+use crate::domain::client::ClientFacts;
+use crate::domain::daemon::{Effective, ServedUser, Waiting, WaitingClient};
+use crate::domain::gpu::GpuUuid;
+use crate::host::{self, Watch, process};
+use crate::mps::log::{self, Follow};
+
+/// Size at which a log is emptied: every look adds some lines, and nobody else would ever take them away.
+const LOG_BOUND: u64 = 4 << 20;
+/// Pause after the logs were read: beside callers who write all the time, they are read ten times a second.
+const QUIET: Duration = Duration::from_millis(100);
+/// By how much the clock of a log line and the start time of a process may disagree, in milliseconds: the boot's time
+/// has whole seconds.
+const CLOCKS: i64 = 2_000;
+
+/// The logs of one daemon.
+pub(super) struct Logs {
+    pipe_directory: PathBuf,
+    log_directory: PathBuf,
+    control: Follow,
+    server: Follow,
+    told: Told,
+    watch: Option<Watch>,
+    quiet_until: Instant,
+    woken: bool,
+    /// Whether they are kept short: those of a daemon that is only looked at are its owner's.
+    bounded: bool,
+}
+
+impl Logs {
+    pub(super) fn new(pipe_directory: &Path, log_directory: &Path) -> Self {
+        let watch = Watch::new()
+            .inspect_err(|error| {
+                tracing::warn!(%error, "logs cannot be watched, so what happens is seen at the next look only");
+            })
+            .ok();
+        Self { watch, pipe_directory: pipe_directory.to_owned(), ..Self::unwatched(log_directory) }
+    }
+
+    /// What the logs of a daemon that is not ours tell now; nothing is written to them.
+    pub(super) fn read_once(log_directory: &Path, gpus: &[GpuUuid]) -> Self {
+        let mut logs = Self { bounded: false, ..Self::unwatched(log_directory) };
+        logs.read(gpus);
+        logs
+    }
+
+    fn unwatched(log_directory: &Path) -> Self {
+        Self {
+            pipe_directory: PathBuf::new(),
+            log_directory: log_directory.to_owned(),
+            control: Follow::new(log_directory.join("control.log")),
+            server: Follow::new(log_directory.join("server.log")),
+            told: Told::default(),
+            watch: None,
+            quiet_until: Instant::now(),
+            woken: false,
+            bounded: true,
+        }
+    }
+
+    /// Says whether the logs are kept short from now on.
+    pub(super) fn keep_short(&mut self, bounded: bool) {
+        self.bounded = bounded;
+    }
+
+    /// What the logs have told so far.
+    pub(super) fn told(&self) -> &Told {
+        &self.told
+    }
+
+    /// Reads what is new, and empties a log that has grown past its bound.
+    pub(super) fn read(&mut self, gpus: &[GpuUuid]) {
+        let control = self.control.read();
+        let server = self.server.read();
+        // What was passed over may have been anything.
+        self.woken |= control.skipped || server.skipped;
+        for record in &control.records {
+            self.woken |= self.told.control(record);
+        }
+        for record in &server.records {
+            self.woken |= self.told.server(record, gpus);
+        }
+        if self.bounded {
+            self.bound();
+        }
+        self.quiet_until = Instant::now() + QUIET;
+    }
+
+    fn bound(&mut self) {
+        for (name, follow) in [("control.log", &mut self.control), ("server.log", &mut self.server)] {
+            let path = self.log_directory.join(name);
+            match log::bound(&path, LOG_BOUND) {
+                Ok(true) => {
+                    follow.emptied();
+                    tracing::info!(path = %path.display(), "emptied a log that had grown past {LOG_BOUND} bytes");
+                }
+                Ok(false) => {}
+                Err(error) => tracing::debug!(path = %path.display(), %error, "a log could not be bounded"),
+            }
+        }
+    }
+
+    /// Whether something happened that is worth a look and was not taken yet.
+    pub(super) fn is_woken(&self) -> bool {
+        self.woken
+    }
+
+    /// Whether something happened since the last call that is worth a look.
+    pub(super) fn take_woken(&mut self) -> bool {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// Forgets the dead.
+    pub(super) fn prune(&mut self) {
+        self.told.prune(|pid| process::identify(pid).is_some());
+    }
+
+    /// Completes when a log or the pipe directory has changed, not sooner than the logs may be read again.
+    ///
+    /// For ever, where directories cannot be watched: looks come in their rhythm anyway.
+    pub(super) async fn changed(&mut self) {
+        let Some(watch) = &mut self.watch else { return std::future::pending().await };
+        for directory in [&self.log_directory, &self.pipe_directory] {
+            if let Err(error) = watch.cover(directory) {
+                tracing::debug!(directory = %directory.display(), %error, "a directory cannot be watched");
+            }
+        }
+        tokio::time::sleep_until(self.quiet_until).await;
+        watch.changed().await;
+    }
+
+    /// Those who wait for another user's clients to be gone.
+    ///
+    /// The log names them, and anybody may write there; /proc has to agree that the process lives, is that user's and
+    /// was there when the line was written. A first client waits for its own server, which is no queue.
+    pub(super) fn queue(&self, seen: &Effective, clients: &[ClientFacts]) -> Vec<Waiting> {
+        let serving = seen.servers.iter().find_map(|server| Some((server.pid, server.uid?)));
+        let Some((server, present)) = serving else { return Vec::new() };
+        let boot_time = host::boot_time().unwrap_or_default();
+        let waits = self.told.pending().filter_map(|(pid, Pending { uid, since })| {
+            let identity = process::identify(pid)?;
+            let since = since.to_zoned(TimeZone::system()).ok()?.timestamp().as_millisecond();
+            let connected = clients.iter().any(|client| client.id.pid == pid);
+            let agrees = uid != present
+                && !connected
+                && process::uid(pid) == Some(uid)
+                && process::started_at(identity, boot_time) <= since + CLOCKS;
+            agrees.then_some((uid, WaitingClient { pid, since }))
+        });
+        let behind = ServedUser {
+            uid: present,
+            server,
+            clients: clients
+                .iter()
+                .filter(|client| client.server == server)
+                .map(|client| client.id.pid)
+                .collect(),
+        };
+        by_user(waits.collect(), &behind)
+    }
+}
+
+/// Those who wait, by user; who came first stands first.
+fn by_user(mut waits: Vec<(u32, WaitingClient)>, behind: &ServedUser) -> Vec<Waiting> {
+    waits.sort_by_key(|(_, client)| (client.since, client.pid));
+    let mut queue: Vec<Waiting> = Vec::new();
+    for (uid, client) in waits {
+        match queue.iter_mut().find(|waiting| waiting.uid == uid) {
+            Some(waiting) => waiting.waiting.push(client),
+            None => queue.push(Waiting { uid, waiting: vec![client], behind: behind.clone() }),
+        }
+    }
+    queue
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_wait_in_the_order_in_which_they_came() {
+        let client = |pid, since| WaitingClient { pid, since };
+        let behind = ServedUser { uid: 0, server: 5, clients: vec![6] };
+        let queue = by_user(vec![(7, client(1, 30)), (8, client(2, 10)), (7, client(3, 20))], &behind);
+        let order: Vec<(u32, Vec<u32>)> = queue
+            .iter()
+            .map(|waiting| (waiting.uid, waiting.waiting.iter().map(|client| client.pid).collect()))
+            .collect();
+        assert_eq!(order, [(8, vec![2]), (7, vec![3, 1])]);
+    }
+}

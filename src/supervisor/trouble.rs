@@ -1,0 +1,249 @@
+//! Why a daemon could not be read: one word, whom to ask, and the remedy. Pure; `witness.rs` gathers the evidence.
+
+use std::collections::BTreeMap;
+
+use super::state::Look;
+use crate::host::Identity;
+use crate::mps::process::Caller;
+
+/// The most processes that a message names.
+const NAMED: usize = 4;
+
+/// Why a daemon cannot be read at the moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// One word, as `SessionHeldOpen`.
+    pub reason: &'static str,
+    /// What is known, with the remedy.
+    pub message: String,
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.reason, self.message)
+    }
+}
+
+/// What was found around a daemon that could not be read.
+#[derive(Debug, Clone, Default)]
+pub struct Evidence {
+    /// Control processes of others in its pipe directory.
+    pub callers: Vec<Caller>,
+    /// Those of them that lived on while all the others came and went.
+    pub held: Vec<Identity>,
+    /// Its own processes that stand still: what they are, and which.
+    pub stopped: Vec<(&'static str, u32)>,
+    /// Its own processes that are near their limit on open files.
+    pub files: Vec<LowFiles>,
+    /// Its pipe directory.
+    pub pipes: Pipes,
+}
+
+/// A process that is near its limit on open files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LowFiles {
+    /// What it is.
+    pub what: &'static str,
+    /// Its process ID.
+    pub pid: u32,
+    /// Files that it has open.
+    pub open: u64,
+    /// Files that it may have open.
+    pub limit: u64,
+}
+
+impl std::fmt::Display for LowFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { what, pid, open, limit } = self;
+        write!(
+            f,
+            "{what} {pid} has {open} files open and may have {limit}; a daemon that has none left answers nobody, and a server \
+             takes no client: end clients, and start the manager with a higher limit (LimitNOFILE; NVIDIA asks for 16384) before \
+             the daemon is restarted"
+        )
+    }
+}
+
+/// What is left of a pipe directory whose daemon runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Pipes {
+    /// All that clients need.
+    #[default]
+    Whole,
+    /// Something that they need is gone, in words.
+    Lost(String),
+}
+
+/// Names what a look came to; `None` when everything was read.
+pub(super) fn name(look: &Look, evidence: &Evidence) -> Option<Trouble> {
+    if matches!(look, Look::Seen(_)) {
+        return None;
+    }
+    let trouble = |reason, message| Some(Trouble { reason, message });
+    if let Pipes::Lost(what) = &evidence.pipes {
+        return trouble("PipeDirectoryLost", pipes_lost(what));
+    }
+    match look {
+        Look::Seen(_) => None,
+        Look::Busy(why) if evidence.held.is_empty() => trouble("OthersInterfere", interfering(why, evidence)),
+        Look::Busy(why) => trouble("SessionHeldOpen", held_open(why, evidence)),
+        Look::Unanswered(command) => trouble("Wedged", wedged(command, evidence)),
+        Look::Unreadable(why) => trouble(
+            "Unreadable",
+            format!(
+                "its answer could not be understood, so nothing is concluded from it: {why}; should it stay, compare the version \
+                 of nvidia-cuda-mps-control with those in docs/hardware.md"
+            ),
+        ),
+        Look::NoFiles(why) => trouble(
+            "FilesExhausted",
+            format!(
+                "no control process can be started: {why}; raise LimitNOFILE of the manager's unit, or fs.file-max for the whole \
+                 host, or end what holds so many files"
+            ),
+        ),
+        Look::NotRun(why) => trouble(
+            "ControlProgramFailed",
+            format!(
+                "the control program cannot be run: {why}; see that it is installed and that the host has memory and processes left"
+            ),
+        ),
+    }
+}
+
+/// What a lost pipe directory means and what to do about it.
+pub(super) fn pipes_lost(what: &str) -> String {
+    format!(
+        "{what} while the daemon ran, so no new client can reach it, and one that tries runs outside MPS: the daemon is \
+         restarted as soon as no client is connected; restart the daemon to have that at once"
+    )
+}
+
+/// What a full log disk means and what to do about it.
+pub(super) fn log_disk_full(directory: &std::path::Path, room: u64) -> String {
+    format!(
+        "{room} bytes are left on the file system of {}: MPS drops the log lines that do not fit, so what happens is seen at the          next look and not at once, and a restart may fail; make room there",
+        directory.display()
+    )
+}
+
+fn interfering(why: &str, evidence: &Evidence) -> String {
+    let who = if evidence.callers.is_empty() {
+        "none of them was there when they were looked for; a caller lives for some milliseconds, and one in another PID \
+         namespace is not seen"
+            .to_owned()
+    } else {
+        // The callers change all the time; who starts them is whom to ask.
+        let mut parents: BTreeMap<String, usize> = BTreeMap::new();
+        for caller in &evidence.callers {
+            *parents.entry(started_by(caller)).or_default() += 1;
+        }
+        let named: Vec<String> = parents.into_keys().take(NAMED).collect();
+        format!("control processes of others: {}", named.join("; "))
+    };
+    format!(
+        "others keep the daemon busy with sessions of their own ({why}). Seen meanwhile: {who}. Have them read from this API \
+         instead, or call less often"
+    )
+}
+
+fn held_open(why: &str, evidence: &Evidence) -> String {
+    let holders = evidence.callers.iter().filter(|caller| evidence.held.contains(&caller.identity));
+    let named: Vec<String> = holders
+        .take(NAMED)
+        .map(|caller| {
+            let still = if caller.stopped { ", stopped" } else { "" };
+            format!("process {}{still} ({})", caller.identity.pid, started_by(caller))
+        })
+        .collect();
+    format!(
+        "somebody holds a session with the daemon open, which turns every other caller away ({why}): {}; have it closed, or \
+         end that process",
+        named.join(", ")
+    )
+}
+
+fn started_by(caller: &Caller) -> String {
+    let uid = caller.uid.map_or_else(|| "of an unknown user".to_owned(), |uid| format!("of uid {uid}"));
+    match &caller.parent {
+        Some((pid, command)) => {
+            let command: String = command.chars().take(120).collect();
+            format!("{uid}, started by process {pid}: {command}")
+        }
+        None => uid,
+    }
+}
+
+fn wedged(command: &str, evidence: &Evidence) -> String {
+    let stopped: Vec<String> = evidence.stopped.iter().map(|(what, pid)| format!("{what} {pid}")).collect();
+    let remedy = if let Some(files) = evidence.files.first() {
+        files.to_string()
+    } else if stopped.is_empty() {
+        "no stopped process of it was found: look for a client that hangs, and end its server (kill -9) when nothing else helps"
+            .to_owned()
+    } else {
+        format!("stopped (SIGSTOP): {}; continue what is stopped (kill -CONT) or end it", stopped.join(", "))
+    };
+    format!("it did not answer ({command}), so nothing but reads is sent until it does; {remedy}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(pid: u32, parent: &str) -> Caller {
+        Caller {
+            identity: Identity { pid, start_time: 1 },
+            uid: Some(1000),
+            stopped: false,
+            parent: Some((7, parent.into())),
+        }
+    }
+
+    fn named(look: &Look, evidence: &Evidence) -> (&'static str, String) {
+        let Trouble { reason, message } = name(look, evidence).expect("a trouble");
+        (reason, message)
+    }
+
+    #[test]
+    fn loops_are_named_by_who_starts_them() {
+        let callers = vec![caller(1, "sh loop.sh"), caller(2, "sh loop.sh"), caller(3, "watch")];
+        let evidence = Evidence { callers, ..Evidence::default() };
+        let (reason, message) = named(&Look::Busy("turned away".into()), &evidence);
+        assert_eq!(reason, "OthersInterfere");
+        assert_eq!(message.matches("sh loop.sh").count(), 1, "{message}");
+        assert!(message.contains("of uid 1000, started by process 7: watch"), "{message}");
+        let (reason, message) = named(&Look::Busy("turned away".into()), &Evidence::default());
+        assert_eq!(reason, "OthersInterfere");
+        assert!(message.contains("none of them was there"), "{message}");
+    }
+
+    #[test]
+    fn who_holds_a_session_is_named_and_the_others_are_not() {
+        let callers = vec![caller(1, "sh loop.sh"), caller(2, "python")];
+        let evidence = Evidence { held: vec![callers[1].identity], callers, ..Evidence::default() };
+        let (reason, message) = named(&Look::Busy("turned away".into()), &evidence);
+        assert_eq!(reason, "SessionHeldOpen");
+        assert!(message.contains("process 2 (of uid 1000") && !message.contains("loop.sh"), "{message}");
+    }
+
+    #[test]
+    fn what_stands_still_is_named() {
+        let evidence = Evidence { stopped: vec![("client", 9)], ..Evidence::default() };
+        let (reason, message) = named(&Look::Unanswered("ps".into()), &evidence);
+        assert_eq!(reason, "Wedged");
+        assert!(message.contains("client 9") && message.contains("kill -CONT"), "{message}");
+    }
+
+    #[test]
+    fn a_lost_directory_explains_everything_else() {
+        let pipes = Pipes::Lost("its pipe directory /p was removed".into());
+        for look in
+            [Look::Busy(String::new()), Look::Unanswered(String::new()), Look::Unreadable(String::new())]
+        {
+            let evidence = Evidence { pipes: pipes.clone(), ..Evidence::default() };
+            assert_eq!(named(&look, &evidence).0, "PipeDirectoryLost");
+        }
+        assert_eq!(named(&Look::NoFiles(String::new()), &Evidence::default()).0, "FilesExhausted");
+    }
+}

@@ -1,0 +1,121 @@
+//! What /proc and the file system tell around a daemon: evidence for naming a trouble, and what runs out slowly.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::state::Look;
+use super::trouble::{Evidence, LowFiles, Pipes};
+use crate::domain::client::ClientFacts;
+use crate::host::{Identity, process};
+use crate::mps::process::{self as daemon, Caller, SOCKET, callers};
+
+/// How long other callers are watched, and how often: each lives for some milliseconds.
+const WATCHED: Duration = Duration::from_millis(250);
+const PAUSE: Duration = Duration::from_millis(10);
+/// Room on the file system of the logs below which it counts as full: both logs at their bound.
+const LOG_ROOM: u64 = 8 << 20;
+/// Files that a process may have open of each hundred that it is allowed, before that is said.
+const OPEN_PERCENT: u64 = 90;
+
+/// Whatever runs out around a daemon before it fails.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shortages {
+    /// Bytes left on the file system of the logs, where that is too few.
+    pub log_room: Option<u64>,
+    /// Processes that are near their limit on open files.
+    pub files: Vec<LowFiles>,
+}
+
+/// Gathers what may explain a look that failed. Blocks for up to a quarter of a second.
+pub(super) fn gather(
+    look: &Look,
+    pipe_directory: &Path,
+    pipe_inode: Option<u64>,
+    control: Identity,
+    clients: &[ClientFacts],
+) -> Evidence {
+    let mut evidence = Evidence { pipes: pipes(pipe_directory, pipe_inode), ..Evidence::default() };
+    match look {
+        Look::Busy(_) if evidence.pipes == Pipes::Whole => {
+            watch_callers(&mut evidence, pipe_directory, control);
+        }
+        Look::Unanswered(_) => {
+            evidence.stopped = stopped(control, clients);
+            evidence.files = near_their_limit(own(control));
+        }
+        _ => {}
+    }
+    evidence
+}
+
+/// What is left of a pipe directory, given the inode that its daemon was started with.
+pub(super) fn pipes(directory: &Path, started_with: Option<u64>) -> Pipes {
+    let present = daemon::pipe_inode(directory).ok();
+    if started_with.is_some() && present != started_with {
+        return Pipes::Lost(format!("its pipe directory {} was removed or replaced", directory.display()));
+    }
+    let socket = directory.join(SOCKET);
+    // Only a clear answer counts: what cannot be asked is not gone.
+    match std::fs::symlink_metadata(&socket) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Pipes::Lost(format!("its socket {} was removed", socket.display()))
+        }
+        _ => Pipes::Whole,
+    }
+}
+
+fn watch_callers(evidence: &mut Evidence, pipe_directory: &Path, control: Identity) {
+    let began = Instant::now();
+    let first = callers(pipe_directory, control);
+    let mut last = first.clone();
+    let mut seen: Vec<Caller> = first.clone();
+    while began.elapsed() < WATCHED {
+        std::thread::sleep(PAUSE);
+        last = callers(pipe_directory, control);
+        for caller in &last {
+            if !seen.iter().any(|known| known.identity == caller.identity) {
+                seen.push(caller.clone());
+            }
+        }
+    }
+    let there = |list: &[Caller], id: Identity| list.iter().any(|caller| caller.identity == id);
+    evidence.held =
+        first.iter().map(|caller| caller.identity).filter(|identity| there(&last, *identity)).collect();
+    evidence.callers = seen;
+}
+
+fn stopped(control: Identity, clients: &[ClientFacts]) -> Vec<(&'static str, u32)> {
+    let clients = clients.iter().map(|client| ("client", client.id.pid));
+    own(control).chain(clients).filter(|(_, pid)| process::is_stopped(*pid)).collect()
+}
+
+/// The processes of a daemon itself.
+fn own(control: Identity) -> impl Iterator<Item = (&'static str, u32)> {
+    let servers = daemon::servers(control.pid).into_iter().map(|server| ("server", server.pid));
+    std::iter::once(("control daemon", control.pid)).chain(servers)
+}
+
+/// Those of these processes that are near their limit on open files. A daemon that may have 24 answers nobody once it
+/// has a server (recording 13).
+fn near_their_limit(processes: impl Iterator<Item = (&'static str, u32)>) -> Vec<LowFiles> {
+    processes
+        .filter_map(|(what, pid)| {
+            let (open, limit) = process::open_files(pid)?;
+            let many = limit / 100 * OPEN_PERCENT + limit % 100 * OPEN_PERCENT / 100;
+            (open >= many).then_some(LowFiles { what, pid, open, limit })
+        })
+        .collect()
+}
+
+/// Looks for what runs out: some system calls, no more.
+pub(super) fn shortages(log_directory: &Path, processes: &[(&'static str, u32)]) -> Shortages {
+    let room = rustix::fs::statvfs(log_directory).ok().map(|files| {
+        // A file system that counts its files may be full of them.
+        let out_of_files = files.f_files > 0 && files.f_ffree == 0;
+        if out_of_files { 0 } else { files.f_bavail.saturating_mul(files.f_frsize) }
+    });
+    Shortages {
+        log_room: room.filter(|room| *room < LOG_ROOM),
+        files: near_their_limit(processes.iter().copied()),
+    }
+}
