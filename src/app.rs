@@ -24,11 +24,13 @@ use crate::mps::Binaries;
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
 use crate::service::take_up::NO_MACHINE_ID;
-use crate::service::{Parts, Service, WriteOptions};
+use crate::service::{Parts, Service, ServiceError, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
 use crate::supervisor::{Census, Context, Fact, Fleet, Lookout};
 use crate::{gpu, host, mps, sim};
 
+/// A file that is there while a new simulated host is furnished: a manager that was killed meanwhile goes on with it.
+const FURNISHING: &str = "furnishing";
 /// Facts that may wait for the recorder.
 const FACTS: usize = 64;
 
@@ -110,8 +112,9 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let first_start = service.begin().await.map_err(refused)?;
     let every = Duration::from_secs(config.look_interval_s.into());
     let watching = tokio::spawn(service.clone().watch_gpus(every, census));
-    if first_start && platform.simulated {
-        furnish(&service, &platform.inventory).await?;
+    let unfinished = config.state_dir.join(FURNISHING);
+    if platform.simulated && (first_start || unfinished.exists()) {
+        furnish(&service, &platform.inventory, &unfinished).await?;
     }
 
     let auth = Arc::new(Authenticator::new(&token, manager_uid));
@@ -231,12 +234,16 @@ fn admin_token(state_dir: &Path) -> Result<String, StartError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(refused)?;
     let token = hex::encode(bytes);
+    // Under another name first: a manager that is killed here must not leave a file that holds half a token.
+    let unfinished = path.with_extension("new");
+    let _ = std::fs::remove_file(&unfinished);
     std::fs::File::options()
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(&path)
+        .open(&unfinished)
         .and_then(|mut file| writeln!(file, "{token}").and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::rename(&unfinished, &path))
         .map_err(|error| StartError(format!("{}: {error}", path.display())))?;
     Ok(token)
 }
@@ -259,13 +266,20 @@ async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
     }
 }
 
-/// Gives a new simulated host a daemon for each GPU and two example tenants.
-async fn furnish(service: &Service, inventory: &Arc<dyn Inventory>) -> Result<(), StartError> {
+/// Gives a new simulated host a daemon for each GPU and two example tenants, but for those that it has.
+async fn furnish(
+    service: &Service,
+    inventory: &Arc<dyn Inventory>,
+    unfinished: &Path,
+) -> Result<(), StartError> {
+    let begun = std::fs::write(unfinished, "");
+    begun.map_err(|error| StartError(format!("{}: {error}", unfinished.display())))?;
+    let new = WriteOptions { must_be_new: true, ..WriteOptions::default() };
     let gpus = inventory.gpus().map_err(refused)?;
     for gpu in gpus {
         let name = crate::domain::DaemonName::parse(&format!("gpu{}", gpu.index)).map_err(refused)?;
         let spec = DaemonSpec::of(vec![GpuRef(gpu.uuid.to_string())]);
-        service.put_daemon(name, spec, WriteOptions::default()).await.map_err(refused)?;
+        there(service.put_daemon(name, spec, new.clone()).await)?;
     }
     let tenants = [
         (
@@ -283,7 +297,15 @@ async fn furnish(service: &Service, inventory: &Arc<dyn Inventory>) -> Result<()
         value["uid"] = rustix::process::geteuid().as_raw().into();
         let spec = serde_json::from_value(value).map_err(refused)?;
         let name = crate::domain::TenantName::parse(name).map_err(refused)?;
-        service.put_tenant(name, spec, WriteOptions::default()).await.map_err(refused)?;
+        there(service.put_tenant(name, spec, new.clone()).await)?;
     }
-    Ok(())
+    std::fs::remove_file(unfinished).map_err(|error| StartError(format!("{}: {error}", unfinished.display())))
+}
+
+/// Whether it was there before or is new.
+fn there<T>(written: Result<T, ServiceError>) -> Result<(), StartError> {
+    match written {
+        Ok(_) | Err(ServiceError::PreconditionFailed(_)) => Ok(()),
+        Err(error) => Err(refused(error)),
+    }
 }

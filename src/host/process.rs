@@ -28,6 +28,7 @@ pub enum Signalled {
 struct Stat {
     state: u8,
     parent: u32,
+    session: u32,
     start_time: u64,
     resident_pages: u64,
 }
@@ -54,6 +55,7 @@ fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     Some(Stat {
         state: *fields.first()?.as_bytes().first()?,
         parent: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
         start_time: fields.get(19)?.parse().ok()?,
         resident_pages: fields.get(21)?.parse().ok()?,
     })
@@ -119,6 +121,11 @@ pub fn uid(pid: u32) -> Option<u32> {
 /// The parent of a living process.
 pub fn parent(pid: u32) -> Option<u32> {
     living(pid).map(|stat| stat.parent)
+}
+
+/// Whether a process lives and leads a session of its own, as a daemon does and whoever starts one does not.
+pub fn leads_session(pid: u32) -> bool {
+    living(pid).is_some_and(|stat| stat.session == pid)
 }
 
 /// The living children of a process.

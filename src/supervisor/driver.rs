@@ -33,6 +33,8 @@ use crate::mps::{Command, Control};
 
 /// How long an action that is under way may go on when the manager stops: a daemon may wait an hour for its clients.
 const LAST_ACTION: Duration = Duration::from_secs(2);
+/// Pause between two looks for a daemon that an earlier manager was starting.
+const STARTING: Duration = Duration::from_millis(5);
 /// Longest time from the start of a daemon to its first answer.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -224,17 +226,33 @@ impl Driver {
         let recorded = earlier.process.zip(earlier.pipe_inode).map(|((pid, start_time), pipe_inode)| {
             Recorded { identity: Identity { pid, start_time }, pipe_inode }
         });
-        let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
-        let found = tokio::task::spawn_blocking(move || match recorded {
-            Some(recorded) if foreign => daemon::find_adopted(&directory, recorded, observed),
-            Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
-            None if foreign => Found::None,
-            // The manager died between writing the token and learning the process.
-            None => daemon::find(&token, &directory),
-        })
-        .await;
+        let until = Instant::now() + START_DEADLINE;
+        let found = loop {
+            let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
+            let found = tokio::task::spawn_blocking(move || match recorded {
+                Some(recorded) if foreign => daemon::find_adopted(&directory, recorded, observed),
+                None if foreign => Found::None,
+                Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
+                // The manager died between writing the token and learning the process.
+                None => daemon::find(&token, &directory),
+            })
+            .await;
+            match found {
+                Ok(Found::Starting(_)) if Instant::now() < until => tokio::time::sleep(STARTING).await,
+                found => break found,
+            }
+        };
         match found.map_err(|error| doubtful(error.to_string()))? {
-            Found::None => Ok(None),
+            Found::None => {
+                // They may have hung, and the manager may have died before it saw to them.
+                if !observed {
+                    self.see_off_servers(desired).await;
+                }
+                Ok(None)
+            }
+            Found::Starting(program) => Err(doubtful(format!(
+                "process {program} has been starting the daemon for more than {START_DEADLINE:?}: end it"
+            ))),
             Found::Doubtful { reason } => Err(doubtful(reason)),
             Found::Ours(identity) if foreign => self.foreign_shape(desired, identity).await.map(Some),
             Found::Ours(identity) => {

@@ -19,8 +19,10 @@ use super::{PID_FILE, PIPE_ENV, SOCKET, TOKEN_ENV, pipe_inode};
 pub enum Found {
     /// It runs, and everything agrees.
     Ours(Identity),
-    /// No process has the token.
+    /// No process has the token, but for servers that outlived their daemon ([`orphans`]).
     None,
+    /// A control program is still starting the daemon: whoever ran it may have died meanwhile. Look again.
+    Starting(Identity),
     /// Something has the token and something else does not agree: touch nothing, and say so.
     Doubtful {
         /// What does not agree.
@@ -51,7 +53,8 @@ pub struct Occupant {
 /// Searches all processes for the daemon that was started with `token` in `pipe_directory`.
 ///
 /// It is ours when its command line is the control program's, its uid is ours, and the pipe directory in its
-/// environment is this one. Servers inherit the token; they are no control programs.
+/// environment is this one. Servers inherit the token; they are no control programs. Nor is the program that starts
+/// the daemon: it ends as soon as that answers, and only the daemon leads a session (recording 01).
 pub fn find(token: &str, pipe_directory: &Path) -> Found {
     let marked = process::find_by_env(TOKEN_ENV, token);
     let controls: Vec<Identity> = marked.iter().copied().filter(|id| is_control(id.pid)).collect();
@@ -73,6 +76,9 @@ pub fn find(token: &str, pipe_directory: &Path) -> Found {
             }
         },
         [daemon] => match objection(*daemon, pipe_directory) {
+            None if !process::leads_session(daemon.pid) && process::is_alive(*daemon) => {
+                Found::Starting(*daemon)
+            }
             None => Found::Ours(*daemon),
             Some(reason) => doubtful(reason),
         },
@@ -134,6 +140,12 @@ fn moved(pipe_directory: &Path, recorded: u64, now: Option<u64>) -> String {
         pipe_directory.display(),
         now.map_or_else(|| "none".to_owned(), |inode| inode.to_string()),
     )
+}
+
+/// The servers that outlived the daemon with this token: most follow it by themselves, but one that hangs keeps its
+/// memory on the GPU for ever (seen on 13.0).
+pub fn orphans(token: &str) -> Vec<Identity> {
+    process::find_by_env(TOKEN_ENV, token).into_iter().filter(|id| is_server(id.pid)).collect()
 }
 
 /// The server processes of a daemon: its children that run the server program.

@@ -56,7 +56,8 @@ pub struct Surroundings {
 
 /// Every control daemon that runs on the host that `world` names: a simulated one by its directory, or the real one.
 ///
-/// Callers of the control program are none, and neither is the fork of a daemon that is about to become a server.
+/// Callers of the control program are none, and neither is a program that is still starting a daemon, nor the fork of
+/// a daemon that is about to become a server.
 pub fn running(world: Option<&Path>) -> Vec<Running> {
     let controls: Vec<u32> = process::all().filter(|pid| options(*pid).is_some()).collect();
     controls
@@ -86,7 +87,9 @@ pub fn inspect(identity: Identity, world: Option<&Path>) -> Result<Running, Stri
         return Err(format!("process {pid} is no MPS control daemon: it runs {shown:?}"));
     }
     if options(pid).is_none() {
-        return Err(format!("process {pid} is a caller of the control program and no daemon"));
+        return Err(format!(
+            "process {pid} is a caller of the control program and no daemon, or one that is still starting"
+        ));
     }
     if let Some(parent) = process::parent(pid).filter(|parent| options(*parent).is_some()) {
         return Err(format!("process {pid} is a child of the control daemon {parent}: name that one"));
@@ -104,9 +107,12 @@ fn options(pid: u32) -> Option<Vec<String>> {
     let words = process::command(pid)?;
     let name = words.iter().position(|word| word.ends_with(super::super::binaries::CONTROL))?;
     let options = words[name + 1..].to_vec();
-    // `-S` starts a daemon by itself (documented).
-    let daemon = ["-d", "--daemon", "-f", "--forground", "-S", "--static-partitioning"];
-    options.iter().any(|word| daemon.contains(&word.as_str())).then_some(options)
+    let has = |names: &[&str]| options.iter().any(|word| names.contains(&word.as_str()));
+    // `-S` starts a daemon by itself (documented). In the background a daemon leads a session of its own; who does not
+    // is about to, or has been called to start one.
+    let is_daemon = has(&["-f", "--forground"])
+        || (has(&["-d", "--daemon", "-S", "--static-partitioning"]) && process::leads_session(pid));
+    is_daemon.then_some(options)
 }
 
 fn describe(pid: u32, world: Option<&Path>) -> Option<Running> {

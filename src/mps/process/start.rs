@@ -148,7 +148,8 @@ pub async fn start(spec: &StartSpec) -> Result<Started, StartError> {
     };
     let status = status.map_err(StartError::Spawn)?;
     let identity = match appeared(spec, until).await {
-        Found::Ours(identity) => identity,
+        // Whoever started it has ended, so this is the daemon even if it stayed in this program's session.
+        Found::Ours(identity) | Found::Starting(identity) => identity,
         Found::Doubtful { reason } => {
             abandon(spec);
             return Err(StartError::Doubtful { reason });

@@ -129,15 +129,14 @@ impl Driver {
 
     /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its
     /// memory on the GPU for ever (seen on 13.0). They carry the token of the incarnation.
-    async fn see_off_servers(&self, desired: &Desired) {
+    pub(super) async fn see_off_servers(&self, desired: &Desired) {
         let Some(incarnation) = &self.incarnation else { return };
         let servers = if incarnation.home.as_ref().is_some_and(|home| home.foreign) {
             // An adopted daemon gave its servers no token of ours: those it listed last are its own.
             self.servers()
         } else {
             let token = incarnation.token.clone();
-            let marked = move || host::process::find_by_env(daemon::TOKEN_ENV, &token);
-            tokio::task::spawn_blocking(marked).await.unwrap_or_default()
+            tokio::task::spawn_blocking(move || daemon::orphans(&token)).await.unwrap_or_default()
         };
         for server in servers {
             if tokio::time::timeout(ORPHANS_END, death(server)).await.is_err() {

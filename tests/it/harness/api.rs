@@ -45,7 +45,7 @@ impl Api {
         Self { http, target: Arc::new(Mutex::new(("http://localhost".into(), None))), ..self.clone() }
     }
 
-    /// Sends text as it is, as JSON.
+    /// Sends text as it is, as JSON, to a manager that answers.
     pub(crate) fn send(
         &self,
         method: Method,
@@ -53,6 +53,17 @@ impl Api {
         headers: &[(&str, &str)],
         body: Option<String>,
     ) -> Answer {
+        self.try_send(method, path, headers, body).expect("the manager answers")
+    }
+
+    /// Sends text as it is, as JSON, to a manager that may die meanwhile.
+    pub(crate) fn try_send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<String>,
+    ) -> Result<Answer, reqwest::Error> {
         let (url, token) = self.target.lock().expect("unpoisoned").clone();
         let mut request = self.http.request(method, format!("{url}{path}"));
         if let Some(token) = token {
@@ -65,13 +76,13 @@ impl Api {
             request = request.header(*name, *value);
         }
         self.runtime.block_on(async {
-            let response = request.send().await.expect("the manager answers");
+            let response = request.send().await?;
             let status = response.status().as_u16();
             let headers = response.headers().iter();
             let headers =
                 headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap_or("").to_owned()));
             let headers = headers.collect();
-            Answer { status, headers, text: response.text().await.expect("a whole answer") }
+            Ok(Answer { status, headers, text: response.text().await? })
         })
     }
 

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 pub(crate) use api::{Answer, Api};
 pub(crate) use client::{Client, said};
 pub(crate) use foreign::Foreign;
-pub(crate) use process::{environment, is_alive, signal};
+pub(crate) use process::{command_line, environment, is_alive, processes_with, reap_orphans, signal};
 
 pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
 
@@ -70,12 +70,17 @@ impl Host {
 
     /// Directories and a configuration, with nothing running.
     pub(crate) fn new(lines: &str) -> Self {
+        Self::of("h200x2", lines)
+    }
+
+    /// The same on a simulated host of another kind.
+    pub(crate) fn of(profile: &str, lines: &str) -> Self {
         process::become_subreaper();
         let dir = tempfile::Builder::new().prefix("m").tempdir_in("/tmp").expect("a directory");
         // Tenants of other users have to reach the pipes.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
         let config = format!(
-            "listen = \"127.0.0.1:0\"\nstate_dir = \"{0}/state\"\nruntime_dir = \"{0}/run\"\nsim = \"h200x2\"\n\
+            "listen = \"127.0.0.1:0\"\nstate_dir = \"{0}/state\"\nruntime_dir = \"{0}/run\"\nsim = \"{profile}\"\n\
              look_interval_s = 1\n{lines}\n",
             dir.path().display()
         );
@@ -146,14 +151,7 @@ impl Host {
 
     /// The same from a binary at another place.
     pub(crate) fn serve_from(&mut self, program: &Path) {
-        let log = fs::File::options().create(true).append(true).open(self.dir().join("manager.log"));
-        let mut process = self
-            .command_of(program, &["serve", "--config"])
-            .arg(self.dir().join("config.toml"))
-            .stdout(Stdio::piped())
-            .stderr(log.expect("a log"))
-            .spawn()
-            .expect("the manager starts");
+        let mut process = self.start_manager_from(program);
         let mut said = BufReader::new(process.stdout.take().expect("piped")).lines();
         let first = said.next().and_then(Result::ok).unwrap_or_default();
         let Some((_, rest)) = first.split_once("http://") else {
@@ -162,6 +160,26 @@ impl Host {
         let address = format!("http://{}", rest.split(' ').next().unwrap_or_default());
         self.manager = Some(Manager { process, address });
         self.api.aim(&self.url(), &self.token());
+    }
+
+    /// Starts the manager and waits for nothing.
+    pub(crate) fn start_manager(&self) -> Child {
+        self.start_manager_from(Path::new(MANAGER))
+    }
+
+    fn start_manager_from(&self, program: &Path) -> Child {
+        let log = fs::File::options().create(true).append(true).open(self.dir().join("manager.log"));
+        self.command_of(program, &["serve", "--config"])
+            .arg(self.dir().join("config.toml"))
+            .stdout(Stdio::piped())
+            .stderr(log.expect("a log"))
+            .spawn()
+            .expect("the manager starts")
+    }
+
+    /// The manager's process.
+    pub(crate) fn manager_pid(&self) -> u32 {
+        self.manager.as_ref().expect("served").process.id()
     }
 
     /// What the manager has logged.

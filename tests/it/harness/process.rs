@@ -39,6 +39,19 @@ pub(crate) fn environment(pid: u32, name: &str) -> Option<String> {
     entries.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
 }
 
+/// Every living process that was started with this value of a variable.
+pub(crate) fn processes_with(name: &str, value: &Path) -> Vec<u32> {
+    let is_it = |pid: &u32| environment(*pid, name).is_some_and(|found| Path::new(&found) == value);
+    all().filter(is_it).filter(|pid| is_alive(*pid)).collect()
+}
+
+/// The words of a process's command line.
+pub(crate) fn command_line(pid: u32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    text.split('\0').filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
 fn all() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").expect("/proc is there");
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -70,15 +83,16 @@ pub(super) fn end_all(directory: &Path) {
     reap_orphans();
 }
 
-/// Reaps daemons and servers that died during the test: zombies in sessions of their own, so no [`Child`] of a test.
+/// Reaps daemons, servers and control programs that died during the test: zombies in process groups of their own, so no
+/// [`Child`] of a test.
 ///
 /// [`Child`]: std::process::Child
-fn reap_orphans() {
+pub(crate) fn reap_orphans() {
     let me = std::process::id();
-    let Some(session) = fields(me).map(|fields| fields[3].clone()) else { return };
+    let Some(group) = fields(me).map(|fields| fields[2].clone()) else { return };
     for pid in all() {
         let Some(fields) = fields(pid) else { continue };
-        if fields[0] == "Z" && fields[1] == me.to_string() && fields[3] != session {
+        if fields[0] == "Z" && fields[1] == me.to_string() && fields[2] != group {
             let _ = waitpid(Some(raw(pid)), WaitOptions::NOHANG);
         }
     }

@@ -9,6 +9,7 @@ mod foreign;
 mod foreign_refused;
 mod foreign_shared;
 mod gpus;
+mod interrupted;
 mod machine;
 mod migration;
 mod openapi;

@@ -1,0 +1,343 @@
+//! What must hold after every kill, each by another route than the manager's own where there is one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sqlx::{Connection as _, Row as _, SqliteConnection};
+
+use super::plan::{DAEMONS, Strike};
+use super::programs::{How, Program};
+use super::strike::Outcome;
+use super::{GIVEN, Scene, Standing};
+use crate::harness::{Host, command_line, environment, is_alive, pid, processes_with, reap_orphans};
+
+const MIB: u64 = 1 << 20;
+/// Longest time to readiness: a daemon that dies again and again is given growing pauses.
+const READY: Duration = Duration::from_secs(90);
+/// Longest life of a process that nobody answers for.
+const ORPHAN: Duration = Duration::from_secs(5);
+
+/// Asks until it holds.
+fn within(patience: Duration, mut holds: impl FnMut() -> Result<(), String>) {
+    let deadline = Instant::now() + patience;
+    while let Err(why) = holds() {
+        assert!(Instant::now() < deadline, "not within {patience:?}: {why}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Scene {
+    /// Waits until all is well again and looks at everything. Nobody writes meanwhile.
+    pub(super) fn check(
+        &mut self,
+        strike: Option<&Strike>,
+        outcome: &Outcome,
+        before: &[Standing],
+    ) -> Vec<Standing> {
+        self.await_ready();
+        if let Some((place, program)) = &outcome.operation {
+            self.check_operation(place, *program);
+        }
+        if let Some(strike) = strike {
+            self.await_replaced(strike, before);
+        }
+        let tenants = self.tenants();
+        self.desk.ledger.lock().expect("unpoisoned").check(&tenants, &GIVEN);
+        let standing = self.standing(&tenants);
+        if let Some(strike) = strike {
+            unchanged(strike, before, &standing);
+        }
+        let dead: Vec<&str> =
+            strike.iter().flat_map(|strike| strike.daemons()).map(|daemon| DAEMONS[daemon]).collect();
+        self.programs.settle(&dead, &outcome.doomed, &self.desk.story);
+        self.check_clients();
+        for (name, standing) in DAEMONS.into_iter().zip(&standing) {
+            self.check_limits(name, standing.server, &tenants);
+        }
+        self.check_probe(&tenants);
+        self.check_orphans();
+        self.check_leases(&tenants);
+        self.foreign.check();
+        reap_orphans();
+        self.learn(&tenants);
+        standing
+    }
+
+    fn await_ready(&self) {
+        within(READY, || {
+            let answer = self.host.api().get("/readyz");
+            if answer.status == 200 { Ok(()) } else { Err(self.host.api().get("/api/v1/daemons").text) }
+        });
+    }
+
+    /// Waits until what died was noticed and replaced: readiness says what was known a moment ago.
+    fn await_replaced(&self, strike: &Strike, before: &[Standing]) {
+        within(READY, || {
+            for at in strike.daemons() {
+                let status = &self.host.daemon(DAEMONS[at])["status"];
+                let server = &status["effective"]["servers"][0]["pid"];
+                let replaced = *server != before[at].server
+                    && (!strike.controls().contains(&at) || status["pid"] != before[at].control);
+                if !replaced {
+                    return Err(format!("{} is not replaced: {status}", DAEMONS[at]));
+                }
+            }
+            Ok(())
+        });
+        self.await_ready();
+    }
+
+    fn check_operation(&self, place: &str, program: Option<u32>) {
+        let mut ended = Value::Null;
+        within(READY, || {
+            ended = self.host.api().get(place).ok();
+            let open = ended["state"] == "pending" || ended["state"] == "running";
+            if open { Err(ended.to_string()) } else { Ok(()) }
+        });
+        self.desk.story.tell(format!("operation {ended}"));
+        match program {
+            None => assert_eq!(ended["state"], "succeeded", "{ended}"),
+            Some(program) if ended["state"] == "succeeded" => {
+                assert!(!is_alive(program), "program {program} lives, and was terminated: {ended}");
+            }
+            Some(_) => assert_eq!(ended["state"], "failed", "{ended}"),
+        }
+    }
+
+    fn tenants(&self) -> BTreeMap<String, Value> {
+        let list = self.host.api().get("/api/v1/tenants?limit=1000").ok();
+        let items = list["items"].as_array().expect("items");
+        let by_name: BTreeMap<String, Value> = items
+            .iter()
+            .map(|item| (item["name"].as_str().expect("a name").to_owned(), item.clone()))
+            .collect();
+        assert_eq!(by_name.len(), items.len(), "a tenant is doubled: {list}");
+        by_name
+    }
+
+    /// The daemons, each ready with what its tenants want and with the processes that are really there.
+    fn standing(&self, tenants: &BTreeMap<String, Value>) -> Vec<Standing> {
+        let list = self.host.api().get("/api/v1/daemons").ok();
+        let items = list["items"].as_array().expect("items");
+        assert_eq!(items.len(), DAEMONS.len(), "{list}");
+        let standing = DAEMONS.into_iter().map(|name| {
+            let daemon = items.iter().find(|daemon| daemon["name"] == name);
+            let daemon = daemon.unwrap_or_else(|| panic!("daemon {name} is lost: {list}"));
+            assert_eq!(daemon["status"]["phase"], "ready", "{daemon}");
+            let generation = daemon["generation"].as_i64().expect("a generation");
+            assert_eq!(daemon["status"]["observed_generation"], generation, "{daemon}");
+            let mut ledger = self.desk.ledger.lock().expect("unpoisoned");
+            ledger.never_back(&format!("daemon {name}"), generation);
+            let servers = daemon["status"]["effective"]["servers"].as_array().expect("servers");
+            assert_eq!(servers.len(), 1, "{daemon}");
+            Standing { control: pid(&daemon["status"]["pid"]), server: pid(&servers[0]["pid"]) }
+        });
+        let standing: Vec<Standing> = standing.collect();
+        for tenant in tenants.values() {
+            let applied = &tenant["status"]["observed_generation"];
+            assert_eq!(*applied, tenant["generation"], "not in force: {tenant}");
+        }
+        standing
+    }
+
+    /// Each program is listed once, as its tenant's.
+    fn check_clients(&self) {
+        let clients = self.host.clients();
+        let pids: BTreeSet<u64> = clients.iter().filter_map(|client| client["pid"].as_u64()).collect();
+        assert_eq!(pids.len(), clients.len(), "a client is doubled: {clients:?}");
+        for program in self.programs.connected() {
+            let client = clients.iter().find(|client| client["pid"] == program.pid());
+            let client = client.unwrap_or_else(|| panic!("{program:?} is not listed: {clients:?}"));
+            let mine = client["tenant"] == program.tenant.as_str();
+            match program.how {
+                How::Run => assert!(mine && client["attributed_by"] == "lease", "{program:?} is {client}"),
+                // Its tenant may be gone or elsewhere: nothing holds it for a process that nobody let in.
+                How::Plain => assert!(mine || client["tenant"].is_null(), "{program:?} is {client}"),
+            }
+        }
+        assert!(
+            clients
+                .iter()
+                .all(|client| self.programs.connected().any(|program| client["pid"] == program.pid())),
+            "a client is listed that is none: {clients:?}"
+        );
+    }
+
+    /// The daemon and its server hold what its tenants require, read with the control program.
+    fn check_limits(&self, name: &str, server: u32, tenants: &BTreeMap<String, Value>) {
+        let mine: Vec<&Value> =
+            tenants.values().map(|tenant| &tenant["spec"]).filter(|spec| spec["daemon"] == name).collect();
+        assert!(!mine.is_empty(), "each daemon has a tenant that stays");
+        let limit = mine.iter().map(|spec| spec["device_memory_limit"].as_u64().expect("a limit")).max();
+        let limit = limit.expect("a tenant");
+        let tenths = mine.iter().map(|spec| tenths(spec)).max().expect("a tenant");
+        let priority = u8::from(mine.iter().all(|spec| spec["priority"] == "below_normal"));
+        let getters = [
+            "get_server_list".to_owned(),
+            "get_default_device_pinned_mem_limit 0".to_owned(),
+            "get_default_active_thread_percentage".to_owned(),
+            "get_default_client_priority".to_owned(),
+            format!("get_device_pinned_mem_limit {server} 0"),
+            format!("get_active_thread_percentage {server}"),
+        ];
+        let printed =
+            if limit < 1024 * MIB { format!("{}M", limit / MIB) } else { format!("{}G", limit >> 30) };
+        let percentage = format!("{}.{}", tenths / 10, tenths % 10);
+        let wanted = [
+            server.to_string(),
+            printed.clone(),
+            percentage.clone(),
+            priority.to_string(),
+            printed,
+            percentage,
+        ];
+        assert_eq!(self.host.control(name, &getters.join("\n")), wanted.join("\n"), "{name}, {getters:?}");
+        if let Some(exact) = self.logged_limit(name, server) {
+            assert_eq!(exact, limit, "{name}: what server {server} wrote to its log");
+        }
+    }
+
+    /// The exact limit that a server took last, by its own word.
+    fn logged_limit(&self, daemon: &str, server: u32) -> Option<u64> {
+        let log = self.host.runtime("daemons").join(daemon).join("log/server.log");
+        let text = std::fs::read_to_string(log).unwrap_or_default();
+        let mine = format!(" {server}] ");
+        let line =
+            text.lines().rfind(|line| line.contains(&mine) && line.contains("memory limit for device"))?;
+        let hex = line.split("set to 0x").nth(1)?.split(' ').next()?;
+        u64::from_str_radix(hex, 16).ok()
+    }
+
+    /// A program with the environment of some tenant sees exactly its share.
+    fn check_probe(&mut self, tenants: &BTreeMap<String, Value>) {
+        let at = self.rng.usize(..tenants.len());
+        let (name, tenant) = tenants.iter().nth(at).expect("a tenant");
+        let spec = &tenant["spec"];
+        let output = self.host.client_command(name, &[]).output().expect("it runs");
+        let seen: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        assert_eq!((&seen["mps"], &seen["error"]), (&json!(true), &Value::Null), "{name}: {seen}");
+        let devices = seen["devices"].as_array().expect("devices");
+        assert_eq!(devices.len(), 1, "{seen}");
+        let sms = sms(tenths(spec));
+        assert_eq!(devices[0]["sms"], sms, "{name} {spec}: {seen}");
+        let limit = spec["device_memory_limit"].as_u64().expect("a limit");
+        let context = (275 + 37 * sms) * MIB / 10;
+        assert_eq!(devices[0]["memory_free"], limit - context, "{name} {spec}: {seen}");
+    }
+
+    /// Whatever carries a token of ours is named by a row, and there is one daemon and one server of each.
+    fn check_orphans(&self) {
+        within(ORPHAN, || {
+            let tokens: BTreeSet<String> =
+                self.rows("SELECT token FROM incarnations").iter().map(|row| row.get(0)).collect();
+            for pid in processes_with("MPS_SIM_WORLD", &self.host.runtime("sim")) {
+                if let Some(token) = environment(pid, "MPS_MANAGER_INCARNATION")
+                    && !tokens.contains(&token)
+                    && is_alive(pid)
+                {
+                    return Err(format!(
+                        "process {pid} {:?} has a token that no row names",
+                        command_line(pid)
+                    ));
+                }
+            }
+            for name in DAEMONS {
+                for (program, most) in [("nvidia-cuda-mps-control", 1), ("nvidia-cuda-mps-server", 1)] {
+                    let found = processes(&self.host, name, program);
+                    if found.len() != most {
+                        return Err(format!("{program} of {name}: {found:?}"));
+                    }
+                }
+            }
+            Ok(())
+        });
+    }
+
+    /// No tenant whose `max_clients` stay has more living leases than that.
+    fn check_leases(&self, tenants: &BTreeMap<String, Value>) {
+        let mut living: BTreeMap<String, u64> = BTreeMap::new();
+        for row in self.rows("SELECT tenant, pid FROM leases") {
+            let holder: i64 = row.get(1);
+            if u32::try_from(holder).is_ok_and(is_alive) {
+                *living.entry(row.get(0)).or_default() += 1;
+            }
+        }
+        for name in GIVEN {
+            let most = tenants[name]["spec"]["max_clients"].as_u64().expect("a number");
+            let held = living.get(name).copied().unwrap_or(0);
+            assert!(held <= most, "{name} has {held} leases, and {most} clients at most");
+            let running = self.programs.connected().filter(|program| is_run_of(program, name)).count() as u64;
+            assert!(running <= most, "{name} has {running} programs running, and {most} clients at most");
+        }
+    }
+
+    fn rows(&self, query: &'static str) -> Vec<sqlx::sqlite::SqliteRow> {
+        let options = sqlx::sqlite::SqliteConnectOptions::new()
+            .filename(self.host.state("mps-manager.db"))
+            .busy_timeout(Duration::from_secs(5))
+            .read_only(true);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut database = SqliteConnection::connect_with(&options).await.expect("the database opens");
+            let rows = sqlx::query(query).fetch_all(&mut database).await.expect("the database answers");
+            database.close().await.expect("closed");
+            rows
+        })
+    }
+
+    fn learn(&mut self, tenants: &BTreeMap<String, Value>) {
+        self.programs.forget_environments();
+        for name in tenants.keys() {
+            let environment = self.host.api().get(&format!("/api/v1/tenants/{name}/environment")).ok();
+            self.programs.learn(name, &environment);
+        }
+    }
+}
+
+fn is_run_of(program: &Program, tenant: &str) -> bool {
+    program.how == How::Run && program.tenant == tenant
+}
+
+/// What was not struck was not restarted.
+fn unchanged(strike: &Strike, before: &[Standing], after: &[Standing]) {
+    for (at, (before, after)) in before.iter().zip(after).enumerate() {
+        let name = DAEMONS[at];
+        if !strike.controls().contains(&at) {
+            assert_eq!(
+                before.control, after.control,
+                "the control daemon {name} was replaced after {strike:?}"
+            );
+        }
+        if !strike.daemons().contains(&at) {
+            assert_eq!(before.server, after.server, "the server of {name} was replaced after {strike:?}");
+        }
+    }
+}
+
+/// Living processes of a program in a daemon's pipe directory, those that only ask or only start something left out.
+pub(super) fn processes(host: &Host, daemon: &str, program: &str) -> Vec<u32> {
+    let pipe = host.runtime("daemons").join(daemon).join("pipe");
+    let mut found = processes_with("CUDA_MPS_PIPE_DIRECTORY", &pipe);
+    found.retain(|pid| {
+        let words = command_line(*pid);
+        let is_it = words.first().is_some_and(|word| word.rsplit('/').next() == Some(program));
+        is_it && (!program.ends_with("control") || words.iter().any(|word| word == "-d"))
+    });
+    found
+}
+
+/// A tenant's share in tenths of a percent.
+fn tenths(spec: &Value) -> u64 {
+    if let Some(wanted) = spec["sms"].as_u64() {
+        return (1..=1000).find(|tenths| sms(*tenths) == wanted).expect("SMs that can be had");
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]
+    let tenths = (spec["active_thread_percentage"].as_f64().expect("a share") * 10.0).round() as u64;
+    tenths
+}
+
+/// SMs that a client sees under a share of an H200.
+fn sms(tenths: u64) -> u64 {
+    ((tenths * 132 / 1000) & !1).max(8)
+}

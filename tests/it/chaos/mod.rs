@@ -1,0 +1,201 @@
+//! Random kills: manager, control daemons, servers and clients die and stand still at random while tenants are written
+//! and programs come and go, beside a control daemon of somebody else's; after every kill everything must hold.
+//!
+//! ```text
+//!   plan ──strike──► strike ──► the manager is started again if it died ──► checks ──► the next
+//!                    writers write all the time, but not while it is checked
+//! ```
+//!
+//! Every decision comes from the seed. What processes do with their time does not, so a seed that failed may pass; the
+//! history of the last steps is printed with it. `MPS_MANAGER_SEED`, `MPS_MANAGER_KILLS` and `MPS_MANAGER_HOSTS` say
+//! otherwise than the few kills on two hosts of the ordinary run.
+
+mod checks;
+mod foreign;
+mod ledger;
+mod plan;
+mod programs;
+mod story;
+mod strike;
+mod writers;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::harness::Host;
+use foreign::Foreign;
+use plan::{DAEMONS, Strike};
+use programs::Programs;
+use story::Story;
+use strike::Outcome;
+use writers::{Desk, Writers};
+
+/// Tenants that nobody writes after the beginning.
+const GIVEN: [&str; 4] = ["batch", "demo", "steady1", "steady2"];
+/// One of them for each daemon.
+const STEADY: [&str; 3] = ["batch", "steady1", "steady2"];
+/// Programs that run at most.
+const MOST_PROGRAMS: usize = 10;
+
+/// The processes of a daemon that is well.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    control: u32,
+    server: u32,
+}
+
+/// A host with all that lives on it. Ended in this order.
+struct Scene {
+    writers: Writers,
+    programs: Programs,
+    foreign: Foreign,
+    host: Host,
+    desk: Arc<Desk>,
+    /// For what depends on what is there; the strikes have a source of their own, so that they depend on the seed alone.
+    rng: Rng,
+}
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}: give a number")))
+}
+
+#[test]
+fn nothing_is_lost_whatever_is_killed() {
+    let kills = setting("MPS_MANAGER_KILLS").unwrap_or(24);
+    let hosts = setting("MPS_MANAGER_HOSTS").unwrap_or(2).max(1);
+    let seed = setting("MPS_MANAGER_SEED").unwrap_or_else(|| getrandom::u64().expect("random bytes") >> 32);
+    eprintln!("{kills} kills on {hosts} hosts, seeds {seed} to {}", seed + hosts - 1);
+    let began = Instant::now();
+    let hosts: Vec<_> = (0..hosts)
+        .map(|host| {
+            let kills = kills / hosts + u64::from(host < kills % hosts);
+            let kills = u32::try_from(kills).expect("a few thousand");
+            std::thread::spawn(move || Scene::play(seed + host, kills))
+        })
+        .collect();
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    let mut failed = None;
+    for host in hosts {
+        match host.join() {
+            Ok(counted) => {
+                for (what, count) in counted {
+                    *counts.entry(what).or_default() += count;
+                }
+            }
+            Err(panic) => failed = Some(panic),
+        }
+    }
+    if let Some(panic) = failed {
+        std::panic::resume_unwind(panic);
+    }
+    for (what, count) in &counts {
+        eprintln!("{count:>7} {what}");
+    }
+    eprintln!("{kills} kills in {} s", began.elapsed().as_secs());
+    assert!(counts.contains_key("writes acknowledged"), "{counts:?}");
+    assert!(counts.contains_key("programs that ran"), "{counts:?}");
+}
+
+impl Scene {
+    /// Plays a seed to its end; gives what was counted.
+    fn play(seed: u64, kills: u32) -> BTreeMap<String, u64> {
+        let mut strikes = Rng::with_seed(seed);
+        let (mut scene, mut standing) = Self::set(seed, &mut strikes);
+        for number in 1..=kills {
+            scene.desk.story.kill(number);
+            scene.churn();
+            std::thread::sleep(Duration::from_micros(strikes.u64(..60_000)));
+            scene.writers.check();
+            let strike = Strike::draw(&mut strikes);
+            scene.desk.story.tell(format!("{strike:?} on {standing:?}"));
+            let outcome = scene.strike(&strike, &standing);
+            scene.desk.story.count(&format!("kills: {}", strike.kind()));
+            if outcome.manager_died {
+                scene.host.serve();
+            }
+            standing = scene.quietly(Some(&strike), &outcome, &standing);
+        }
+        let desk = Arc::clone(&scene.desk);
+        drop(scene);
+        desk.story.counts()
+    }
+
+    /// A host with daemons, tenants and somebody else's daemon, well and looked at.
+    ///
+    /// Its manager is killed a few times before the first start has ended.
+    fn set(seed: u64, strikes: &mut Rng) -> (Self, Vec<Standing>) {
+        let story = Story::new(seed);
+        let mut host = Host::of("h200x4", "control_deadline_s = 5\nstop_grace_s = 1");
+        for _ in 0..3 {
+            let mut manager = host.start_manager();
+            let after = strikes.u64(..400);
+            std::thread::sleep(Duration::from_millis(after));
+            manager.kill().expect("killed");
+            manager.wait().expect("reaped");
+            story.tell(format!("the manager was killed {after} ms after its first start"));
+        }
+        host.serve();
+        host.await_ready();
+        host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu3?grace_s=1"));
+        for (name, daemon) in [("steady1", "gpu1"), ("steady2", "gpu2")] {
+            let spec = json!({
+                "daemon": daemon, "device_memory_limit": "1536M", "active_thread_percentage": 25, "max_clients": 3,
+            });
+            assert_eq!(host.api().tenant(name, &spec).status, 201);
+        }
+        let foreign = Foreign::start(&host, DAEMONS.len());
+        let desk = Arc::new(Desk::new(story));
+        let writers = Writers::start(&desk, host.api(), seed);
+        let rng = strikes.fork();
+        let mut scene = Self { writers, programs: Programs::default(), foreign, host, desk, rng };
+        let standing = scene.quietly(None, &Outcome::default(), &[]);
+        (scene, standing)
+    }
+
+    /// Checks while nobody writes.
+    fn quietly(&mut self, strike: Option<&Strike>, outcome: &Outcome, before: &[Standing]) -> Vec<Standing> {
+        let desk = Arc::clone(&self.desk);
+        let _quiet = desk.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let began = Instant::now();
+        let standing = self.check(strike, outcome, before);
+        self.desk.story.tell(format!("all is well after {} ms", began.elapsed().as_millis()));
+        standing
+    }
+
+    /// Programs come and go.
+    fn churn(&mut self) {
+        let running = self.programs.connected().count() as u64;
+        if running > 0 {
+            self.desk.story.count("programs that ran");
+        }
+        for _ in 0..self.rng.u32(..3) {
+            if self.programs.len() >= MOST_PROGRAMS {
+                let number = self.rng.usize(..);
+                let with = if self.rng.bool() { Signal::KILL } else { Signal::TERM };
+                if let Some(pid) = self.programs.pick(number) {
+                    self.programs.end(pid, with, &self.desk.story);
+                }
+            }
+            let tenant = self.tenant();
+            if self.rng.bool() {
+                self.programs.run(&self.host, &tenant, &self.desk.story);
+            } else {
+                self.programs.plain(&self.host, &tenant, &self.desk.story);
+            }
+        }
+    }
+
+    fn tenant(&mut self) -> String {
+        let written = self.desk.ledger.lock().expect("unpoisoned").names();
+        if written.is_empty() || self.rng.u32(..3) > 0 {
+            return GIVEN[self.rng.usize(..GIVEN.len())].to_owned();
+        }
+        written[self.rng.usize(..written.len())].clone()
+    }
+}

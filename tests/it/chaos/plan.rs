@@ -1,0 +1,170 @@
+//! What is struck next: decided by the seed alone, so that a seed is a whole story.
+
+use fastrand::Rng;
+
+/// The daemons of the manager; the last GPU of the host is somebody else's.
+pub(super) const DAEMONS: [&str; 3] = ["gpu0", "gpu1", "gpu2"];
+
+/// A part that may die or stand still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Manager,
+    /// A control daemon, by its place in [`DAEMONS`].
+    Daemon(usize),
+    /// Its server.
+    Server(usize),
+    /// A client, by a number that is taken modulo how many there are.
+    Client(usize),
+}
+
+/// One kill, with what is around it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Strike {
+    /// These die at once.
+    Kill(Vec<Part>),
+    /// The manager dies so long after a request to write was sent.
+    InAWrite { after_us: u64 },
+    /// The manager dies, and each successor so long after it was started.
+    AtItsStart { after_us: Vec<u64> },
+    /// A control daemon dies, and its successor so long after it appeared.
+    Successor { daemon: usize, after_us: u64 },
+    /// A control daemon dies, and the manager so long after, while it starts another.
+    WhileItStarts { daemon: usize, after_us: u64 },
+    /// A server dies, and the manager so long after, while it has another started and writes to it.
+    WhileItServes { daemon: usize, after_us: u64 },
+    /// A part stands still for a while.
+    Stop { part: Part, ms: u64 },
+    /// A client is to be terminated in the safe order, and the manager dies so long after it has promised to.
+    Terminating { client: usize, after_us: u64 },
+    /// A daemon is to be restarted, and the manager dies so long after it has promised to.
+    Restarting { daemon: usize, after_us: u64 },
+    /// A server dies, and a client that waits for the next one, which hangs over it; then control daemon and manager.
+    Hanging { daemon: usize },
+}
+
+impl Strike {
+    /// Draws the next.
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        match rng.u32(..100) {
+            0..20 => Self::Kill(vec![Part::Manager]),
+            20..30 => Self::InAWrite { after_us: rng.u64(..3_000) },
+            30..38 => {
+                let times = rng.usize(1..4);
+                Self::AtItsStart { after_us: (0..times).map(|_| rng.u64(..120_000)).collect() }
+            }
+            38..46 => Self::Kill(vec![Part::Daemon(daemon(rng))]),
+            46..55 => Self::Kill(vec![Part::Server(daemon(rng))]),
+            55..61 => Self::Kill(vec![client(rng)]),
+            61..71 => Self::Kill(two(rng)),
+            71..75 => Self::Successor { daemon: daemon(rng), after_us: rng.u64(..40_000) },
+            75..82 => Self::WhileItStarts { daemon: daemon(rng), after_us: rng.u64(..100_000) },
+            82..87 => Self::WhileItServes { daemon: daemon(rng), after_us: rng.u64(..500_000) },
+            87..93 => {
+                let part = part(rng);
+                let longest = if part == Part::Manager { 300 } else { 1_500 };
+                Self::Stop { part, ms: rng.u64(1..longest) }
+            }
+            93..96 => Self::Terminating { client: rng.usize(..), after_us: rng.u64(..60_000) },
+            96..99 => Self::Restarting { daemon: daemon(rng), after_us: rng.u64(..600_000) },
+            _ => Self::Hanging { daemon: daemon(rng) },
+        }
+    }
+
+    /// The kind, for counting.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Kill(parts) => match parts.as_slice() {
+                [Part::Manager] => "manager",
+                [Part::Daemon(_)] => "control daemon",
+                [Part::Server(_)] => "server",
+                [Part::Client(_)] => "client",
+                _ => "two at once",
+            },
+            Self::InAWrite { .. } => "manager in a write",
+            Self::AtItsStart { .. } => "manager at its start",
+            Self::Successor { .. } => "control daemon, and the next as it starts",
+            Self::WhileItStarts { .. } => "control daemon, then manager",
+            Self::WhileItServes { .. } => "server, then manager",
+            Self::Stop { .. } => "SIGSTOP and SIGCONT",
+            Self::Terminating { .. } => "manager while it terminates a client",
+            Self::Restarting { .. } => "manager while it restarts a daemon",
+            Self::Hanging { .. } => "hanging server, control daemon and manager",
+        }
+    }
+
+    /// The daemons whose control process dies of it.
+    pub(super) fn controls(&self) -> Vec<usize> {
+        match self {
+            Self::Kill(parts) => {
+                let controls = parts.iter().filter(|part| matches!(part, Part::Daemon(_)));
+                controls.filter_map(Part::daemon).collect()
+            }
+            Self::WhileItServes { .. } => Vec::new(),
+            other => other.daemons(),
+        }
+    }
+
+    /// The daemons whose clients may die of it.
+    pub(super) fn daemons(&self) -> Vec<usize> {
+        match self {
+            Self::Kill(parts) => parts.iter().filter_map(Part::daemon).collect(),
+            Self::Successor { daemon, .. }
+            | Self::WhileItStarts { daemon, .. }
+            | Self::WhileItServes { daemon, .. }
+            | Self::Restarting { daemon, .. }
+            | Self::Hanging { daemon } => vec![*daemon],
+            Self::InAWrite { .. }
+            | Self::AtItsStart { .. }
+            | Self::Stop { .. }
+            | Self::Terminating { .. } => Vec::new(),
+        }
+    }
+}
+
+impl Part {
+    fn daemon(&self) -> Option<usize> {
+        match self {
+            Self::Daemon(daemon) | Self::Server(daemon) => Some(*daemon),
+            Self::Manager | Self::Client(_) => None,
+        }
+    }
+}
+
+fn daemon(rng: &mut Rng) -> usize {
+    rng.usize(..DAEMONS.len())
+}
+
+fn client(rng: &mut Rng) -> Part {
+    Part::Client(rng.usize(..))
+}
+
+fn part(rng: &mut Rng) -> Part {
+    match rng.u32(..4) {
+        0 => Part::Manager,
+        1 => Part::Daemon(daemon(rng)),
+        2 => Part::Server(daemon(rng)),
+        _ => client(rng),
+    }
+}
+
+fn two(rng: &mut Rng) -> Vec<Part> {
+    let first = part(rng);
+    loop {
+        let second = part(rng);
+        if second != first {
+            return vec![first, second];
+        }
+    }
+}
+
+#[test]
+fn a_seed_is_a_whole_story_and_every_kind_is_drawn() {
+    let story = |seed: u64| -> Vec<Strike> {
+        let mut rng = Rng::with_seed(seed);
+        (0..1000).map(|_| Strike::draw(&mut rng)).collect()
+    };
+    assert_eq!(story(7), story(7));
+    assert_ne!(story(7), story(8));
+    let kinds: std::collections::BTreeSet<_> = story(7).iter().map(Strike::kind).collect();
+    assert_eq!(kinds.len(), 14, "{kinds:?}");
+}

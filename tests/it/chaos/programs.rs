@@ -1,0 +1,235 @@
+//! CUDA programs that come and go: under `run`, and plain ones with the tenant's environment.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::story::Story;
+use crate::harness::{Host, MANAGER, environment, eventually};
+
+/// How a program was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    Run,
+    Plain,
+}
+
+pub(super) struct Program {
+    child: Child,
+    place: PathBuf,
+    pub(super) tenant: String,
+    pub(super) how: How,
+    /// The daemon that it was sent to, as far as that is known.
+    daemon: Option<String>,
+    seen: Option<Value>,
+}
+
+/// All programs that were started and not ended.
+#[derive(Default)]
+pub(super) struct Programs {
+    all: Vec<Program>,
+    started: usize,
+    environments: BTreeMap<String, Vec<(String, String)>>,
+}
+
+/// Longer than any story.
+const FOR_EVER: &str = "36000";
+
+impl Programs {
+    /// Learns a tenant's environment, with which programs start even while no manager lives.
+    pub(super) fn learn(&mut self, tenant: &str, environment: &Value) {
+        let variables = environment["variables"].as_object().expect("variables");
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let variables = variables.iter().map(|(name, value)| (name.clone(), text(value))).collect();
+        self.environments.insert(tenant.to_owned(), variables);
+    }
+
+    pub(super) fn forget_environments(&mut self) {
+        self.environments.clear();
+    }
+
+    pub(super) fn run(&mut self, host: &Host, tenant: &str, story: &Story) {
+        let words = [MANAGER, "sim", "client", "--json", "--spin", FOR_EVER, "--alloc", "256"];
+        let command = host.run_command(tenant, &words);
+        self.start(host.dir(), command, tenant, How::Run, None, story);
+    }
+
+    /// Nothing happens for a tenant whose environment is not known. Gives the process.
+    pub(super) fn plain(&mut self, host: &Host, tenant: &str, story: &Story) -> Option<u32> {
+        let variables = self.environments.get(tenant)?.clone();
+        let pipe = variables.iter().find(|(name, _)| name == "CUDA_MPS_PIPE_DIRECTORY");
+        let daemon = daemon_of(Path::new(&pipe.expect("a pipe directory").1));
+        let mut command = Command::new(MANAGER);
+        command
+            .args(["sim", "client", "--json", "--spin", FOR_EVER, "--alloc", "256"])
+            .env_clear()
+            .env("MPS_TEST_DIRECTORY", host.dir())
+            .envs(variables)
+            .stdin(Stdio::null());
+        Some(self.start(host.dir(), command, tenant, How::Plain, daemon, story))
+    }
+
+    fn start(
+        &mut self,
+        dir: &Path,
+        mut command: Command,
+        tenant: &str,
+        how: How,
+        daemon: Option<String>,
+        story: &Story,
+    ) -> u32 {
+        self.started += 1;
+        let place = dir.join(format!("program-{}", self.started));
+        let child = command
+            .stdout(File::create(place.with_extension("out")).expect("made"))
+            .stderr(File::create(place.with_extension("err")).expect("made"))
+            .spawn()
+            .expect("the program starts");
+        let pid = child.id();
+        story.tell(format!("program {pid} of {tenant} starts ({how:?})"));
+        self.all.push(Program { child, place, tenant: tenant.to_owned(), how, daemon, seen: None });
+        pid
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The process of a program that has its contexts, by a number taken modulo how many there are.
+    pub(super) fn pick(&mut self, number: usize) -> Option<u32> {
+        self.tend();
+        let connected: Vec<u32> = self.connected().map(Program::pid).collect();
+        (!connected.is_empty()).then(|| connected[number % connected.len()])
+    }
+
+    pub(super) fn connected(&self) -> impl Iterator<Item = &Program> {
+        self.all.iter().filter(|program| program.seen.is_some())
+    }
+
+    /// Ends a program and forgets it.
+    pub(super) fn end(&mut self, pid: u32, with: Signal, story: &Story) {
+        let Some(at) = self.all.iter().position(|program| program.pid() == pid) else { return };
+        let mut program = self.all.swap_remove(at);
+        story.tell(format!("program {pid} is ended with {with:?}"));
+        super::strike::send(pid, with);
+        eventually("the program ends", || program.child.try_wait().expect("waited for"));
+        program.clean();
+    }
+
+    /// Reads what they have said.
+    fn tend(&mut self) {
+        for program in &mut self.all {
+            program.tend();
+        }
+    }
+
+    /// Waits until each has its contexts or has ended; those that ended must have had a reason to. `dead` are the
+    /// daemons that were struck, `doomed` the programs.
+    pub(super) fn settle(&mut self, dead: &[&str], doomed: &[u32], story: &Story) {
+        eventually("every program has its contexts or has ended", || {
+            self.tend();
+            let waits = |program: &mut Program| program.seen.is_none() && program.exited().is_none();
+            (!self.all.iter_mut().any(waits)).then_some(())
+        });
+        let mut left = Vec::new();
+        for mut program in std::mem::take(&mut self.all) {
+            match program.exited() {
+                None if program.seen.as_ref().is_some_and(|seen| seen["mps"] == false) => {
+                    // No pipe to be found at that moment: it has the whole GPU, as with the real driver.
+                    assert!(!dead.is_empty(), "{program:?} runs outside MPS, and its daemon lives");
+                    story.count("programs that found no daemon and ran outside MPS");
+                    super::strike::send(program.pid(), Signal::KILL);
+                    program.child.wait().expect("it ends");
+                    program.clean();
+                }
+                None => left.push(program),
+                Some(status) => {
+                    program.check_end(status, dead, doomed);
+                    story.tell(format!("program {} has ended: {status}", program.pid()));
+                    story.count(match status.code() {
+                        Some(2) => "programs that `run` refused",
+                        _ => "programs that died with a daemon, a server or by a kill",
+                    });
+                    program.clean();
+                }
+            }
+        }
+        self.all = left;
+    }
+}
+
+impl Program {
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn tend(&mut self) {
+        if self.seen.is_some() {
+            return;
+        }
+        let text = fs::read_to_string(self.place.with_extension("out")).unwrap_or_default();
+        let Some(seen) = text.strip_suffix('\n').and_then(|line| serde_json::from_str::<Value>(line).ok())
+        else {
+            return;
+        };
+        if seen["error"].is_null() {
+            let pipe = environment(self.pid(), "CUDA_MPS_PIPE_DIRECTORY");
+            self.daemon = pipe.and_then(|pipe| daemon_of(Path::new(&pipe))).or(self.daemon.take());
+            self.seen = Some(seen);
+        }
+    }
+
+    fn exited(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("waited for")
+    }
+
+    fn check_end(&self, status: ExitStatus, dead: &[&str], doomed: &[u32]) {
+        let refused = self.how == How::Run && self.seen.is_none() && status.code() == Some(2);
+        let died = match &self.daemon {
+            Some(daemon) => dead.contains(&daemon.as_str()),
+            None => !dead.is_empty(),
+        };
+        assert!(refused || died || doomed.contains(&self.pid()), "{self:?} is lost: {status}");
+    }
+
+    fn clean(&self) {
+        for extension in ["out", "err"] {
+            let _ = fs::remove_file(self.place.with_extension(extension));
+        }
+    }
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let said =
+            |extension: &str| fs::read_to_string(self.place.with_extension(extension)).unwrap_or_default();
+        write!(
+            f,
+            "program {} of {} on {:?} ({:?}, {:?}, {:?})",
+            self.pid(),
+            self.tenant,
+            self.daemon,
+            self.how,
+            said("out"),
+            said("err")
+        )
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        for program in &mut self.all {
+            let _ = program.child.kill();
+            let _ = program.child.wait();
+        }
+    }
+}
+
+/// The daemon whose pipe directory this is.
+fn daemon_of(pipe: &Path) -> Option<String> {
+    Some(pipe.parent()?.file_name()?.to_str()?.to_owned())
+}

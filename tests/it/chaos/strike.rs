@@ -1,0 +1,178 @@
+//! Striking, and nothing else: who dies when.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use super::plan::{DAEMONS, Part, Strike};
+use super::{Scene, Standing};
+use crate::harness::{Host, command_line, eventually, processes_with};
+
+/// What a strike leaves behind to be looked at.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) manager_died: bool,
+    /// Programs that were struck themselves.
+    pub(super) doomed: Vec<u32>,
+    /// Where an operation that was accepted is to be found, and the program that it ends.
+    pub(super) operation: Option<(String, Option<u32>)>,
+}
+
+/// Sends a signal to a process that may be gone.
+pub(super) fn send(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a PID");
+    let _ = kill_process(pid, signal);
+}
+
+fn pause(us: u64) {
+    std::thread::sleep(Duration::from_micros(us));
+}
+
+impl Scene {
+    /// Strikes. The manager that dies is not started again here.
+    pub(super) fn strike(&mut self, strike: &Strike, standing: &[Standing]) -> Outcome {
+        let mut outcome = Outcome::default();
+        match strike {
+            Strike::Kill(parts) => self.kill(parts, standing, &mut outcome),
+            Strike::InAWrite { after_us } => {
+                let until = Instant::now() + Duration::from_millis(200);
+                while self.desk.in_flight.load(Ordering::SeqCst) == 0 && Instant::now() < until {
+                    std::thread::yield_now();
+                }
+                pause(*after_us);
+                self.kill_manager(&mut outcome);
+            }
+            Strike::AtItsStart { after_us } => {
+                self.kill_manager(&mut outcome);
+                for after in after_us {
+                    let mut manager = self.host.start_manager();
+                    pause(*after);
+                    manager.kill().expect("killed");
+                    manager.wait().expect("reaped");
+                }
+            }
+            Strike::Successor { daemon, after_us } => {
+                send(standing[*daemon].control, Signal::KILL);
+                let next = eventually("another control daemon starts", || {
+                    let starting = starting(&self.host, DAEMONS[*daemon], standing[*daemon].control);
+                    (!starting.is_empty()).then_some(starting)
+                });
+                pause(*after_us);
+                for pid in
+                    next.into_iter().chain(starting(&self.host, DAEMONS[*daemon], standing[*daemon].control))
+                {
+                    send(pid, Signal::KILL);
+                }
+            }
+            Strike::WhileItStarts { daemon, after_us } => {
+                send(standing[*daemon].control, Signal::KILL);
+                pause(*after_us);
+                self.kill_manager(&mut outcome);
+            }
+            Strike::WhileItServes { daemon, after_us } => {
+                send(standing[*daemon].server, Signal::KILL);
+                pause(*after_us);
+                self.kill_manager(&mut outcome);
+            }
+            Strike::Stop { part, ms } => {
+                let Some(pid) = self.process(*part, standing) else { return outcome };
+                send(pid, Signal::STOP);
+                std::thread::sleep(Duration::from_millis(*ms));
+                send(pid, Signal::CONT);
+            }
+            Strike::Terminating { client, after_us } => self.terminating(*client, *after_us, &mut outcome),
+            Strike::Restarting { daemon, after_us } => {
+                let path = format!("/api/v1/daemons/{}/restart?grace_s=0", DAEMONS[*daemon]);
+                let accepted = self.host.api().post(&path, &json!({}));
+                assert_eq!(accepted.status, 202, "{}", accepted.text);
+                let place = accepted.header("location").expect("a place to look at").to_owned();
+                outcome.operation = Some((place, None));
+                pause(*after_us);
+                self.kill_manager(&mut outcome);
+            }
+            Strike::Hanging { daemon } => self.hanging(*daemon, standing[*daemon], &mut outcome),
+        }
+        outcome
+    }
+
+    fn kill(&mut self, parts: &[Part], standing: &[Standing], outcome: &mut Outcome) {
+        for part in parts {
+            match part {
+                Part::Manager => self.kill_manager(outcome),
+                Part::Client(number) => {
+                    if let Some(pid) = self.programs.pick(*number) {
+                        outcome.doomed.push(pid);
+                        send(pid, Signal::KILL);
+                    }
+                }
+                Part::Daemon(daemon) => send(standing[*daemon].control, Signal::KILL),
+                Part::Server(daemon) => send(standing[*daemon].server, Signal::KILL),
+            }
+        }
+    }
+
+    fn kill_manager(&mut self, outcome: &mut Outcome) {
+        if !outcome.manager_died {
+            self.host.end_manager(Signal::KILL);
+            outcome.manager_died = true;
+        }
+    }
+
+    fn process(&mut self, part: Part, standing: &[Standing]) -> Option<u32> {
+        match part {
+            Part::Manager => Some(self.host.manager_pid()),
+            Part::Daemon(daemon) => Some(standing[daemon].control),
+            Part::Server(daemon) => Some(standing[daemon].server),
+            Part::Client(number) => self.programs.pick(number),
+        }
+    }
+
+    fn terminating(&mut self, client: usize, after_us: u64, outcome: &mut Outcome) {
+        if let Some(pid) = self.programs.pick(client) {
+            let client = self.host.listed(pid);
+            let id = client["id"].as_str().expect("an ID");
+            let accepted = self.host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}));
+            assert_eq!(accepted.status, 202, "{}", accepted.text);
+            let place = accepted.header("location").expect("a place to look at").to_owned();
+            outcome.operation = Some((place, Some(pid)));
+            outcome.doomed.push(pid);
+            pause(after_us);
+        }
+        self.kill_manager(outcome);
+    }
+
+    fn hanging(&mut self, daemon: usize, standing: Standing, outcome: &mut Outcome) {
+        let name = DAEMONS[daemon];
+        let ready = self.host.logged(name, "Ready");
+        send(standing.server, Signal::KILL);
+        if let Some(pid) = self.programs.plain(&self.host, super::STEADY[daemon], &self.desk.story) {
+            outcome.doomed.push(pid);
+            let waits = format!("NEW CLIENT {pid} ");
+            eventually("the client waits for a server", || {
+                (self.host.logged(name, &waits) > 0).then_some(())
+            });
+            send(pid, Signal::KILL);
+        }
+        eventually("the next server comes up", || (self.host.logged(name, "Ready") > ready).then_some(()));
+        pause(30_000);
+        let server = super::checks::processes(&self.host, name, "nvidia-cuda-mps-server");
+        self.desk.story.tell(format!("server {server:?} of {name} has taken a dead client"));
+        send(standing.control, Signal::KILL);
+        self.kill_manager(outcome);
+    }
+}
+
+/// Control processes that become, or have become, the daemon in place of the one that died.
+fn starting(host: &Host, daemon: &str, died: u32) -> Vec<u32> {
+    let pipe = host.runtime("daemons").join(daemon).join("pipe");
+    let mut found = processes_with("CUDA_MPS_PIPE_DIRECTORY", &pipe);
+    found.retain(|pid| {
+        let words = command_line(*pid);
+        *pid != died
+            && words.first().is_some_and(|word| word.ends_with("nvidia-cuda-mps-control"))
+            && words.iter().any(|word| word == "-d")
+    });
+    found
+}

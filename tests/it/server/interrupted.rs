@@ -1,0 +1,119 @@
+//! What a manager that was killed in the middle of something leaves, and what the next one makes of it.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::harness::{Client, Host, command_line, environment, eventually, is_alive, processes_with, signal};
+
+#[test]
+fn a_host_that_was_half_furnished_gets_the_rest_and_nothing_twice() {
+    let mut host = Host::ready();
+    let changed = json!({"daemon": "gpu0", "device_memory_limit": "3G"});
+    assert_eq!(host.api().tenant("demo", &changed).status, 200);
+    assert_eq!(host.api().delete("/api/v1/tenants/batch").status, 204);
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=0"));
+    host.end_manager(Signal::KILL);
+    host.serve();
+    assert_eq!(host.api().get("/api/v1/daemons").ok()["items"].as_array().unwrap().len(), 1, "as was wanted");
+
+    // As a manager leaves it that is killed after the first daemon and the first tenant.
+    host.end_manager(Signal::KILL);
+    fs::write(host.state("furnishing"), "").unwrap();
+    host.serve();
+    host.await_ready();
+    assert_eq!(host.api().get("/api/v1/daemons").ok()["items"].as_array().unwrap().len(), 2);
+    assert_eq!(host.api().get("/api/v1/tenants/batch").ok()["spec"]["max_clients"], 4);
+    assert_eq!(host.api().get("/api/v1/tenants/demo").ok()["spec"]["device_memory_limit"], 3_u64 << 30);
+    assert!(!host.state("furnishing").exists());
+}
+
+#[test]
+fn half_a_token_is_none() {
+    let mut host = Host::new("");
+    fs::create_dir(host.state("")).unwrap();
+    fs::write(host.state("admin.new"), "0123").unwrap();
+    host.serve();
+    assert_eq!(host.token().len(), 64);
+    assert!(!host.state("admin.new").exists());
+    host.await_ready();
+}
+
+#[test]
+fn a_hung_server_whose_daemon_and_manager_died_is_seen_off_by_the_next_manager() {
+    let mut host = Host::ready();
+    let (daemon, server) = (host.daemon_pid("gpu1"), host.server_pid("gpu1"));
+    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    assert_eq!(host.api().tenant("dies", &spec).status, 201);
+    host.await_ready();
+    let mut command = host.client_command("dies", &["--spin", "600"]);
+    // A client that waits for the next server and dies makes that server hang.
+    signal(server, Signal::KILL);
+    let mut waiting = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let waits = format!("NEW CLIENT {} ", waiting.id());
+    eventually("the client waits", || (host.logged("gpu1", &waits) > 0).then_some(()));
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    let token = environment(daemon, "MPS_MANAGER_INCARNATION").unwrap();
+    let hung = eventually("the next server takes the dead client", || {
+        let log = fs::read_to_string(host.runtime("daemons/gpu1/log/server.log")).unwrap();
+        let servers = processes_with("MPS_MANAGER_INCARNATION", Path::new(&token));
+        servers.into_iter().find(|pid| {
+            *pid != daemon && log.contains(&format!("Server {pid:>5}] User did not send valid credentials"))
+        })
+    });
+    signal(daemon, Signal::KILL);
+    host.end_manager(Signal::KILL);
+    assert!(is_alive(hung), "it outlives its daemon");
+    host.serve();
+    host.await_ready();
+    assert!(!is_alive(hung));
+    assert_ne!(host.daemon_pid("gpu1"), daemon);
+}
+
+#[test]
+fn a_daemon_that_a_dead_manager_was_starting_is_taken_up_when_it_has_started() {
+    let mut host = Host::new("");
+    let (programs, slow) = (host.dir().join("programs"), host.dir().join("slow"));
+    fs::create_dir(&programs).unwrap();
+    let real = host.runtime("sim/bin");
+    for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
+        // Another process writes it: a file that a fork of this one still has open for writing cannot be run.
+        let script = format!(
+            "#!/bin/sh\n[ \"$1\" = -d ] && [ -e {} ] && sleep 1\nexec {} \"$@\"\n",
+            slow.display(),
+            real.join(name).display()
+        );
+        let source = host.dir().join("source");
+        fs::write(&source, script).unwrap();
+        let mut install = std::process::Command::new("install");
+        assert!(install.arg("-m755").arg(&source).arg(programs.join(name)).status().unwrap().success());
+    }
+    let config = host.dir().join("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{text}mps_dir = \"{}\"\n", programs.display())).unwrap();
+    host.serve();
+    host.await_ready();
+
+    let before = host.daemon_pid("gpu1");
+    fs::write(&slow, "").unwrap();
+    signal(before, Signal::KILL);
+    let pipe = host.runtime("daemons/gpu1/pipe");
+    eventually("the next is being started", || {
+        let found = processes_with("CUDA_MPS_PIPE_DIRECTORY", &pipe);
+        found.into_iter().find(|pid| *pid != before && command_line(*pid).iter().any(|word| word == "-d"))
+    });
+    host.end_manager(Signal::KILL);
+    host.serve();
+    host.await_ready();
+    let daemon = host.daemon("gpu1");
+    assert_eq!((&daemon["status"]["deaths"], &daemon["status"]["incarnation"]), (&json!(0), &json!(1)));
+    assert_ne!(host.daemon_pid("gpu1"), before);
+    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    assert_eq!(host.api().tenant("works", &spec).status, 201);
+    host.await_ready();
+    let client = Client::start(host.client_command("works", &["--spin", "600"]));
+    assert_eq!(client.seen["mps"], true, "{}", client.seen);
+}
