@@ -1,6 +1,7 @@
 //! The composition root: the only place that knows everything.
 
-use std::ffi::OsString;
+mod platform;
+
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -20,14 +21,13 @@ use crate::http::auth::Authenticator;
 use crate::http::server::{Listeners, check_loopback};
 use crate::http::{AppState, router};
 use crate::lifecycle::{self, StopSignals};
-use crate::mps::Binaries;
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
 use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::{Parts, Service, ServiceError, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
 use crate::supervisor::{Census, Context, Fact, Fleet, Lookout};
-use crate::{gpu, host, mps, sim};
+use crate::{host, mps};
 
 /// A file that is there while a new simulated host is furnished: a manager that was killed meanwhile goes on with it.
 const FURNISHING: &str = "furnishing";
@@ -43,14 +43,6 @@ fn refused(error: impl std::fmt::Display) -> StartError {
     StartError(error.to_string())
 }
 
-/// Where the GPUs and the binaries come from.
-struct Platform {
-    inventory: Arc<dyn Inventory>,
-    binaries: Binaries,
-    extra_env: Vec<(OsString, OsString)>,
-    simulated: bool,
-}
-
 /// Serves until told to stop.
 ///
 /// Everything that can be refused is refused before the store is opened and before any daemon is touched.
@@ -59,13 +51,16 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     check_length(&config.runtime_dir)?;
     check_loopback(config.listen).map_err(refused)?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
-    let real = config.sim.is_none().then(|| real_platform(&config)).transpose()?;
+    let database = config.state_dir.join("mps-manager.db");
+    let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
+    let remembered = platform::remembered(store::maintenance::peek(&database, &machine_id).await.as_deref());
+    let real = config.sim.is_none().then(|| platform::real(&config, remembered.clone())).transpose()?;
     let lock = store::lock::take(&config.state_dir).map_err(refused)?;
     make_directory(&config.runtime_dir)?;
     let listeners = Listeners::bind(config.listen, &config.socket()).await.map_err(refused)?;
     let platform = match real {
         Some(platform) => platform,
-        None => simulated_platform(&config)?,
+        None => platform::simulated(&config, remembered)?,
     };
     let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
     let address = listeners.address().map_err(refused)?;
@@ -73,21 +68,25 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     if let Err(error) = host::raise_fd_limit() {
         tracing::warn!(%error, "the limit on open files could not be raised");
     }
-    let database = config.state_dir.join("mps-manager.db");
     let store = Store::open(&database, unix_ms()).await.map_err(|error| match error {
         StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
         other => refused(other),
     })?;
 
+    let mut reader = store.read().await.map_err(refused)?;
+    let written = store::maintenance::remembered(&mut reader, &machine_id).await;
+    drop(reader);
+    platform.settle(platform::remembered(written.map_err(refused)?.as_deref()))?;
     let (recorder, facts) = mpsc::channel(FACTS);
     let (census, listed) = watch::channel(Census::default());
+    let inventory: Arc<dyn Inventory> = platform.inventory.clone();
     let fleet = Fleet::new(Context {
         binaries: platform.binaries,
         capability,
-        inventory: Arc::clone(&platform.inventory),
+        inventory: Arc::clone(&inventory),
         census: listed,
         runtime_dir: config.runtime_dir.clone(),
-        lookout: Lookout::new(Arc::clone(&platform.inventory), &platform.extra_env),
+        lookout: Lookout::new(Arc::clone(&inventory), &platform.extra_env),
         extra_env: platform.extra_env,
         boot_id: host::boot_id().map_err(refused)?,
         rhythm: Duration::from_secs(config.look_interval_s.into()),
@@ -103,8 +102,8 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         store: store.clone(),
         fleet: fleet.clone(),
         engine: engine.clone(),
-        inventory: Arc::clone(&platform.inventory),
-        machine_id: host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned()),
+        inventory: Arc::clone(&inventory),
+        machine_id,
         manager_uid,
         patience: Duration::from_secs(config.fresh_patience_s.into()),
         tasks: tasks.clone(),
@@ -114,7 +113,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let watching = tokio::spawn(service.clone().watch_gpus(every, census));
     let unfinished = config.state_dir.join(FURNISHING);
     if platform.simulated && (first_start || unfinished.exists()) {
-        furnish(&service, &platform.inventory, &unfinished).await?;
+        furnish(&service, &inventory, &unfinished).await?;
     }
 
     let auth = Arc::new(Authenticator::new(&token, manager_uid));
@@ -173,47 +172,6 @@ fn make_directory(path: &Path) -> Result<(), StartError> {
             "the runtime directory {} cannot be made: {error}; give another with --runtime-dir",
             path.display()
         ))
-    })
-}
-
-/// The GPUs and the binaries of this host; touches nothing, and says all that is missing at once.
-fn real_platform(config: &Config) -> Result<Platform, StartError> {
-    let inventory =
-        gpu::nvml::NvmlInventory::open().map_err(|error| error.to_string()).and_then(|inventory| {
-            match inventory.gpus() {
-                Ok(gpus) if gpus.is_empty() => {
-                    Err("the NVIDIA driver lists no GPU on this host, or can describe none: the log says why"
-                        .to_owned())
-                }
-                Ok(_) => Ok(inventory),
-                Err(error) => Err(error.to_string()),
-            }
-        });
-    let binaries = Binaries::locate(config.mps_dir.as_deref()).map_err(|error| error.to_string());
-    match (inventory, binaries) {
-        (Ok(inventory), Ok(binaries)) => {
-            Ok(Platform { inventory: Arc::new(inventory), binaries, extra_env: Vec::new(), simulated: false })
-        }
-        (inventory, binaries) => {
-            let missing: Vec<String> = inventory.err().into_iter().chain(binaries.err()).collect();
-            Err(StartError(format!(
-                "{}\nTo try mps-manager without a GPU, start it with --sim h200x2: a simulated host.",
-                missing.join("\n")
-            )))
-        }
-    }
-}
-
-/// A simulated host in the runtime directory; other programs than its own may be named, as on a real one.
-fn simulated_platform(config: &Config) -> Result<Platform, StartError> {
-    let directory = config.runtime_dir.join("sim");
-    sim::world::create(&directory, config.sim.as_deref().unwrap_or_default()).map_err(refused)?;
-    let programs = config.mps_dir.clone().unwrap_or_else(|| directory.join("bin"));
-    Ok(Platform {
-        inventory: Arc::new(gpu::sim::SimInventory::open(&directory).map_err(refused)?),
-        binaries: Binaries::locate(Some(&programs)).map_err(refused)?,
-        extra_env: vec![("MPS_SIM_WORLD".into(), directory.into_os_string())],
-        simulated: true,
     })
 }
 

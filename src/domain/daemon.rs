@@ -380,6 +380,11 @@ impl<G> DaemonSpec<G> {
         }
     }
 
+    /// Whether it is only looked at.
+    pub fn is_observed(&self) -> bool {
+        self.management == Management::Observed
+    }
+
     /// The same spec with these GPUs, whatever the old ones were named by.
     fn with_gpus<H>(self, gpus: Vec<H>) -> DaemonSpec<H> {
         let Self {

@@ -129,7 +129,7 @@ mod tests {
     fn wanted(limit: Option<&str>) -> Desired {
         let daemon = serde_json::from_value(serde_json::json!({"gpus": [uuid()]})).expect("spec");
         let name = DaemonName::parse("gpu0").expect("name");
-        let mut desired = crate::domain::plan::desired(&name, 1, &daemon, &[], &[], 0).expect("plan");
+        let mut desired = crate::domain::plan::desired(&name, 1, &daemon, &[], &[], 0, None).expect("plan");
         desired.memory_limits = vec![limit.map(|limit| MemoryLimit::parse(limit).expect("limit"))];
         desired
     }

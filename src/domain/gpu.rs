@@ -123,7 +123,7 @@ impl GpuRef {
 }
 
 /// A GPU as the driver describes it, or as it was remembered when it is gone.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// Its UUID, the only name that survives a reboot and a change of slots.
     pub uuid: GpuUuid,

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::DaemonName;
 use super::client::ClientId;
+use super::maintenance::OnTimeout;
+use super::{DaemonName, GpuUuid};
 
 /// What an operation does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -32,6 +33,24 @@ pub enum OperationRequest {
         #[schema(value_type = String, pattern = "^[0-9]+-[0-9]+$", example = "1234-567890")]
         client: ClientId,
     },
+    /// Takes no new clients and waits until none is left; succeeded, the daemon stays cordoned.
+    DrainDaemon {
+        /// Seconds that clients get to end by themselves.
+        timeout_s: u32,
+        /// What becomes of those that are still there then.
+        on_timeout: OnTimeout,
+    },
+    /// Drains and stops the daemons of these GPUs and lets go of the driver.
+    BeginMaintenance {
+        /// The GPUs.
+        gpus: Vec<GpuUuid>,
+        /// Seconds that clients get to end by themselves.
+        timeout_s: u32,
+        /// What becomes of those that are still there then.
+        on_timeout: OnTimeout,
+    },
+    /// Brings everything back that maintenance took down.
+    EndMaintenance,
 }
 
 impl OperationRequest {
@@ -43,6 +62,9 @@ impl OperationRequest {
             Self::RestartDaemon { .. } => "restart_daemon",
             Self::DeleteDaemon { .. } => "delete_daemon",
             Self::TerminateClient { .. } => "terminate_client",
+            Self::DrainDaemon { .. } => "drain_daemon",
+            Self::BeginMaintenance { .. } => "begin_maintenance",
+            Self::EndMaintenance => "end_maintenance",
         }
     }
 }
@@ -127,11 +149,25 @@ pub struct Operation {
 pub enum Resume {
     /// Take it up again: its steps say what should be, and doing them twice is harmless.
     Finish,
+    /// It was called off, or had failed and was being undone: undo what it did.
+    Undo(Undo),
     /// Its effect is seen already.
     Done,
     /// It cannot be known, or should not be done any more.
     Abandon(&'static str),
 }
+
+/// Why an operation is undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Undo {
+    /// Somebody asked for it.
+    Cancelled,
+    /// A step failed.
+    Failed(String),
+}
+
+/// The step in which an operation is undone.
+pub const UNDO: &str = "undo";
 
 /// Decides what becomes of an operation found running at start.
 ///
@@ -140,7 +176,11 @@ pub fn resume(operation: &Operation, client_alive: bool) -> Resume {
     match operation.request {
         OperationRequest::StartDaemon
         | OperationRequest::StopDaemon { .. }
-        | OperationRequest::DeleteDaemon { .. } => Resume::Finish,
+        | OperationRequest::DeleteDaemon { .. }
+        | OperationRequest::EndMaintenance => Resume::Finish,
+        OperationRequest::DrainDaemon { .. } | OperationRequest::BeginMaintenance { .. } => {
+            undoing(operation).map_or(Resume::Finish, Resume::Undo)
+        }
         OperationRequest::RestartDaemon { .. } => {
             // Once the stop has been journalled as done, the driver brings the daemon up by itself; a second
             // stop would cost the clients that came since.
@@ -153,6 +193,17 @@ pub fn resume(operation: &Operation, client_alive: bool) -> Resume {
             "the manager was restarted while the client was being terminated, and the client still runs: ask again if it should end",
         ),
     }
+}
+
+/// Why an operation that can be undone was on its way back when the manager died.
+fn undoing(operation: &Operation) -> Option<Undo> {
+    if operation.cancel_requested_at.is_some() {
+        return Some(Undo::Cancelled);
+    }
+    let undo = operation.steps.iter().position(|step| step.name == UNDO)?;
+    // The step before says what went wrong.
+    let why = operation.steps[..undo].iter().rev().find_map(|step| step.outcome.clone());
+    Some(Undo::Failed(why.unwrap_or_else(|| "it failed before the manager was restarted".to_owned())))
 }
 
 #[cfg(test)]
@@ -181,6 +232,28 @@ mod tests {
         let step = Step { name: "stop".into(), started_at: 0, finished_at: Some(1), outcome: None };
         assert_eq!(resume(&operation(request.clone(), vec![step]), false), Resume::Done);
         assert_eq!(resume(&operation(request, vec![]), false), Resume::Finish);
+    }
+
+    #[test]
+    fn a_drain_goes_on_unless_it_was_on_its_way_back() {
+        let request = OperationRequest::DrainDaemon { timeout_s: 1, on_timeout: OnTimeout::Fail };
+        let step = |name: &str, outcome: Option<&str>| Step {
+            name: name.into(),
+            started_at: 0,
+            finished_at: outcome.map(|_| 1),
+            outcome: outcome.map(str::to_owned),
+        };
+        let waiting = vec![step("cordon", Some("cordoned")), step("wait for clients", None)];
+        assert_eq!(resume(&operation(request.clone(), waiting.clone()), false), Resume::Finish);
+        let mut cancelled = operation(request.clone(), waiting);
+        cancelled.cancel_requested_at = Some(1);
+        assert_eq!(resume(&cancelled, false), Resume::Undo(Undo::Cancelled));
+        let failed = vec![step("wait for clients", Some("one is left")), step(UNDO, None)];
+        assert_eq!(
+            resume(&operation(request, failed), false),
+            Resume::Undo(Undo::Failed("one is left".into()))
+        );
+        assert_eq!(resume(&operation(OperationRequest::EndMaintenance, vec![]), false), Resume::Finish);
     }
 
     #[test]

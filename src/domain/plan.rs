@@ -3,11 +3,13 @@
 use super::daemon::{DaemonSpec, DesiredState, Effective, Management};
 use super::drift::DriftPolicy;
 use super::gpu::Gpu;
+use super::maintenance::MaintenanceState;
 use super::tenant::{Resolved, TenantSpec, resolve};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
 /// The one desired value of a daemon, complete: whoever holds it needs to ask nobody.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::struct_excessive_bools, reason = "independent wishes, each named as in the spec")]
 pub struct Desired {
     /// The daemon.
     pub name: DaemonName,
@@ -19,6 +21,10 @@ pub struct Desired {
     pub running: bool,
     /// Whether it is started although a daemon that is not its own serves one of its GPUs.
     pub share_gpus: bool,
+    /// Whether it takes new clients, as its spec says.
+    pub schedulable: bool,
+    /// The maintenance that it is part of: then it takes no new clients, and may be held down.
+    pub maintenance: Option<MaintenanceState>,
     /// Its GPUs in PCI order: the position is the ordinal that MPS commands take.
     pub gpus: Vec<GpuUuid>,
     /// Whether clients of several users may be connected at once.
@@ -55,6 +61,7 @@ pub fn desired(
     tenants: &[TenantSpec],
     gpus: &[Gpu],
     manager_uid: u32,
+    maintenance: Option<MaintenanceState>,
 ) -> Result<Desired, InvalidValue> {
     let resolved: Vec<Resolved> =
         tenants.iter().map(|tenant| resolve(tenant, daemon, gpus)).collect::<Result<_, _>>()?;
@@ -92,8 +99,11 @@ pub fn desired(
         name: name.clone(),
         generation,
         management: daemon.management,
-        running: daemon.desired_state == DesiredState::Running,
         share_gpus: daemon.share_gpus,
+        running: daemon.desired_state == DesiredState::Running
+            && !maintenance.is_some_and(MaintenanceState::holds_down),
+        schedulable: daemon.schedulable,
+        maintenance,
         gpus: daemon.gpus.clone(),
         multi_user: daemon.multi_user,
         server_uid,
@@ -172,7 +182,8 @@ mod tests {
     fn plan(tenants: &[&str]) -> Desired {
         let daemon = serde_json::from_str(&format!("{{\"gpus\":[\"{}\"]}}", h200(0).uuid)).expect("daemon");
         let tenants: Vec<TenantSpec> = tenants.iter().map(|json| spec(json)).collect();
-        desired(&DaemonName::parse("gpu0").expect("name"), 1, &daemon, &tenants, &[h200(0)], 0).expect("plan")
+        desired(&DaemonName::parse("gpu0").expect("name"), 1, &daemon, &tenants, &[h200(0)], 0, None)
+            .expect("plan")
     }
 
     #[test]
@@ -195,7 +206,7 @@ mod tests {
         .expect("daemon");
         let name = DaemonName::parse("gpu0").expect("name");
         let plan = |tenants: &[TenantSpec]| {
-            desired(&name, 1, &daemon, tenants, &[h200(0)], 0).expect("plan").priority
+            desired(&name, 1, &daemon, tenants, &[h200(0)], 0, None).expect("plan").priority
         };
         assert_eq!(plan(&[]), Priority::BelowNormal);
         assert_eq!(plan(&[spec(r#"{"daemon":"gpu0"}"#)]), Priority::BelowNormal);

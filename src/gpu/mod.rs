@@ -2,8 +2,8 @@
 //!
 //! [`Inventory`] is this crate's one seam of traits: the real host answers through NVML ([`nvml`]), the
 //! simulated one through the files of its world ([`sim`]), and nothing above can tell which except by
-//! [`Driver::simulated`]. An inventory reads; it never changes a GPU's settings, and it never starts CUDA:
-//! `cuInit` in the server would make the server itself a client of MPS. CUDA is started in one place only, the
+//! [`Driver::simulated`]. An inventory changes one setting of a GPU, its compute mode, and that only when it is told
+//! to; it never starts CUDA: `cuInit` in the server would make the server itself a client of MPS. CUDA is started in one place only, the
 //! child process of `mps-manager cuda-probe` ([`probe`]).
 
 mod cuda;
@@ -11,9 +11,16 @@ pub mod nvml;
 pub mod probe;
 pub mod report;
 pub mod sim;
+mod suspend;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
 
 use crate::domain::GpuUuid;
-use crate::domain::gpu::{Gpu, GpuProcess};
+use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
+
+pub use suspend::{Remembered, Suspendable};
 
 /// What the GPUs of the host are and who is on them.
 ///
@@ -31,10 +38,30 @@ pub trait Inventory: Send + Sync + 'static {
 
     /// The processes that have a compute context on a GPU, in order of their PIDs.
     fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError>;
+
+    /// Sets the compute mode of a GPU, for every process that comes from now on.
+    fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError>;
+
+    /// The file of each of these GPUs that whoever uses it has open.
+    fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError>;
+
+    /// Whether the driver is asked; false where answers are remembered from before it was let go.
+    fn live(&self) -> bool {
+        true
+    }
+}
+
+/// The device file of a GPU, as `/dev/nvidia0`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceFile {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The file.
+    pub path: PathBuf,
 }
 
 /// The driver of the host's GPUs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
     /// The driver's version, as `580.159.04`.
     pub driver_version: String,
@@ -58,6 +85,11 @@ pub enum InventoryError {
     /// The host has no GPU of this UUID, or has it no longer.
     #[error("this host has no GPU {0}")]
     UnknownGpu(GpuUuid),
+    /// The driver was let go of, and only it could answer.
+    #[error(
+        "the driver is not asked while the host is in maintenance: end that first (DELETE /api/v1/host/maintenance)"
+    )]
+    Suspended,
     /// The driver refused a question.
     #[error("the driver did not answer {call}: {detail}")]
     Driver {

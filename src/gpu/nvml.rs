@@ -11,7 +11,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
-use super::{Driver, Inventory, InventoryError, cuda_version_text};
+use super::{DeviceFile, Driver, Inventory, InventoryError, cuda_version_text};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 
@@ -119,6 +119,32 @@ impl Inventory for NvmlInventory {
         // One that is on the earlier MPS list only is gone.
         mps.retain(|client| compute.iter().any(|process| process.pid == client.pid));
         Ok(union(compute, mps))
+    }
+
+    fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError> {
+        let mut device = self
+            .nvml
+            .device_by_uuid(gpu.as_str())
+            .map_err(refused("nvmlDeviceGetHandleByUUID", Some(gpu)))?;
+        let mode = match mode {
+            ComputeMode::Default => NvmlComputeMode::Default,
+            ComputeMode::ExclusiveProcess => NvmlComputeMode::ExclusiveProcess,
+            ComputeMode::Prohibited => NvmlComputeMode::Prohibited,
+        };
+        device.set_compute_mode(mode).map_err(refused("nvmlDeviceSetComputeMode", Some(gpu)))
+    }
+
+    fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
+        gpus.iter()
+            .map(|gpu| {
+                let device = self
+                    .nvml
+                    .device_by_uuid(gpu.as_str())
+                    .map_err(refused("nvmlDeviceGetHandleByUUID", Some(gpu)))?;
+                let minor = device.minor_number().map_err(refused("nvmlDeviceGetMinorNumber", Some(gpu)))?;
+                Ok(DeviceFile { gpu: gpu.clone(), path: format!("/dev/nvidia{minor}").into() })
+            })
+            .collect()
     }
 }
 

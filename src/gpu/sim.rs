@@ -2,7 +2,8 @@
 //!
 //! The world plays the kernel driver's part. A process on a GPU is a file that the process keeps an exclusive
 //! `flock` on for as long as it lives, so a killed process is gone from the inventory at once, as from a real
-//! one. Every call reads the files anew; nothing here writes.
+//! one. Every call reads the files anew, and nothing here writes but a compute mode that is set. A device file of each GPU
+//! is kept open, as NVML keeps those of a real host.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -12,7 +13,7 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use serde::Deserialize;
 
-use super::{Driver, Inventory, InventoryError, cuda_version_text};
+use super::{DeviceFile, Driver, Inventory, InventoryError, cuda_version_text};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 
@@ -35,13 +36,18 @@ const READ_PAUSE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub struct SimInventory {
     world: PathBuf,
+    /// Open for as long as this is, as NVML keeps them.
+    #[allow(dead_code, reason = "held and never read")]
+    devices: Vec<File>,
 }
 
 impl SimInventory {
     /// Opens the world in a directory, which must describe its GPUs already.
     pub fn open(world: &Path) -> Result<Self, InventoryError> {
-        let inventory = Self { world: world.to_path_buf() };
-        inventory.read_world()?;
+        let mut inventory = Self { world: world.to_path_buf(), devices: Vec::new() };
+        let minors = inventory.read_world()?.gpus.into_iter().map(|gpu| gpu.minor);
+        inventory.devices =
+            minors.filter_map(|minor| File::open(inventory.device_file(minor)).ok()).collect();
         Ok(inventory)
     }
 
@@ -58,6 +64,10 @@ impl SimInventory {
 
     fn gpu_dir(&self, gpu: &GpuUuid) -> PathBuf {
         self.world.join("gpus").join(gpu.as_str())
+    }
+
+    fn device_file(&self, minor: u32) -> PathBuf {
+        self.world.join("dev").join(format!("nvidia{minor}"))
     }
 
     fn compute_mode(&self, gpu: &GpuUuid) -> Result<ComputeMode, InventoryError> {
@@ -147,6 +157,32 @@ impl Inventory for SimInventory {
             })
             .collect())
     }
+
+    fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError> {
+        if !self.read_world()?.gpus.iter().any(|known| known.uuid == *gpu) {
+            return Err(InventoryError::UnknownGpu(gpu.clone()));
+        }
+        let word = match mode {
+            ComputeMode::Default => "default\n",
+            ComputeMode::ExclusiveProcess => "exclusive_process\n",
+            ComputeMode::Prohibited => "prohibited\n",
+        };
+        let path = self.gpu_dir(gpu).join("compute_mode");
+        let draft = path.with_extension(format!("set-{}", std::process::id()));
+        fs::write(&draft, word).map_err(|error| unreadable(&draft, error))?;
+        fs::rename(&draft, &path).map_err(|error| unreadable(&path, error))
+    }
+
+    fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
+        let known = self.read_world()?.gpus;
+        gpus.iter()
+            .map(|uuid| {
+                let gpu = known.iter().find(|gpu| gpu.uuid == *uuid);
+                let gpu = gpu.ok_or_else(|| InventoryError::UnknownGpu(uuid.clone()))?;
+                Ok(DeviceFile { gpu: uuid.clone(), path: self.device_file(gpu.minor) })
+            })
+            .collect()
+    }
 }
 
 /// `world.json`, as far as an inventory needs it; what else the simulated host keeps there is its own affair.
@@ -163,6 +199,7 @@ struct World {
 #[derive(Deserialize)]
 struct WorldGpu {
     uuid: GpuUuid,
+    minor: u32,
     pci_bus_id: String,
     name: String,
     sms: u32,

@@ -5,6 +5,7 @@
 //! stopping, dying").
 
 mod death;
+pub mod files;
 pub mod process;
 mod watch;
 

@@ -9,6 +9,7 @@ use crate::domain::DaemonName;
 use crate::domain::daemon::{DaemonSpec, DaemonStatus, DesiredState, Phase};
 use crate::domain::operation::Operation;
 use crate::domain::plan::Desired;
+use crate::gpu::Inventory as _;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::Handle;
 
@@ -38,17 +39,20 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
     // After a restart of the manager the running process is found before it is judged.
     let found = handle.wait_for(READY, |observed| observed.status.phase != Phase::Unknown).await;
     let before = found
-        .ok_or_else(|| format!("daemon {} was not looked at within {READY:?}", names(operation)))?
+        .ok_or_else(|| format!("daemon {} was not looked at within {READY:?}", names(&operation.daemons)))?
         .status;
     if before.phase == Phase::Stopped {
-        return Err(format!("daemon {} is stopped, as its spec says: start it instead", names(operation)));
+        return Err(format!(
+            "daemon {} is stopped, as its spec says: start it instead",
+            names(&operation.daemons)
+        ));
     }
     let patience = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
     let old = match noted(operation) {
         Some(old) => old,
         None => {
             let old = before.pid.map_or_else(|| "none".to_owned(), |pid| pid.to_string());
-            engine.step(operation.id, NOTE, async { Ok((old.clone(), old)) }).await?
+            engine.step(operation.id, NOTE, async { Ok::<_, Failure>((old.clone(), old)) }).await?
         }
     };
     let another = |status: &DaemonStatus| status.pid.is_some_and(|pid| pid.to_string() != old);
@@ -119,17 +123,14 @@ pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32)
     engine.fleet.forget(the_daemon(operation)?);
     // Somebody may have created a daemon of that name between the two lines above, and published it to the driver
     // that has just been ended.
-    if let Some(desired) = desired_now(engine, the_daemon(operation)?.clone(), None).await? {
-        engine.fleet.publish(desired, None);
-    }
-    Ok(())
+    engine.publish(the_daemon(operation)?).await
 }
 
 /// The daemon of an operation that works on one.
 pub(super) fn the_daemon(operation: &Operation) -> Result<&DaemonName, Failure> {
     match operation.daemons.as_slice() {
         [daemon] => Ok(daemon),
-        _ => Err(format!("the operation works on {:?} and not on one daemon", names(operation))),
+        _ => Err(format!("the operation works on {:?} and not on one daemon", names(&operation.daemons))),
     }
 }
 
@@ -138,9 +139,9 @@ pub(super) fn handle(engine: &Engine, daemon: &DaemonName) -> Result<Handle, Fai
     engine.fleet.get(daemon).ok_or_else(|| format!("daemon {daemon} is gone"))
 }
 
-/// The daemons of an operation, in words.
-pub(super) fn names(operation: &Operation) -> String {
-    operation.daemons.iter().map(DaemonName::as_str).collect::<Vec<_>>().join(", ")
+/// Daemons in words.
+pub(super) fn names(daemons: &[DaemonName]) -> String {
+    daemons.iter().map(DaemonName::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// Writes what the daemon should be, and publishes it.
@@ -154,12 +155,12 @@ async fn write_state(
             engine.fleet.publish(desired, None);
             Ok(((), format!("{state:?}").to_lowercase()))
         }
-        None => Err(format!("daemon {} is gone", names(operation))),
+        None => Err(format!("daemon {} is gone", names(&operation.daemons))),
     }
 }
 
 /// The desired value of a daemon, after writing whether it should run if `state` says so; `None` without a daemon.
-async fn desired_now(
+pub(super) async fn desired_now(
     engine: &Engine,
     name: DaemonName,
     state: Option<DesiredState>,
@@ -188,6 +189,21 @@ async fn desired_now(
     desired.map_err(|error| error.to_string())
 }
 
+/// Waits until the daemon holds what is wanted of it now, or something stands in the way that takes a hand.
+pub(super) async fn readiness(handle: &Handle) -> Result<(), Failure> {
+    let wanted = handle.generation();
+    let settled = |status: &DaemonStatus| match status.phase {
+        // What was published last may be from before the newest wish.
+        Phase::Ready => status.observed_generation >= wanted,
+        phase => matches!(phase, Phase::Blocked | Phase::CrashLoop),
+    };
+    match handle.wait_for(READY, |observed| settled(&observed.status)).await {
+        Some(seen) if seen.status.phase == Phase::Ready => Ok(()),
+        Some(seen) => Err(words(&seen.status)),
+        None => Err(format!("not ready within {READY:?}: {}", words(&handle.observed().status))),
+    }
+}
+
 async fn ready(handle: &Handle) -> Result<((), String), Failure> {
     match handle.wait_for(READY, |observed| observed.status.phase == Phase::Ready).await {
         Some(seen) => Ok(((), format!("generation {} read back", seen.status.observed_generation))),
@@ -195,7 +211,7 @@ async fn ready(handle: &Handle) -> Result<((), String), Failure> {
     }
 }
 
-async fn stopped(handle: &Handle, grace_s: u32) -> Result<((), String), Failure> {
+pub(super) async fn stopped(handle: &Handle, grace_s: u32) -> Result<((), String), Failure> {
     let patience = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
     match handle.wait_for(patience, |observed| observed.status.phase == Phase::Stopped).await {
         Some(_) => Ok(((), "stopped".to_owned())),

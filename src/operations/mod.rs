@@ -4,9 +4,13 @@
 //! death interrupted is decided by [`crate::domain::operation::resume`], which is pure.
 
 mod daemon;
+mod drain;
+pub mod holders;
+mod maintenance;
 mod terminate;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -14,8 +18,10 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::clock::unix_ms;
-use crate::domain::operation::{Operation, OperationRequest, OperationState, Resume, resume};
-use crate::gpu::Inventory;
+use crate::domain::DaemonName;
+use crate::domain::maintenance::DrainLimit;
+use crate::domain::operation::{Operation, OperationRequest, OperationState, Resume, Undo, resume};
+use crate::gpu::Suspendable;
 use crate::host::{self, Identity};
 use crate::store::{self, Fate, Store, StoreError};
 use crate::supervisor::Fleet;
@@ -28,19 +34,38 @@ const REMEMBERED_MS: i64 = 30 * 24 * 60 * 60 * 1000;
 pub struct Engine {
     store: Store,
     fleet: Fleet,
-    inventory: Arc<dyn Inventory>,
+    inventory: Arc<Suspendable>,
     manager_uid: u32,
     wake: Arc<Notify>,
     tasks: TaskTracker,
     stop: CancellationToken,
+    /// Those that run, each with what tells it to stop where it is.
+    cancels: Arc<Mutex<HashMap<Uuid, CancellationToken>>>,
 }
 
 /// Why an operation failed, in words for the operator.
 type Failure = String;
 
+/// How an operation ended before its end.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Stop {
+    /// It failed.
+    #[error("{0}")]
+    Failed(Failure),
+    /// It was called off.
+    #[error("called off")]
+    Cancelled,
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
 impl Engine {
     /// Puts the parts together; nothing is claimed before [`Engine::begin`].
-    pub fn new(store: Store, fleet: Fleet, inventory: Arc<dyn Inventory>, manager_uid: u32) -> Self {
+    pub fn new(store: Store, fleet: Fleet, inventory: Arc<Suspendable>, manager_uid: u32) -> Self {
         Self {
             store,
             fleet,
@@ -49,6 +74,7 @@ impl Engine {
             wake: Arc::new(Notify::new()),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
+            cancels: Arc::default(),
         }
     }
 
@@ -70,6 +96,23 @@ impl Engine {
         self.wake.notify_one();
     }
 
+    /// Tells a running operation that it was asked to stop, which is in the store already.
+    pub fn cancel(&self, id: Uuid) {
+        if let Some(token) = self.cancels().get(&id) {
+            token.cancel();
+        }
+    }
+
+    fn cancels(&self) -> MutexGuard<'_, HashMap<Uuid, CancellationToken>> {
+        // A panic elsewhere leaves the map as it was before or after one insert: both are whole.
+        self.cancels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What tells this operation to stop where it is.
+    fn cancel_token(&self, id: Uuid) -> CancellationToken {
+        self.cancels().entry(id).or_default().clone()
+    }
+
     /// Claims nothing more and waits for what runs.
     pub async fn shutdown(&self) {
         self.stop.cancel();
@@ -87,9 +130,12 @@ impl Engine {
         let decision = resume(&operation, client_alive);
         tracing::info!(operation = %operation.id, kind = operation.request.kind(), ?decision, "found an unfinished operation");
         match decision {
-            Resume::Finish => self.spawn(operation),
+            Resume::Finish => self.spawn(operation, None),
+            Resume::Undo(why) => self.spawn(operation, Some(why)),
             Resume::Done => self.finish(operation.id, Ok(())).await?,
-            Resume::Abandon(reason) => self.finish(operation.id, Err(reason.to_owned())).await?,
+            Resume::Abandon(reason) => {
+                self.finish(operation.id, Err(Stop::Failed(reason.to_owned()))).await?;
+            }
         }
         Ok(())
     }
@@ -107,7 +153,7 @@ impl Engine {
                 })
                 .await;
             match claimed {
-                Ok(Some(operation)) => self.spawn(operation),
+                Ok(Some(operation)) => self.spawn(operation, None),
                 Ok(None) => {
                     tokio::select! {
                         () = self.stop.cancelled() => return,
@@ -126,16 +172,19 @@ impl Engine {
         }
     }
 
-    fn spawn(&self, operation: Operation) {
+    fn spawn(&self, operation: Operation, undo: Option<Undo>) {
         let engine = self.clone();
+        // There before anybody can ask for it, since asking is possible only once the operation runs.
+        engine.cancel_token(operation.id);
         self.tasks.spawn(async move {
             let id = operation.id;
-            tracing::info!(operation = %id, kind = operation.request.kind(), daemons = %daemon::names(&operation), "operation begins");
+            tracing::info!(operation = %id, kind = operation.request.kind(), daemons = %daemon::names(&operation.daemons), "operation begins");
             let result = tokio::select! {
-                result = engine.run(&operation) => result,
+                result = engine.run(&operation, undo) => result,
                 // Left in the journal as running: the next manager takes it up.
                 () = engine.stop.cancelled() => return,
             };
+            engine.cancels().remove(&id);
             tracing::info!(operation = %id, ?result, "operation ended");
             if let Err(error) = engine.finish(id, result).await {
                 tracing::error!(operation = %id, %error, "the end of the operation could not be written");
@@ -144,23 +193,70 @@ impl Engine {
         });
     }
 
-    async fn run(&self, operation: &Operation) -> Result<(), Failure> {
-        match &operation.request {
+    async fn run(&self, operation: &Operation, undo: Option<Undo>) -> Result<(), Stop> {
+        let done = match &operation.request {
             OperationRequest::StartDaemon => daemon::start(self, operation).await,
             OperationRequest::StopDaemon { grace_s } => daemon::stop(self, operation, *grace_s).await,
             OperationRequest::RestartDaemon { grace_s } => daemon::restart(self, operation, *grace_s).await,
             OperationRequest::DeleteDaemon { grace_s } => daemon::delete(self, operation, *grace_s).await,
             OperationRequest::TerminateClient { client } => terminate::run(self, operation, *client).await,
+            OperationRequest::DrainDaemon { timeout_s, on_timeout } => {
+                let limit = DrainLimit { timeout_s: *timeout_s, on_timeout: *on_timeout };
+                return drain::run(self, operation, limit, undo).await;
+            }
+            OperationRequest::BeginMaintenance { gpus, timeout_s, on_timeout } => {
+                let limit = DrainLimit { timeout_s: *timeout_s, on_timeout: *on_timeout };
+                return maintenance::begin(self, operation, gpus, limit, undo).await;
+            }
+            OperationRequest::EndMaintenance => maintenance::end(self, operation).await,
+        };
+        Ok(done?)
+    }
+
+    /// Publishes what a daemon should be now.
+    async fn publish(&self, name: &DaemonName) -> Result<(), Failure> {
+        if let Some(desired) = daemon::desired_now(self, name.clone(), None).await? {
+            self.fleet.publish(desired, None);
+        }
+        Ok(())
+    }
+
+    /// From now on the operation can be stopped where it is.
+    async fn open_to_cancel(&self, id: Uuid) -> Result<(), Stop> {
+        let opened: Result<(), StoreError> = self
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::operations::open_to_cancel(db, id).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        opened.map_err(|error| Stop::Failed(error.to_string()))
+    }
+
+    /// From now on the operation cannot be stopped; [`Stop::Cancelled`] when somebody asked for that before.
+    async fn close_to_cancel(&self, id: Uuid) -> Result<(), Stop> {
+        let closed: Result<bool, StoreError> = self
+            .store
+            .write(move |db| {
+                Box::pin(async move { Ok((store::operations::close_to_cancel(db, id).await?, Fate::Commit)) })
+            })
+            .await;
+        match closed {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Stop::Cancelled),
+            Err(error) => Err(Stop::Failed(error.to_string())),
         }
     }
 
     /// Journals a step around what it does.
-    async fn step<T>(
+    async fn step<T, E: From<Failure> + std::fmt::Display>(
         &self,
         id: Uuid,
         name: &'static str,
-        work: impl Future<Output = Result<(T, String), Failure>>,
-    ) -> Result<T, Failure> {
+        work: impl Future<Output = Result<(T, String), E>>,
+    ) -> Result<T, E> {
         let ordinal: Result<i64, StoreError> = self
             .store
             .write(move |db| {
@@ -173,7 +269,7 @@ impl Engine {
         let result = work.await;
         let outcome = match &result {
             Ok((_, outcome)) => outcome.clone(),
-            Err(failure) => failure.clone(),
+            Err(failure) => failure.to_string(),
         };
         let ended: Result<(), StoreError> = self
             .store
@@ -188,12 +284,16 @@ impl Engine {
         result.map(|(value, _)| value)
     }
 
-    async fn finish(&self, id: Uuid, result: Result<(), Failure>) -> Result<(), StoreError> {
-        let state = if result.is_ok() { OperationState::Succeeded } else { OperationState::Failed };
+    async fn finish(&self, id: Uuid, result: Result<(), Stop>) -> Result<(), StoreError> {
+        let (state, error) = match result {
+            Ok(()) => (OperationState::Succeeded, None),
+            Err(Stop::Failed(why)) => (OperationState::Failed, Some(why)),
+            Err(Stop::Cancelled) => (OperationState::Cancelled, None),
+        };
         self.store
             .write(move |db| {
                 Box::pin(async move {
-                    store::operations::finish(db, id, state, result.err().as_deref(), unix_ms()).await?;
+                    store::operations::finish(db, id, state, error.as_deref(), unix_ms()).await?;
                     Ok(((), Fate::Commit))
                 })
             })

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::daemons::{DaemonView, not_found, refuse_with_tenants};
 use super::foreign::{candidate, held};
+use super::maintenance::refuse_in_maintenance;
 use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
@@ -89,6 +90,10 @@ impl Service {
                         if let Some(holder) = store::daemons::holder(&mut *db, gpu).await? {
                             return Err(ServiceError::Conflict(held(gpu, &holder)));
                         }
+                    }
+                    if spec.management == Management::Managed {
+                        // It would be held down at once.
+                        refuse_in_maintenance(&mut *db, &name, &spec).await?;
                     }
                     if !host::process::is_alive(identity) {
                         return Err(ServiceError::Conflict(format!(
@@ -185,6 +190,7 @@ impl Service {
         let standing = Standing { spec: &current.spec, has_tenants, runs_as_specified };
         check_management(Some(standing), spec).map_err(refused)?;
         if spec.management != current.spec.management {
+            refuse_in_maintenance(&mut *db, name, spec).await?;
             refuse_while_operated(db, name).await?;
         }
         Ok(())

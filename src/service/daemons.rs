@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::foreign::held;
+use super::maintenance::{checked_drain, refuse_in_maintenance};
 use super::page::{Page, Paged};
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, Written, check_precondition, fate, once};
 use crate::clock::unix_ms;
@@ -133,6 +134,46 @@ impl Service {
         )))
     }
 
+    /// Writes whether a daemon takes new clients, and nothing else of its spec.
+    pub async fn set_schedulable(
+        &self,
+        name: DaemonName,
+        schedulable: bool,
+        options: WriteOptions,
+    ) -> Result<DaemonView, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move {
+            let gpus = service.gpus().await?;
+            let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
+            let (daemon, desired) = service
+                .parts
+                .store
+                .write(move |db| {
+                    Box::pin(async move {
+                        let mut daemon =
+                            store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                        check_precondition(&options, Some(daemon.revision))?;
+                        if daemon.spec.schedulable != schedulable {
+                            let spec = DaemonSpec { schedulable, ..daemon.spec };
+                            store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
+                            let written = store::daemons::get(&mut *db, &name).await?;
+                            daemon = written.ok_or_else(|| {
+                                ServiceError::Internal("the daemon just written is gone".into())
+                            })?;
+                        }
+                        let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
+                        Ok::<_, ServiceError>(((daemon, desired), fate(&options)))
+                    })
+                })
+                .await?;
+            if !dry_run {
+                service.publish(desired);
+            }
+            Ok(service.daemon_view(daemon))
+        })
+        .await
+    }
+
     /// One daemon; with `fresh`, after a look that begins now.
     pub async fn daemon(&self, name: &DaemonName, fresh: bool) -> Result<DaemonView, ServiceError> {
         let daemon = store::daemons::get(&mut *self.parts.store.read().await?, name).await?;
@@ -162,6 +203,9 @@ impl Service {
     ) -> Result<crate::domain::operation::Operation, ServiceError> {
         let service = self.clone();
         self.to_the_end(async move {
+            if let OperationRequest::DrainDaemon { timeout_s, .. } = request {
+                checked_drain(timeout_s)?;
+            }
             let id = uuid::Uuid::now_v7();
             let dry_run = options.dry_run;
             let operation = service
@@ -178,6 +222,15 @@ impl Service {
                             refuse_observed(&daemon, &request)?;
                             if matches!(request, OperationRequest::DeleteDaemon { .. }) {
                                 refuse_with_tenants(&mut *db, &name).await?;
+                            }
+                            let brings_up = matches!(
+                                request,
+                                OperationRequest::StartDaemon
+                                    | OperationRequest::RestartDaemon { .. }
+                                    | OperationRequest::DrainDaemon { .. }
+                            );
+                            if brings_up {
+                                refuse_in_maintenance(&mut *db, &name, &daemon.spec).await?;
                             }
                             store::operations::insert(
                                 &mut *db,

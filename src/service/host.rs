@@ -8,6 +8,7 @@ use super::take_up::ReadOnly;
 use super::{Service, ServiceError};
 use crate::domain::gpu::{ComputeMode, Gpu, GpuRef};
 use crate::domain::{DaemonName, GpuUuid};
+use crate::gpu::InventoryError;
 use crate::store;
 
 /// The host, its driver and its MPS.
@@ -41,6 +42,8 @@ pub struct HostView {
     pub manager_uid: u32,
     /// How many GPUs the host has.
     pub gpus: usize,
+    /// Whether the driver is asked; while it is not, for maintenance, all of this is as it was seen last.
+    pub live: bool,
 }
 
 /// A GPU, who holds it, and what is promised and used of it.
@@ -72,8 +75,10 @@ pub struct GpuView {
     pub daemon: Option<DaemonName>,
     /// Memory that admission has promised to tenants, in bytes; a tenant without a limit counts as the whole GPU.
     pub memory_promised: u64,
-    /// The processes that the driver lists on it; `null` when it does not say, or the GPU is missing.
+    /// The processes that the driver lists on it; `null` when it does not say or is not asked, or the GPU is missing.
     pub processes: Option<Vec<GpuProcessView>>,
+    /// Whether the driver is asked; while it is not, for maintenance, the GPU is shown as it was seen last.
+    pub live: bool,
 }
 
 /// A process on a GPU.
@@ -125,6 +130,7 @@ impl Service {
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),
             manager_uid: self.parts.manager_uid,
             gpus: gpus.len(),
+            live: self.parts.inventory.live(),
         })
     }
 
@@ -185,6 +191,7 @@ impl Service {
             daemon: holder,
             memory_promised,
             processes: if gpu.present { self.processes_on(&gpu.uuid).await? } else { None },
+            live: self.parts.inventory.live(),
         })
     }
 
@@ -205,6 +212,7 @@ impl Service {
             daemon,
             memory_promised: 0,
             processes: None,
+            live: self.parts.inventory.live(),
         })
     }
 
@@ -217,6 +225,7 @@ impl Service {
             .map_err(|error| ServiceError::Internal(error.to_string()))?;
         let processes = match listed {
             Ok(processes) => processes,
+            Err(InventoryError::Suspended) => return Ok(None),
             Err(error) => {
                 tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
                 return Ok(None);

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::page::{Page, Paged};
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
-use crate::domain::operation::Operation;
+use crate::domain::operation::{Operation, OperationRequest, OperationState};
 use crate::store::{self, Fate};
 
 impl Service {
@@ -23,7 +23,9 @@ impl Service {
         Ok(page.cut(operations, |operation| operation.id.to_string()))
     }
 
-    /// Calls off an operation that has not begun.
+    /// Calls off an operation: one that has not begun never begins, and one that runs stops where it can.
+    ///
+    /// What runs is still running in the answer.
     pub async fn cancel_operation(&self, id: Uuid) -> Result<Operation, ServiceError> {
         let service = self.clone();
         self.to_the_end(async move {
@@ -32,19 +34,31 @@ impl Service {
                 .store
                 .write(move |db| {
                     Box::pin(async move {
-                        let done = store::operations::cancel(db, id, unix_ms()).await?;
+                        let now = unix_ms();
+                        let done = store::operations::cancel(&mut *db, id, now).await?
+                            || store::operations::request_cancel(db, id, now).await?;
                         Ok::<_, ServiceError>((done, Fate::Commit))
                     })
                 })
                 .await?;
             let operation = service.operation(id).await?;
             if cancelled {
+                service.parts.engine.cancel(id);
                 return Ok(operation);
             }
-            Err(ServiceError::Conflict(format!(
-                "operation {id} is {}: only one that has not begun can be called off",
-                operation.state.as_str()
-            )))
+            Err(ServiceError::Conflict(match operation.state {
+                OperationState::Running => format!(
+                    "operation {id} is running, and {} cannot be called off {}",
+                    operation.request.kind(),
+                    match operation.request {
+                        OperationRequest::DrainDaemon { .. } => "once it is all but done",
+                        OperationRequest::BeginMaintenance { .. } =>
+                            "once its daemons are being stopped: wait for it, and end the maintenance then",
+                        _ => "once it has begun: wait for it",
+                    }
+                ),
+                state => format!("operation {id} is {}: there is nothing to call off", state.as_str()),
+            }))
         })
         .await
     }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::maintenance::refuse_cordoned;
 use super::page::{Page, Paged};
 use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
@@ -269,11 +270,15 @@ impl Service {
         let clients = self.families_of(&name).await?;
         let holder = ClientId { pid: identity.pid, start_time: identity.start_time };
         let boot_id = self.parts.fleet.context().boot_id.clone();
-        let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
+        let (max, uid, daemon) = (tenant.spec.max_clients, tenant.spec.uid, tenant.spec.daemon);
         self.parts
             .store
             .write(move |db| {
                 Box::pin(async move {
+                    // Again, in the transaction that lets the process in: a drain that began meanwhile counts on it.
+                    if let Some(daemon) = store::daemons::get(&mut *db, &daemon).await? {
+                        refuse_cordoned(&mut *db, &daemon.name, &daemon.spec).await?;
+                    }
                     let mut holders = Vec::new();
                     for lease in store::leases::all(&mut *db, &boot_id).await? {
                         if !is_alive(lease.holder) {
@@ -299,12 +304,11 @@ impl Service {
     /// Fails closed: no process is sent to a daemon whose settings were not read back.
     async fn refuse_unless_serving(&self, tenant: &Tenant) -> Result<(), ServiceError> {
         let name = &tenant.spec.daemon;
-        let daemon = store::daemons::get(&mut *self.parts.store.read().await?, name).await?;
-        if daemon.is_some_and(|daemon| !daemon.spec.schedulable) {
-            return Err(ServiceError::Conflict(format!(
-                "daemon {name} takes no new clients: set schedulable on it, or use another"
-            )));
+        let mut reader = self.parts.store.read().await?;
+        if let Some(daemon) = store::daemons::get(&mut reader, name).await? {
+            refuse_cordoned(&mut reader, name, &daemon.spec).await?;
         }
+        drop(reader);
         let Some(handle) = self.parts.fleet.get(name) else {
             return Err(ServiceError::Unavailable(format!("daemon {name} is not running yet")));
         };

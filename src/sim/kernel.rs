@@ -41,6 +41,8 @@ pub(crate) struct Presence {
     path: PathBuf,
     file: File,
     record: Record,
+    /// Open for life, as a process on a GPU keeps its device file.
+    _device: File,
 }
 
 /// How NVML classes a process.
@@ -55,6 +57,7 @@ pub(crate) enum Kind {
 impl Presence {
     /// Registers this process on a GPU with no memory yet.
     pub(crate) fn enter(world: &World, gpu: &Gpu, kind: Kind, name: &str) -> io::Result<Self> {
+        let device = File::open(world.device_file(gpu))?;
         let dir = world.gpu_dir(gpu);
         if is_lost(world, gpu) || dir.join("mig").exists() {
             return Err(io::ErrorKind::NotFound.into());
@@ -72,7 +75,7 @@ impl Presence {
         name.truncate(name.floor_char_boundary(256));
         let record = Record { pid, kind: kind.to_owned(), used_memory: 0, name };
         let path = dir.join("processes").join(pid.to_string());
-        let presence = Self { gpu: dir, total: gpu.memory_total, path, file, record };
+        let presence = Self { gpu: dir, total: gpu.memory_total, path, file, record, _device: device };
         presence.write()?;
         fs::rename(&draft, &presence.path)?;
         Ok(presence)

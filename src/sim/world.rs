@@ -6,6 +6,7 @@
 //! gpus/<uuid>/compute_mode          default | exclusive_process | prohibited
 //! gpus/<uuid>/processes/<pid>       one GPU process, held by flock for life
 //! gpus/<uuid>/memory.lock           held while memory is taken
+//! dev/nvidia<minor>                 the device file, which each GPU process keeps open for life
 //! gpus/<uuid>/lost                  there while the GPU is gone: put there and taken away by hand
 //! gpus/<uuid>/mig                   there while the GPU is in MIG mode: likewise
 //! bin/nvidia-cuda-mps-{control,server}
@@ -91,6 +92,10 @@ impl World {
         &self.host
     }
 
+    pub(crate) fn device_file(&self, gpu: &Gpu) -> PathBuf {
+        self.dir.join("dev").join(format!("nvidia{}", gpu.minor))
+    }
+
     pub(crate) fn gpu_dir(&self, gpu: &Gpu) -> PathBuf {
         self.dir.join("gpus").join(&gpu.uuid)
     }
@@ -128,6 +133,7 @@ pub fn create_for(dir: &Path, profile: &str, program: &Path) -> Result<World, Wo
         write_once(&file, &serde_json::to_vec_pretty(&world.host).expect("the host has string keys only"))?;
         world
     };
+    devices(&world)?;
     link(&world, program)?;
     Ok(world)
 }
@@ -196,6 +202,20 @@ fn furnish(gpu: &Path) -> Result<(), WorldError> {
     write_once(&lock, b"")?;
     fs::set_permissions(&lock, Permissions::from_mode(0o666)).map_err(at(&lock))?;
     write_once(&gpu.join("compute_mode"), b"default\n")
+}
+
+/// Makes the device files, also in a world of before there were any.
+fn devices(world: &World) -> Result<(), WorldError> {
+    let dev = world.dir.join("dev");
+    fs::create_dir_all(&dev).map_err(at(&dev))?;
+    for gpu in &world.host.gpus {
+        let path = world.device_file(gpu);
+        // Not replaced: who has it open has this very file.
+        if !path.exists() {
+            write_once(&path, b"")?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes a file that no reader ever sees half written.

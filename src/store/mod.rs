@@ -10,6 +10,7 @@ pub mod host;
 pub mod idempotency;
 pub mod leases;
 pub mod lock;
+pub mod maintenance;
 pub mod operations;
 pub mod plans;
 pub mod tenants;

@@ -150,6 +150,23 @@ pub async fn running(db: &mut SqliteConnection) -> Result<Vec<Operation>, StoreE
     complete_all(db, rows).await
 }
 
+/// The beginning or end of a maintenance that has not ended.
+pub async fn unfinished_maintenance(db: &mut SqliteConnection) -> Result<Option<Operation>, StoreError> {
+    let row = sqlx::query_as!(
+        OperationRow,
+        r#"SELECT id AS "id!", request, state, error, created_at, started_at, finished_at, cancellable, cancel_requested_at
+           FROM operations
+           WHERE state IN ('pending', 'running') AND request ->> 'kind' IN ('begin_maintenance', 'end_maintenance')
+           ORDER BY id LIMIT 1"#
+    )
+    .fetch_optional(&mut *db)
+    .await?;
+    match row {
+        Some(row) => Ok(Some(complete(db, row).await?)),
+        None => Ok(None),
+    }
+}
+
 /// Takes the oldest operation whose turn it is on each of its daemons, locks them and marks it running.
 ///
 /// All locks are taken at once, so none is held while another is waited for. Its turn comes when no operation that

@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, daemons, gpus, tenants};
+use super::{StoreError, daemons, gpus, maintenance, tenants};
 use crate::domain::DaemonName;
 use crate::domain::gpu::Gpu;
 use crate::domain::plan::{self, Desired};
@@ -18,8 +18,12 @@ pub async fn desired(
 ) -> Result<Option<Desired>, StoreError> {
     let Some(daemon) = daemons::get(&mut *db, name).await? else { return Ok(None) };
     let gpus = gpus::all(&mut *db, present.to_vec()).await?;
-    let tenants: Vec<_> = tenants::of_daemon(db, name).await?.into_iter().map(|tenant| tenant.spec).collect();
-    let plan = plan::desired(name, daemon.generation, &daemon.spec, &tenants, &gpus, manager_uid);
+    let tenants: Vec<_> =
+        tenants::of_daemon(&mut *db, name).await?.into_iter().map(|tenant| tenant.spec).collect();
+    let maintenance = maintenance::get(db).await?;
+    let maintenance = maintenance.filter(|maintenance| maintenance.covers(&daemon.spec.gpus));
+    let state = maintenance.map(|maintenance| maintenance.state);
+    let plan = plan::desired(name, daemon.generation, &daemon.spec, &tenants, &gpus, manager_uid, state);
     plan.map(Some)
         .map_err(|error| StoreError::Unplannable { daemon: name.clone(), detail: error.to_string() })
 }

@@ -18,6 +18,7 @@ use crate::domain::environment::TENANT_HINT;
 use crate::domain::gpu::GpuProcess;
 use crate::domain::plan::{Desired, Difference};
 use crate::domain::{GpuUuid, MemoryLimit};
+use crate::gpu::InventoryError;
 use crate::host;
 use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
 use crate::mps::session::{Session, SessionError};
@@ -283,7 +284,10 @@ async fn clients(context: &Context, gpus: &[GpuUuid], rows: Vec<parse::ClientRow
         gpus.into_iter()
             .map(|gpu| {
                 let processes = inventory.processes(&gpu).unwrap_or_else(|error| {
-                    tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
+                    // As said by whoever let go of it; the clients' memory is unknown meanwhile.
+                    if !matches!(error, InventoryError::Suspended) {
+                        tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
+                    }
                     Vec::new()
                 });
                 (gpu, processes)

@@ -36,8 +36,8 @@ use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Phase};
 use crate::domain::plan::Desired;
 use crate::gpu::Inventory;
-pub use crate::mps::process::LONGEST_PATH;
 use crate::mps::process::check_reachable;
+pub use crate::mps::process::{LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
 use crate::mps::{Binaries, Capability, Control};
 pub use census::Census;
 
@@ -73,6 +73,11 @@ pub struct Context {
 }
 
 impl Context {
+    /// The directory that has a directory for each daemon.
+    pub fn daemons_directory(&self) -> PathBuf {
+        self.runtime_dir.join("daemons")
+    }
+
     /// The directory of a daemon's sockets.
     pub fn pipe_directory(&self, daemon: &DaemonName) -> PathBuf {
         self.home(daemon).join("pipe")
@@ -102,7 +107,7 @@ impl Context {
     }
 
     fn home(&self, daemon: &DaemonName) -> PathBuf {
-        self.runtime_dir.join("daemons").join(daemon.as_str())
+        self.daemons_directory().join(daemon.as_str())
     }
 }
 
@@ -201,6 +206,11 @@ struct Shared {
 }
 
 impl Handle {
+    /// The generation that is wanted now.
+    pub fn generation(&self) -> i64 {
+        self.shared.desired.borrow().generation
+    }
+
     /// What was seen last.
     pub fn observed(&self) -> Observed {
         self.shared.observed.borrow().clone()

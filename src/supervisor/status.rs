@@ -6,6 +6,7 @@ use super::state::{State, serves_another_user};
 use super::trouble::{Trouble, log_disk_full};
 use crate::domain::daemon::{Condition, DaemonStatus, Phase, SessionCounts, Waiting};
 use crate::domain::drift::DriftPolicy;
+use crate::domain::maintenance::MaintenanceState;
 use crate::domain::plan::{Desired, differences};
 use crate::host;
 
@@ -65,6 +66,7 @@ fn conditions(
              or at once by a restart",
         ));
     }
+    conditions.extend(cordoned(desired));
     if desired.gpus.len() > 1 {
         conditions.push(Condition::new(
             "LimitsEscapable",
@@ -107,6 +109,23 @@ fn conditions(
             .map(|files| Condition::new("FileDescriptorsLow", true, "NearLimit", files.to_string())),
     );
     conditions
+}
+
+/// Says of a daemon that takes no new clients why that is.
+fn cordoned(desired: &Desired) -> Option<Condition> {
+    let (reason, message) = match desired.maintenance {
+        Some(_) => (
+            "Maintenance",
+            "the host is in maintenance with a GPU of this daemon, so no new client is admitted: end it with \
+             DELETE /api/v1/host/maintenance",
+        ),
+        None if !desired.schedulable => (
+            "Cordoned",
+            "its spec says schedulable: false, so `run` admits no new client: uncordon it to take clients again",
+        ),
+        None => return None,
+    };
+    Some(Condition::new("Schedulable", false, reason, message))
 }
 
 /// That others changed settings: while it is so, and for a while after it was put back.
@@ -165,6 +184,9 @@ fn ready(state: &State, desired: &Desired, phase: Phase) -> Condition {
     let (reason, message) = match phase {
         Phase::Ready => ("AppliedAndReadBack", "every setting was read back as it should be".to_owned()),
         Phase::Unknown => ("NotLookedAt", "it has not been looked at yet".to_owned()),
+        Phase::Stopped if desired.maintenance.is_some_and(MaintenanceState::holds_down) => {
+            ("StoppedForMaintenance", "it is stopped while the host is in maintenance".to_owned())
+        }
         Phase::Stopped => ("StoppedAsWanted", "it is stopped, as its spec says".to_owned()),
         Phase::Starting => ("Starting", "it is being started".to_owned()),
         Phase::Stopping => ("Stopping", "it is being stopped".to_owned()),

@@ -30,6 +30,13 @@ tenant() {
     check "tenant $1 is created" 201 "$STATUS"
 }
 
+# Its clients may have ended a moment ago: until that was seen, the tenant stays.
+no_tenant() { wait_for 20 "tenant $1 is deleted" tenant_is_deleted "$1"; }
+tenant_is_deleted() {
+    api DELETE "/api/v1/tenants/$1"
+    [ "$STATUS" = 204 ] || [ "$STATUS" = 404 ]
+}
+
 gone() {
     api DELETE "/api/v1/daemons/$1?grace_s=2"
     OPERATION=$(json "$BODY" 'd["id"]')
@@ -230,8 +237,8 @@ drift_is_repaired() { [ "$(printf 'get_default_active_thread_percentage\n' | CUD
 # ---- one daemon for both
 
 one_daemon_for_both() {
-    api DELETE /api/v1/tenants/left
-    api DELETE /api/v1/tenants/right
+    no_tenant left
+    no_tenant right
     gone gpu0
     gone gpu1
     owned both '{"gpus": ["0", "1"]}'
@@ -245,8 +252,8 @@ one_daemon_for_both() {
         "$(seen_by narrow '[[e["ordinal"], e["uuid"], 0 < e["memory_free"] < 8 << 30, e["sms"]] for e in d["devices"]]')"
     check "renumbered by the client itself, the limit by UUID still holds" "[[\"$GPU1\", true]]" \
         "$(seen_by wide '[[e["uuid"], 0 < e["memory_free"] < 4 << 30] for e in d["devices"]]' "CUDA_VISIBLE_DEVICES=$GPU1")"
-    api DELETE /api/v1/tenants/wide
-    api DELETE /api/v1/tenants/narrow
+    no_tenant wide
+    no_tenant narrow
     gone both
 }
 

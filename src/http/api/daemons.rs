@@ -3,11 +3,14 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::{FreshQuery, GraceQuery, List, PageQuery, WriteQuery, accepted, checked_grace, tagged, written};
 use crate::domain::DaemonName;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
+use crate::domain::maintenance::{DEFAULT_DRAIN_S, OnTimeout};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::http::AppState;
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
@@ -182,6 +185,88 @@ pub(super) async fn release(
 ) -> Result<StatusCode, Problem> {
     app.service.release_daemon(name, conditions.options(query.dry_run)).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// How a drain is done.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DrainQuery {
+    /// Do everything, answer as if it were done, and keep nothing.
+    #[serde(default)]
+    dry_run: bool,
+    /// Seconds that clients get to end by themselves; 300 without it.
+    #[serde(default = "default_drain")]
+    #[param(maximum = 86400)]
+    timeout_s: u32,
+    /// What becomes of those that are still there then: `fail` without it.
+    #[serde(default)]
+    #[param(inline)]
+    on_timeout: OnTimeout,
+}
+
+fn default_drain() -> u32 {
+    DEFAULT_DRAIN_S
+}
+
+/// Drain a daemon
+///
+/// It takes no new clients, and those that are there are waited for. Succeeded, it stays cordoned; failed or called off,
+/// it is as it was before.
+#[utoipa::path(post, path = "/api/v1/daemons/{name}/drain", operation_id = "drain_daemon", tag = "daemons",
+    params(
+        ("name" = DaemonName, Path, description = "The daemon"), DrainQuery,
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+    ),
+    responses((status = 202, description = "The operation that drains it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
+pub(super) async fn drain(
+    State(app): State<AppState>,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<DrainQuery>,
+    conditions: Conditions,
+    idempotency: Idempotency,
+    _: NoBody,
+) -> Result<Response, Problem> {
+    let DrainQuery { dry_run, timeout_s, on_timeout } = query;
+    let request = OperationRequest::DrainDaemon { timeout_s, on_timeout };
+    let key = idempotency.of(&request)?;
+    operate(app, name, request, conditions.options(dry_run), key).await
+}
+
+/// Admit no new clients to a daemon
+#[utoipa::path(post, path = "/api/v1/daemons/{name}/cordon", operation_id = "cordon_daemon", tag = "daemons",
+    params(
+        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
+        ("If-Match" = Option<String>, Header, description = "Change only this revision"),
+    ),
+    responses((status = 200, description = "Cordoned: `schedulable` in its spec is false", body = DaemonView, headers(("ETag" = String))), WriteProblems))]
+pub(super) async fn cordon(
+    State(app): State<AppState>,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    _: NoBody,
+) -> Result<Response, Problem> {
+    let daemon = app.service.set_schedulable(name, false, conditions.options(query.dry_run)).await?;
+    Ok(tagged(StatusCode::OK, daemon.revision, &daemon))
+}
+
+/// Admit new clients to a daemon again
+#[utoipa::path(post, path = "/api/v1/daemons/{name}/uncordon", operation_id = "uncordon_daemon", tag = "daemons",
+    params(
+        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
+        ("If-Match" = Option<String>, Header, description = "Change only this revision"),
+    ),
+    responses((status = 200, description = "`schedulable` in its spec is true", body = DaemonView, headers(("ETag" = String))), WriteProblems))]
+pub(super) async fn uncordon(
+    State(app): State<AppState>,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    _: NoBody,
+) -> Result<Response, Problem> {
+    let daemon = app.service.set_schedulable(name, true, conditions.options(query.dry_run)).await?;
+    Ok(tagged(StatusCode::OK, daemon.revision, &daemon))
 }
 
 /// Asks for an operation, and answers where to look for it.

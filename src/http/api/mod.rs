@@ -4,6 +4,7 @@ mod clients;
 mod daemons;
 mod foreign;
 mod host;
+mod maintenance;
 mod operations;
 pub mod probes;
 mod tenants;
@@ -65,6 +66,7 @@ impl Modify for Token {
 pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(host::get))
+        .routes(routes!(maintenance::get, maintenance::begin, maintenance::end))
         .routes(routes!(host::confirm))
         .routes(routes!(host::list_gpus))
         .routes(routes!(host::get_gpu))
@@ -78,6 +80,9 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(daemons::release))
         .routes(routes!(foreign::list))
         .routes(routes!(foreign::get))
+        .routes(routes!(daemons::drain))
+        .routes(routes!(daemons::cordon))
+        .routes(routes!(daemons::uncordon))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::get, tenants::put, tenants::delete))
         .routes(routes!(tenants::environment))

@@ -1,10 +1,11 @@
 //! Operations.
 
 use axum::extract::State;
+use axum::response::Response;
 use uuid::Uuid;
 
-use super::{List, PageQuery};
-use crate::domain::operation::Operation;
+use super::{List, PageQuery, accepted};
+use crate::domain::operation::{Operation, OperationState};
 use crate::http::AppState;
 use crate::http::extract::{NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
@@ -30,14 +31,22 @@ pub(super) async fn get(
     Ok(axum::Json(app.service.operation(id).await?))
 }
 
-/// Call off an operation that has not begun
+/// Call off an operation
+///
+/// One that has not begun never begins. A drain, and a maintenance while it drains, stop where they are and put back what
+/// they changed: they end `cancelled` a little later. Others run to their end.
 #[utoipa::path(post, path = "/api/v1/operations/{id}/cancel", operation_id = "cancel_operation", tag = "operations",
     params(("id" = Uuid, Path, description = "The operation")),
-    responses((status = 200, description = "Called off", body = Operation), WriteProblems))]
+    responses(
+        (status = 200, description = "Called off before it began", body = Operation),
+        (status = 202, description = "It stops where it is", body = Operation),
+        WriteProblems,
+    ))]
 pub(super) async fn cancel(
     State(app): State<AppState>,
     Path(id): Path<Uuid>,
     _: NoBody,
-) -> Result<axum::Json<Operation>, Problem> {
-    Ok(axum::Json(app.service.cancel_operation(id).await?))
+) -> Result<Response, Problem> {
+    let operation = app.service.cancel_operation(id).await?;
+    Ok(accepted(&operation, operation.state == OperationState::Cancelled && operation.started_at.is_none()))
 }

@@ -31,7 +31,8 @@ pub use stop::{How, StopError, Stopped, clean_stale, stop};
 /// The variable that marks a daemon as ours: one random value for each start.
 pub const TOKEN_ENV: &str = "MPS_MANAGER_INCARNATION";
 /// The variable that tells programs where a daemon's pipes are.
-const PIPE_ENV: &str = "CUDA_MPS_PIPE_DIRECTORY";
+/// The variable that names a daemon's pipe directory.
+pub const PIPE_ENV: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// The variable that tells a daemon where to log.
 const LOG_ENV: &str = "CUDA_MPS_LOG_DIRECTORY";
 /// The file in the pipe directory that holds the daemon's PID, writable by everybody (recording 01).

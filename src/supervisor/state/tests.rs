@@ -17,6 +17,8 @@ fn desired() -> Desired {
         management: Management::Managed,
         running: true,
         share_gpus: false,
+        schedulable: true,
+        maintenance: None,
         gpus: vec![uuid()],
         multi_user: false,
         server_uid: 0,

@@ -178,10 +178,6 @@ impl Host {
     }
 
     /// The manager's process.
-    pub(crate) fn manager_pid(&self) -> u32 {
-        self.manager.as_ref().expect("served").process.id()
-    }
-
     /// What the manager has logged.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir().join("manager.log")).unwrap_or_default()
@@ -193,6 +189,10 @@ impl Host {
 
     pub(crate) fn url(&self) -> String {
         self.manager.as_ref().expect("served").address.clone()
+    }
+
+    pub(crate) fn manager_pid(&self) -> u32 {
+        self.manager.as_ref().expect("served").process.id()
     }
 
     /// Sends the manager a signal and waits for its end; gives its exit code, if it has one.

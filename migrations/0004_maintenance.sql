@@ -19,3 +19,15 @@ ALTER TABLE operations DROP COLUMN daemon;
 -- Whether it can be stopped where it is, and when somebody asked for that: both outlive the manager.
 ALTER TABLE operations ADD COLUMN cancellable INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE operations ADD COLUMN cancel_requested_at INTEGER;
+
+-- The maintenance of the host, of which there is one at a time. It feeds what its daemons should be, beside their specs,
+-- which keep what the user wants of them.
+CREATE TABLE maintenance (
+    only_one   INTEGER PRIMARY KEY CHECK (only_one = 1),
+    operation  TEXT NOT NULL,
+    state      TEXT NOT NULL CHECK (state IN ('draining', 'quitting', 'active', 'ending')),
+    gpus       TEXT NOT NULL CHECK (json_valid(gpus)),
+    since      INTEGER NOT NULL,
+    -- What is told of the GPUs while the driver is let go; a manager that starts meanwhile does not ask the driver.
+    remembered TEXT CHECK (json_valid(remembered))
+) STRICT;

@@ -1,0 +1,96 @@
+//! Where the GPUs and the programs come from: this host, or a simulated one.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use super::{StartError, refused};
+use crate::config::Config;
+use crate::gpu::{Inventory, InventoryError, Remembered, Suspendable, nvml, sim::SimInventory};
+use crate::mps::Binaries;
+use crate::sim;
+
+/// The GPUs and the programs.
+pub(super) struct Platform {
+    pub(super) inventory: Arc<Suspendable>,
+    pub(super) binaries: Binaries,
+    pub(super) extra_env: Vec<(OsString, OsString)>,
+    pub(super) simulated: bool,
+}
+
+impl Platform {
+    /// Asks the driver or does not, as the maintenance that the store knows of says; the file that was looked at before
+    /// may have told another story.
+    pub(super) fn settle(&self, remembered: Option<Remembered>) -> Result<(), StartError> {
+        match remembered {
+            Some(remembered) if self.inventory.live() => self.inventory.suspend(remembered),
+            None => self.inventory.resume().map_err(refused)?,
+            Some(_) => {}
+        }
+        if !self.inventory.live() {
+            tracing::info!("the host is in maintenance: the driver is not asked");
+        }
+        Ok(())
+    }
+}
+
+/// Reads what a maintenance remembers of the GPUs; what cannot be read is as if nothing were remembered.
+pub(super) fn remembered(text: Option<&str>) -> Option<Remembered> {
+    let read = serde_json::from_str(text?);
+    read.inspect_err(|error| tracing::error!(%error, "what was remembered of the GPUs cannot be read")).ok()
+}
+
+/// The GPUs and the programs of this host; touches nothing, and says all that is missing at once.
+///
+/// In maintenance the driver is not touched, and need not even be there.
+pub(super) fn real(config: &Config, remembered: Option<Remembered>) -> Result<Platform, StartError> {
+    let inventory = match remembered {
+        Some(remembered) => Ok(Suspendable::closed(open_nvml, remembered)),
+        None => Suspendable::open(open_nvml).map_err(|error| error.to_string()).and_then(|inventory| {
+            match inventory.gpus() {
+                Ok(gpus) if gpus.is_empty() => {
+                    Err("the NVIDIA driver lists no GPU on this host, or can describe none: the log says why"
+                        .to_owned())
+                }
+                Ok(_) => Ok(inventory),
+                Err(error) => Err(error.to_string()),
+            }
+        }),
+    };
+    let binaries = Binaries::locate(config.mps_dir.as_deref()).map_err(|error| error.to_string());
+    match (inventory, binaries) {
+        (Ok(inventory), Ok(binaries)) => {
+            Ok(Platform { inventory: Arc::new(inventory), binaries, extra_env: Vec::new(), simulated: false })
+        }
+        (inventory, binaries) => {
+            let missing: Vec<String> = inventory.err().into_iter().chain(binaries.err()).collect();
+            Err(StartError(format!(
+                "{}\nTo try mps-manager without a GPU, start it with --sim h200x2: a simulated host.",
+                missing.join("\n")
+            )))
+        }
+    }
+}
+
+fn open_nvml() -> Result<Box<dyn Inventory>, InventoryError> {
+    Ok(Box::new(nvml::NvmlInventory::open()?))
+}
+
+/// A simulated host in the runtime directory; other programs than its own may be named, as on a real one.
+pub(super) fn simulated(config: &Config, remembered: Option<Remembered>) -> Result<Platform, StartError> {
+    let directory = config.runtime_dir.join("sim");
+    sim::world::create(&directory, config.sim.as_deref().unwrap_or_default()).map_err(refused)?;
+    let programs = config.mps_dir.clone().unwrap_or_else(|| directory.join("bin"));
+    let world = directory.clone();
+    let opener =
+        move || -> Result<Box<dyn Inventory>, InventoryError> { Ok(Box::new(SimInventory::open(&world)?)) };
+    let inventory = match remembered {
+        Some(remembered) => Suspendable::closed(opener, remembered),
+        None => Suspendable::open(opener).map_err(refused)?,
+    };
+    Ok(Platform {
+        inventory: Arc::new(inventory),
+        binaries: Binaries::locate(Some(&programs)).map_err(refused)?,
+        extra_env: vec![("MPS_SIM_WORLD".into(), directory.into_os_string())],
+        simulated: true,
+    })
+}

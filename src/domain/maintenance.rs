@@ -1,0 +1,208 @@
+//! Maintenance of the host: which GPUs are let go, how far that is, and who still holds them.
+//!
+//! ```text
+//!   draining ──nobody left──▶ quitting ──daemons down──▶ active ──end──▶ ending ──▶ (none)
+//!      │ cancelled, or the time is over       │ a daemon does not stop, or a process of ours holds a GPU
+//!      └──────────────────▶ (none) ◀──────────┘
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::GpuUuid;
+use super::client::ClientId;
+use super::gpu::GpuRef;
+
+/// What becomes of the clients that are still there when the time is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTimeout {
+    /// Nothing: the operation fails, and its daemons take clients again as before.
+    #[default]
+    Fail,
+    /// They are ended in the safe order: by MPS first, and by a signal after it has said that their work is ended.
+    Terminate,
+}
+
+/// How long clients are waited for, and what then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrainLimit {
+    /// Seconds, counted from when the waiting began, also over a restart of the manager.
+    pub timeout_s: u32,
+    /// What then.
+    pub on_timeout: OnTimeout,
+}
+
+/// Longest time that clients may be waited for: a day, in seconds.
+pub const LONGEST_DRAIN_S: u32 = 24 * 60 * 60;
+
+/// How long clients are waited for when nobody says otherwise, in seconds.
+pub const DEFAULT_DRAIN_S: u32 = 300;
+
+fn default_drain() -> u32 {
+    DEFAULT_DRAIN_S
+}
+
+/// What is asked for to begin maintenance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MaintenanceRequest {
+    /// The GPUs to let go; all of the host without it. A daemon with one of them goes down whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<Vec<GpuRef>>,
+    /// Seconds that clients get to end by themselves.
+    #[serde(default = "default_drain")]
+    #[schema(maximum = 86400, default = 300)]
+    pub timeout_s: u32,
+    /// What becomes of those that are still there then.
+    #[serde(default)]
+    pub on_timeout: OnTimeout,
+}
+
+/// How far a maintenance is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MaintenanceState {
+    /// Its daemons take no new clients, and those that are there are waited for.
+    Draining,
+    /// Its daemons are stopped and compute modes restored.
+    Quitting,
+    /// Its daemons are down, and the driver is not asked.
+    Active,
+    /// Its daemons are being started again.
+    Ending,
+}
+
+impl MaintenanceState {
+    /// The word in the store and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Draining => "draining",
+            Self::Quitting => "quitting",
+            Self::Active => "active",
+            Self::Ending => "ending",
+        }
+    }
+
+    /// Whether daemons stay down although their specs say that they run.
+    pub fn holds_down(self) -> bool {
+        matches!(self, Self::Quitting | Self::Active)
+    }
+}
+
+/// The maintenance of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Maintenance {
+    /// The operation that began it.
+    pub operation: uuid::Uuid,
+    /// How far it is.
+    pub state: MaintenanceState,
+    /// The GPUs that are let go.
+    pub gpus: Vec<GpuUuid>,
+    /// When it began, in unix milliseconds.
+    pub since: i64,
+}
+
+impl Maintenance {
+    /// Whether a daemon with these GPUs is part of it: one of them is enough.
+    pub fn covers(&self, gpus: &[GpuUuid]) -> bool {
+        gpus.iter().any(|gpu| self.gpus.contains(gpu))
+    }
+}
+
+/// A process that has the device file of a GPU open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Holder {
+    /// Its process ID and start time: one process for ever.
+    #[schema(value_type = String, example = "1234-567890")]
+    pub id: ClientId,
+    /// Its process ID.
+    pub pid: u32,
+    /// Its user; `null` when it has gone meanwhile.
+    pub uid: Option<u32>,
+    /// Its command line.
+    pub command: String,
+    /// The GPUs whose files it has open.
+    pub gpus: Vec<GpuUuid>,
+    /// Whether it is the manager, one of its control daemons or servers, or a program that the manager started.
+    pub ours: bool,
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let command: String = self.command.chars().take(80).collect();
+        write!(f, "{} ({})", self.pid, command.trim_end())
+    }
+}
+
+/// What tells whose a process is.
+#[derive(Debug, Clone, Default)]
+pub struct Signs<'a> {
+    /// Its process ID.
+    pub pid: u32,
+    /// Its parents, nearest first.
+    pub ancestors: &'a [u32],
+    /// Whether its environment has the token of a control daemon's start.
+    pub token: bool,
+    /// The pipe directory in its environment.
+    pub pipe_directory: Option<PathBuf>,
+}
+
+/// Whether a process is one of ours: this manager, a program that it started, or a control daemon or server of it.
+///
+/// Daemons and servers leave the manager's family, and have the token of their start instead. Another manager's have
+/// one too, but a pipe directory outside `daemons`.
+pub fn is_ours(signs: &Signs<'_>, manager: u32, daemons: &Path) -> bool {
+    let family = signs.pid == manager || signs.ancestors.contains(&manager);
+    let marked = signs.token && signs.pipe_directory.as_ref().is_some_and(|pipe| pipe.starts_with(daemons));
+    family || marked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::tenant::tests::h200;
+
+    #[test]
+    fn a_daemon_that_spans_a_gpu_is_covered_and_its_neighbour_is_not() {
+        let maintenance = Maintenance {
+            operation: uuid::Uuid::nil(),
+            state: MaintenanceState::Draining,
+            gpus: vec![h200(0).uuid],
+            since: 0,
+        };
+        assert!(maintenance.covers(&[h200(1).uuid, h200(0).uuid]));
+        assert!(!maintenance.covers(&[h200(1).uuid]));
+        assert!(!maintenance.covers(&[]));
+    }
+
+    #[test]
+    fn daemons_are_down_between_the_drain_and_the_end() {
+        let down: Vec<bool> = [
+            MaintenanceState::Draining,
+            MaintenanceState::Quitting,
+            MaintenanceState::Active,
+            MaintenanceState::Ending,
+        ]
+        .map(MaintenanceState::holds_down)
+        .into();
+        assert_eq!(down, [false, true, true, false]);
+    }
+
+    #[test]
+    fn ours_are_the_manager_its_family_and_what_has_its_token_in_its_directory() {
+        let daemons = Path::new("/run/mps-manager/daemons");
+        let ours = |signs: Signs<'_>| is_ours(&signs, 100, daemons);
+        let pipe = |path: &str| Some(PathBuf::from(path));
+        assert!(ours(Signs { pid: 100, ..Signs::default() }));
+        assert!(ours(Signs { pid: 7, ancestors: &[6, 100, 1], ..Signs::default() }), "a probe");
+        let server = pipe("/run/mps-manager/daemons/gpu0/pipe");
+        assert!(ours(Signs { pid: 8, token: true, pipe_directory: server.clone(), ..Signs::default() }));
+        assert!(!ours(Signs { pid: 9, pipe_directory: server, ..Signs::default() }), "a tenant's client");
+        let other = pipe("/run/other/daemons/gpu0/pipe");
+        assert!(!ours(Signs { pid: 9, token: true, pipe_directory: other, ..Signs::default() }));
+        assert!(!ours(Signs { pid: 9, token: true, ..Signs::default() }));
+        assert!(!ours(Signs { pid: 9, ancestors: &[1], ..Signs::default() }));
+    }
+}

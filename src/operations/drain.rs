@@ -1,0 +1,352 @@
+//! Draining: no new client is admitted, and those that are there are waited for.
+//!
+//! A daemon is empty when a look that began after it was cordoned sees no client, and no process that `run` started for
+//! one of its tenants lives. A drain that fails or is called off leaves the daemon as it was; one that succeeds leaves
+//! it cordoned.
+
+use std::time::Duration;
+
+use futures_util::future::{join_all, select_all};
+
+use super::daemon::{handle, the_daemon};
+use super::{Engine, Failure, Stop};
+use crate::clock::unix_ms;
+use crate::domain::DaemonName;
+use crate::domain::client::ClientId;
+use crate::domain::daemon::DaemonSpec;
+use crate::domain::maintenance::{DrainLimit, OnTimeout};
+use crate::domain::operation::{Operation, UNDO, Undo};
+use crate::host::process::death;
+use crate::host::{self, Identity, Signal};
+use crate::store::{self, Fate, StoreError};
+use crate::supervisor::FreshError;
+
+/// The step that keeps whether the daemon took clients before.
+const NOTE: &str = "note schedulable";
+/// What that step says of one that did.
+const SCHEDULABLE: &str = "schedulable";
+/// The step whose beginning the time limit counts from.
+const WAIT: &str = "wait for clients";
+/// Pause between two looks while nothing is heard.
+const POLL: Duration = Duration::from_secs(2);
+/// Longest wait for one look.
+const LOOK: Duration = Duration::from_secs(30);
+/// How long a process that is no client gets to end, and then after each signal.
+const PROCESS_END: Duration = Duration::from_secs(2);
+/// Rounds of ending clients before it is given up: each ends those that came during the one before.
+const ROUNDS: usize = 3;
+/// Processes that are named in words.
+const NAMED: usize = 8;
+
+pub(super) async fn run(
+    engine: &Engine,
+    operation: &Operation,
+    limit: DrainLimit,
+    undo: Option<Undo>,
+) -> Result<(), Stop> {
+    let daemon = the_daemon(operation)?;
+    let drained = async {
+        match undo {
+            Some(Undo::Cancelled) => return Err(Stop::Cancelled),
+            Some(Undo::Failed(why)) => return Err(Stop::Failed(why)),
+            None => {}
+        }
+        engine.open_to_cancel(operation.id).await?;
+        note(engine, operation, daemon).await?;
+        engine
+            .step(operation.id, "cordon", async {
+                set_schedulable(engine, daemon, false).await.map(|_| ((), "cordoned".to_owned()))
+            })
+            .await?;
+        empty(engine, operation, std::slice::from_ref(daemon), limit, true).await?;
+        engine.close_to_cancel(operation.id).await
+    };
+    match drained.await {
+        Ok(()) => Ok(()),
+        Err(stop) => {
+            engine.step(operation.id, UNDO, undone(engine, operation, daemon)).await?;
+            Err(stop)
+        }
+    }
+}
+
+/// Keeps whether the daemon takes clients now, unless an earlier manager has kept it.
+async fn note(engine: &Engine, operation: &Operation, daemon: &DaemonName) -> Result<(), Failure> {
+    if noted(operation).is_some() {
+        return Ok(());
+    }
+    let name = daemon.clone();
+    engine
+        .step(operation.id, NOTE, async {
+            let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+            let daemon = store::daemons::get(&mut reader, &name).await.map_err(|error| error.to_string())?;
+            let daemon = daemon.ok_or_else(|| format!("daemon {name} is gone"))?;
+            Ok(((), if daemon.spec.schedulable { SCHEDULABLE } else { "cordoned already" }.to_owned()))
+        })
+        .await
+}
+
+/// What was kept; `None` when the drain had not come so far.
+fn noted(operation: &Operation) -> Option<bool> {
+    let step = operation.steps.iter().find(|step| step.name == NOTE)?;
+    step.outcome.as_deref().map(|outcome| outcome == SCHEDULABLE)
+}
+
+/// Puts back what was before the drain.
+async fn undone(
+    engine: &Engine,
+    operation: &Operation,
+    daemon: &DaemonName,
+) -> Result<((), String), Failure> {
+    // The journal as it is now: what this run has noted is not in `operation`.
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+    let journal =
+        store::operations::get(&mut reader, operation.id).await.map_err(|error| error.to_string())?;
+    drop(reader);
+    let outcome = match journal.as_ref().and_then(noted) {
+        None => "nothing was changed",
+        Some(false) => "cordoned, as before",
+        Some(true) if set_schedulable(engine, daemon, true).await? => "schedulable again",
+        Some(true) => "schedulable, as somebody has set it meanwhile",
+    };
+    Ok(((), outcome.to_owned()))
+}
+
+/// Writes whether a daemon takes clients, and publishes it; false when it was so.
+async fn set_schedulable(engine: &Engine, daemon: &DaemonName, schedulable: bool) -> Result<bool, Failure> {
+    let name = daemon.clone();
+    let changed: Result<Option<bool>, StoreError> = engine
+        .store
+        .write(move |db| {
+            Box::pin(async move {
+                let Some(daemon) = store::daemons::get(&mut *db, &name).await? else {
+                    return Ok((None, Fate::RollBack));
+                };
+                let changed = daemon.spec.schedulable != schedulable;
+                if changed {
+                    let spec = DaemonSpec { schedulable, ..daemon.spec };
+                    store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
+                }
+                Ok((Some(changed), Fate::Commit))
+            })
+        })
+        .await;
+    let changed =
+        changed.map_err(|error| error.to_string())?.ok_or_else(|| format!("daemon {daemon} is gone"))?;
+    if changed {
+        engine.publish(daemon).await?;
+    }
+    Ok(changed)
+}
+
+/// Waits until nobody is left on these daemons, and does at the limit what it says.
+///
+/// With `guarded`, somebody who makes the one daemon schedulable again makes it fail.
+pub(super) async fn empty(
+    engine: &Engine,
+    operation: &Operation,
+    daemons: &[DaemonName],
+    limit: DrainLimit,
+    guarded: bool,
+) -> Result<(), Stop> {
+    let began = operation.steps.iter().find(|step| step.name == WAIT).map(|step| step.started_at);
+    let until = began.unwrap_or_else(unix_ms) + i64::from(limit.timeout_s) * 1000;
+    let left = engine
+        .step(operation.id, WAIT, async {
+            let left = wait(engine, operation, daemons, until, guarded).await?;
+            match (&left, limit.on_timeout) {
+                (None, _) => Ok((None, "no client is connected, and no lease is held".to_owned())),
+                (Some(left), OnTimeout::Terminate) => {
+                    let outcome = format!("after {} s there are still {left}", limit.timeout_s);
+                    Ok((Some(()), outcome))
+                }
+                (Some(left), OnTimeout::Fail) => Err(Stop::Failed(format!(
+                    "after {} s there are still {left}: end them, or ask with on_timeout=terminate",
+                    limit.timeout_s
+                ))),
+            }
+        })
+        .await?;
+    if left.is_none() {
+        return Ok(());
+    }
+    engine.step(operation.id, "terminate the clients", terminate(engine, operation, daemons)).await
+}
+
+/// Waits until nobody is left; who is, when the time is over.
+async fn wait(
+    engine: &Engine,
+    operation: &Operation,
+    daemons: &[DaemonName],
+    until: i64,
+    guarded: bool,
+) -> Result<Option<Occupants>, Stop> {
+    let cancel = engine.cancel_token(operation.id);
+    loop {
+        let occupants = tokio::select! {
+            () = cancel.cancelled() => return Err(Stop::Cancelled),
+            occupants = occupants(engine, daemons) => occupants?,
+        };
+        if occupants.none() {
+            return Ok(None);
+        }
+        if guarded {
+            refuse_uncordoned(engine, daemons).await?;
+        }
+        let left = u64::try_from(until - unix_ms()).unwrap_or(0);
+        if left == 0 {
+            return Ok(Some(occupants));
+        }
+        let deaths: Vec<_> =
+            occupants.processes().map(|process| Box::pin(death(identity(process)))).collect();
+        let heard = async {
+            if deaths.is_empty() {
+                return std::future::pending().await;
+            }
+            select_all(deaths).await;
+        };
+        tokio::select! {
+            () = cancel.cancelled() => return Err(Stop::Cancelled),
+            () = heard => {}
+            () = tokio::time::sleep(POLL.min(Duration::from_millis(left))) => {}
+        }
+    }
+}
+
+async fn refuse_uncordoned(engine: &Engine, daemons: &[DaemonName]) -> Result<(), Failure> {
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+    for name in daemons {
+        let daemon = store::daemons::get(&mut reader, name).await.map_err(|error| error.to_string())?;
+        if daemon.is_some_and(|daemon| daemon.spec.schedulable) {
+            return Err(format!("daemon {name} was made schedulable again while it was drained"));
+        }
+    }
+    Ok(())
+}
+
+/// Ends whoever is left, in the safe order.
+async fn terminate(
+    engine: &Engine,
+    operation: &Operation,
+    daemons: &[DaemonName],
+) -> Result<((), String), Stop> {
+    let cancel = engine.cancel_token(operation.id);
+    let mut ended = 0;
+    for _ in 0..ROUNDS {
+        let occupants = occupants(engine, daemons).await?;
+        if occupants.none() {
+            return Ok(((), format!("{ended} ended")));
+        }
+        for (daemon, client) in &occupants.clients {
+            // Between two clients is where it can be stopped: one that is being ended is ended.
+            if cancel.is_cancelled() {
+                return Err(Stop::Cancelled);
+            }
+            let done = handle(engine, daemon)?.terminate(*client).await;
+            done.map_err(|error| format!("client {client} of daemon {daemon} was not ended: {error}"))?;
+            ended += 1;
+        }
+        for holder in &occupants.holders {
+            if cancel.is_cancelled() {
+                return Err(Stop::Cancelled);
+            }
+            ended += u32::from(see_off(*holder).await?);
+        }
+    }
+    match occupants(engine, daemons).await? {
+        left if left.none() => Ok(((), format!("{ended} ended"))),
+        left => Err(Stop::Failed(format!("{ended} were ended, and there are still {left}"))),
+    }
+}
+
+/// Ends a process that is no client: nothing of MPS depends on how. False when it ended by itself.
+async fn see_off(process: ClientId) -> Result<bool, Failure> {
+    let identity = identity(process);
+    if tokio::time::timeout(PROCESS_END, death(identity)).await.is_ok() {
+        return Ok(false);
+    }
+    for signal in [Signal::TERM, Signal::KILL] {
+        host::process::signal(identity, signal)
+            .map_err(|error| format!("process {process} could not be signalled: {error}"))?;
+        if tokio::time::timeout(PROCESS_END, death(identity)).await.is_ok() {
+            return Ok(true);
+        }
+    }
+    Err(format!("process {process} does not die of SIGKILL: it hangs in the kernel"))
+}
+
+/// Who is on the daemons.
+#[derive(Debug, Default)]
+struct Occupants {
+    clients: Vec<(DaemonName, ClientId)>,
+    /// Processes that `run` started and that are no clients, or not yet.
+    holders: Vec<ClientId>,
+    /// Daemons that could not be read, with the reason: who is on them is not known.
+    unread: Vec<String>,
+}
+
+impl Occupants {
+    fn none(&self) -> bool {
+        self.clients.is_empty() && self.holders.is_empty() && self.unread.is_empty()
+    }
+
+    fn processes(&self) -> impl Iterator<Item = ClientId> {
+        self.clients.iter().map(|(_, client)| *client).chain(self.holders.iter().copied())
+    }
+}
+
+impl std::fmt::Display for Occupants {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (clients, holders) = (self.clients.len(), self.holders.len());
+        write!(f, "{clients} clients and {holders} other processes started by `run`")?;
+        if clients + holders > 0 {
+            let named: Vec<String> =
+                self.processes().take(NAMED).map(|process| process.to_string()).collect();
+            let more = if clients + holders > NAMED { ", …" } else { "" };
+            write!(f, " ({}{more})", named.join(", "))?;
+        }
+        if !self.unread.is_empty() {
+            write!(f, ", and not all is known: {}", self.unread.join("; "))?;
+        }
+        Ok(())
+    }
+}
+
+async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<Occupants, Failure> {
+    let mut occupants = Occupants::default();
+    let looks = daemons.iter().map(|daemon| async move {
+        let handle = handle(engine, daemon)?;
+        match handle.fresh(LOOK).await {
+            Ok(seen) => Ok(seen.clients.into_iter().map(|client| client.id).collect::<Vec<_>>()),
+            Err(FreshError::Gone) => Ok(Vec::new()),
+            Err(error) => Err(format!("daemon {daemon}: {error}")),
+        }
+    });
+    for (daemon, look) in daemons.iter().zip(join_all(looks).await) {
+        match look {
+            Ok(clients) => {
+                occupants.clients.extend(clients.into_iter().map(|client| (daemon.clone(), client)));
+            }
+            Err(why) => occupants.unread.push(why),
+        }
+    }
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+    let mut tenants = Vec::new();
+    for daemon in daemons {
+        tenants
+            .extend(store::tenants::of_daemon(&mut reader, daemon).await.map_err(|error| error.to_string())?);
+    }
+    let leases = store::leases::all(&mut reader, &engine.fleet.context().boot_id)
+        .await
+        .map_err(|error| error.to_string())?
+        .into_iter();
+    let mine = leases.filter(|lease| tenants.iter().any(|tenant| tenant.name == lease.tenant));
+    let holders = mine.map(|lease| lease.holder).filter(|holder| host::process::is_alive(identity(*holder)));
+    occupants.holders =
+        holders.filter(|holder| occupants.clients.iter().all(|(_, client)| client != holder)).collect();
+    Ok(occupants)
+}
+
+fn identity(process: ClientId) -> Identity {
+    Identity { pid: process.pid, start_time: process.start_time }
+}

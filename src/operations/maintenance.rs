@@ -1,0 +1,307 @@
+//! Maintenance of the host: its daemons drained and stopped, the driver let go, and all of it brought back.
+//!
+//! How far it is stands in one row of the store, which feeds what the daemons should be. Each step does nothing where
+//! the row says that it was taken, so a manager that takes a maintenance up again simply goes through all of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::daemon::{handle, names, readiness, stopped};
+use super::holders::{self, Holders};
+use super::{Engine, Failure, Stop, drain};
+use crate::clock::unix_ms;
+use crate::domain::daemon::DesiredState;
+use crate::domain::maintenance::{DrainLimit, Holder, Maintenance, MaintenanceState};
+use crate::domain::operation::{Operation, UNDO, Undo};
+use crate::domain::plan::Desired;
+use crate::domain::{DaemonName, GpuUuid};
+use crate::gpu::{Inventory as _, InventoryError, Remembered};
+use crate::store::{self, Fate, StoreError};
+
+/// How long a process of ours that is on its way out may still have a GPU open.
+const LETTING_GO: Duration = Duration::from_secs(10);
+/// Pause between two looks at who has.
+const POLL: Duration = Duration::from_millis(200);
+/// Processes that are named in words.
+const NAMED: usize = 16;
+
+pub(super) async fn begin(
+    engine: &Engine,
+    operation: &Operation,
+    gpus: &[GpuUuid],
+    limit: DrainLimit,
+    undo: Option<Undo>,
+) -> Result<(), Stop> {
+    let begun = match undo {
+        Some(Undo::Cancelled) => Err(Stop::Cancelled),
+        Some(Undo::Failed(why)) => Err(Stop::Failed(why)),
+        None => take_down(engine, operation, gpus, limit).await,
+    };
+    let Err(stop) = begun else { return Ok(()) };
+    engine.step(operation.id, UNDO, undone(engine)).await?;
+    Err(stop)
+}
+
+async fn take_down(
+    engine: &Engine,
+    operation: &Operation,
+    gpus: &[GpuUuid],
+    limit: DrainLimit,
+) -> Result<(), Stop> {
+    let id = operation.id;
+    let now = state(engine).await?;
+    if now.is_none_or(|now| now == MaintenanceState::Draining) {
+        engine.open_to_cancel(id).await?;
+        let maintenance = Maintenance {
+            operation: id,
+            state: MaintenanceState::Draining,
+            gpus: gpus.to_vec(),
+            since: unix_ms(),
+        };
+        engine
+            .step(id, "cordon", async {
+                let daemons = write(engine, Change::Put(maintenance)).await?;
+                Ok::<_, Failure>(((), format!("no new clients on {}", listed(&daemons))))
+            })
+            .await?;
+        drain::empty(engine, operation, &covered(engine).await?, limit, false).await?;
+        engine.close_to_cancel(id).await?;
+    }
+    if state(engine).await? != Some(MaintenanceState::Active) {
+        engine.step(id, "quit the daemons", quit(engine)).await?;
+        engine.step(id, "let go of the driver", let_go(engine)).await?;
+    }
+    engine.step(id, "prove that nothing of ours has a GPU open", prove(engine, gpus)).await?;
+    Ok(())
+}
+
+/// Stops every daemon that the maintenance covers.
+async fn quit(engine: &Engine) -> Result<((), String), Failure> {
+    write(engine, Change::State(MaintenanceState::Quitting)).await?;
+    let daemons = covered(engine).await?;
+    let grace_s = engine.fleet.context().grace_s;
+    let stops = daemons.iter().map(|daemon| async move {
+        let done = stopped(&handle(engine, daemon)?, grace_s).await;
+        done.map(drop).map_err(|why| format!("daemon {daemon}: {why}"))
+    });
+    let failures: Vec<Failure> = join_all(stops).await.into_iter().filter_map(Result::err).collect();
+    if failures.is_empty() {
+        return Ok(((), format!("{} stopped", listed(&daemons))));
+    }
+    Err(failures.join("; "))
+}
+
+/// Closes the driver, after what is told of the GPUs meanwhile has been written.
+async fn let_go(engine: &Engine) -> Result<((), String), Failure> {
+    let inventory = Arc::clone(&engine.inventory);
+    let remembered: Result<Remembered, InventoryError> = blocking(move || inventory.remember()).await?;
+    let remembered = remembered.map_err(|error| error.to_string())?;
+    let text = serde_json::to_string(&remembered).map_err(|error| error.to_string())?;
+    write(engine, Change::Active(text)).await?;
+    let inventory = Arc::clone(&engine.inventory);
+    blocking(move || inventory.suspend(remembered)).await?;
+    Ok(((), "the driver is not asked from now on".to_owned()))
+}
+
+/// Looks until no process of ours has any of the GPUs open.
+async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
+    let until = Instant::now() + LETTING_GO;
+    loop {
+        let found = found(engine, gpus).await?;
+        let (ours, others): (Vec<&Holder>, Vec<&Holder>) =
+            found.processes.iter().partition(|holder| holder.ours);
+        if ours.is_empty() {
+            return Ok(((), proven(&others, found.unexamined)));
+        }
+        if Instant::now() > until {
+            return Err(format!(
+                "processes of ours still have the device files open: {}; if their daemon is not part of this maintenance, \
+                 take all GPUs into it",
+                words(&ours)
+            ));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+fn proven(others: &[&Holder], unexamined: u32) -> String {
+    let mut outcome = vec!["no process of ours has the device files open".to_owned()];
+    if !others.is_empty() {
+        outcome.push(format!("others that have: {}", words(others)));
+    }
+    if unexamined > 0 {
+        outcome.push(format!("{unexamined} processes of other users could not be looked into"));
+    }
+    outcome.join("; ")
+}
+
+async fn found(engine: &Engine, gpus: &[GpuUuid]) -> Result<Holders, Failure> {
+    let (inventory, gpus) = (Arc::clone(&engine.inventory), gpus.to_vec());
+    let daemons = engine.fleet.context().daemons_directory();
+    let found = blocking(move || holders::search(&*inventory, &gpus, &daemons)).await?;
+    found.map_err(|error| error.to_string())
+}
+
+/// Brings back what was taken down, since the maintenance did not come about.
+async fn undone(engine: &Engine) -> Result<((), String), Failure> {
+    if state(engine).await?.is_none() {
+        return Ok(((), "nothing was changed".to_owned()));
+    }
+    open_driver(engine).await?;
+    let daemons = write(engine, Change::Over).await?;
+    Ok(((), format!("{} as before", listed(&daemons))))
+}
+
+async fn open_driver(engine: &Engine) -> Result<(), Failure> {
+    let inventory = Arc::clone(&engine.inventory);
+    let opened = blocking(move || inventory.resume()).await?;
+    opened.map_err(|error| format!("the driver cannot be asked again, so the maintenance stays: {error}"))
+}
+
+pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<(), Failure> {
+    let id = operation.id;
+    if state(engine).await?.is_none() {
+        // An earlier manager had come to the end but for the word of it.
+        return Ok(());
+    }
+    engine
+        .step(id, "open the driver", async {
+            open_driver(engine).await?;
+            Ok::<_, Failure>(((), "the driver is asked again".to_owned()))
+        })
+        .await?;
+    engine
+        .step(id, "start the daemons", async {
+            let daemons = write(engine, Change::State(MaintenanceState::Ending)).await?;
+            Ok::<_, Failure>(((), format!("{} are what their specs say", listed(&daemons))))
+        })
+        .await?;
+    let unready = engine
+        .step(id, "wait until ready", async {
+            let unready = unready(engine).await?;
+            let outcome = if unready.is_empty() { "all are ready".to_owned() } else { unready.join("; ") };
+            Ok::<_, Failure>((unready, outcome))
+        })
+        .await?;
+    engine
+        .step(id, "take clients again", async {
+            let daemons = write(engine, Change::Over).await?;
+            Ok::<_, Failure>(((), format!("{} as their specs say", listed(&daemons))))
+        })
+        .await?;
+    if unready.is_empty() {
+        return Ok(());
+    }
+    Err(format!("the maintenance is over, but not every daemon became ready: {}", unready.join("; ")))
+}
+
+/// What is wrong with each covered daemon that should run and does not become ready.
+async fn unready(engine: &Engine) -> Result<Vec<String>, Failure> {
+    let mut running = Vec::new();
+    for daemon in covered(engine).await? {
+        let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+        let known = store::daemons::get(&mut reader, &daemon).await.map_err(|error| error.to_string())?;
+        if known.is_some_and(|known| known.spec.desired_state == DesiredState::Running) {
+            running.push(daemon);
+        }
+    }
+    let waits = running.iter().map(|daemon| async move {
+        readiness(&handle(engine, daemon)?).await.map_err(|why| format!("daemon {daemon}: {why}"))
+    });
+    Ok(join_all(waits).await.into_iter().filter_map(Result::err).collect())
+}
+
+/// What is written of a maintenance.
+enum Change {
+    Put(Maintenance),
+    State(MaintenanceState),
+    /// The driver is let go, and this is told of the GPUs meanwhile.
+    Active(String),
+    Over,
+}
+
+/// Writes how far the maintenance is and, in the same transaction, raises the generation of each daemon that it covers;
+/// publishes what they should be after the commit.
+async fn write(engine: &Engine, change: Change) -> Result<Vec<DaemonName>, Failure> {
+    let inventory = Arc::clone(&engine.inventory);
+    let gpus = blocking(move || inventory.gpus()).await?.map_err(|error| error.to_string())?;
+    let manager_uid = engine.manager_uid;
+    let written: Result<Vec<Desired>, StoreError> = engine
+        .store
+        .write(move |db| {
+            Box::pin(async move {
+                let before = store::maintenance::get(&mut *db).await?;
+                match change {
+                    Change::Put(maintenance) => {
+                        store::maintenance::put(&mut *db, &maintenance).await?;
+                    }
+                    Change::State(state) => {
+                        if let Some(before) = &before {
+                            let now = Maintenance { state, ..before.clone() };
+                            store::maintenance::put(&mut *db, &now).await?;
+                        }
+                    }
+                    Change::Active(remembered) => {
+                        store::maintenance::put_active(&mut *db, &remembered).await?;
+                    }
+                    Change::Over => store::maintenance::delete(&mut *db).await?,
+                }
+                let after = store::maintenance::get(&mut *db).await?;
+                let mut desired = Vec::new();
+                for daemon in store::daemons::all(&mut *db).await? {
+                    let covered = |maintenance: &Option<Maintenance>| {
+                        maintenance.as_ref().is_some_and(|maintenance| maintenance.covers(&daemon.spec.gpus))
+                    };
+                    if covered(&before) || covered(&after) {
+                        store::daemons::touch(&mut *db, &daemon.name).await?;
+                        desired
+                            .extend(store::plans::desired(&mut *db, &daemon.name, &gpus, manager_uid).await?);
+                    }
+                }
+                Ok((desired, Fate::Commit))
+            })
+        })
+        .await;
+    let desired = written.map_err(|error| error.to_string())?;
+    let daemons = desired.iter().map(|desired| desired.name.clone()).collect();
+    for desired in desired {
+        engine.fleet.publish(desired, None);
+    }
+    Ok(daemons)
+}
+
+async fn current(engine: &Engine) -> Result<Option<Maintenance>, Failure> {
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+    store::maintenance::get(&mut reader).await.map_err(|error| error.to_string())
+}
+
+async fn state(engine: &Engine) -> Result<Option<MaintenanceState>, Failure> {
+    Ok(current(engine).await?.map(|maintenance| maintenance.state))
+}
+
+/// The daemons that the maintenance covers now: one may have been created since it began.
+async fn covered(engine: &Engine) -> Result<Vec<DaemonName>, Failure> {
+    let Some(maintenance) = current(engine).await? else { return Ok(Vec::new()) };
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+    let daemons = store::daemons::all(&mut reader).await.map_err(|error| error.to_string())?;
+    let covered = daemons.into_iter().filter(|daemon| maintenance.covers(&daemon.spec.gpus));
+    Ok(covered.map(|daemon| daemon.name).collect())
+}
+
+/// Runs what may wait for the driver or the kernel where waiting holds up nobody.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())
+}
+
+fn listed(daemons: &[DaemonName]) -> String {
+    if daemons.is_empty() { "no daemon".to_owned() } else { names(daemons) }
+}
+
+fn words(holders: &[&Holder]) -> String {
+    let named: Vec<String> = holders.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = holders.len().saturating_sub(NAMED);
+    if more == 0 { named.join(", ") } else { format!("{} and {more} more", named.join(", ")) }
+}

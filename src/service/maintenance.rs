@@ -1,0 +1,257 @@
+//! Maintenance of the host: begun, ended, shown.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
+use crate::clock::unix_ms;
+use crate::domain::daemon::DaemonSpec;
+use crate::domain::maintenance::{
+    Holder, LONGEST_DRAIN_S, Maintenance, MaintenanceRequest, MaintenanceState,
+};
+use crate::domain::operation::{Operation, OperationRequest};
+use crate::domain::{DaemonName, GpuUuid};
+use crate::operations::holders;
+use crate::store::{self, Transaction};
+
+/// The maintenance of the host, and who has its GPUs open now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct MaintenanceView {
+    /// How far it is; `null` when there is none.
+    pub state: Option<MaintenanceState>,
+    /// When it began, in unix milliseconds.
+    pub since: Option<i64>,
+    /// The operation that began it: its journal says what was found.
+    pub operation: Option<uuid::Uuid>,
+    /// The GPUs that are let go.
+    pub gpus: Vec<GpuUuid>,
+    /// The daemons with one of these GPUs.
+    #[schema(value_type = Vec<String>)]
+    pub daemons: Vec<DaemonName>,
+    /// Whether the driver is asked; while it is not, GPUs are shown as they were seen last.
+    pub live: bool,
+    /// Who has the device files of these GPUs open now.
+    pub holders: Vec<Holder>,
+    /// Processes that the manager may not look into, which may be holders, too: other users', unless it is root.
+    pub unexamined: u32,
+}
+
+impl Service {
+    /// The maintenance as it is now.
+    pub async fn maintenance(&self) -> Result<MaintenanceView, ServiceError> {
+        let mut reader = self.parts.store.read().await?;
+        let live = self.parts.inventory.live();
+        let Some(maintenance) = store::maintenance::get(&mut reader).await? else {
+            return Ok(MaintenanceView {
+                state: None,
+                since: None,
+                operation: None,
+                gpus: Vec::new(),
+                daemons: Vec::new(),
+                live,
+                holders: Vec::new(),
+                unexamined: 0,
+            });
+        };
+        let daemons = covered(&mut reader, &maintenance.gpus).await?;
+        drop(reader);
+        let inventory = Arc::clone(&self.parts.inventory);
+        let (gpus, directory) = (maintenance.gpus.clone(), self.parts.fleet.context().daemons_directory());
+        let found = tokio::task::spawn_blocking(move || holders::search(&*inventory, &gpus, &directory))
+            .await
+            .map_err(|error| ServiceError::Internal(error.to_string()))?
+            .map_err(|error| ServiceError::Unavailable(error.to_string()))?;
+        Ok(MaintenanceView {
+            state: Some(maintenance.state),
+            since: Some(maintenance.since),
+            operation: Some(maintenance.operation),
+            gpus: maintenance.gpus,
+            daemons,
+            live,
+            holders: found.processes,
+            unexamined: found.unexamined,
+        })
+    }
+
+    /// Asks for maintenance of some GPUs, or of all.
+    pub async fn begin_maintenance(
+        &self,
+        request: MaintenanceRequest,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Operation, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move {
+            let timeout_s = checked_drain(request.timeout_s)?;
+            let present = service.gpus().await?;
+            let named = request.gpus.map(|named| {
+                named
+                    .iter()
+                    .enumerate()
+                    .map(|(position, gpu)| {
+                        gpu.resolve(&present)
+                            .map(|gpu| gpu.uuid.clone())
+                            .map_err(|error| ServiceError::field(&format!("/gpus/{position}"), error.to_string()))
+                    })
+                    .collect::<Result<Vec<GpuUuid>, ServiceError>>()
+            });
+            let named = named.transpose()?;
+            if named.as_ref().is_some_and(Vec::is_empty) {
+                return Err(ServiceError::field("/gpus", "gpus is empty: name one, or leave it out for all"));
+            }
+            let on_timeout = request.on_timeout;
+            service
+                .ask(options, key, move |db| {
+                    Box::pin(async move {
+                        refuse_another(&mut *db).await?;
+                        if let Some(now) = store::maintenance::get(&mut *db).await? {
+                            return Err(ServiceError::Conflict(format!(
+                                "the host is in maintenance already ({}): end that first (DELETE /api/v1/host/maintenance)",
+                                now.state.as_str()
+                            )));
+                        }
+                        let mut gpus = match named {
+                            Some(named) => named,
+                            None => {
+                                // Also those that a daemon has and the host does not, at the moment.
+                                let daemons = store::daemons::all(&mut *db).await?;
+                                let held = daemons.into_iter().flat_map(|daemon| daemon.spec.gpus);
+                                present.into_iter().map(|gpu| gpu.uuid).chain(held).collect()
+                            }
+                        };
+                        let daemons = covered(&mut *db, &gpus).await?;
+                        gpus.sort();
+                        gpus.dedup();
+                        Ok((OperationRequest::BeginMaintenance { gpus, timeout_s, on_timeout }, daemons))
+                    })
+                })
+                .await
+        })
+        .await
+    }
+
+    /// Asks for the end of the maintenance.
+    pub async fn end_maintenance(&self, options: WriteOptions) -> Result<Operation, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move {
+            service
+                .ask(options, None, |db| {
+                    Box::pin(async move {
+                        refuse_another(&mut *db).await?;
+                        let Some(maintenance) = store::maintenance::get(&mut *db).await? else {
+                            return Err(ServiceError::Conflict(
+                                "the host is not in maintenance: there is nothing to end".to_owned(),
+                            ));
+                        };
+                        let daemons = covered(&mut *db, &maintenance.gpus).await?;
+                        Ok((OperationRequest::EndMaintenance, daemons))
+                    })
+                })
+                .await
+        })
+        .await
+    }
+
+    /// Writes an operation whose request and daemons are worked out in the transaction that writes it.
+    async fn ask(
+        &self,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+        request: impl for<'c> FnOnce(
+            Transaction<'c>,
+        ) -> futures_util::future::BoxFuture<
+            'c,
+            Result<(OperationRequest, Vec<DaemonName>), ServiceError>,
+        > + Send
+        + 'static,
+    ) -> Result<Operation, ServiceError> {
+        let id = uuid::Uuid::now_v7();
+        let dry_run = options.dry_run;
+        let operation = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = unix_ms();
+                    let operation = once(db, key.as_ref(), now, async |db| {
+                        let (request, daemons) = request(&mut *db).await?;
+                        store::operations::insert(&mut *db, id, &daemons, &request, now).await?;
+                        let written = store::operations::get(db, id).await?;
+                        written.ok_or_else(|| {
+                            ServiceError::Internal("the operation just written is gone".into())
+                        })
+                    })
+                    .await?;
+                    Ok::<_, ServiceError>((operation, fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            self.parts.engine.wake();
+        }
+        Ok(operation)
+    }
+}
+
+/// Refuses a time limit that is too long to be meant.
+pub(super) fn checked_drain(timeout_s: u32) -> Result<u32, ServiceError> {
+    if timeout_s <= LONGEST_DRAIN_S {
+        return Ok(timeout_s);
+    }
+    Err(ServiceError::field(
+        "/timeout_s",
+        format!("timeout_s is {timeout_s}: give at most {LONGEST_DRAIN_S} seconds"),
+    ))
+}
+
+/// The daemons with one of these GPUs.
+async fn covered(db: Transaction<'_>, gpus: &[GpuUuid]) -> Result<Vec<DaemonName>, ServiceError> {
+    let daemons = store::daemons::all(db).await?.into_iter();
+    let covered = daemons.filter(|daemon| daemon.spec.gpus.iter().any(|gpu| gpus.contains(gpu)));
+    Ok(covered.map(|daemon| daemon.name).collect())
+}
+
+/// Refuses a second beginning or end beside one that has not ended.
+async fn refuse_another(db: Transaction<'_>) -> Result<(), ServiceError> {
+    match store::operations::unfinished_maintenance(db).await? {
+        None => Ok(()),
+        Some(operation) => Err(ServiceError::Conflict(format!(
+            "operation {} ({}) has not ended: wait for it, or cancel it",
+            operation.id,
+            operation.request.kind()
+        ))),
+    }
+}
+
+/// Why a daemon takes no new clients, if it takes none.
+pub(super) async fn refuse_cordoned(
+    db: Transaction<'_>,
+    name: &DaemonName,
+    spec: &DaemonSpec,
+) -> Result<(), ServiceError> {
+    refuse_in_maintenance(db, name, spec).await?;
+    if spec.schedulable {
+        return Ok(());
+    }
+    Err(ServiceError::Conflict(format!(
+        "daemon {name} takes no new clients: uncordon it (set schedulable on it), or use another"
+    )))
+}
+
+/// Refuses what cannot be while the daemon is part of the host's maintenance.
+pub(super) async fn refuse_in_maintenance(
+    db: Transaction<'_>,
+    name: &DaemonName,
+    spec: &DaemonSpec,
+) -> Result<(), ServiceError> {
+    let maintenance: Option<Maintenance> = store::maintenance::get(db).await?;
+    match maintenance.filter(|maintenance| maintenance.covers(&spec.gpus)) {
+        None => Ok(()),
+        Some(maintenance) => Err(ServiceError::Conflict(format!(
+            "the host is in maintenance with GPUs of daemon {name} ({}), which takes no new clients and is not started \
+             meanwhile: end that first (DELETE /api/v1/host/maintenance), or use another daemon",
+            maintenance.state.as_str()
+        ))),
+    }
+}

@@ -1,0 +1,241 @@
+//! Cordons and drains: nobody new comes in, and those who are there are waited for, ended, or left alone.
+
+use reqwest::Method;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Client, Host, eventually, is_alive, said};
+
+fn drain(host: &Host, query: &str) -> Answer {
+    host.api().post(&format!("/api/v1/daemons/gpu0/drain?{query}"), &json!({}))
+}
+
+fn place(accepted: &Answer) -> String {
+    assert_eq!(accepted.status, 202, "{}", accepted.text);
+    accepted.header("location").expect("a place").to_owned()
+}
+
+/// Waits until an operation has begun this step.
+fn await_step(host: &Host, place: &str, name: &str) -> Value {
+    eventually(&format!("the step {name:?} begins"), || {
+        let operation = host.api().get(place).ok();
+        steps(&operation).contains(&name).then_some(operation)
+    })
+}
+
+fn steps(operation: &Value) -> Vec<&str> {
+    let steps = operation["steps"].as_array().expect("steps");
+    steps.iter().map(|step| step["name"].as_str().expect("a name")).collect()
+}
+
+fn schedulable(host: &Host) -> bool {
+    host.daemon("gpu0")["spec"]["schedulable"].as_bool().expect("yes or no")
+}
+
+fn condition(host: &Host, kind: &str) -> Option<Value> {
+    let daemon = host.daemon("gpu0");
+    let conditions = daemon["status"]["conditions"].as_array().expect("conditions");
+    conditions.iter().find(|condition| condition["type"] == kind).cloned()
+}
+
+#[test]
+fn a_cordoned_daemon_admits_nobody_says_so_and_keeps_who_is_there() {
+    let host = Host::ready();
+    let mut client = host.run_client("demo");
+    let tag = host.api().get("/api/v1/daemons/gpu0").header("etag").unwrap().to_owned();
+    let dry = host.api().post("/api/v1/daemons/gpu0/cordon?dry_run=true", &json!({})).ok();
+    assert_eq!((&dry["spec"]["schedulable"], schedulable(&host)), (&json!(false), true));
+    let cordoned = host.api().post("/api/v1/daemons/gpu0/cordon", &json!({}));
+    assert_eq!(cordoned.ok()["spec"]["schedulable"], false);
+    assert_ne!(cordoned.header("etag"), Some(tag.as_str()));
+    let condition = eventually("it says so", || condition(&host, "Schedulable"));
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!(false), &json!("Cordoned")));
+    host.await_ready();
+    let refused = host.run("batch", &["true"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(said(&refused).contains("takes no new clients"), "{}", said(&refused));
+    assert!(client.is_running());
+
+    let stale = host.api().send(Method::POST, "/api/v1/daemons/gpu0/uncordon", &[("if-match", &tag)], None);
+    stale.problem(412, "precondition-failed");
+    assert_eq!(
+        host.api().post("/api/v1/daemons/gpu0/uncordon", &json!({})).ok()["spec"]["schedulable"],
+        true
+    );
+    let again = host.api().post("/api/v1/daemons/gpu0/uncordon", &json!({}));
+    assert_eq!(again.header("etag"), host.api().get("/api/v1/daemons/gpu0").header("etag"), "no change");
+    assert_eq!(host.run("batch", &["true"]).status.code(), Some(0));
+    host.api().post("/api/v1/daemons/gpu9/cordon", &json!({})).problem(404, "not-found");
+}
+
+#[test]
+fn a_drain_waits_for_the_last_client_and_leaves_the_daemon_cordoned() {
+    let host = Host::ready();
+    let (client, server) = (host.run_client("demo"), host.server_pid("gpu0"));
+    let accepted = drain(&host, "timeout_s=600");
+    let operation = await_step(&host, &place(&accepted), "wait for clients");
+    assert_eq!(operation["cancellable"], true);
+    assert_eq!(host.run("batch", &["true"]).status.code(), Some(2), "nobody new");
+    drop(client);
+    let operation = host.api().succeeds(&accepted);
+    assert_eq!(steps(&operation), ["note schedulable", "cordon", "wait for clients"]);
+    assert_eq!(operation["cancellable"], false);
+    assert!(!schedulable(&host));
+    assert_eq!(host.server_pid("gpu0"), server, "nothing was stopped");
+    // Drained again it is done at once, and is left as it was.
+    let again = host.api().succeeds(&drain(&host, "timeout_s=0"));
+    assert_eq!(again["steps"][0]["outcome"], "cordoned already");
+}
+
+#[test]
+fn a_process_of_run_that_is_no_client_yet_is_waited_for_too() {
+    let host = Host::ready();
+    let mut process = host.run_command("demo", &["sleep", "600"]).spawn().unwrap();
+    eventually("it has its lease", || {
+        let command = std::fs::read_to_string(format!("/proc/{}/cmdline", process.id())).unwrap();
+        command.starts_with("sleep").then_some(())
+    });
+    let failed = host.api().outcome(&drain(&host, "timeout_s=1"));
+    let error = failed["error"].as_str().unwrap();
+    assert!(error.contains("0 clients and 1 other processes") && error.contains(&process.id().to_string()));
+    assert!(schedulable(&host));
+    let ended = host.api().succeeds(&drain(&host, "timeout_s=0&on_timeout=terminate"));
+    assert_eq!(ended["steps"].as_array().unwrap().last().unwrap()["outcome"], "1 ended");
+    assert!(!process.wait().unwrap().success());
+    assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 0);
+}
+
+#[test]
+fn a_drain_that_takes_too_long_fails_and_lets_clients_in_as_before() {
+    let host = Host::ready();
+    let mut client = host.client("demo");
+    let operation = host.api().outcome(&drain(&host, "timeout_s=1&on_timeout=fail"));
+    assert_eq!(operation["state"], "failed");
+    let error = operation["error"].as_str().unwrap();
+    for part in ["after 1 s", "1 clients", &client.pid().to_string(), "on_timeout=terminate"] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+    assert_eq!(steps(&operation), ["note schedulable", "cordon", "wait for clients", "undo"]);
+    assert!(schedulable(&host) && client.is_running());
+    host.await_ready();
+    assert_eq!(condition(&host, "Schedulable"), None);
+
+    // One that was cordoned before stays so.
+    host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
+    let operation = host.api().outcome(&drain(&host, "timeout_s=0"));
+    assert_eq!(operation["state"], "failed");
+    assert_eq!(operation["steps"][3]["outcome"], "cordoned, as before");
+    assert!(!schedulable(&host));
+}
+
+#[test]
+fn a_drain_may_end_those_who_are_left_each_by_mps() {
+    let host = Host::ready();
+    let mut clients = [host.client("demo"), host.run_client("batch")];
+    let mut neighbour = Client::start(host.client_command("demo", &["--spin", "600"]));
+    let operation = host.api().succeeds(&drain(&host, "timeout_s=0&on_timeout=terminate"));
+    assert_eq!(steps(&operation).last(), Some(&"terminate the clients"));
+    for client in &mut clients {
+        client.ended();
+    }
+    neighbour.ended();
+    assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 3);
+    assert!(host.clients().is_empty() && !schedulable(&host));
+    host.await_ready();
+}
+
+#[test]
+fn a_drain_is_called_off_before_it_begins_and_while_it_waits_and_not_after() {
+    let host = Host::ready();
+    let mut client = host.client("demo");
+    let first = place(&drain(&host, "timeout_s=600"));
+    await_step(&host, &first, "wait for clients");
+    let second = place(&drain(&host, "timeout_s=600"));
+    assert_eq!(host.api().get(&second).ok()["state"], "pending");
+    let cancelled = host.api().post(&format!("{second}/cancel"), &json!({}));
+    assert_eq!((cancelled.status, &cancelled.json()["state"]), (200, &json!("cancelled")));
+
+    let stopping = host.api().post(&format!("{first}/cancel"), &json!({}));
+    assert!(stopping.ok()["cancel_requested_at"].is_i64());
+    let operation = host.api().outcome(&stopping);
+    assert_eq!((&operation["state"], &operation["error"]), (&json!("cancelled"), &json!(null)));
+    assert_eq!(steps(&operation), ["note schedulable", "cordon", "wait for clients", "undo"]);
+    assert_eq!(operation["steps"][2]["outcome"], "called off");
+    assert_eq!(operation["steps"][3]["outcome"], "schedulable again");
+    assert!(schedulable(&host) && client.is_running());
+    let done = host.api().post(&format!("{first}/cancel"), &json!({})).problem(409, "conflict");
+    assert!(done["detail"].as_str().unwrap().contains("is cancelled"), "{done}");
+}
+
+#[test]
+fn who_uncordons_a_daemon_that_is_drained_ends_the_drain() {
+    let host = Host::ready();
+    let client = host.client("demo");
+    let accepted = drain(&host, "timeout_s=600");
+    await_step(&host, &place(&accepted), "wait for clients");
+    host.api().post("/api/v1/daemons/gpu0/uncordon", &json!({})).ok();
+    let operation = host.api().outcome(&accepted);
+    assert_eq!(operation["state"], "failed");
+    assert!(operation["error"].as_str().unwrap().contains("made schedulable again"), "{operation}");
+    assert!(schedulable(&host));
+    drop(client);
+}
+
+#[test]
+fn a_drain_goes_on_after_the_managers_death_and_its_time_with_it() {
+    let mut host = Host::ready();
+    let client = host.client("demo");
+    let long = drain(&host, "timeout_s=600");
+    let began = await_step(&host, &place(&long), "wait for clients");
+    host.end_manager(Signal::KILL);
+    host.serve();
+    assert!(!schedulable(&host));
+    await_step(&host, &place(&long), "wait for clients");
+    drop(client);
+    let operation = host.api().succeeds(&long);
+    assert_eq!(steps(&operation).iter().filter(|name| **name == "note schedulable").count(), 1);
+    let first = operation["steps"].as_array().unwrap();
+    let first = first.iter().find(|step| step["name"] == "wait for clients").unwrap();
+    assert_eq!(first["started_at"], began["steps"][2]["started_at"]);
+    assert_eq!(first["finished_at"], json!(null), "the manager died in it");
+
+    // The limit counts from the first waiting: a manager that comes later does not begin anew.
+    host.api().post("/api/v1/daemons/gpu0/uncordon", &json!({})).ok();
+    let client = host.client("demo");
+    let short = drain(&host, "timeout_s=2");
+    let began = await_step(&host, &place(&short), "wait for clients")["steps"][2]["started_at"].clone();
+    host.end_manager(Signal::KILL);
+    let over = began.as_i64().unwrap() + 2000;
+    eventually("the time is over", || (jiff::Timestamp::now().as_millisecond() > over).then_some(()));
+    host.serve();
+    let operation = host.api().outcome(&short);
+    assert_eq!(operation["state"], "failed");
+    let waits = operation["steps"].as_array().unwrap().iter();
+    let second = waits.filter(|step| step["name"] == "wait for clients").nth(1).unwrap().clone();
+    let waited = second["finished_at"].as_i64().unwrap() - second["started_at"].as_i64().unwrap();
+    assert!(waited < 2000, "{second}");
+    assert!(schedulable(&host));
+    assert!(is_alive(client.pid()));
+}
+
+#[test]
+fn a_drain_is_asked_for_once_under_its_key_and_nonsense_is_refused() {
+    let host = Host::ready();
+    let post = |query: &str| {
+        let path = format!("/api/v1/daemons/gpu0/drain?{query}");
+        host.api().send(Method::POST, &path, &[("idempotency-key", "k")], None)
+    };
+    let dry = drain(&host, "dry_run=true&timeout_s=5&on_timeout=terminate");
+    let request = json!({"kind": "drain_daemon", "timeout_s": 5, "on_timeout": "terminate"});
+    assert_eq!((dry.status, &dry.json()["request"]), (200, &request));
+    assert!(schedulable(&host));
+    let first = post("timeout_s=5");
+    assert_eq!(post("timeout_s=5").json()["id"], first.json()["id"]);
+    post("timeout_s=6").problem(422, "idempotency-key-reused");
+    host.api().succeeds(&first);
+    for bad in ["timeout_s=86401", "timeout_s=-1", "on_timeout=maybe", "timeout=1"] {
+        drain(&host, bad).problem(422, "invalid-request");
+    }
+    host.api().post("/api/v1/daemons/gpu9/drain", &json!({})).problem(404, "not-found");
+    assert_eq!(host.api().get("/api/v1/operations").ok()["items"].as_array().unwrap().len(), 1);
+}

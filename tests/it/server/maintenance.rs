@@ -1,0 +1,476 @@
+//! Maintenance: daemons down, the driver let go, nothing of ours on the GPUs, and all of it back again.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Client, Host, MANAGER, eventually, is_alive, pid, said};
+
+const PATH: &str = "/api/v1/host/maintenance";
+
+fn begin(host: &Host, body: &Value) -> Answer {
+    host.api().post(PATH, body)
+}
+
+fn end(host: &Host) -> Value {
+    host.api().succeeds(&host.api().delete(PATH))
+}
+
+fn now(host: &Host) -> Value {
+    host.api().get(PATH).ok()
+}
+
+fn await_state(host: &Host, state: &str) -> Value {
+    eventually(&format!("maintenance is {state}"), || {
+        let now = now(host);
+        (now["state"] == state).then_some(now)
+    })
+}
+
+fn steps(operation: &Value) -> Vec<&str> {
+    let steps = operation["steps"].as_array().expect("steps");
+    steps.iter().map(|step| step["name"].as_str().expect("a name")).collect()
+}
+
+const TAKEN_DOWN: [&str; 5] = [
+    "cordon",
+    "wait for clients",
+    "quit the daemons",
+    "let go of the driver",
+    "prove that nothing of ours has a GPU open",
+];
+
+/// Every process that has the device file of a GPU open, looked up by the test itself.
+fn holders(host: &Host, gpu: u32) -> Vec<u32> {
+    let device = fs::metadata(host.runtime(&format!("sim/dev/nvidia{gpu}"))).expect("a device file");
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let Ok(open) = fs::read_dir(entry.path().join("fd")) else { continue };
+        let mut open = open.flatten().filter_map(|file| fs::metadata(file.path()).ok());
+        if open.any(|file| (file.dev(), file.ino()) == (device.dev(), device.ino())) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// Nobody at all has a device file open.
+fn assert_let_go(host: &Host) {
+    assert_eq!((holders(host, 0), holders(host, 1)), (Vec::<u32>::new(), Vec::<u32>::new()));
+}
+
+/// A tenant on the second GPU.
+fn second_tenant(host: &Host) {
+    let spec = json!({"daemon": "gpu1", "device_memory_limit": "3G", "max_clients": 4});
+    assert_eq!(host.api().tenant("second", &spec).status, 201);
+    host.await_ready();
+}
+
+#[test]
+fn the_whole_host_is_let_go_and_comes_back_as_it_was() {
+    let host = Host::ready();
+    let client = host.run_client("demo");
+    for gpu in 0..2 {
+        assert!(
+            holders(&host, gpu).contains(&host.manager_pid()),
+            "as NVML keeps the files of all GPUs open"
+        );
+    }
+    assert!(
+        holders(&host, 0).contains(&client.pid()) && holders(&host, 0).contains(&host.server_pid("gpu0"))
+    );
+    assert_eq!(now(&host)["state"], json!(null));
+    let before = host.api().get("/api/v1/gpus").ok();
+    let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
+
+    let accepted = begin(&host, &json!({"timeout_s": 600}));
+    let draining = await_state(&host, "draining");
+    assert_eq!((&draining["daemons"], &draining["live"]), (&json!(["gpu0", "gpu1"]), &json!(true)));
+    eventually("the client is waited for, and nobody new comes in", || {
+        said(&host.run("batch", &["true"])).contains("in maintenance").then_some(())
+    });
+    let daemon = host.daemon("gpu0");
+    assert_eq!(
+        (&daemon["spec"]["schedulable"], &daemon["spec"]["desired_state"]),
+        (&json!(true), &json!("running"))
+    );
+    drop(client);
+    let operation = host.api().succeeds(&accepted);
+    assert_eq!(steps(&operation), TAKEN_DOWN);
+    assert_eq!(operation["daemons"], json!(["gpu0", "gpu1"]));
+
+    let active = now(&host);
+    assert_eq!((&active["state"], &active["live"]), (&json!("active"), &json!(false)));
+    assert_eq!((&active["holders"], &active["unexamined"]), (&json!([]), &json!(0)));
+    assert_eq!(active["operation"], operation["id"]);
+    assert_let_go(&host);
+    assert!(!daemons.into_iter().any(is_alive));
+    let daemon = host.daemon("gpu0");
+    assert_eq!(
+        (&daemon["status"]["phase"], &daemon["spec"]["desired_state"]),
+        (&json!("stopped"), &json!("running"))
+    );
+    assert_eq!(daemon["status"]["conditions"][0]["reason"], "StoppedForMaintenance");
+    assert_eq!(host.api().get("/readyz").status, 200, "down as wanted");
+    // The GPUs are shown as they were, and it is said that they are not looked at.
+    let shown = host.api().get("/api/v1/gpus").ok();
+    assert_eq!(shown["items"][1]["uuid"], before["items"][1]["uuid"]);
+    assert_eq!((&shown["items"][1]["live"], &before["items"][1]["live"]), (&json!(false), &json!(true)));
+    assert_eq!(shown["items"][1]["processes"], json!(null), "not known");
+    assert_eq!(host.api().get("/api/v1/host").ok()["live"], false);
+    for refused in ["start", "restart", "drain"] {
+        let problem =
+            host.api().post(&format!("/api/v1/daemons/gpu0/{refused}"), &json!({})).problem(409, "conflict");
+        assert!(problem["detail"].as_str().unwrap().contains("DELETE /api/v1/host/maintenance"), "{problem}");
+    }
+    begin(&host, &json!({})).problem(409, "conflict");
+    // Tenants are written meanwhile as always.
+    second_tenant(&host);
+
+    let operation = end(&host);
+    assert_eq!(
+        steps(&operation),
+        ["open the driver", "start the daemons", "wait until ready", "take clients again"]
+    );
+    host.await_ready();
+    assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
+    assert_eq!(host.control("gpu1", "get_default_device_pinned_mem_limit 0"), "3G");
+    assert_eq!(host.run("demo", &["true"]).status.code(), Some(0));
+    assert_eq!((&now(&host)["state"], &now(&host)["live"]), (&json!(null), &json!(true)));
+    host.api().delete(PATH).problem(409, "conflict");
+}
+
+#[test]
+fn one_gpu_is_let_go_while_the_other_serves() {
+    let host = Host::ready();
+    second_tenant(&host);
+    let mut client = host.run_client("second");
+    let daemon = host.daemon_pid("gpu1");
+    let operation = host.api().succeeds(&begin(&host, &json!({"gpus": ["0"], "timeout_s": 5})));
+    assert_eq!((steps(&operation), &operation["daemons"]), (TAKEN_DOWN.into(), &json!(["gpu0"])));
+    assert_eq!(holders(&host, 0), Vec::<u32>::new());
+    assert!(holders(&host, 1).contains(&client.pid()));
+    assert!(client.is_running());
+    assert_eq!(host.daemon_pid("gpu1"), daemon);
+    assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
+    assert!(said(&host.run("demo", &["true"])).contains("in maintenance"));
+    // Whoever is there is still listed, without what only the driver tells.
+    let listed = host.listed(client.pid());
+    assert_eq!((&listed["tenant"], &listed["memory"]), (&json!("second"), &json!([])));
+    // A daemon of the other GPU is started again when it dies, without the driver.
+    crate::harness::signal(daemon, Signal::KILL);
+    eventually("there is another daemon", || {
+        let now = &host.daemon("gpu1")["status"];
+        (now["phase"] == "ready" && now["pid"] != daemon).then_some(())
+    });
+    end(&host);
+    host.await_ready();
+}
+
+#[test]
+fn a_daemon_over_both_gpus_goes_down_with_either_and_a_new_one_does_not_come_up() {
+    let host = Host::ready();
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
+    host.api().succeeds(&begin(&host, &json!({"gpus": ["1"], "timeout_s": 5})));
+    assert_eq!(host.api().put("/api/v1/daemons/late", &json!({"gpus": ["1"]})).status, 201);
+    host.await_phase("late", "stopped");
+    assert_eq!(host.daemon("late")["status"]["pid"], json!(null));
+    assert_eq!(now(&host)["daemons"], json!(["late"]));
+    assert_eq!(host.daemon("gpu0")["status"]["phase"], "ready");
+    end(&host);
+    host.await_phase("late", "ready");
+
+    for tenant in ["demo", "batch"] {
+        assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
+    }
+    for name in ["gpu0", "late"] {
+        host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{name}?grace_s=1")));
+    }
+    assert_eq!(host.api().put("/api/v1/daemons/both", &json!({"gpus": ["0", "1"]})).status, 201);
+    host.await_ready();
+    let operation = host.api().succeeds(&begin(&host, &json!({"gpus": ["1"], "timeout_s": 5})));
+    assert_eq!(operation["daemons"], json!(["both"]));
+    assert_let_go(&host);
+    end(&host);
+    host.await_ready();
+}
+
+#[test]
+fn others_who_hold_a_gpu_are_listed_and_do_not_stop_it() {
+    let host = Host::ready();
+    let mut command = Command::new(MANAGER);
+    command.args(["sim", "client", "--json", "--spin", "600", "--gpus", "0"]).env_clear();
+    command.env("MPS_SIM_WORLD", host.runtime("sim")).env("CUDA_MPS_PIPE_DIRECTORY", host.runtime("nowhere"));
+    let mut outsider = Client::start(command);
+    assert_eq!(outsider.seen["mps"], false);
+    let operation = host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
+    let proof = operation["steps"][4]["outcome"].as_str().unwrap();
+    assert!(proof.contains(&format!("others that have: {} (", outsider.pid())), "{proof}");
+    let active = now(&host);
+    let holder = &active["holders"][0];
+    assert_eq!((pid(&holder["pid"]), &holder["ours"]), (outsider.pid(), &json!(false)));
+    assert!(holder["command"].as_str().unwrap().contains("sim client --json --spin"), "{holder}");
+    assert_eq!(holder["gpus"], json!([host.api().get("/api/v1/gpus/0").ok()["uuid"]]));
+    assert!(outsider.is_running());
+    drop(outsider);
+    assert_eq!(now(&host)["holders"], json!([]), "as of now, not as of then");
+    end(&host);
+}
+
+/// A process that looks like a server of ours which does not let go of its GPU.
+struct Clinging(Child);
+
+impl Clinging {
+    fn start(host: &Host) -> Self {
+        let device = fs::File::open(host.runtime("sim/dev/nvidia0")).unwrap();
+        let mut command = Command::new("sleep");
+        command.arg("600").env_clear().stdin(Stdio::from(device));
+        command.env("MPS_MANAGER_INCARNATION", "some token");
+        command.env("CUDA_MPS_PIPE_DIRECTORY", host.runtime("daemons/gpu0/pipe"));
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Clinging {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn nothing_is_claimed_while_a_process_of_ours_clings_to_a_gpu() {
+    let host = Host::ready();
+    let clinging = Clinging::start(&host);
+    let operation = host.api().outcome(&begin(&host, &json!({"timeout_s": 5})));
+    assert_eq!(operation["state"], "failed");
+    let error = operation["error"].as_str().unwrap();
+    assert!(
+        error.contains("processes of ours") && error.contains(&format!("{} (sleep 600)", clinging.0.id()))
+    );
+    assert_eq!(steps(&operation).last(), Some(&"undo"));
+    // All is as before.
+    host.await_ready();
+    assert_eq!((&now(&host)["state"], &now(&host)["live"]), (&json!(null), &json!(true)));
+    assert_eq!(host.run("demo", &["true"]).status.code(), Some(0));
+    drop(clinging);
+    host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
+    end(&host);
+}
+
+#[test]
+fn a_manager_killed_while_it_proves_looks_again() {
+    let mut host = Host::ready();
+    let clinging = Clinging::start(&host);
+    let accepted = begin(&host, &json!({"timeout_s": 5}));
+    let active = await_state(&host, "active");
+    assert_eq!(
+        (pid(&active["holders"][0]["pid"]), &active["holders"][0]["ours"]),
+        (clinging.0.id(), &json!(true))
+    );
+    host.end_manager(Signal::KILL);
+    host.serve();
+    assert_eq!(now(&host)["live"], false, "nothing is opened for it again");
+    drop(clinging);
+    let operation = host.api().succeeds(&accepted);
+    assert_eq!(steps(&operation).iter().filter(|step| step.starts_with("prove")).count(), 2);
+    assert_let_go(&host);
+    end(&host);
+    host.await_ready();
+}
+
+#[test]
+fn clients_that_stay_fail_it_or_are_ended_as_was_asked() {
+    let host = Host::ready();
+    let mut client = host.client("demo");
+    let failed = host.api().outcome(&begin(&host, &json!({"timeout_s": 1})));
+    assert_eq!(
+        (&failed["state"], steps(&failed)),
+        (&json!("failed"), vec!["cordon", "wait for clients", "undo"])
+    );
+    assert!(failed["error"].as_str().unwrap().contains(&client.pid().to_string()), "{failed}");
+    assert!(client.is_running());
+    assert_eq!(now(&host)["state"], json!(null));
+    host.await_ready();
+    assert_eq!(host.run("batch", &["true"]).status.code(), Some(0));
+
+    let ended = host.api().succeeds(&begin(&host, &json!({"timeout_s": 0, "on_timeout": "terminate"})));
+    assert_eq!(ended["steps"][2]["outcome"], "1 ended");
+    client.ended();
+    assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
+    assert_let_go(&host);
+    end(&host);
+}
+
+#[test]
+fn it_is_called_off_while_it_drains_and_then_nothing_has_changed() {
+    let host = Host::ready();
+    let client = host.client("demo");
+    // Behind another operation it waits, with its daemons free for what came before it.
+    let drain = host.api().post("/api/v1/daemons/gpu0/drain?timeout_s=600", &json!({}));
+    let waiting = begin(&host, &json!({"timeout_s": 600}));
+    let place = waiting.header("location").unwrap().to_owned();
+    assert_eq!(host.api().get(&place).ok()["state"], "pending");
+    begin(&host, &json!({})).problem(409, "conflict");
+    host.api().delete(PATH).problem(409, "conflict");
+    assert_eq!(host.api().post(&format!("{place}/cancel"), &json!({})).ok()["state"], "cancelled");
+    host.api().post(&format!("{}/cancel", drain.header("location").unwrap()), &json!({})).ok();
+    assert_eq!(host.api().outcome(&drain)["state"], "cancelled");
+
+    let accepted = begin(&host, &json!({"timeout_s": 600}));
+    await_state(&host, "draining");
+    let place = accepted.header("location").unwrap();
+    let stopping = eventually("it can be called off", || {
+        let answer = host.api().post(&format!("{place}/cancel"), &json!({}));
+        (answer.status == 202).then_some(answer)
+    });
+    let operation = host.api().outcome(&stopping);
+    assert_eq!(operation["state"], "cancelled");
+    assert_eq!(operation["steps"].as_array().unwrap().last().unwrap()["outcome"], "gpu0, gpu1 as before");
+    assert_eq!(now(&host)["state"], json!(null));
+    host.await_ready();
+    assert_eq!(host.run("batch", &["true"]).status.code(), Some(0));
+    drop(client);
+
+    // Once the daemons are stopped there is only the way forward.
+    let accepted = begin(&host, &json!({"timeout_s": 600}));
+    host.api().succeeds(&accepted);
+    let place = accepted.header("location").unwrap();
+    host.api().post(&format!("{place}/cancel"), &json!({})).problem(409, "conflict");
+    end(&host);
+}
+
+#[test]
+fn a_manager_killed_while_it_drains_goes_on_draining() {
+    let mut host = Host::ready();
+    let client = host.client("demo");
+    let accepted = begin(&host, &json!({"timeout_s": 600}));
+    await_state(&host, "draining");
+    host.end_manager(Signal::KILL);
+    host.serve();
+    assert_eq!((&now(&host)["state"], &now(&host)["live"]), (&json!("draining"), &json!(true)));
+    assert!(said(&host.run("batch", &["true"])).contains("in maintenance"));
+    drop(client);
+    host.api().succeeds(&accepted);
+    assert_let_go(&host);
+    end(&host);
+    host.await_ready();
+}
+
+#[test]
+fn a_manager_killed_while_daemons_quit_goes_on_quitting() {
+    let mut host = Host::configured("control_deadline_s = 1\nstop_grace_s = 2");
+    // A daemon that stands still takes its time to be stopped.
+    let daemon = host.daemon_pid("gpu0");
+    let accepted = begin(&host, &json!({"gpus": ["0"], "timeout_s": 600}));
+    await_state_then_stop(&host, daemon);
+    host.end_manager(Signal::KILL);
+    crate::harness::signal(daemon, Signal::CONT);
+    host.serve();
+    let operation = host.api().succeeds(&accepted);
+    assert_eq!(steps(&operation).last(), TAKEN_DOWN.last());
+    assert!(!is_alive(daemon));
+    assert_eq!(holders(&host, 0), Vec::<u32>::new());
+    end(&host);
+    host.await_ready();
+}
+
+/// Stops a daemon in its tracks as soon as it is drained, so that quitting it lasts.
+fn await_state_then_stop(host: &Host, daemon: u32) {
+    // A look has to succeed for the drain to end, and the stop comes after it.
+    eventually("the daemon is being stopped", || {
+        let state = now(host)["state"].clone();
+        if state == "quitting" || state == "active" {
+            if is_alive(daemon) {
+                crate::harness::signal(daemon, Signal::STOP);
+            }
+            return Some(());
+        }
+        None
+    });
+}
+
+#[test]
+fn a_manager_that_starts_during_maintenance_leaves_the_driver_alone() {
+    let mut host = Host::ready();
+    let begun = host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
+    for signal in [Signal::KILL, Signal::TERM] {
+        host.end_manager(signal);
+        // The driver itself may be gone meanwhile, as while it is upgraded.
+        fs::rename(host.runtime("sim/dev"), host.runtime("sim/away")).unwrap();
+        fs::create_dir(host.runtime("sim/dev")).unwrap();
+        host.serve();
+        fs::remove_dir_all(host.runtime("sim/dev")).unwrap();
+        fs::rename(host.runtime("sim/away"), host.runtime("sim/dev")).unwrap();
+        let active = now(&host);
+        assert_eq!((&active["state"], &active["live"]), (&json!("active"), &json!(false)));
+        assert_eq!((&active["operation"], &active["holders"]), (&begun["id"], &json!([])));
+        assert_let_go(&host);
+        host.await_phase("gpu0", "stopped");
+        assert_eq!(host.api().get("/api/v1/gpus").ok()["items"].as_array().unwrap().len(), 2);
+        assert_eq!(host.daemon("gpu0")["status"]["pid"], json!(null));
+    }
+    assert!(host.log().contains("the driver is not asked"));
+    end(&host);
+    host.await_ready();
+    assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
+    assert!(holders(&host, 0).contains(&host.manager_pid()));
+}
+
+#[test]
+fn another_machines_maintenance_is_none_of_this_ones() {
+    let mut host = Host::ready();
+    host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
+    host.end_manager(Signal::TERM);
+    host.execute_sql("UPDATE host SET machine_id = '0123456789abcdef0123456789abcdef'");
+    host.serve();
+    let shown = host.api().get("/api/v1/host").ok();
+    assert_eq!(shown["live"], true, "the GPUs are looked at");
+    begin(&host, &json!({})).problem(409, "read-only");
+    let confirm = json!({"machine_id": shown["machine_id"]});
+    assert_eq!(host.api().post("/api/v1/host/confirm", &confirm).status, 200);
+    host.await_ready();
+    assert_eq!(now(&host)["state"], json!(null));
+    assert_eq!(host.daemon("gpu0")["status"]["phase"], "ready");
+}
+
+#[test]
+fn a_manager_killed_while_it_ends_brings_everything_back() {
+    let mut host = Host::ready();
+    host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
+    let accepted = host.api().delete(PATH);
+    assert_eq!(accepted.status, 202);
+    host.end_manager(Signal::KILL);
+    host.serve();
+    host.api().succeeds(&accepted);
+    host.await_ready();
+    assert_eq!(host.daemon("gpu0")["status"]["phase"], "ready");
+    assert_eq!(now(&host)["state"], json!(null));
+    assert_eq!(host.run("demo", &["true"]).status.code(), Some(0));
+}
+
+#[test]
+fn nonsense_is_refused_and_changes_nothing() {
+    let host = Host::ready();
+    for (body, pointer) in [
+        (json!({"gpus": []}), "/gpus"),
+        (json!({"gpus": ["0", "7"]}), "/gpus/1"),
+        (json!({"timeout_s": 86401}), "/timeout_s"),
+        (json!({"on_timeout": "maybe"}), "/on_timeout"),
+        (json!({"gpu": ["0"]}), "/gpu"),
+    ] {
+        let problem = begin(&host, &body).problem(422, "invalid-request");
+        assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
+    }
+    let dry = host.api().post(&format!("{PATH}?dry_run=true"), &json!({"gpus": ["1", "1"]}));
+    assert_eq!((dry.status, &dry.json()["daemons"]), (200, &json!(["gpu1"])));
+    assert_eq!(dry.json()["request"]["gpus"].as_array().unwrap().len(), 1);
+    assert_eq!(host.api().get("/api/v1/operations").ok()["items"], json!([]));
+    assert_eq!(now(&host)["state"], json!(null));
+}
