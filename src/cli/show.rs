@@ -150,6 +150,9 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
     for (name, condition) in attention {
         line!("  {name}: {} ({}): {}", condition.kind, condition.reason, condition.message);
     }
+    for remark in &host.isolation.remarks {
+        line!("\nIsolation: {remark}");
+    }
 }
 
 /// Control daemons of others, which tenants here know nothing of.

@@ -25,7 +25,7 @@ pub use directories::{
     DirectoryError, LONGEST_PATH, check_directories, check_reachable, pipe_inode, usable_directories,
 };
 pub use find::{Found, Occupant, Recorded, find, find_adopted, find_recorded, occupant, orphans, servers};
-pub use start::{StartError, StartSpec, Started, start};
+pub use start::{Launcher, StartError, StartSpec, Started, start};
 pub use stop::{How, StopError, Stopped, clean_stale, stop};
 
 /// The variable that marks a daemon as ours: one random value for each start.

@@ -11,6 +11,7 @@ mod foreign_refused;
 mod foreign_shared;
 mod gpus;
 mod interrupted;
+mod isolation;
 mod machine;
 mod maintenance;
 mod migration;
