@@ -8,6 +8,7 @@ mod client;
 mod database;
 mod direct;
 mod foreign;
+mod outsider;
 mod process;
 
 use std::fs;
@@ -23,6 +24,7 @@ use tempfile::TempDir;
 pub(crate) use api::{Answer, Api};
 pub(crate) use client::{Client, said};
 pub(crate) use foreign::Foreign;
+pub(crate) use outsider::{SmallDisk, limit_files, open_files};
 pub(crate) use process::{command_line, environment, is_alive, processes_with, reap_orphans, signal};
 
 pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
