@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::compute_mode::ComputeModeStatus;
 use super::drift::{DriftPolicy, DriftStatus};
-use super::gpu::{Gpu, GpuRef};
+use super::gpu::{ComputeMode, Gpu, GpuRef};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
 /// What an operator wants of a daemon.
@@ -22,6 +23,10 @@ pub struct DaemonSpec<G = GpuUuid> {
     /// Whether `run` may start new clients on it.
     #[serde(default = "yes")]
     pub schedulable: bool,
+    /// The compute mode of its GPUs while it runs: `exclusive_process` admits its server alone, so that no process goes
+    /// past MPS. Without it, the mode is left as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_mode: Option<ComputeMode>,
     /// What holds for tenants that do not say otherwise.
     #[serde(default)]
     pub defaults: Defaults,
@@ -195,6 +200,8 @@ pub struct DaemonStatus {
     pub queue: Vec<Waiting>,
     /// What looking at it has cost.
     pub sessions: SessionCounts,
+    /// The compute mode of its GPUs, where it is ours.
+    pub compute_modes: Vec<ComputeModeStatus>,
 }
 
 /// What asking a daemon has cost since this manager took it.
@@ -320,7 +327,14 @@ impl DaemonSpec<GpuRef> {
         let mut gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>()?;
         gpus.sort_by_key(|gpu| gpu.index);
         let Self {
-            multi_user, desired_state, schedulable, defaults, memory_overcommit, drift_policy, ..
+            multi_user,
+            desired_state,
+            schedulable,
+            compute_mode,
+            defaults,
+            memory_overcommit,
+            drift_policy,
+            ..
         } = self;
         let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
         Ok(DaemonSpec {
@@ -328,6 +342,7 @@ impl DaemonSpec<GpuRef> {
             multi_user,
             desired_state,
             schedulable,
+            compute_mode,
             defaults,
             memory_overcommit,
             drift_policy,

@@ -9,7 +9,7 @@ use crate::clock::unix_ms;
 use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Phase};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::OperationRequest;
-use crate::domain::{DaemonName, admission};
+use crate::domain::{DaemonName, admission, compute_mode};
 use crate::store;
 use crate::supervisor::LONGEST_PATH;
 
@@ -62,6 +62,8 @@ impl Service {
         let spec =
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
         spec.check().map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        compute_mode::check(spec.compute_mode)
+            .map_err(|error| ServiceError::field("/compute_mode", error.to_string()))?;
         let context = self.parts.fleet.context();
         let pipe = context.pipe_directory(&name);
         let length = pipe.as_os_str().len();

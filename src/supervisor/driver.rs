@@ -16,10 +16,11 @@ use super::census::Census;
 use super::limits::Written;
 use super::logs::Logs;
 use super::look;
+use super::modes::Modes;
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
 use super::status::{Counts, status};
 use super::termination::terminate;
-use super::{Context, Fact, Job, Observed, Shared, TerminateError, Termination};
+use super::{Context, Fact, Job, Lasting, Observed, Shared, TerminateError, Termination};
 use crate::clock::unix_ms;
 use crate::domain::GpuUuid;
 use crate::domain::client::{ClientFacts, ClientId};
@@ -49,6 +50,7 @@ pub(super) struct Driver {
     clients: Vec<ClientFacts>,
     incarnation: Option<Incarnation>,
     written: Written,
+    modes: Modes,
     logs: Logs,
     incarnations: u64,
     deaths: u64,
@@ -91,6 +93,7 @@ impl Driver {
             clients: Vec::new(),
             incarnation: earlier,
             written: Written::default(),
+            modes: Modes::default(),
             logs,
             incarnations: 0,
             deaths: 0,
@@ -110,10 +113,11 @@ impl Driver {
             }
             let desired = self.desired.borrow_and_update().clone();
             self.state.gpus_lost(self.census.borrow_and_update().obstacle(&desired));
+            self.settle_modes(&desired).await;
             let action = self.state.decide(&desired, self.clients.len(), unix_ms());
             if let Action::Wait(until) = action {
                 self.publish(&desired);
-                self.wait(until).await;
+                self.wait(until.min(self.modes.due())).await;
             } else {
                 tracing::debug!(daemon = %desired.name, ?action, "acting");
                 let stop = self.stop.clone();
@@ -306,6 +310,10 @@ impl Driver {
         if let Some(obstacle) = Census::of(&present).obstacle(desired) {
             return Some(obstacle);
         }
+        if let Some(why) = self.modes.trouble().filter(|_| desired.compute_mode.is_some()) {
+            // A server without the mode would let processes past it.
+            return Some(Obstacle { reason: "ComputeModeNotSet", message: why.clone() });
+        }
         let uid = Some(desired.server_uid);
         if let Err(error) = daemon::check_directories(&self.pipe_directory, &self.log_directory, uid) {
             return Some(Obstacle { reason: "DirectoryUnusable", message: error.to_string() });
@@ -335,6 +343,8 @@ impl Driver {
                 self.clean_stale();
                 self.clients.clear();
                 self.state.stopped();
+                // Before anybody is told that it is stopped.
+                self.settle_modes(desired).await;
             }
             Err(error) => {
                 let message = format!("process {} did not end: {error}", process.identity);
@@ -397,6 +407,17 @@ impl Driver {
         });
     }
 
+    /// Brings the compute modes to what is wanted as long as the daemon runs or is to run, and back when it is to rest.
+    async fn settle_modes(&mut self, desired: &Desired) {
+        if !self.state.searched {
+            return;
+        }
+        let in_use = self.state.process.as_ref().map_or(&[][..], |process| &process.gpus);
+        let active = desired.running || self.state.process.is_some();
+        let wanted = desired.compute_mode.filter(|_| active);
+        self.modes.settle(&self.context, &desired.name, &desired.gpus, in_use, wanted, unix_ms()).await;
+    }
+
     async fn start_server(&mut self, desired: &Desired, uid: u32) {
         tracing::info!(daemon = %desired.name, uid, "asking for a server");
         let deadline = Instant::now() + self.context.deadline;
@@ -449,7 +470,8 @@ impl Driver {
     async fn record(&mut self, desired: &Desired, incarnation: Incarnation) -> bool {
         let (written, done) = oneshot::channel();
         self.incarnation = Some(incarnation.clone());
-        let fact = Fact { daemon: desired.name.clone(), incarnation, written };
+        let recorded = Lasting::Incarnation(incarnation);
+        let fact = Fact { daemon: desired.name.clone(), recorded, written };
         self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false)
     }
 
@@ -466,7 +488,8 @@ impl Driver {
                 retried: self.control.turned_away(),
             },
         };
-        let status = status(&self.state, desired, &counts, pipe, log, now);
+        let mut status = status(&self.state, desired, &counts, pipe, log, now);
+        self.modes.show(&mut status);
         let idle =
             matches!(status.phase, Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked);
         let unreadable = self.state.process.is_none() && idle;

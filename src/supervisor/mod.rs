@@ -9,6 +9,7 @@ mod driver;
 mod limits;
 mod logs;
 mod look;
+mod modes;
 mod state;
 mod status;
 mod termination;
@@ -27,12 +28,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::compute_mode::HeldMode;
 use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Phase};
 use crate::domain::plan::Desired;
+use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::Inventory;
 use crate::mps::process::check_reachable;
+pub use modes::HeldModes;
+
 pub use crate::mps::process::{LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
 use crate::mps::{Binaries, Capability};
 pub use census::Census;
@@ -62,6 +66,8 @@ pub struct Context {
     pub deadline: Duration,
     /// Seconds that clients get when a daemon is stopped and nobody said otherwise.
     pub grace_s: u32,
+    /// The compute modes that are ours.
+    pub modes: HeldModes,
     /// Takes what must outlive the manager.
     pub recorder: mpsc::Sender<Fact>,
 }
@@ -100,10 +106,24 @@ impl Context {
 pub struct Fact {
     /// The daemon.
     pub daemon: DaemonName,
-    /// Its control process.
-    pub incarnation: Incarnation,
+    /// What is to be remembered.
+    pub recorded: Lasting,
     /// Told once it is written; a driver starts no process before.
     pub written: oneshot::Sender<bool>,
+}
+
+/// What outlives the manager.
+#[derive(Debug)]
+pub enum Lasting {
+    /// The daemon's control process.
+    Incarnation(Incarnation),
+    /// What the compute mode of a GPU was; `None` once it was put back.
+    ComputeMode {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// What is held.
+        held: Option<HeldMode>,
+    },
 }
 
 /// What was seen of a daemon.

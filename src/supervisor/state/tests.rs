@@ -16,6 +16,7 @@ fn desired() -> Desired {
         generation: 3,
         running: true,
         schedulable: true,
+        compute_mode: None,
         maintenance: None,
         gpus: vec![uuid()],
         multi_user: false,
