@@ -55,7 +55,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
     let remembered = platform::remembered(store::maintenance::peek(&database, &machine_id).await.as_deref());
     let real = config.sim.is_none().then(|| platform::real(&config, remembered.clone())).transpose()?;
-    let lock = store::lock::take(&config.state_dir).map_err(refused)?;
+    let lock = store::lock::take(&config.state_dir).await.map_err(refused)?;
     make_directory(&config.runtime_dir)?;
     let listeners = Listeners::bind(config.listen, &config.socket()).await.map_err(refused)?;
     let platform = match real {
@@ -77,6 +77,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let written = store::maintenance::remembered(&mut reader, &machine_id).await;
     drop(reader);
     platform.settle(platform::remembered(written.map_err(refused)?.as_deref()))?;
+    let manager_uid = rustix::process::geteuid().as_raw();
     let (recorder, facts) = mpsc::channel(FACTS);
     let (census, listed) = watch::channel(Census::default());
     let inventory: Arc<dyn Inventory> = platform.inventory.clone();
@@ -85,6 +86,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         capability,
         inventory: Arc::clone(&inventory),
         census: listed,
+        scopes: host::systemd::Scopes::detect(manager_uid),
         runtime_dir: config.runtime_dir.clone(),
         extra_env: platform.extra_env,
         boot_id: host::boot_id().map_err(refused)?,
@@ -95,7 +97,6 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         recorder,
     });
     let recording = tokio::spawn(record(store.clone(), facts));
-    let manager_uid = rustix::process::geteuid().as_raw();
     let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
     let tasks = TaskTracker::new();
     let service = Service::new(Parts {

@@ -145,6 +145,9 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
     for (name, condition) in attention {
         line!("  {name}: {} ({}): {}", condition.kind, condition.reason, condition.message);
     }
+    for remark in &host.isolation.remarks {
+        line!("\nIsolation: {remark}");
+    }
 }
 
 /// A word of the API, as `back_off`.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::compute_mode::ComputeModeStatus;
 use super::drift::{DriftPolicy, DriftStatus};
 use super::gpu::{ComputeMode, Gpu, GpuRef};
+use super::isolation::Isolation;
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
 /// What an operator wants of a daemon.
@@ -192,6 +193,8 @@ pub struct DaemonStatus {
     pub pipe_directory: String,
     /// The directory of its logs.
     pub log_directory: String,
+    /// Where it runs: its session, its cgroup, its systemd scope; `null` before the first look at this incarnation.
+    pub isolation: Option<Isolation>,
     /// What was read back last; `null` before the first look at this incarnation.
     pub effective: Option<Effective>,
     /// Settings that others changed.

@@ -11,6 +11,7 @@ pub mod daemon;
 pub mod drift;
 pub mod environment;
 pub mod gpu;
+pub mod isolation;
 pub mod maintenance;
 pub mod memory;
 pub mod name;

@@ -7,6 +7,7 @@
 mod death;
 pub mod files;
 pub mod process;
+pub mod systemd;
 mod watch;
 
 use std::fs;

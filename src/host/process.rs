@@ -123,9 +123,14 @@ pub fn parent(pid: u32) -> Option<u32> {
     living(pid).map(|stat| stat.parent)
 }
 
+/// The session of a living process, named by the process that began it.
+pub fn session(pid: u32) -> Option<u32> {
+    living(pid).map(|stat| stat.session)
+}
+
 /// Whether a process lives and leads a session of its own, as a daemon does and whoever starts one does not.
 pub fn leads_session(pid: u32) -> bool {
-    living(pid).is_some_and(|stat| stat.session == pid)
+    session(pid) == Some(pid)
 }
 
 /// The living children of a process.
@@ -276,6 +281,7 @@ mod tests {
         assert!(!is_alive(Identity { start_time: id.start_time + 1, ..id }));
         assert_eq!(uid(me), Some(rustix::process::getuid().as_raw()));
         assert_eq!(parent(me), rustix::process::getppid().map(|pid| pid.as_raw_pid().unsigned_abs()));
+        assert_eq!(session(me), rustix::process::getsid(None).ok().map(|id| id.as_raw_pid().unsigned_abs()));
         assert!(resident_bytes(me).expect("resident") > 0);
         let started = started_at(id, super::super::boot_time().expect("btime"));
         let now = jiff::Timestamp::now().as_millisecond();

@@ -9,6 +9,7 @@ use super::{Service, ServiceError};
 use crate::domain::gpu::{ComputeMode, Gpu, GpuRef};
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
+use crate::host::systemd::{Scopes, has_mounts_of_its_own};
 use crate::store;
 
 /// The host, its driver and its MPS.
@@ -34,6 +35,8 @@ pub struct HostView {
     pub boot_id: String,
     /// The ID of this machine; `none` for one without.
     pub machine_id: String,
+    /// What keeps daemons apart from the manager's own unit here.
+    pub isolation: HostIsolation,
     /// Set while the database belongs to another machine: then nothing is adopted, started, stopped or changed.
     pub read_only: Option<ReadOnly>,
     /// The version of this manager.
@@ -44,6 +47,37 @@ pub struct HostView {
     pub gpus: usize,
     /// Whether the driver is asked; while it is not, for maintenance, all of this is as it was seen last.
     pub live: bool,
+}
+
+/// What keeps daemons apart from the manager's own unit on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct HostIsolation {
+    /// Whether daemons are started in systemd scopes of their own.
+    pub scopes: bool,
+    /// Whether the manager sees other mounts than process 1; `null` where that may not be asked.
+    pub private_mounts: Option<bool>,
+    /// What of this an operator should know, with the remedy where there is one.
+    pub remarks: Vec<String>,
+}
+
+impl HostIsolation {
+    fn of(scopes: &Scopes, private_mounts: Option<bool>) -> Self {
+        let mut remarks = Vec::new();
+        if let Scopes::Unavailable(reason) = scopes {
+            remarks.push(format!(
+                "no scopes: {reason}. Daemons have sessions of their own, and share what limits the manager's cgroup has"
+            ));
+        }
+        if private_mounts == Some(true) {
+            remarks.push(
+                "the manager runs in a mount namespace of its own (as PrivateTmp=, ProtectSystem= or the like in its unit make \
+                 one), and so does every daemon it starts: other processes may see other files at the same paths, and one that \
+                 does not find its pipe directory runs outside MPS. Remove those directives, then restart manager and daemons"
+                    .to_owned(),
+            );
+        }
+        Self { scopes: matches!(scopes, Scopes::Available { .. }), private_mounts, remarks }
+    }
 }
 
 /// A GPU, who holds it, and what is promised and used of it.
@@ -126,6 +160,7 @@ impl Service {
             client_ceiling: context.capability.client_ceiling(),
             boot_id: context.boot_id.clone(),
             machine_id: self.parts.machine_id.clone(),
+            isolation: HostIsolation::of(&context.scopes, has_mounts_of_its_own()),
             read_only,
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),
             manager_uid: self.parts.manager_uid,

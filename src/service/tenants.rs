@@ -19,6 +19,9 @@ use crate::domain::{DaemonName, TenantName};
 use crate::host::{self, Identity};
 use crate::store::{self, Fate};
 
+/// How often a process is let in anew because its tenant was changed meanwhile.
+const LEASE_ATTEMPTS: u32 = 5;
+
 /// A tenant: what is wanted beside what is seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TenantView {
@@ -246,6 +249,24 @@ impl Service {
     }
 
     async fn lease_now(&self, name: TenantName, request: LeaseRequest) -> Result<LeaseView, ServiceError> {
+        for _ in 0..LEASE_ATTEMPTS {
+            if let Some(lease) = self.lease_unless_changed(name.clone(), request).await? {
+                return Ok(lease);
+            }
+        }
+        Err(ServiceError::Conflict(format!(
+            "tenant {name} was changed again and again while process {} was let in: try again",
+            request.pid
+        )))
+    }
+
+    /// `None` when the tenant was changed meanwhile: what was read back, and the environment, are then those of
+    /// another spec.
+    async fn lease_unless_changed(
+        &self,
+        name: TenantName,
+        request: LeaseRequest,
+    ) -> Result<Option<LeaseView>, ServiceError> {
         let Some(identity) = host::process::identify(request.pid) else {
             return Err(ServiceError::field(
                 "/pid",
@@ -262,13 +283,18 @@ impl Service {
         let clients = self.families_of(&name).await?;
         let holder = ClientId { pid: identity.pid, start_time: identity.start_time };
         let boot_id = self.parts.fleet.context().boot_id.clone();
-        let (max, uid, daemon) = (tenant.spec.max_clients, tenant.spec.uid, tenant.spec.daemon);
-        self.parts
+        let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
+        let unchanged = self
+            .parts
             .store
             .write(move |db| {
                 Box::pin(async move {
+                    let now = store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    if now.spec != tenant.spec {
+                        return Ok((false, Fate::RollBack));
+                    }
                     // Again, in the transaction that lets the process in: a drain that began meanwhile counts on it.
-                    if let Some(daemon) = store::daemons::get(&mut *db, &daemon).await? {
+                    if let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? {
                         refuse_cordoned(&mut *db, &daemon.name, &daemon.spec).await?;
                     }
                     let mut holders = Vec::new();
@@ -286,11 +312,11 @@ impl Service {
                         )));
                     }
                     store::leases::put(db, &Lease { holder, tenant: name }, &boot_id, unix_ms()).await?;
-                    Ok::<_, ServiceError>(((), Fate::Commit))
+                    Ok::<_, ServiceError>((true, Fate::Commit))
                 })
             })
             .await?;
-        Ok(LeaseView { holder, uid, environment })
+        Ok(unchanged.then_some(LeaseView { holder, uid, environment }))
     }
 
     /// Fails closed: no process is sent to a daemon whose settings were not read back.

@@ -3,6 +3,9 @@
 use std::fs::File;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// The lock on a state directory, held as long as this value lives and released by the kernel with the process.
 #[derive(Debug)]
@@ -28,8 +31,14 @@ pub enum LockError {
     },
 }
 
-/// Creates the directory if it is missing and takes its lock, at once or not at all.
-pub fn take(directory: &Path) -> Result<StateLock, LockError> {
+/// How long a lock may stay held: a child that the manager before was just forking when it was killed holds it until
+/// its exec.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Creates the directory if it is missing and takes its lock, unless another manager goes on holding it.
+pub async fn take(directory: &Path) -> Result<StateLock, LockError> {
     let unusable = |source| LockError::Unusable { path: directory.to_owned(), source };
     if let Some(parent) = directory.parent() {
         // Not ours alone: the runtime directory may be beside us, and tenants must get through.
@@ -43,9 +52,13 @@ pub fn take(directory: &Path) -> Result<StateLock, LockError> {
         .mode(0o600)
         .open(directory.join("lock"))
         .map_err(unusable)?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(StateLock { _file: file }),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(LockError::Taken(directory.to_owned())),
-        Err(errno) => Err(unusable(errno.into())),
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(StateLock { _file: file }),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => tokio::time::sleep(PAUSE).await,
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(LockError::Taken(directory.to_owned())),
+            Err(errno) => return Err(unusable(errno.into())),
+        }
     }
 }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::around::{dies, happens};
 use super::census::Census;
+use super::isolation;
 use super::limits::Written;
 use super::logs::Logs;
 use super::look;
@@ -25,6 +26,7 @@ use crate::clock::unix_ms;
 use crate::domain::GpuUuid;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Incarnation, Phase, SessionCounts};
+use crate::domain::isolation::Isolation;
 use crate::domain::plan::{Desired, Difference};
 use crate::host::{self, Identity};
 use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
@@ -49,6 +51,9 @@ pub(super) struct Driver {
     state: State,
     clients: Vec<ClientFacts>,
     incarnation: Option<Incarnation>,
+    isolation: Option<Isolation>,
+    /// Why the present process was started without the scope it should have had.
+    refused: Option<String>,
     written: Written,
     modes: Modes,
     logs: Logs,
@@ -92,6 +97,8 @@ impl Driver {
             state,
             clients: Vec::new(),
             incarnation: earlier,
+            isolation: None,
+            refused: None,
             written: Written::default(),
             modes: Modes::default(),
             logs,
@@ -269,11 +276,16 @@ impl Driver {
             multi_user: desired.multi_user,
             token: incarnation.token.clone(),
             extra_env: self.context.extra_env.clone(),
+            launcher: isolation::launcher(&self.context.scopes, &desired.name, &incarnation.token),
             deadline: START_DEADLINE,
         };
         match daemon::start(&spec).await {
             Ok(started) => {
                 tracing::info!(daemon = %desired.name, process = %started.identity, "started the control daemon");
+                if let Some(why) = &started.refused {
+                    tracing::warn!(daemon = %desired.name, %why, "the daemon has no scope of its own");
+                }
+                self.refused = started.refused;
                 incarnation.process = Some((started.identity.pid, started.identity.start_time));
                 incarnation.pipe_inode = Some(started.pipe_inode);
                 self.record(desired, incarnation).await;
@@ -380,6 +392,7 @@ impl Driver {
                 tracing::warn!(daemon = %desired.name, %why, "could not be read");
             }
         }
+        self.look_where();
         let failed = (!matches!(look, Look::Seen(_))).then(|| look.clone());
         let before = self.state.applied;
         let rhythm = Rhythm(i64::try_from(self.context.rhythm.as_millis()).unwrap_or(i64::MAX));
@@ -416,6 +429,12 @@ impl Driver {
         let active = desired.running || self.state.process.is_some();
         let wanted = desired.compute_mode.filter(|_| active);
         self.modes.settle(&self.context, &desired.name, &desired.gpus, in_use, wanted, unix_ms()).await;
+    }
+
+    /// Looks where the control process runs: what is, not what was meant, and an adopted one's too.
+    fn look_where(&mut self) {
+        let pid = self.state.process.as_ref().map(|process| process.identity.pid);
+        self.isolation = pid.map(|pid| isolation::look(&self.context.scopes, pid, self.refused.as_deref()));
     }
 
     async fn start_server(&mut self, desired: &Desired, uid: u32) {
@@ -490,6 +509,10 @@ impl Driver {
         };
         let mut status = status(&self.state, desired, &counts, pipe, log, now);
         self.modes.show(&mut status);
+        if let Some(isolation) = self.isolation.as_ref().filter(|_| self.state.process.is_some()) {
+            status.conditions.extend(isolation::condition(&self.context.scopes, isolation));
+            status.isolation = Some(isolation.clone());
+        }
         let idle =
             matches!(status.phase, Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked);
         let unreadable = self.state.process.is_none() && idle;

@@ -6,6 +6,7 @@
 
 mod census;
 mod driver;
+mod isolation;
 mod limits;
 mod logs;
 mod look;
@@ -34,6 +35,7 @@ use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Phase};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::Inventory;
+use crate::host::systemd::Scopes;
 use crate::mps::process::check_reachable;
 pub use modes::HeldModes;
 
@@ -54,6 +56,8 @@ pub struct Context {
     pub inventory: Arc<dyn Inventory>,
     /// Which of them are here, looked at for all daemons together.
     pub census: watch::Receiver<Census>,
+    /// Whether daemons get systemd scopes of their own.
+    pub scopes: Scopes,
     /// Where each daemon gets a directory of its own.
     pub runtime_dir: PathBuf,
     /// Further variables for daemons and control processes.

@@ -42,6 +42,7 @@ pub(super) fn status(
         deaths: counts.deaths,
         pipe_directory: pipe_directory.display().to_string(),
         log_directory: log_directory.display().to_string(),
+        isolation: None,
         effective: state.seen.clone(),
         drift: state.drift.clone(),
         queue: state.queue.clone(),

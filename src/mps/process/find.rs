@@ -71,6 +71,7 @@ pub fn find(token: &str, pipe_directory: &Path) -> Found {
     match daemons.as_slice() {
         [] => match marked.iter().find(|id| !is_server(id.pid)) {
             None => Found::None,
+            Some(id) if is_launcher(id.pid) => Found::Starting(*id),
             Some(id) => {
                 doubtful(format!("process {} has the daemon's token and is no control daemon", id.pid))
             }
@@ -215,6 +216,12 @@ fn answering(path: &Path) -> Socket {
 /// Whether a process runs the control program: by the name it was called by, a wrapper's interpreter allowed.
 fn is_control(pid: u32) -> bool {
     runs(pid, CONTROL)
+}
+
+/// Whether a process is about to execute the control program in its place, as `systemd-run --scope` does.
+fn is_launcher(pid: u32) -> bool {
+    let words = process::command(pid).unwrap_or_default();
+    words.iter().skip(2).any(|word| Path::new(word).file_name() == Some(OsStr::new(CONTROL)))
 }
 
 fn is_server(pid: u32) -> bool {

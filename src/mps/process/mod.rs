@@ -22,7 +22,7 @@ mod stop;
 pub use callers::{Caller, callers};
 pub use directories::{DirectoryError, LONGEST_PATH, check_directories, check_reachable, pipe_inode};
 pub use find::{Found, Occupant, Recorded, find, find_recorded, occupant, orphans, servers};
-pub use start::{StartError, StartSpec, Started, start};
+pub use start::{Launcher, StartError, StartSpec, Started, start};
 pub use stop::{How, StopError, Stopped, clean_stale, stop};
 
 /// The variable that marks a daemon as ours: one random value for each start.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -45,17 +45,30 @@ pub struct StartSpec {
     pub token: String,
     /// More variables for the daemon and for the control processes that ask it.
     pub extra_env: Vec<(OsString, OsString)>,
+    /// What starts it in a place of its own; without one, or when that fails, it is started where this program is.
+    pub launcher: Option<Launcher>,
     /// How long it may take until it answers.
     pub deadline: Duration,
 }
 
+/// A program that executes the command after its own arguments in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launcher {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments, up to the command.
+    pub arguments: Vec<OsString>,
+}
+
 /// A daemon that runs and answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Started {
     /// Its process.
     pub identity: Identity,
     /// The inode of its pipe directory.
     pub pipe_inode: u64,
+    /// Why it was not started by the launcher that it should have been started by.
+    pub refused: Option<String>,
 }
 
 /// Why no daemon was started.
@@ -139,14 +152,56 @@ pub async fn start(spec: &StartSpec) -> Result<Started, StartError> {
         });
     }
     let until = Instant::now() + spec.deadline;
-    let mut output = Output::new().map_err(StartError::Spawn)?;
-    let mut launcher = launch(spec, &output).map_err(StartError::Spawn)?;
-    let Ok(status) = tokio::time::timeout_at(until, launcher.wait()).await else {
-        drop(launcher.kill().await);
+    let mut refused = None;
+    if let Some(launcher) = &spec.launcher {
+        let patience = until.min(Instant::now() + spec.deadline / 2);
+        let mut output = Output::new().map_err(StartError::Spawn)?;
+        refused = match run(spec, Some(launcher), &output, patience).await {
+            Ok(Some(status)) if status.success() => {
+                return answering(spec, status, output, until, None).await;
+            }
+            Ok(Some(status)) => Some(format!("{status}{}", said(&output.text(), ""))),
+            Ok(None) => Some("it did not end in time".to_owned()),
+            Err(error) => Some(error.to_string()),
+        }
+        .map(|why| format!("{} failed: {why}", launcher.program.display()));
         abandon(spec);
-        return Err(spec.silent("-d did not return", &mut output));
-    };
-    let status = status.map_err(StartError::Spawn)?;
+    }
+    let mut output = Output::new().map_err(StartError::Spawn)?;
+    match run(spec, None, &output, until).await.map_err(StartError::Spawn)? {
+        Some(status) => answering(spec, status, output, until, refused).await,
+        None => {
+            abandon(spec);
+            Err(spec.silent("-d did not return", &mut output))
+        }
+    }
+}
+
+/// Runs the program with `-d` to its end; `None` when it did not come in time, and was killed.
+async fn run(
+    spec: &StartSpec,
+    launcher: Option<&Launcher>,
+    output: &Output,
+    until: Instant,
+) -> io::Result<Option<ExitStatus>> {
+    let mut child = launch(spec, launcher, output)?;
+    match tokio::time::timeout_at(until, child.wait()).await {
+        Ok(status) => status.map(Some),
+        Err(_) => {
+            drop(child.kill().await);
+            Ok(None)
+        }
+    }
+}
+
+/// Waits until the daemon that `-d` left behind answers.
+async fn answering(
+    spec: &StartSpec,
+    status: ExitStatus,
+    mut output: Output,
+    until: Instant,
+    refused: Option<String>,
+) -> Result<Started, StartError> {
     let identity = match appeared(spec, until).await {
         // Whoever started it has ended, so this is the daemon even if it stayed in this program's session.
         Found::Ours(identity) | Found::Starting(identity) => identity,
@@ -173,12 +228,23 @@ pub async fn start(spec: &StartSpec) -> Result<Started, StartError> {
         }
     }
     let pipe_inode = pipe_inode(&spec.pipe_directory).map_err(StartError::Spawn)?;
-    Ok(Started { identity, pipe_inode })
+    Ok(Started { identity, pipe_inode, refused })
 }
 
-fn launch(spec: &StartSpec, output: &Output) -> io::Result<tokio::process::Child> {
+fn launch(
+    spec: &StartSpec,
+    launcher: Option<&Launcher>,
+    output: &Output,
+) -> io::Result<tokio::process::Child> {
     let gpus: Vec<&str> = spec.gpus.iter().map(GpuUuid::as_str).collect();
-    let mut command = tokio::process::Command::new(&spec.binaries.control);
+    let mut command = match launcher {
+        None => tokio::process::Command::new(&spec.binaries.control),
+        Some(Launcher { program, arguments }) => {
+            let mut command = tokio::process::Command::new(program);
+            command.args(arguments).arg(&spec.binaries.control);
+            command
+        }
+    };
     command.arg("-d");
     if spec.multi_user {
         command.arg("-M");

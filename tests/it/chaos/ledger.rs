@@ -30,6 +30,8 @@ pub(super) enum Fate {
     /// Done, and answered with this generation; deletions have none.
     Done(Option<i64>),
     Refused,
+    /// Nobody was there to take it.
+    Unreached,
     /// No answer came.
     Unknown,
 }
@@ -81,7 +83,7 @@ impl Ledger {
         let may = self.own.entry(name.to_owned()).or_insert_with(|| vec![None]);
         match fate {
             Fate::Done(_) => *may = vec![spec],
-            Fate::Refused => {}
+            Fate::Refused | Fate::Unreached => {}
             Fate::Unknown if may.contains(&spec) => {}
             Fate::Unknown => may.push(spec),
         }
@@ -97,7 +99,7 @@ impl Ledger {
                     "two writes were told that they are generation {generation}: {before:?}, {spec:?}"
                 );
             }
-            Fate::Refused => {}
+            Fate::Refused | Fate::Unreached => {}
             Fate::Unknown => self.shared.unknown.push(spec),
         }
     }

@@ -34,6 +34,8 @@ pub(super) enum Strike {
     WhileItServes { daemon: usize, after_us: u64 },
     /// A part stands still for a while.
     Stop { part: Part, ms: u64 },
+    /// A control program dies in the middle of its session with a daemon, and what it had sent may still take effect.
+    Session,
     /// A client is to be terminated in the safe order, and the manager dies so long after it has promised to.
     Terminating { client: usize, after_us: u64 },
     /// A daemon is to be restarted, and the manager dies so long after it has promised to.
@@ -59,13 +61,14 @@ impl Strike {
             71..75 => Self::Successor { daemon: daemon(rng), after_us: rng.u64(..40_000) },
             75..82 => Self::WhileItStarts { daemon: daemon(rng), after_us: rng.u64(..100_000) },
             82..87 => Self::WhileItServes { daemon: daemon(rng), after_us: rng.u64(..500_000) },
-            87..93 => {
+            87..92 => {
                 let part = part(rng);
                 let longest = if part == Part::Manager { 300 } else { 1_500 };
                 Self::Stop { part, ms: rng.u64(1..longest) }
             }
-            93..96 => Self::Terminating { client: rng.usize(..), after_us: rng.u64(..60_000) },
-            96..99 => Self::Restarting { daemon: daemon(rng), after_us: rng.u64(..600_000) },
+            92..95 => Self::Session,
+            95..97 => Self::Terminating { client: rng.usize(..), after_us: rng.u64(..60_000) },
+            97..99 => Self::Restarting { daemon: daemon(rng), after_us: rng.u64(..600_000) },
             _ => Self::Hanging { daemon: daemon(rng) },
         }
     }
@@ -86,6 +89,7 @@ impl Strike {
             Self::WhileItStarts { .. } => "control daemon, then manager",
             Self::WhileItServes { .. } => "server, then manager",
             Self::Stop { .. } => "SIGSTOP and SIGCONT",
+            Self::Session => "control program in its session",
             Self::Terminating { .. } => "manager while it terminates a client",
             Self::Restarting { .. } => "manager while it restarts a daemon",
             Self::Hanging { .. } => "hanging server, control daemon and manager",
@@ -116,6 +120,7 @@ impl Strike {
             Self::InAWrite { .. }
             | Self::AtItsStart { .. }
             | Self::Stop { .. }
+            | Self::Session
             | Self::Terminating { .. } => Vec::new(),
         }
     }
@@ -166,5 +171,5 @@ fn a_seed_is_a_whole_story_and_every_kind_is_drawn() {
     assert_eq!(story(7), story(7));
     assert_ne!(story(7), story(8));
     let kinds: std::collections::BTreeSet<_> = story(7).iter().map(Strike::kind).collect();
-    assert_eq!(kinds.len(), 14, "{kinds:?}");
+    assert_eq!(kinds.len(), 15, "{kinds:?}");
 }

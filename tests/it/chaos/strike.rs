@@ -82,6 +82,17 @@ impl Scene {
                 std::thread::sleep(Duration::from_millis(*ms));
                 send(pid, Signal::CONT);
             }
+            Strike::Session => {
+                let until = Instant::now() + Duration::from_secs(2);
+                let manager = self.host.manager_pid();
+                let found = std::iter::repeat_with(|| sessions(manager).first().copied())
+                    .take_while(|_| Instant::now() < until)
+                    .find_map(|found| found);
+                if let Some(pid) = found {
+                    send(pid, Signal::KILL);
+                    self.desk.story.count("control programs killed in a session");
+                }
+            }
             Strike::Terminating { client, after_us } => self.terminating(*client, *after_us, &mut outcome),
             Strike::Restarting { daemon, after_us } => {
                 let path = format!("/api/v1/daemons/{}/restart?grace_s=0", DAEMONS[*daemon]);
@@ -162,6 +173,20 @@ impl Scene {
         send(standing.control, Signal::KILL);
         self.kill_manager(outcome);
     }
+}
+
+/// The control programs that a manager has running; read without a pause, since each lives for milliseconds.
+fn sessions(manager: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{manager}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let children: Vec<String> = children.collect();
+    let pids =
+        children.iter().flat_map(|list| list.split_ascii_whitespace()).filter_map(|pid| pid.parse().ok());
+    pids.filter(|pid| {
+        let words = command_line(*pid);
+        words.len() == 1 && words[0].ends_with("nvidia-cuda-mps-control")
+    })
+    .collect()
 }
 
 /// Control processes that become, or have become, the daemon in place of the one that died.

@@ -16,6 +16,8 @@ use crate::harness::Api;
 const WRITERS: usize = 3;
 /// Tenants of one writer alone.
 const NAMES: usize = 4;
+/// Pause after a request that found nobody, in microseconds.
+const UNREACHED: u64 = 30_000;
 
 /// What writers and the one who strikes share.
 pub(super) struct Desk {
@@ -89,25 +91,26 @@ impl Writer {
     fn run(mut self) {
         while !self.desk.over.load(Ordering::SeqCst) {
             let desk = Arc::clone(&self.desk);
-            {
+            let done = {
                 let _open = desk.gate.read().unwrap_or_else(PoisonError::into_inner);
-                self.write();
-            }
-            std::thread::sleep(Duration::from_micros(self.rng.u64(1_000..12_000)));
+                self.write()
+            };
+            let pause = if done == Fate::Unreached { UNREACHED } else { self.rng.u64(1_000..20_000) };
+            std::thread::sleep(Duration::from_micros(pause));
         }
     }
 
-    fn write(&mut self) {
+    fn write(&mut self) -> Fate {
         let own = format!("w{}_{}", self.number, self.rng.usize(..NAMES));
         match self.rng.u32(..10) {
             0..6 => {
                 let spec = self.spec();
-                self.put(&own, spec);
+                self.put(&own, spec)
             }
             6..8 => self.delete(&own),
             _ => {
                 let spec = Spec { uid: 0, limit_mib: 2048, max_clients: 1, ..self.spec() };
-                self.put(SHARED, spec);
+                self.put(SHARED, spec)
             }
         }
     }
@@ -127,25 +130,27 @@ impl Writer {
         }
     }
 
-    fn put(&mut self, name: &str, spec: Spec) {
+    fn put(&mut self, name: &str, spec: Spec) -> Fate {
         let fate = self.send(Method::PUT, name, Some(spec.json().to_string()));
-        self.noted(name, Some(spec), fate);
+        self.noted(name, Some(spec), fate)
     }
 
-    fn delete(&mut self, name: &str) {
+    fn delete(&mut self, name: &str) -> Fate {
         let fate = self.send(Method::DELETE, name, None);
-        self.noted(name, None, fate);
+        self.noted(name, None, fate)
     }
 
-    fn noted(&self, name: &str, spec: Option<Spec>, fate: Fate) {
+    fn noted(&self, name: &str, spec: Option<Spec>, fate: Fate) -> Fate {
         let what = match fate {
             Fate::Done(_) => "writes acknowledged",
             Fate::Refused => "writes refused",
+            Fate::Unreached => "writes that found nobody there",
             Fate::Unknown => "writes without an answer",
         };
         self.desk.story.count(what);
         self.desk.story.tell(format!("{name}: {spec:?} {fate:?}"));
         self.desk.ledger.lock().expect("unpoisoned").note(name, spec, fate);
+        fate
     }
 
     fn send(&self, method: Method, name: &str, body: Option<String>) -> Fate {
@@ -163,10 +168,7 @@ impl Writer {
                 Fate::Refused
             }
             Ok(answer) => panic!("{} {}", answer.status, answer.text),
-            Err(error) if error.is_connect() => {
-                self.desk.story.count("writes refused by nobody there");
-                Fate::Refused
-            }
+            Err(error) if error.is_connect() => Fate::Unreached,
             Err(_) => Fate::Unknown,
         }
     }

@@ -162,7 +162,6 @@ impl Host {
             .expect("the manager starts")
     }
 
-    /// The manager's process.
     /// What the manager has logged.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir().join("manager.log")).unwrap_or_default()

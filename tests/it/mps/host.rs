@@ -57,6 +57,7 @@ impl Host {
     /// A daemon named `name` over the first GPU, with directories of its own.
     pub(crate) fn spec(&self, name: &str) -> StartSpec {
         let spec = StartSpec {
+            launcher: None,
             binaries: self.binaries.clone(),
             pipe_directory: self.dir.path().join(name).join("pipe"),
             log_directory: self.dir.path().join(name).join("log"),

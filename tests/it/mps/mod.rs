@@ -2,5 +2,6 @@
 
 mod doubles;
 mod host;
+mod launchers;
 mod processes;
 mod sessions;

@@ -1,12 +1,16 @@
-//! What a manager that was killed in the middle of something leaves, and what the next one makes of it.
+//! What a manager that was killed in the middle of something leaves, and what the next one makes of it; and what a
+//! change in the middle of something does.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Client, Host, command_line, environment, eventually, is_alive, processes_with, signal};
+use crate::harness::{
+    Client, Host, command_line, environment, eventually, is_alive, processes_with, said, signal,
+};
 
 #[test]
 fn a_host_that_was_half_furnished_gets_the_rest_and_nothing_twice() {
@@ -49,20 +53,30 @@ fn a_hung_server_whose_daemon_and_manager_died_is_seen_off_by_the_next_manager()
     assert_eq!(host.api().tenant("dies", &spec).status, 201);
     host.await_ready();
     let mut command = host.client_command("dies", &["--spin", "600"]);
-    // A client that waits for the next server and dies makes that server hang.
-    signal(server, Signal::KILL);
+    let token = environment(daemon, "MPS_MANAGER_INCARNATION").unwrap();
+    let mut last = server;
+    // A client that waits for a server which is starting, and dies meanwhile, makes that server hang.
+    let hung = eventually("a server stands still while it starts", || {
+        signal(last, Signal::KILL);
+        last = eventually("the next server starts", || {
+            let servers = processes_with("MPS_MANAGER_INCARNATION", Path::new(&token));
+            let is_server =
+                |pid: &u32| command_line(*pid).iter().any(|word| word.ends_with("nvidia-cuda-mps-server"));
+            servers.into_iter().find(|pid| *pid != last && is_server(pid))
+        });
+        signal(last, Signal::STOP);
+        (host.logged("gpu1", &format!("NEW SERVER {last}: Ready")) == 0).then_some(last)
+    });
     let mut waiting = command.stdout(std::process::Stdio::null()).spawn().unwrap();
     let waits = format!("NEW CLIENT {} ", waiting.id());
     eventually("the client waits", || (host.logged("gpu1", &waits) > 0).then_some(()));
     waiting.kill().unwrap();
     waiting.wait().unwrap();
-    let token = environment(daemon, "MPS_MANAGER_INCARNATION").unwrap();
-    let hung = eventually("the next server takes the dead client", || {
+    signal(hung, Signal::CONT);
+    eventually("the next server takes the dead client", || {
         let log = fs::read_to_string(host.runtime("daemons/gpu1/log/server.log")).unwrap();
-        let servers = processes_with("MPS_MANAGER_INCARNATION", Path::new(&token));
-        servers.into_iter().find(|pid| {
-            *pid != daemon && log.contains(&format!("Server {pid:>5}] User did not send valid credentials"))
-        })
+        let mut lines = log.lines().filter(|line| line.contains(&format!(" {hung}] ")));
+        lines.any(|line| line.ends_with("User did not send valid credentials")).then_some(())
     });
     signal(daemon, Signal::KILL);
     host.end_manager(Signal::KILL);
@@ -116,4 +130,66 @@ fn a_daemon_that_a_dead_manager_was_starting_is_taken_up_when_it_has_started() {
     host.await_ready();
     let client = Client::start(host.client_command("works", &["--spin", "600"]));
     assert_eq!(client.seen["mps"], true, "{}", client.seen);
+}
+
+/// The files that a process has open.
+fn open_files(pid: u32) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
+}
+
+#[test]
+fn a_lock_that_a_dying_child_of_the_last_manager_still_holds_is_waited_for() {
+    let host = Host::new("");
+    fs::create_dir(host.state("")).unwrap();
+    let lock = fs::File::create(host.state("lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let mut manager = host.start_manager();
+    eventually("it has tried, or has ended", || {
+        let tries = open_files(manager.id()).contains(&host.state("lock"));
+        (tries || manager.try_wait().unwrap().is_some()).then_some(())
+    });
+    drop(lock);
+    let mut said = [0; 18];
+    let heard = manager.stdout.take().unwrap().read_exact(&mut said);
+    manager.kill().unwrap();
+    manager.wait().unwrap();
+    heard.expect("it serves");
+    assert_eq!(&said, b"mps-manager serves");
+}
+
+#[test]
+fn a_process_is_let_in_under_what_its_tenant_is_when_the_wait_is_over() {
+    let host = Host::ready();
+    for name in ["goes", "moves"] {
+        let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+        assert_eq!(host.api().tenant(name, &spec).status, 201);
+    }
+    host.await_ready();
+    let daemon = host.daemon_pid("gpu1");
+    // A lease waits for a look at the daemon, which stands still.
+    signal(daemon, Signal::STOP);
+    let spawn = |tenant: &str| {
+        let mut command = host.run_command(tenant, &["env"]);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let asking = ["goes", "moves"].map(spawn);
+    for run in &asking {
+        eventually("it has asked", || {
+            let sockets =
+                open_files(run.id()).into_iter().filter(|file| file.to_string_lossy().starts_with("socket:"));
+            (sockets.count() > 0).then_some(())
+        });
+    }
+    assert_eq!(host.api().delete("/api/v1/tenants/goes").status, 204);
+    let moved = json!({"daemon": "gpu0", "device_memory_limit": "2G"});
+    assert_eq!(host.api().tenant("moves", &moved).status, 200);
+    signal(daemon, Signal::CONT);
+    let [gone, moved] = asking.map(|run| run.wait_with_output().unwrap());
+    assert_eq!(gone.status.code(), Some(2));
+    assert!(said(&gone).contains("there is no tenant goes"), "{}", said(&gone));
+    assert_eq!(moved.status.code(), Some(0), "{}", said(&moved));
+    let environment = String::from_utf8(moved.stdout).unwrap();
+    assert!(environment.contains("daemons/gpu0/pipe\n") && !environment.contains("gpu1"), "{environment}");
+    assert!(environment.contains("=2048M"), "{environment}");
 }

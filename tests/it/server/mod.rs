@@ -9,6 +9,7 @@ mod death;
 mod drain;
 mod gpus;
 mod interrupted;
+mod isolation;
 mod machine;
 mod maintenance;
 mod migration;

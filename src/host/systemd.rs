@@ -1,0 +1,161 @@
+//! systemd, where it runs this host: scopes of their own for processes that must outlive their starter's unit.
+//!
+//! A unit's limits, its out-of-memory handling and its stop reach every process in its cgroup, whatever session it is
+//! in. `systemd-run --scope` makes a cgroup beside the unit, moves itself there and executes the command in its place,
+//! with the caller's environment and mount namespace. It speaks to systemd over its private socket, so no D-Bus daemon
+//! is needed; a D-Bus library would make the same one call, and then have to fork, move and wait by itself.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Since this version a scope has a policy for processes that are killed for want of memory, by default to end all
+/// the others in the scope, too.
+const OOM_POLICY_SINCE: u32 = 253;
+
+/// Whether processes can get a scope of their own here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scopes {
+    /// They can.
+    Available {
+        /// `systemd-run`.
+        program: PathBuf,
+        /// systemd's version.
+        version: u32,
+    },
+    /// They cannot, and why not.
+    Unavailable(String),
+}
+
+impl Scopes {
+    /// Looks for systemd and its tool; `uid` is who will call it.
+    pub fn detect(uid: u32) -> Self {
+        let unavailable = |reason: &str| Self::Unavailable(reason.to_owned());
+        if !Path::new("/run/systemd/system").is_dir() || !is_systemd(1) {
+            return unavailable("systemd does not run this host, or this is a container");
+        }
+        if uid != 0 {
+            return unavailable(
+                "the manager does not run as root, and systemd makes system scopes for root only",
+            );
+        }
+        let Some(program) = in_path("systemd-run") else {
+            return unavailable("systemd runs this host, and systemd-run is not in PATH: install it");
+        };
+        match version(&program) {
+            Ok(version) => Self::Available { program, version },
+            Err(error) => Self::Unavailable(format!("{} --version: {error}", program.display())),
+        }
+    }
+
+    /// The program and the arguments before a command that is to run in a scope of that name; `None` where that cannot
+    /// be.
+    pub fn launcher(&self, unit: &str, description: &str) -> Option<(PathBuf, Vec<OsString>)> {
+        let Self::Available { program, version } = self else { return None };
+        let mut arguments: Vec<OsString> =
+            ["--scope", "--quiet", "--collect", "--slice=system.slice"].map(Into::into).into();
+        arguments.push(format!("--unit={unit}").into());
+        arguments.push(format!("--description={description}").into());
+        // A server has threads for each of its clients, and the default is a share of the host's limit.
+        arguments.push("--property=TasksMax=infinity".into());
+        if *version >= OOM_POLICY_SINCE {
+            arguments.push("--property=OOMPolicy=continue".into());
+        }
+        arguments.push("--".into());
+        Some((program.clone(), arguments))
+    }
+}
+
+/// Whether this process sees other mounts than process 1; `None` where that may not be asked.
+pub fn has_mounts_of_its_own() -> Option<bool> {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt"));
+    Some(namespace("self").ok()? != namespace("1").ok()?)
+}
+
+/// The cgroup that systemd knows a process by, as `/system.slice/ssh.service`; the only one where there is one
+/// hierarchy.
+pub fn cgroup(pid: u32) -> Option<String> {
+    cgroup_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+/// Reads `/proc/PID/cgroup`: one line a hierarchy, systemd's own named so, the unified one numbered 0.
+///
+/// ```text
+/// 9:name=systemd:/system.slice/mps-manager.service
+/// 4:memory:/system.slice/mps-manager.service
+/// 0::/system.slice/mps-manager.service
+/// ```
+fn cgroup_in(text: &str) -> Option<String> {
+    let of = |controllers: &str| {
+        text.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (named, path) = rest.split_once(':')?;
+            (named == controllers).then(|| path.to_owned())
+        })
+    };
+    // Inside a container both may be listed and systemd use but one: in the other everything is at the root.
+    let (named, unified) = (of("name=systemd"), of(""));
+    named.clone().filter(|path| path != "/").or(unified).or(named)
+}
+
+fn is_systemd(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "systemd")
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file())
+}
+
+/// The number in `systemd 252 (252.38-1~deb12u1)`.
+fn version(program: &Path) -> io::Result<u32> {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let number = said.split_ascii_whitespace().nth(1).and_then(|word| {
+        let digits: String = word.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().ok()
+    });
+    number.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it says no version"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cgroup_is_systemds_own_or_the_only_one() {
+        let hybrid = "9:name=systemd:/a.scope\n4:memory:/b\n0::/c\n";
+        assert_eq!(cgroup_in(hybrid).as_deref(), Some("/a.scope"));
+        assert_eq!(cgroup_in("0::/system.slice/x:y.service\n").as_deref(), Some("/system.slice/x:y.service"));
+        assert_eq!(cgroup_in("9:name=systemd:/\n0::/c\n").as_deref(), Some("/c"));
+        assert_eq!(cgroup_in("9:name=systemd:/\n").as_deref(), Some("/"));
+        assert_eq!(cgroup_in("4:memory:/b\n"), None);
+        assert!(cgroup(std::process::id()).is_some_and(|path| path.starts_with('/')));
+    }
+
+    #[test]
+    fn what_an_older_systemd_does_not_know_is_not_asked_of_it() {
+        let words = |version: u32| {
+            let scopes = Scopes::Available { program: "/bin/systemd-run".into(), version };
+            let (_, arguments) = scopes.launcher("a.scope", "A daemon").expect("available");
+            arguments.into_iter().map(|word| word.into_string().expect("text")).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            words(252),
+            [
+                "--scope",
+                "--quiet",
+                "--collect",
+                "--slice=system.slice",
+                "--unit=a.scope",
+                "--description=A daemon",
+                "--property=TasksMax=infinity",
+                "--",
+            ]
+        );
+        assert!(words(253).contains(&"--property=OOMPolicy=continue".to_owned()));
+        assert_eq!(Scopes::Unavailable(String::new()).launcher("a.scope", ""), None);
+    }
+}

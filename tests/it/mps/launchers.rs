@@ -1,0 +1,72 @@
+//! Daemons started by another program, which executes the command in its own place, or refuses to.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use mps_manager::host::process;
+use mps_manager::mps::process::{Found, Launcher, StartSpec, find, start};
+
+use super::host::{Host, eventually};
+
+/// A spec whose daemon is to be started by a shell script of these lines.
+fn launched_by(host: &Host, lines: &str) -> StartSpec {
+    let program = host.dir().join("launcher");
+    fs::write(&program, format!("#!/bin/sh\n{lines}\n")).expect("written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("mode");
+    let arguments = ["--unit=a.scope", "--"].map(Into::into).into();
+    StartSpec { launcher: Some(Launcher { program, arguments }), ..host.spec("a") }
+}
+
+#[tokio::test]
+async fn a_launcher_executes_the_command_in_its_place() {
+    let host = Host::new("h200x2");
+    let spec = launched_by(&host, "echo \"$1\" >\"${0%/*}/unit\"; shift 2; exec \"$@\"");
+    let started = start(&spec).await.expect("a daemon");
+    assert_eq!(started.refused, None);
+    assert_eq!(fs::read_to_string(host.dir().join("unit")).expect("told"), "--unit=a.scope\n");
+    let words = process::command(started.identity.pid).expect("alive");
+    assert_eq!(words.last().map(String::as_str), Some("-d"));
+}
+
+#[tokio::test]
+async fn a_daemon_whose_launcher_refuses_is_started_without_it() {
+    let host = Host::new("h200x2");
+    let spec = launched_by(&host, "echo 'no scopes today' >&2; exit 1");
+    let started = start(&spec).await.expect("a daemon");
+    let refused = started.refused.expect("a reason");
+    assert!(refused.contains("launcher failed") && refused.contains("no scopes today"), "{refused}");
+    assert!(process::is_alive(started.identity));
+}
+
+#[tokio::test]
+async fn a_launcher_that_hangs_is_ended_and_done_without() {
+    let host = Host::new("h200x2");
+    let spec = launched_by(&host, "exec sleep 600");
+    let spec = StartSpec { deadline: Duration::from_secs(10), ..spec };
+    let started = start(&spec).await.expect("a daemon");
+    let refused = started.refused.expect("a reason");
+    assert!(refused.contains("did not end in time"), "{refused}");
+    let marked = process::find_by_env("MPS_MANAGER_INCARNATION", &spec.token);
+    assert_eq!(marked, [started.identity], "the launcher is gone");
+}
+
+#[tokio::test]
+async fn a_launcher_at_work_is_a_daemon_that_is_being_started() {
+    let host = Host::new("h200x2");
+    let spec = launched_by(&host, "sleep 600; exec \"$@\"");
+    let (token, pipe) = (spec.token.clone(), spec.pipe_directory.clone());
+    let starting = tokio::spawn(async move { start(&spec).await });
+    let at_work = || matches!(find(&token, &pipe), Found::Starting(_));
+    eventually("the launcher is seen at work", at_work).await;
+    starting.abort();
+}
+
+#[tokio::test]
+async fn a_launcher_that_is_not_there_is_done_without() {
+    let host = Host::new("h200x2");
+    let launcher = Launcher { program: host.dir().join("nowhere"), arguments: Vec::new() };
+    let spec = StartSpec { launcher: Some(launcher), ..host.spec("a") };
+    let started = start(&spec).await.expect("a daemon");
+    assert!(started.refused.is_some_and(|why| why.contains("nowhere")));
+}
