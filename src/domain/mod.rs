@@ -10,6 +10,7 @@ pub mod compute_mode;
 pub mod daemon;
 pub mod drift;
 pub mod environment;
+pub mod foreign;
 pub mod gpu;
 pub mod isolation;
 pub mod maintenance;

@@ -160,6 +160,14 @@ impl Control {
         Self { program, pipe_directory, environment, calls: Arc::default() }
     }
 
+    /// The same way to a daemon in another pipe directory; what asking costs goes on to be counted together.
+    #[must_use]
+    pub fn in_directory(&self, pipe_directory: PathBuf) -> Self {
+        let mut environment = self.environment.clone();
+        environment.push(("CUDA_MPS_PIPE_DIRECTORY".into(), pipe_directory.clone().into()));
+        Self { pipe_directory, environment, program: self.program.clone(), calls: Arc::clone(&self.calls) }
+    }
+
     /// The pipe directory of the daemon.
     pub fn pipe_directory(&self) -> &Path {
         &self.pipe_directory
@@ -320,7 +328,8 @@ impl Session {
         loop {
             let mut channel = self.control.open()?;
             self.processes += 1;
-            let soon = self.deadline.min(Instant::now() + FIRST_ECHO);
+            let began = Instant::now();
+            let soon = self.deadline.min(began + FIRST_ECHO);
             match self.exchange(&mut channel, None, soon).await {
                 Ok(Reading::Reply(_)) => return Ok(channel),
                 Ok(Reading::Ended | Reading::TooLong) => {}
@@ -328,7 +337,12 @@ impl Session {
             }
             let Ok(ending) = tokio::time::timeout_at(self.deadline, channel.finish()).await else {
                 channel.kill().await;
-                return Err(SessionError::Unresponsive);
+                // Cut off before a lost reply could be told from a daemon that hangs: what came before has to say.
+                let too_short = began.elapsed() < FIRST_ECHO * 2;
+                return Err(match pauses.attempts {
+                    1.. if too_short => pauses.given_up(),
+                    _ => SessionError::Unresponsive,
+                });
             };
             if ending.no_daemon() {
                 return Err(SessionError::NoDaemon);
