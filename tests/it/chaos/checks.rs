@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, Row as _, SqliteConnection};
 
-use super::plan::{DAEMONS, Strike};
+use super::plan::{DAEMONS, Strike, VOLATILE};
 use super::programs::{How, Program};
 use super::strike::{Aim, Outcome};
 use super::{GIVEN, Scene, Standing};
@@ -37,7 +37,7 @@ impl Scene {
     ) -> Vec<Standing> {
         self.await_ready();
         if let Some((place, aim)) = &outcome.operation {
-            self.check_operation(place, aim);
+            self.check_operation(place, *aim);
         }
         if let Some(strike) = strike {
             self.await_replaced(strike, before);
@@ -88,7 +88,7 @@ impl Scene {
         self.await_ready();
     }
 
-    pub(super) fn check_operation(&self, place: &str, aim: &Aim) {
+    pub(super) fn check_operation(&self, place: &str, aim: Aim) {
         let mut ended = Value::Null;
         within(READY, || {
             ended = self.host.api().get(place).ok();
@@ -102,7 +102,7 @@ impl Scene {
             Aim::End(program) => {
                 assert!(succeeded || ended["state"] == "failed", "{ended}");
                 assert!(
-                    !succeeded || !is_alive(*program),
+                    !succeeded || !is_alive(program),
                     "program {program} lives and was terminated: {ended}"
                 );
             }
@@ -130,7 +130,7 @@ impl Scene {
     fn standing(&self, tenants: &BTreeMap<String, Value>) -> Vec<Standing> {
         let list = self.host.api().get("/api/v1/daemons").ok();
         let items = list["items"].as_array().expect("items");
-        assert_eq!(items.len(), DAEMONS.len(), "{list}");
+        assert_eq!(items.len(), DAEMONS.len() + 1, "{list}");
         let standing = DAEMONS.into_iter().map(|name| {
             let daemon = items.iter().find(|daemon| daemon["name"] == name);
             let daemon = daemon.unwrap_or_else(|| panic!("daemon {name} is lost: {list}"));
@@ -252,7 +252,7 @@ impl Scene {
                     ));
                 }
             }
-            for name in DAEMONS {
+            for name in DAEMONS.into_iter().chain([VOLATILE]) {
                 for (program, most) in [("nvidia-cuda-mps-control", 1), ("nvidia-cuda-mps-server", 1)] {
                     let found = processes(&self.host, name, program);
                     if found.len() != most {

@@ -29,7 +29,7 @@ use serde_json::json;
 
 use crate::harness::Host;
 use foreign::Foreign;
-use plan::{DAEMONS, Strike};
+use plan::{FOREIGN_GPU, Strike, VOLATILE, VOLATILE_GPU};
 use programs::Programs;
 use story::Story;
 use strike::Outcome;
@@ -133,7 +133,7 @@ impl Scene {
     /// Its manager is killed a few times before the first start has ended.
     fn set(seed: u64, strikes: &mut Rng) -> (Self, Vec<Standing>) {
         let story = Story::new(seed);
-        let mut host = Host::of("h200x4", "control_deadline_s = 5\nstop_grace_s = 1");
+        let mut host = Host::of("h200x5", "control_deadline_s = 5\nstop_grace_s = 1");
         for _ in 0..3 {
             let mut manager = host.start_manager();
             let after = strikes.u64(..400);
@@ -144,14 +144,18 @@ impl Scene {
         }
         host.serve();
         host.await_ready();
-        host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu3?grace_s=1"));
+        for gpu in [FOREIGN_GPU, VOLATILE_GPU] {
+            host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/gpu{gpu}?grace_s=1")));
+        }
+        let volatile = json!({"gpus": [VOLATILE_GPU.to_string()]});
+        assert_eq!(host.api().put(&format!("/api/v1/daemons/{VOLATILE}"), &volatile).status, 201);
         for (name, daemon) in [("steady1", "gpu1"), ("steady2", "gpu2")] {
             let spec = json!({
                 "daemon": daemon, "device_memory_limit": "1536M", "active_thread_percentage": 25, "max_clients": 3,
             });
             assert_eq!(host.api().tenant(name, &spec).status, 201);
         }
-        let foreign = Foreign::start(&host, DAEMONS.len());
+        let foreign = Foreign::start(&host, FOREIGN_GPU);
         let desk = Arc::new(Desk::new(story));
         let writers = Writers::start(&desk, host.api(), seed);
         let rng = strikes.fork();

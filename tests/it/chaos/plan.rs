@@ -2,8 +2,14 @@
 
 use fastrand::Rng;
 
-/// The daemons of the manager; the last GPU of the host is somebody else's.
+/// The daemons with tenants, each on the GPU with its place.
 pub(super) const DAEMONS: [&str; 3] = ["gpu0", "gpu1", "gpu2"];
+/// The GPU that is somebody else's.
+pub(super) const FOREIGN_GPU: usize = 3;
+/// A daemon without tenants that is deleted and created again.
+pub(super) const VOLATILE: &str = "volatile";
+/// Its GPU.
+pub(super) const VOLATILE_GPU: usize = 4;
 
 /// A part that may die or stand still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +50,8 @@ pub(super) enum Strike {
     Draining { daemon: usize, after_us: u64 },
     /// A GPU is to be let go for maintenance and taken back, and the manager dies so long after each promise.
     Maintaining { daemon: usize, after_us: [u64; 2] },
+    /// A daemon is to be deleted and is created again, and the manager dies so long after each promise.
+    Deleting { after_us: [u64; 2] },
     /// A server dies, and a client that waits for the next one, which hangs over it; then control daemon and manager.
     Hanging { daemon: usize },
 }
@@ -77,7 +85,8 @@ impl Strike {
             }
             92..95 => Self::Session,
             95..97 => Self::Terminating { client: rng.usize(..), after_us: rng.u64(..60_000) },
-            97..99 => Self::Restarting { daemon: daemon(rng), after_us: rng.u64(..600_000) },
+            97..98 => Self::Deleting { after_us: [rng.u64(..300_000), rng.u64(..400_000)] },
+            98..99 => Self::Restarting { daemon: daemon(rng), after_us: rng.u64(..600_000) },
             _ => Self::Hanging { daemon: daemon(rng) },
         }
     }
@@ -103,6 +112,7 @@ impl Strike {
             Self::Restarting { .. } => "manager while it restarts a daemon",
             Self::Draining { .. } => "manager while it drains a daemon",
             Self::Maintaining { .. } => "manager in maintenance, twice",
+            Self::Deleting { .. } => "manager while it deletes and creates a daemon",
             Self::Hanging { .. } => "hanging server, control daemon and manager",
         }
     }
@@ -134,7 +144,8 @@ impl Strike {
             | Self::Session
             | Self::Terminating { .. }
             | Self::Draining { .. }
-            | Self::Maintaining { .. } => Vec::new(),
+            | Self::Maintaining { .. }
+            | Self::Deleting { .. } => Vec::new(),
         }
     }
 
@@ -200,5 +211,5 @@ fn a_seed_is_a_whole_story_and_every_kind_is_drawn() {
     assert_eq!(story(7), story(7));
     assert_ne!(story(7), story(8));
     let kinds: std::collections::BTreeSet<_> = story(7).iter().map(Strike::kind).collect();
-    assert_eq!(kinds.len(), 17, "{kinds:?}");
+    assert_eq!(kinds.len(), 18, "{kinds:?}");
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use super::plan::{DAEMONS, Part, Strike};
+use super::plan::{DAEMONS, Part, Strike, VOLATILE, VOLATILE_GPU};
 use super::{Scene, Standing};
 use crate::harness::{Answer, Host, command_line, eventually, processes_with};
 
@@ -120,6 +120,7 @@ impl Scene {
                 self.kill_manager(&mut outcome);
             }
             Strike::Maintaining { daemon, after_us } => self.maintaining(*daemon, *after_us, &mut outcome),
+            Strike::Deleting { after_us } => self.deleting(*after_us, &mut outcome),
             Strike::Hanging { daemon } => self.hanging(*daemon, standing[*daemon], &mut outcome),
         }
         outcome
@@ -188,6 +189,25 @@ impl Scene {
             outcome.operation = Some((place(&self.host.api().delete(PATH)), Aim::Success));
             pause(after_us[1]);
         }
+        self.kill_manager(outcome);
+    }
+
+    fn deleting(&mut self, after_us: [u64; 2], outcome: &mut Outcome) {
+        let path = format!("/api/v1/daemons/{VOLATILE}");
+        let deletion = place(&self.host.api().delete(&format!("{path}?grace_s=0")));
+        pause(after_us[0]);
+        self.host.end_manager(Signal::KILL);
+        self.host.serve();
+        self.check_operation(&deletion, Aim::Success);
+        assert_eq!(self.host.api().get(&path).status, 404);
+        for program in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
+            let left = super::checks::processes(&self.host, VOLATILE, program);
+            assert!(left.is_empty(), "{left:?} of a daemon that was deleted");
+        }
+        let spec = json!({"gpus": [VOLATILE_GPU.to_string()]});
+        let created = self.host.api().put(&path, &spec);
+        assert_eq!(created.status, 201, "{}", created.text);
+        pause(after_us[1]);
         self.kill_manager(outcome);
     }
 
