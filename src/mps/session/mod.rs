@@ -320,7 +320,8 @@ impl Session {
         loop {
             let mut channel = self.control.open()?;
             self.processes += 1;
-            let soon = self.deadline.min(Instant::now() + FIRST_ECHO);
+            let began = Instant::now();
+            let soon = self.deadline.min(began + FIRST_ECHO);
             match self.exchange(&mut channel, None, soon).await {
                 Ok(Reading::Reply(_)) => return Ok(channel),
                 Ok(Reading::Ended | Reading::TooLong) => {}
@@ -328,7 +329,12 @@ impl Session {
             }
             let Ok(ending) = tokio::time::timeout_at(self.deadline, channel.finish()).await else {
                 channel.kill().await;
-                return Err(SessionError::Unresponsive);
+                // Cut off before a lost reply could be told from a daemon that hangs: what came before has to say.
+                let too_short = began.elapsed() < FIRST_ECHO * 2;
+                return Err(match pauses.attempts {
+                    1.. if too_short => pauses.given_up(),
+                    _ => SessionError::Unresponsive,
+                });
             };
             if ending.no_daemon() {
                 return Err(SessionError::NoDaemon);

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, Row as _, SqliteConnection};
 
-use super::plan::{DAEMONS, Strike};
+use super::plan::{DAEMONS, Strike, VOLATILE};
 use super::programs::{How, Program};
-use super::strike::Outcome;
+use super::strike::{Aim, Outcome};
 use super::{GIVEN, Scene, Standing};
 use crate::harness::{Host, command_line, environment, is_alive, pid, processes_with, reap_orphans};
 
@@ -36,8 +36,8 @@ impl Scene {
         before: &[Standing],
     ) -> Vec<Standing> {
         self.await_ready();
-        if let Some((place, program)) = &outcome.operation {
-            self.check_operation(place, *program);
+        if let Some((place, aim)) = &outcome.operation {
+            self.check_operation(place, *aim);
         }
         if let Some(strike) = strike {
             self.await_replaced(strike, before);
@@ -74,7 +74,7 @@ impl Scene {
     /// Waits until what died was noticed and replaced: readiness says what was known a moment ago.
     fn await_replaced(&self, strike: &Strike, before: &[Standing]) {
         within(READY, || {
-            for at in strike.daemons() {
+            for at in strike.servers() {
                 let status = &self.host.daemon(DAEMONS[at])["status"];
                 let server = &status["effective"]["servers"][0]["pid"];
                 let replaced = *server != before[at].server
@@ -88,7 +88,7 @@ impl Scene {
         self.await_ready();
     }
 
-    fn check_operation(&self, place: &str, program: Option<u32>) {
+    pub(super) fn check_operation(&self, place: &str, aim: Aim) {
         let mut ended = Value::Null;
         within(READY, || {
             ended = self.host.api().get(place).ok();
@@ -96,12 +96,22 @@ impl Scene {
             if open { Err(ended.to_string()) } else { Ok(()) }
         });
         self.desk.story.tell(format!("operation {ended}"));
-        match program {
-            None => assert_eq!(ended["state"], "succeeded", "{ended}"),
-            Some(program) if ended["state"] == "succeeded" => {
-                assert!(!is_alive(program), "program {program} lives, and was terminated: {ended}");
+        let succeeded = ended["state"] == "succeeded";
+        match aim {
+            Aim::Success => assert!(succeeded, "{ended}"),
+            Aim::End(program) => {
+                assert!(succeeded || ended["state"] == "failed", "{ended}");
+                assert!(
+                    !succeeded || !is_alive(program),
+                    "program {program} lives and was terminated: {ended}"
+                );
             }
-            Some(_) => assert_eq!(ended["state"], "failed", "{ended}"),
+            Aim::Drained(daemon) => {
+                assert!(succeeded || ended["state"] == "failed", "{ended}");
+                let schedulable = &self.host.daemon(daemon)["spec"]["schedulable"];
+                assert_eq!(*schedulable, !succeeded, "{ended}");
+                self.host.api().post(&format!("/api/v1/daemons/{daemon}/uncordon"), &json!({})).ok();
+            }
         }
     }
 
@@ -120,7 +130,7 @@ impl Scene {
     fn standing(&self, tenants: &BTreeMap<String, Value>) -> Vec<Standing> {
         let list = self.host.api().get("/api/v1/daemons").ok();
         let items = list["items"].as_array().expect("items");
-        assert_eq!(items.len(), DAEMONS.len(), "{list}");
+        assert_eq!(items.len(), DAEMONS.len() + 1, "{list}");
         let standing = DAEMONS.into_iter().map(|name| {
             let daemon = items.iter().find(|daemon| daemon["name"] == name);
             let daemon = daemon.unwrap_or_else(|| panic!("daemon {name} is lost: {list}"));
@@ -242,7 +252,7 @@ impl Scene {
                     ));
                 }
             }
-            for name in DAEMONS {
+            for name in DAEMONS.into_iter().chain([VOLATILE]) {
                 for (program, most) in [("nvidia-cuda-mps-control", 1), ("nvidia-cuda-mps-server", 1)] {
                     let found = processes(&self.host, name, program);
                     if found.len() != most {
@@ -302,6 +312,9 @@ fn is_run_of(program: &Program, tenant: &str) -> bool {
 /// What was not struck was not restarted.
 fn unchanged(strike: &Strike, before: &[Standing], after: &[Standing]) {
     for (at, (before, after)) in before.iter().zip(after).enumerate() {
+        if strike.perhaps() == Some(at) {
+            continue;
+        }
         let name = DAEMONS[at];
         if !strike.controls().contains(&at) {
             assert_eq!(
@@ -309,7 +322,7 @@ fn unchanged(strike: &Strike, before: &[Standing], after: &[Standing]) {
                 "the control daemon {name} was replaced after {strike:?}"
             );
         }
-        if !strike.daemons().contains(&at) {
+        if !strike.servers().contains(&at) {
             assert_eq!(before.server, after.server, "the server of {name} was replaced after {strike:?}");
         }
     }

@@ -8,7 +8,7 @@
 //!
 //! Every decision comes from the seed. What processes do with their time does not, so a seed that failed may pass; the
 //! history of the last steps is printed with it. `MPS_MANAGER_SEED`, `MPS_MANAGER_KILLS` and `MPS_MANAGER_HOSTS` say
-//! otherwise than the few kills on two hosts of the ordinary run.
+//! otherwise than the few kills on two hosts of the ordinary run; `MPS_MANAGER_KIND=maintenance` kills in one way only.
 
 mod checks;
 mod foreign;
@@ -29,7 +29,7 @@ use serde_json::json;
 
 use crate::harness::Host;
 use foreign::Foreign;
-use plan::{DAEMONS, Strike};
+use plan::{FOREIGN_GPU, Strike, VOLATILE, VOLATILE_GPU};
 use programs::Programs;
 use story::Story;
 use strike::Outcome;
@@ -106,13 +106,15 @@ impl Scene {
     /// Plays a seed to its end; gives what was counted.
     fn play(seed: u64, kills: u32) -> BTreeMap<String, u64> {
         let mut strikes = Rng::with_seed(seed);
+        let only = std::env::var("MPS_MANAGER_KIND").unwrap_or_default();
         let (mut scene, mut standing) = Self::set(seed, &mut strikes);
         for number in 1..=kills {
             scene.desk.story.kill(number);
             scene.churn();
             std::thread::sleep(Duration::from_micros(strikes.u64(..60_000)));
             scene.writers.check();
-            let strike = Strike::draw(&mut strikes);
+            let mut drawn = std::iter::repeat_with(|| Strike::draw(&mut strikes));
+            let strike = drawn.find(|strike| strike.kind().contains(&only)).expect("of that kind");
             scene.desk.story.tell(format!("{strike:?} on {standing:?}"));
             let outcome = scene.strike(&strike, &standing);
             scene.desk.story.count(&format!("kills: {}", strike.kind()));
@@ -131,7 +133,7 @@ impl Scene {
     /// Its manager is killed a few times before the first start has ended.
     fn set(seed: u64, strikes: &mut Rng) -> (Self, Vec<Standing>) {
         let story = Story::new(seed);
-        let mut host = Host::of("h200x4", "control_deadline_s = 5\nstop_grace_s = 1");
+        let mut host = Host::of("h200x5", "control_deadline_s = 5\nstop_grace_s = 1");
         for _ in 0..3 {
             let mut manager = host.start_manager();
             let after = strikes.u64(..400);
@@ -142,14 +144,18 @@ impl Scene {
         }
         host.serve();
         host.await_ready();
-        host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu3?grace_s=1"));
+        for gpu in [FOREIGN_GPU, VOLATILE_GPU] {
+            host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/gpu{gpu}?grace_s=1")));
+        }
+        let volatile = json!({"gpus": [VOLATILE_GPU.to_string()]});
+        assert_eq!(host.api().put(&format!("/api/v1/daemons/{VOLATILE}"), &volatile).status, 201);
         for (name, daemon) in [("steady1", "gpu1"), ("steady2", "gpu2")] {
             let spec = json!({
                 "daemon": daemon, "device_memory_limit": "1536M", "active_thread_percentage": 25, "max_clients": 3,
             });
             assert_eq!(host.api().tenant(name, &spec).status, 201);
         }
-        let foreign = Foreign::start(&host, DAEMONS.len());
+        let foreign = Foreign::start(&host, FOREIGN_GPU);
         let desk = Arc::new(Desk::new(story));
         let writers = Writers::start(&desk, host.api(), seed);
         let rng = strikes.fork();

@@ -2,8 +2,14 @@
 
 use fastrand::Rng;
 
-/// The daemons of the manager; the last GPU of the host is somebody else's.
+/// The daemons with tenants, each on the GPU with its place.
 pub(super) const DAEMONS: [&str; 3] = ["gpu0", "gpu1", "gpu2"];
+/// The GPU that is somebody else's.
+pub(super) const FOREIGN_GPU: usize = 3;
+/// A daemon without tenants that is deleted and created again.
+pub(super) const VOLATILE: &str = "volatile";
+/// Its GPU.
+pub(super) const VOLATILE_GPU: usize = 4;
 
 /// A part that may die or stand still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +46,12 @@ pub(super) enum Strike {
     Terminating { client: usize, after_us: u64 },
     /// A daemon is to be restarted, and the manager dies so long after it has promised to.
     Restarting { daemon: usize, after_us: u64 },
+    /// A daemon is to be drained, and the manager dies so long after it has promised to.
+    Draining { daemon: usize, after_us: u64 },
+    /// A GPU is to be let go for maintenance and taken back, and the manager dies so long after each promise.
+    Maintaining { daemon: usize, after_us: [u64; 2] },
+    /// A daemon is to be deleted and is created again, and the manager dies so long after each promise.
+    Deleting { after_us: [u64; 2] },
     /// A server dies, and a client that waits for the next one, which hangs over it; then control daemon and manager.
     Hanging { daemon: usize },
 }
@@ -48,8 +60,13 @@ impl Strike {
     /// Draws the next.
     pub(super) fn draw(rng: &mut Rng) -> Self {
         match rng.u32(..100) {
-            0..20 => Self::Kill(vec![Part::Manager]),
-            20..30 => Self::InAWrite { after_us: rng.u64(..3_000) },
+            0..18 => Self::Kill(vec![Part::Manager]),
+            18..26 => Self::InAWrite { after_us: rng.u64(..3_000) },
+            26..28 => Self::Draining { daemon: daemon(rng), after_us: rng.u64(..300_000) },
+            28..30 => {
+                let after_us = [rng.u64(..1_500_000), rng.u64(..600_000)];
+                Self::Maintaining { daemon: daemon(rng), after_us }
+            }
             30..38 => {
                 let times = rng.usize(1..4);
                 Self::AtItsStart { after_us: (0..times).map(|_| rng.u64(..120_000)).collect() }
@@ -68,7 +85,8 @@ impl Strike {
             }
             92..95 => Self::Session,
             95..97 => Self::Terminating { client: rng.usize(..), after_us: rng.u64(..60_000) },
-            97..99 => Self::Restarting { daemon: daemon(rng), after_us: rng.u64(..600_000) },
+            97..98 => Self::Deleting { after_us: [rng.u64(..300_000), rng.u64(..400_000)] },
+            98..99 => Self::Restarting { daemon: daemon(rng), after_us: rng.u64(..600_000) },
             _ => Self::Hanging { daemon: daemon(rng) },
         }
     }
@@ -92,6 +110,9 @@ impl Strike {
             Self::Session => "control program in its session",
             Self::Terminating { .. } => "manager while it terminates a client",
             Self::Restarting { .. } => "manager while it restarts a daemon",
+            Self::Draining { .. } => "manager while it drains a daemon",
+            Self::Maintaining { .. } => "manager in maintenance, twice",
+            Self::Deleting { .. } => "manager while it deletes and creates a daemon",
             Self::Hanging { .. } => "hanging server, control daemon and manager",
         }
     }
@@ -104,12 +125,12 @@ impl Strike {
                 controls.filter_map(Part::daemon).collect()
             }
             Self::WhileItServes { .. } => Vec::new(),
-            other => other.daemons(),
+            other => other.servers(),
         }
     }
 
-    /// The daemons whose clients may die of it.
-    pub(super) fn daemons(&self) -> Vec<usize> {
+    /// The daemons whose server dies of it.
+    pub(super) fn servers(&self) -> Vec<usize> {
         match self {
             Self::Kill(parts) => parts.iter().filter_map(Part::daemon).collect(),
             Self::Successor { daemon, .. }
@@ -121,7 +142,26 @@ impl Strike {
             | Self::AtItsStart { .. }
             | Self::Stop { .. }
             | Self::Session
-            | Self::Terminating { .. } => Vec::new(),
+            | Self::Terminating { .. }
+            | Self::Draining { .. }
+            | Self::Maintaining { .. }
+            | Self::Deleting { .. } => Vec::new(),
+        }
+    }
+
+    /// The daemons that may be replaced for it, or not.
+    pub(super) fn perhaps(&self) -> Option<usize> {
+        match self {
+            Self::Maintaining { daemon, .. } => Some(*daemon),
+            _ => None,
+        }
+    }
+
+    /// The daemons whose clients may die of it.
+    pub(super) fn daemons(&self) -> Vec<usize> {
+        match self {
+            Self::Draining { daemon, .. } | Self::Maintaining { daemon, .. } => vec![*daemon],
+            other => other.servers(),
         }
     }
 }
@@ -171,5 +211,5 @@ fn a_seed_is_a_whole_story_and_every_kind_is_drawn() {
     assert_eq!(story(7), story(7));
     assert_ne!(story(7), story(8));
     let kinds: std::collections::BTreeSet<_> = story(7).iter().map(Strike::kind).collect();
-    assert_eq!(kinds.len(), 15, "{kinds:?}");
+    assert_eq!(kinds.len(), 18, "{kinds:?}");
 }

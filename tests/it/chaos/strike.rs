@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use super::plan::{DAEMONS, Part, Strike};
+use super::plan::{DAEMONS, Part, Strike, VOLATILE, VOLATILE_GPU};
 use super::{Scene, Standing};
-use crate::harness::{Host, command_line, eventually, processes_with};
+use crate::harness::{Answer, Host, command_line, eventually, processes_with};
 
 /// What a strike leaves behind to be looked at.
 #[derive(Debug, Default)]
@@ -16,8 +16,18 @@ pub(super) struct Outcome {
     pub(super) manager_died: bool,
     /// Programs that were struck themselves.
     pub(super) doomed: Vec<u32>,
-    /// Where an operation that was accepted is to be found, and the program that it ends.
-    pub(super) operation: Option<(String, Option<u32>)>,
+    /// Where an operation that was accepted is to be found, and what it is to come to.
+    pub(super) operation: Option<(String, Aim)>,
+}
+
+/// What an operation is to come to, whatever became of the manager.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Aim {
+    Success,
+    /// The end of a program, if it succeeds.
+    End(u32),
+    /// A daemon without clients that takes no new ones, if it succeeds, or else one that does.
+    Drained(&'static str),
 }
 
 /// Sends a signal to a process that may be gone.
@@ -96,13 +106,21 @@ impl Scene {
             Strike::Terminating { client, after_us } => self.terminating(*client, *after_us, &mut outcome),
             Strike::Restarting { daemon, after_us } => {
                 let path = format!("/api/v1/daemons/{}/restart?grace_s=0", DAEMONS[*daemon]);
-                let accepted = self.host.api().post(&path, &json!({}));
-                assert_eq!(accepted.status, 202, "{}", accepted.text);
-                let place = accepted.header("location").expect("a place to look at").to_owned();
-                outcome.operation = Some((place, None));
+                let place = place(&self.host.api().post(&path, &json!({})));
+                outcome.operation = Some((place, Aim::Success));
                 pause(*after_us);
                 self.kill_manager(&mut outcome);
             }
+            Strike::Draining { daemon, after_us } => {
+                let name = DAEMONS[*daemon];
+                let path = format!("/api/v1/daemons/{name}/drain?timeout_s=0&on_timeout=terminate");
+                let place = place(&self.host.api().post(&path, &json!({})));
+                outcome.operation = Some((place, Aim::Drained(name)));
+                pause(*after_us);
+                self.kill_manager(&mut outcome);
+            }
+            Strike::Maintaining { daemon, after_us } => self.maintaining(*daemon, *after_us, &mut outcome),
+            Strike::Deleting { after_us } => self.deleting(*after_us, &mut outcome),
             Strike::Hanging { daemon } => self.hanging(*daemon, standing[*daemon], &mut outcome),
         }
         outcome
@@ -145,12 +163,51 @@ impl Scene {
             let client = self.host.listed(pid);
             let id = client["id"].as_str().expect("an ID");
             let accepted = self.host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}));
-            assert_eq!(accepted.status, 202, "{}", accepted.text);
-            let place = accepted.header("location").expect("a place to look at").to_owned();
-            outcome.operation = Some((place, Some(pid)));
+            outcome.operation = Some((place(&accepted), Aim::End(pid)));
             outcome.doomed.push(pid);
             pause(after_us);
         }
+        self.kill_manager(outcome);
+    }
+
+    fn maintaining(&mut self, daemon: usize, after_us: [u64; 2], outcome: &mut Outcome) {
+        const PATH: &str = "/api/v1/host/maintenance";
+        let request = json!({"gpus": [daemon.to_string()], "timeout_s": 0, "on_timeout": "terminate"});
+        let begun = place(&self.host.api().post(PATH, &request));
+        pause(after_us[0]);
+        self.host.end_manager(Signal::KILL);
+        self.host.serve();
+        let ended = eventually("maintenance has begun or failed", || {
+            let operation = self.host.api().get(&begun).ok();
+            (operation["state"] == "succeeded" || operation["state"] == "failed").then_some(operation)
+        });
+        self.desk.story.tell(format!("maintenance: {ended}"));
+        self.desk.story.count(&format!("maintenance {}", ended["state"]));
+        let down = self.host.api().get(PATH).ok()["state"] == "active";
+        assert_eq!(down, ended["state"] == "succeeded", "{ended}");
+        if down {
+            outcome.operation = Some((place(&self.host.api().delete(PATH)), Aim::Success));
+            pause(after_us[1]);
+        }
+        self.kill_manager(outcome);
+    }
+
+    fn deleting(&mut self, after_us: [u64; 2], outcome: &mut Outcome) {
+        let path = format!("/api/v1/daemons/{VOLATILE}");
+        let deletion = place(&self.host.api().delete(&format!("{path}?grace_s=0")));
+        pause(after_us[0]);
+        self.host.end_manager(Signal::KILL);
+        self.host.serve();
+        self.check_operation(&deletion, Aim::Success);
+        assert_eq!(self.host.api().get(&path).status, 404);
+        for program in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
+            let left = super::checks::processes(&self.host, VOLATILE, program);
+            assert!(left.is_empty(), "{left:?} of a daemon that was deleted");
+        }
+        let spec = json!({"gpus": [VOLATILE_GPU.to_string()]});
+        let created = self.host.api().put(&path, &spec);
+        assert_eq!(created.status, 201, "{}", created.text);
+        pause(after_us[1]);
         self.kill_manager(outcome);
     }
 
@@ -173,6 +230,12 @@ impl Scene {
         send(standing.control, Signal::KILL);
         self.kill_manager(outcome);
     }
+}
+
+/// Where an operation that was accepted is to be found.
+fn place(accepted: &Answer) -> String {
+    assert_eq!(accepted.status, 202, "{}", accepted.text);
+    accepted.header("location").expect("a place to look at").to_owned()
 }
 
 /// The control programs that a manager has running; read without a pause, since each lives for milliseconds.

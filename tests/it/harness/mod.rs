@@ -7,6 +7,7 @@ mod api;
 mod client;
 mod database;
 mod direct;
+mod outsider;
 mod process;
 
 use std::fs;
@@ -21,6 +22,7 @@ use tempfile::TempDir;
 
 pub(crate) use api::{Answer, Api};
 pub(crate) use client::{Client, said};
+pub(crate) use outsider::{SmallDisk, limit_files, open_files};
 pub(crate) use process::{command_line, environment, is_alive, processes_with, reap_orphans, signal};
 
 pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");

@@ -11,7 +11,7 @@ pub(super) fn become_subreaper() {
     set_child_subreaper(Some(Pid::INIT)).expect("any process may be a subreaper");
 }
 
-fn raw(pid: u32) -> Pid {
+pub(super) fn raw(pid: u32) -> Pid {
     i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a PID")
 }
 

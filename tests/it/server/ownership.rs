@@ -155,6 +155,20 @@ fn a_process_with_our_token_that_is_no_daemon_is_doubted_and_left_alone() {
 }
 
 #[test]
+fn a_process_with_the_token_of_a_daemon_that_died_is_left_alone_unless_it_is_its_server() {
+    let host = Host::ready();
+    let daemon = host.daemon_pid("gpu1");
+    let token = environment(daemon, "MPS_MANAGER_INCARNATION").unwrap();
+    let mut impostor = Impostor::start(&token, &host.runtime("sim"));
+    crate::harness::signal(daemon, Signal::KILL);
+    eventually("there is another daemon", || {
+        let now = &host.daemon("gpu1")["status"];
+        (now["phase"] == "ready" && now["pid"] != daemon).then_some(())
+    });
+    assert!(impostor.0.try_wait().unwrap().is_none(), "nothing was killed");
+}
+
+#[test]
 fn a_daemon_in_another_directory_of_the_same_name_is_doubted_and_left_alone() {
     let mut host = Host::ready();
     let daemon = host.daemon_pid("gpu1");

@@ -1,0 +1,138 @@
+//! What others do to a daemon: sessions held open, limits on files, file systems without room.
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, prlimit};
+use serde_json::Value;
+
+use super::process::raw;
+use super::{Host, eventually};
+
+/// A control process of somebody else that has sent a command and stays.
+pub(crate) struct Held {
+    process: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Held {
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.input = None;
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A small file system of its own, unmounted with this value.
+pub(crate) struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// `None` where this test may not mount anything.
+    pub(crate) fn mount(at: &Path, mebibytes: u32) -> Option<Self> {
+        let options = format!("size={mebibytes}m,mode=755");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(at).status();
+        if mounted.is_ok_and(|status| status.success()) {
+            return Some(Self(at.to_owned()));
+        }
+        eprintln!(
+            "SKIPPED: a file system cannot be mounted here, which takes root in a mount namespace of its own"
+        );
+        None
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+impl Host {
+    /// The same host, looked at every so many seconds instead of every second.
+    pub(crate) fn look_every(&self, seconds: u32) {
+        let path = self.dir().join("config.toml");
+        let text = std::fs::read_to_string(&path).expect("a configuration");
+        let other = text.replace("look_interval_s = 1\n", &format!("look_interval_s = {seconds}\n"));
+        assert_ne!(text, other);
+        std::fs::write(path, other).expect("written");
+    }
+
+    /// A host whose idle daemons are looked at once an hour.
+    pub(crate) fn looked_at_once_an_hour(lines: &str) -> Self {
+        let mut host = Self::new(lines);
+        host.look_every(3600);
+        host.serve();
+        host.await_ready();
+        host
+    }
+
+    /// Opens a session with a daemon and holds it.
+    pub(crate) fn hold(&self, daemon: &str) -> Held {
+        eventually("a session is had", || self.try_hold(daemon))
+    }
+
+    /// Tries once to open a session and to hold it.
+    pub(crate) fn try_hold(&self, daemon: &str) -> Option<Held> {
+        let mut process = self
+            .program("nvidia-cuda-mps-control", daemon)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the control program starts");
+        let mut input = process.stdin.take().expect("piped");
+        let mut output = process.stdout.take().expect("piped");
+        // More than a block of output, so that some of it comes though it is a pipe.
+        let long = format!("{}\n", "x".repeat(900));
+        let sent = input.write_all(long.repeat(6).as_bytes()).is_ok();
+        let held = Held { process, input: Some(input) };
+        // Who is turned away may be told nothing at all, and waits for ever.
+        let granted = sent && readable(&output) && output.read(&mut [0; 8]).is_ok_and(|count| count > 0);
+        granted.then_some(held)
+    }
+
+    /// A condition of a daemon.
+    pub(crate) fn condition(&self, daemon: &str, kind: &str) -> Option<Value> {
+        let daemon = self.daemon(daemon);
+        let conditions = daemon["status"]["conditions"].as_array().expect("conditions");
+        conditions.iter().find(|condition| condition["type"] == kind).cloned()
+    }
+
+    /// Waits until a daemon is not ready for this reason, and gives the message.
+    pub(crate) fn await_reason(&self, daemon: &str, reason: &str) -> String {
+        eventually(&format!("{daemon} is not ready: {reason}"), || {
+            let ready = self.condition(daemon, "Ready").expect("Ready");
+            let is = ready["reason"] == reason && ready["status"] == false;
+            is.then(|| ready["message"].as_str().expect("a message").to_owned())
+        })
+    }
+}
+
+/// Whether something comes within a moment.
+fn readable(output: &impl AsFd) -> bool {
+    let moment = Timespec { tv_sec: 0, tv_nsec: 150_000_000 };
+    let mut fds = [PollFd::new(output, PollFlags::IN)];
+    poll(&mut fds, Some(&moment)).is_ok_and(|ready| ready > 0)
+}
+
+/// Sets how many files a process may have open; gives what it was.
+pub(crate) fn limit_files(pid: u32, soft: Option<u64>) -> Option<u64> {
+    let present = rustix::process::getrlimit(Resource::Nofile);
+    let new = Rlimit { current: soft, maximum: present.maximum };
+    prlimit(Some(raw(pid)), Resource::Nofile, new).expect("a process of the test's own user").current
+}
+
+/// How many files a process has open.
+pub(crate) fn open_files(pid: u32) -> u64 {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process of the test's own user");
+    files.count() as u64
+}

@@ -1,0 +1,85 @@
+//! Settings that somebody else changes: seen, said, and put back or left, as the daemon's policy is.
+
+use serde_json::json;
+
+use crate::harness::{Host, eventually};
+
+const CHANGE: &str = "set_default_active_thread_percentage 30\nset_default_device_pinned_mem_limit 0 1G";
+
+#[test]
+fn what_somebody_changes_is_seen_at_once_put_back_and_still_told() {
+    // Nobody looks for an hour: a line of control.log is all there is.
+    let host = Host::looked_at_once_an_hour("");
+    assert_eq!(host.daemon("gpu0")["status"]["drift"]["count"], 0);
+    host.control("gpu0", CHANGE);
+    let drift = eventually("the drift is counted and over", || {
+        let status = host.daemon("gpu0")["status"].clone();
+        (status["drift"]["count"] != 0 && status["phase"] == "ready").then(|| status["drift"].clone())
+    });
+    assert_eq!((&drift["present"], drift["last_at"].is_i64()), (&json!(false), true), "{drift}");
+    let last = drift["last"].as_array().unwrap();
+    let percentage =
+        last.iter().find(|one| one["setting"] == "default active thread percentage").expect("named");
+    assert_eq!((&percentage["wanted"], &percentage["read"]), (&json!("50.0"), &json!("30.0")));
+    assert!(last.iter().any(|one| one["wanted"] == "8192 MiB" && one["read"] == "1024 MiB"), "{drift}");
+    assert!(drift["command"].as_str().unwrap().starts_with("set_default_"), "{drift}");
+    let condition = host.condition("gpu0", "SettingsDrifted").expect("told after it was put back");
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!(false), &json!("PutBack")));
+    assert_eq!(host.control("gpu0", "get_default_active_thread_percentage"), "50.0");
+    assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
+    // And again.
+    let before = drift["count"].as_u64().unwrap();
+    let server = host.server_pid("gpu0");
+    host.control("gpu0", &format!("set_active_thread_percentage {server} 20"));
+    let drift = eventually("it is counted again", || {
+        let status = host.daemon("gpu0")["status"].clone();
+        (status["drift"]["count"].as_u64() > Some(before) && status["phase"] == "ready")
+            .then(|| status["drift"].clone())
+    });
+    assert_eq!(drift["last"][0]["setting"], format!("active thread percentage of server {server}"));
+    assert_eq!(host.control("gpu0", &format!("get_active_thread_percentage {server}")), "50.0");
+}
+
+#[test]
+fn drift_that_is_only_to_be_reported_stays_and_ends_readiness() {
+    let host = Host::looked_at_once_an_hour("fresh_patience_s = 1");
+    let report = json!({"gpus": ["0"], "drift_policy": "report"});
+    let answer = host.api().put("/api/v1/daemons/gpu0", &report).ok();
+    assert_eq!(answer["spec"]["drift_policy"], "report");
+    host.await_ready();
+    let changes = host.changes("gpu0");
+    host.control("gpu0", CHANGE);
+    let message = host.await_reason("gpu0", "SettingsDrifted");
+    assert!(message.contains("default active thread percentage is 30.0 instead of 50.0"), "{message}");
+    let condition = host.condition("gpu0", "SettingsDrifted").unwrap();
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!(true), &json!("ChangedByOthers")));
+    let refused = host.run("demo", &["true"]);
+    assert_eq!(refused.status.code(), Some(2), "its limits are not in force");
+    host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
+    let drift = host.daemon("gpu0")["status"]["drift"].clone();
+    assert_eq!(
+        (&drift["present"], host.changes("gpu0")),
+        (&json!(true), changes + 2),
+        "nothing of ours: {drift}"
+    );
+    assert_eq!(host.control("gpu0", "get_default_active_thread_percentage"), "30.0");
+    let repair = json!({"gpus": ["0"], "drift_policy": "repair"});
+    host.api().put("/api/v1/daemons/gpu0", &repair).ok();
+    host.await_ready();
+    assert_eq!(host.control("gpu0", "get_default_active_thread_percentage"), "50.0");
+    let wrong = json!({"gpus": ["0"], "drift_policy": "ignore"});
+    let problem = host.api().put("/api/v1/daemons/gpu0", &wrong).problem(422, "invalid-request");
+    assert!(problem["detail"].as_str().unwrap().contains("repair"), "{problem}");
+}
+
+#[test]
+fn what_was_changed_while_no_manager_lived_is_told_by_the_next() {
+    let mut host = Host::ready();
+    host.end_manager(rustix::process::Signal::KILL);
+    host.control("gpu0", CHANGE);
+    host.serve();
+    host.await_ready();
+    let drift = host.daemon("gpu0")["status"]["drift"].clone();
+    assert_eq!((&drift["count"], &drift["present"]), (&json!(1), &json!(false)), "{drift}");
+    assert_eq!(host.control("gpu0", "get_default_active_thread_percentage"), "50.0");
+}

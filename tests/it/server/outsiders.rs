@@ -1,0 +1,236 @@
+//! What others do to a daemon has a name and a remedy, gives no wrong answer meanwhile, and is over when they stop.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Host, SmallDisk, eventually, is_alive, limit_files, open_files, signal};
+
+/// A fresh read that must be refused for this reason, in time.
+fn assert_no_answer(host: &Host, daemon: &str, reason: &str) {
+    let answer = host.api().get(&format!("/api/v1/daemons/{daemon}?fresh=true"));
+    assert!(matches!(answer.status, 503 | 504), "{} {}", answer.status, answer.text);
+    let problem = answer.json();
+    assert!(problem["detail"].as_str().unwrap().contains(reason), "{problem}");
+    assert_eq!(host.api().get(&format!("/readyz/daemons/{daemon}")).status, 503);
+}
+
+fn observed_at(host: &Host, daemon: &str) -> Value {
+    host.daemon(daemon)["status"]["effective"]["observed_at"].clone()
+}
+
+#[test]
+fn a_session_that_somebody_holds_open_is_named_with_its_holder() {
+    let host = Host::configured("control_deadline_s = 2");
+    let held = host.hold("gpu0");
+    let message = host.await_reason("gpu0", "SessionHeldOpen");
+    assert!(message.contains(&format!("process {} ", held.pid())), "{message}");
+    assert!(message.contains(&format!("started by process {}", std::process::id())), "{message}");
+    let before = observed_at(&host, "gpu0");
+    assert_no_answer(&host, "gpu0", "SessionHeldOpen");
+    assert_eq!(observed_at(&host, "gpu0"), before, "what was read stays dated");
+    assert_eq!(host.api().get("/readyz/daemons/gpu1").status, 200, "the other daemon is well");
+    drop(held);
+    host.await_ready();
+    let sessions = host.daemon("gpu0")["status"]["sessions"].clone();
+    assert!(
+        sessions["failed"].as_u64().unwrap() > 0 && sessions["retried"].as_u64().unwrap() > 0,
+        "{sessions}"
+    );
+    assert!(sessions["control_processes"].as_u64() > sessions["retried"].as_u64(), "{sessions}");
+}
+
+#[test]
+fn callers_who_leave_no_room_are_named_by_who_starts_them() {
+    let host = Host::configured("control_deadline_s = 2");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let held = host.try_hold("gpu0");
+                    std::thread::sleep(Duration::from_millis(60));
+                    drop(held);
+                }
+            });
+        }
+        // Whatever happens, the callers end.
+        let named = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let message = host.await_reason("gpu0", "OthersInterfere");
+            assert!(
+                message.contains("others keep the daemon busy") && message.contains("started by"),
+                "{message}"
+            );
+        }));
+        over.store(true, Ordering::Relaxed);
+        named.unwrap();
+    });
+    host.await_ready();
+}
+
+#[test]
+fn a_daemon_that_stands_still_is_wedged_and_named() {
+    let host = Host::configured("control_deadline_s = 2");
+    let daemon = host.daemon_pid("gpu0");
+    let before = observed_at(&host, "gpu0");
+    signal(daemon, Signal::STOP);
+    let message = host.await_reason("gpu0", "Wedged");
+    assert!(
+        message.contains(&format!("control daemon {daemon}")) && message.contains("kill -CONT"),
+        "{message}"
+    );
+    assert_eq!(host.daemon("gpu0")["status"]["phase"], "wedged");
+    assert_no_answer(&host, "gpu0", "Wedged");
+    assert!(observed_at(&host, "gpu0").as_i64() >= before.as_i64());
+    signal(daemon, Signal::CONT);
+    host.await_ready();
+    assert_eq!((host.daemon_pid("gpu0"), &host.daemon("gpu0")["status"]["deaths"]), (daemon, &json!(0)));
+}
+
+#[test]
+fn a_stopped_client_that_holds_up_its_termination_is_named() {
+    let host = Host::configured("control_deadline_s = 2");
+    let client = host.client("demo");
+    let id = eventually("the client is known", || {
+        let known = host.api().get("/api/v1/clients").ok()["items"][0].clone();
+        known["id"].as_str().map(str::to_owned)
+    });
+    client.signal(Signal::STOP);
+    let accepted = host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}));
+    let message = host.await_reason("gpu0", "Wedged");
+    assert!(
+        message.contains(&format!("client {}", client.pid())) && message.contains("kill -CONT"),
+        "{message}"
+    );
+    assert_no_answer(&host, "gpu0", "Wedged");
+    client.signal(Signal::CONT);
+    host.api().outcome(&accepted);
+    host.await_ready();
+    assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
+}
+
+#[test]
+fn a_line_that_kills_the_daemon_is_told_after_the_daemon_is_back() {
+    let host = Host::ready();
+    let daemon = host.daemon_pid("gpu0");
+    host.control_once("gpu0", &format!("{}\n", "x".repeat(4100)));
+    eventually("the daemon has died", || (!is_alive(daemon)).then_some(()));
+    eventually("it is back", || {
+        let status = host.daemon("gpu0")["status"].clone();
+        (status["deaths"] == 1 && status["phase"] == "ready").then_some(())
+    });
+    let failure = host.condition("gpu0", "LastFailure").expect("told though it is ready again");
+    assert_eq!(failure["reason"], "DiedInSession", "{failure}");
+    assert!(failure["message"].as_str().unwrap().contains("a line of 4100 bytes kills it"), "{failure}");
+    assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
+}
+
+#[test]
+fn a_deleted_pipe_directory_is_made_again_by_a_restart_once_nobody_is_connected() {
+    let host = Host::ready();
+    let daemon = host.daemon_pid("gpu1");
+    fs::remove_dir_all(host.runtime("daemons/gpu1/pipe")).unwrap();
+    eventually("the daemon is replaced", || {
+        let status = host.daemon("gpu1")["status"].clone();
+        (status["phase"] == "ready" && status["pid"] != daemon).then_some(())
+    });
+    let client = host.client("demo");
+    let daemon = host.daemon_pid("gpu0");
+    fs::remove_dir_all(host.runtime("daemons/gpu0/pipe")).unwrap();
+    let message = host.await_reason("gpu0", "PipeDirectoryLost");
+    assert!(message.contains("runs outside MPS") && message.contains("restart the daemon"), "{message}");
+    assert_no_answer(&host, "gpu0", "PipeDirectoryLost");
+    assert!(
+        is_alive(daemon) && is_alive(client.pid()),
+        "a client is connected: nothing is restarted unasked"
+    );
+    drop(client);
+    eventually("the daemon is replaced", || {
+        let status = host.daemon("gpu0")["status"].clone();
+        (status["phase"] == "ready" && status["pid"] != daemon).then_some(())
+    });
+    assert_eq!(host.client("demo").seen["devices"][0]["sms"], 32);
+}
+
+#[test]
+fn a_pipe_directory_without_its_socket_is_lost_too_and_well_when_that_is_back() {
+    let host = Host::ready();
+    let client = host.client("demo");
+    let daemon = host.daemon_pid("gpu0");
+    let socket = host.runtime("daemons/gpu0/pipe/control");
+    fs::rename(&socket, host.dir().join("socket")).unwrap();
+    let message = host.await_reason("gpu0", "PipeDirectoryLost");
+    assert!(message.contains("pipe/control was removed"), "{message}");
+    fs::rename(host.dir().join("socket"), &socket).unwrap();
+    host.await_ready();
+    assert_eq!(host.daemon_pid("gpu0"), daemon);
+    drop(client);
+}
+
+#[test]
+fn a_full_log_disk_is_said_and_every_answer_stays_right() {
+    let mut host = Host::new("");
+    let log = host.runtime("daemons/gpu0/log");
+    fs::create_dir_all(&log).unwrap();
+    let Some(_disk) = SmallDisk::mount(&log, 16) else { return };
+    host.serve();
+    host.await_ready();
+    assert!(host.condition("gpu0", "LogDiskFull").is_none());
+    let filler = log.join("filler");
+    // It ends when there is no room left.
+    let written = std::io::copy(&mut std::io::repeat(0), &mut fs::File::create(&filler).unwrap());
+    assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    let condition = eventually("it is said", || host.condition("gpu0", "LogDiskFull"));
+    assert!(condition["message"].as_str().unwrap().contains("make room there"), "{condition}");
+    assert!(host.condition("gpu1", "LogDiskFull").is_none(), "the other daemon logs elsewhere");
+    let spec = json!({"daemon": "gpu0", "device_memory_limit": "9G", "max_clients": 1});
+    assert_eq!(host.api().tenant("late", &spec).status, 201);
+    host.await_ready();
+    assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "9G");
+    let daemon = host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
+    assert_eq!(daemon["status"]["effective"]["default_memory_limits"][0]["bytes"], 9_u64 << 30);
+    assert_eq!(host.client("late").seen["error"], json!(null));
+    fs::remove_file(filler).unwrap();
+    eventually("there is room again", || host.condition("gpu0", "LogDiskFull").is_none().then_some(()));
+}
+
+#[test]
+fn a_manager_without_files_says_so_and_takes_no_daemon_for_dead() {
+    let host = Host::ready();
+    let client = host.client("demo");
+    let daemons = ["gpu0", "gpu1"].map(|name| (host.daemon_pid(name), host.server_pid(name)));
+    let manager = host.manager_pid();
+    let before = limit_files(manager, Some(3));
+    let message = host.await_reason("gpu0", "FilesExhausted");
+    assert!(message.contains("LimitNOFILE") && message.contains("fs.file-max"), "{message}");
+    assert_no_answer(&host, "gpu0", "FilesExhausted");
+    limit_files(manager, before);
+    host.await_ready();
+    assert_eq!(["gpu0", "gpu1"].map(|name| (host.daemon_pid(name), host.server_pid(name))), daemons);
+    for name in ["gpu0", "gpu1"] {
+        assert_eq!(host.daemon(name)["status"]["deaths"], 0);
+    }
+    assert!(is_alive(client.pid()));
+}
+
+#[test]
+fn a_daemon_that_will_run_out_of_files_says_so_before() {
+    let host = Host::ready();
+    let daemon = host.daemon_pid("gpu0");
+    assert!(host.condition("gpu0", "FileDescriptorsLow").is_none());
+    // Two to spare: one for a caller, one for a client.
+    let before = limit_files(daemon, Some(open_files(daemon) + 2));
+    // While a caller is served one less is left, so that the share is not the same in each look.
+    let low = eventually("it is said", || host.condition("gpu0", "FileDescriptorsLow"));
+    let message = low["message"].as_str().unwrap();
+    assert!(
+        message.contains(&format!("control daemon {daemon} has")) && message.contains("LimitNOFILE"),
+        "{message}"
+    );
+    limit_files(daemon, before);
+    eventually("it is well", || host.condition("gpu0", "FileDescriptorsLow").is_none().then_some(()));
+    assert_eq!(host.daemon_pid("gpu0"), daemon);
+}
