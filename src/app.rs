@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::unix_ms;
 use crate::config::Config;
-use crate::domain::daemon::{Defaults, DesiredState};
+use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::gpu::Inventory;
 use crate::http::auth::Authenticator;
@@ -26,7 +26,7 @@ use crate::operations::Engine;
 use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::{Parts, Service, ServiceError, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
-use crate::supervisor::{Census, Context, Fact, Fleet};
+use crate::supervisor::{Census, Context, Fact, Fleet, Lookout};
 use crate::{host, mps};
 
 /// A file that is there while a new simulated host is furnished: a manager that was killed meanwhile goes on with it.
@@ -88,6 +88,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         census: listed,
         scopes: host::systemd::Scopes::detect(manager_uid),
         runtime_dir: config.runtime_dir.clone(),
+        lookout: Lookout::new(Arc::clone(&inventory), &platform.extra_env),
         extra_env: platform.extra_env,
         boot_id: host::boot_id().map_err(refused)?,
         rhythm: Duration::from_secs(config.look_interval_s.into()),
@@ -236,15 +237,7 @@ async fn furnish(
     let gpus = inventory.gpus().map_err(refused)?;
     for gpu in gpus {
         let name = crate::domain::DaemonName::parse(&format!("gpu{}", gpu.index)).map_err(refused)?;
-        let spec = crate::domain::daemon::DaemonSpec {
-            gpus: vec![GpuRef(gpu.uuid.to_string())],
-            multi_user: false,
-            desired_state: DesiredState::Running,
-            schedulable: true,
-            defaults: Defaults::default(),
-            memory_overcommit: crate::domain::daemon::OvercommitRatio::default(),
-            drift_policy: crate::domain::drift::DriftPolicy::default(),
-        };
+        let spec = DaemonSpec::of(vec![GpuRef(gpu.uuid.to_string())]);
         there(service.put_daemon(name, spec, new.clone()).await)?;
     }
     let tenants = [

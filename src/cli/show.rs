@@ -12,11 +12,12 @@ use crate::domain::daemon::Condition;
 use crate::domain::memory::Bytes;
 use crate::domain::operation::{Operation, OperationState};
 use crate::domain::tenant::EnforcedBy;
-use crate::domain::{TenantName, environment};
+use crate::domain::{Priority, TenantName, environment};
 use crate::http::api::List;
 use crate::http::api::probes::Readiness;
 use crate::service::clients::ClientView;
 use crate::service::daemons::DaemonView;
+use crate::service::foreign::ForeignDaemonView;
 use crate::service::host::HostView;
 use crate::service::tenants::{EnvironmentView, TenantView};
 
@@ -42,13 +43,17 @@ pub(super) async fn status(client: &Client, output: Output) -> Result<ExitCode, 
     let host: HostView = client.get("/api/v1/host").await?;
     let daemons: Vec<DaemonView> = all(client, "/api/v1/daemons").await?;
     let tenants: Vec<TenantView> = all(client, "/api/v1/tenants").await?;
+    let foreign: Vec<ForeignDaemonView> = client.get::<List<_>>("/api/v1/foreign-daemons").await?.items;
     let (code, readiness): (StatusCode, Readiness) = client.get_any("/readyz").await?;
     match output {
         Output::Json => {
-            let all = serde_json::json!({ "host": host, "readiness": readiness, "daemons": daemons, "tenants": tenants });
+            let all = serde_json::json!({ "host": host, "readiness": readiness, "daemons": daemons, "tenants": tenants, "foreign_daemons": foreign });
             line!("{all:#}");
         }
-        Output::Table => print_status(&host, &daemons, &tenants),
+        Output::Table => {
+            print_status(&host, &daemons, &tenants);
+            print_foreign(&foreign);
+        }
     }
     Ok(if code.is_success() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
@@ -120,7 +125,7 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
                     )
                 },
             ),
-            tenant.spec.priority.as_str().to_owned(),
+            tenant.spec.priority.map_or("-", Priority::as_str).to_owned(),
             format!("{}/{}", tenant.status.clients, tenant.spec.max_clients),
         ]);
     }
@@ -148,6 +153,32 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
     for remark in &host.isolation.remarks {
         line!("\nIsolation: {remark}");
     }
+}
+
+/// Control daemons of others, which tenants here know nothing of.
+fn print_foreign(foreign: &[ForeignDaemonView]) {
+    if foreign.is_empty() {
+        return;
+    }
+    line!("\nForeign control daemons (adopt or observe them through the API):");
+    let mut rows =
+        vec![["PROCESS", "UID", "GPUS", "CLIENTS", "PIPE DIRECTORY", "ADOPTION"].map(str::to_owned)];
+    for daemon in foreign {
+        let adoption = match (&daemon.adoption.managed, &daemon.adoption.observed) {
+            (managed, _) if managed.possible => "possible".to_owned(),
+            (_, observed) if observed.possible => "observe only".to_owned(),
+            (_, observed) => observed.reason.clone().unwrap_or_default(),
+        };
+        rows.push([
+            daemon.id.to_string(),
+            daemon.uid.map_or_else(|| "?".into(), |uid| uid.to_string()),
+            daemon.gpus.as_ref().map_or_else(|| "?".into(), |gpus| gpus.len().to_string()),
+            if daemon.effective.is_some() { daemon.clients.len().to_string() } else { "?".into() },
+            daemon.pipe_directory.clone().unwrap_or_else(|| "?".into()),
+            adoption,
+        ]);
+    }
+    table(&rows);
 }
 
 /// A word of the API, as `back_off`.

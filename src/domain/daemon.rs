@@ -1,5 +1,7 @@
 //! Control daemons: what is wanted of one, and what was seen of it.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::drift::{DriftPolicy, DriftStatus};
@@ -20,6 +22,13 @@ pub struct DaemonSpec<G = GpuUuid> {
     /// Whether the daemon should run.
     #[serde(default)]
     pub desired_state: DesiredState,
+    /// Whether the manager keeps it as this spec says, or only looks at it.
+    #[serde(default)]
+    pub management: Management,
+    /// Whether it is started although a control daemon that is not its own serves one of its GPUs: two servers take
+    /// turns on the GPU, and each counts limits for itself.
+    #[serde(default)]
+    pub share_gpus: bool,
     /// Whether `run` may start new clients on it.
     #[serde(default = "yes")]
     pub schedulable: bool,
@@ -50,7 +59,18 @@ pub enum DesiredState {
     Stopped,
 }
 
-/// What holds for tenants of a daemon that leave a value out.
+/// What the manager does with a daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Management {
+    /// It is brought to what its spec says, and kept there.
+    #[default]
+    Managed,
+    /// It is shown and measured; nothing is ever written to it, and it is never started, stopped or restarted.
+    Observed,
+}
+
+/// What holds for tenants of a daemon that leave a value out, and for the daemon while it has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Defaults {
@@ -60,6 +80,9 @@ pub struct Defaults {
     /// Active thread percentage; without one, 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_thread_percentage: Option<ThreadPercentage>,
+    /// Priority, a hint to the GPU; without one, normal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
 }
 
 /// An over-commit ratio: 1.0 to 10.0, in tenths.
@@ -139,6 +162,19 @@ pub struct Incarnation {
     pub pipe_inode: Option<u64>,
     /// The generation that it was last read to hold.
     pub applied: i64,
+    /// Where it was adopted from; `None` for one that this manager started in the directories it gives.
+    pub home: Option<Home>,
+}
+
+/// The directories of a control process that are not the ones this manager would give it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Home {
+    /// The directory of its sockets.
+    pub pipe_directory: PathBuf,
+    /// The directory of its logs.
+    pub log_directory: PathBuf,
+    /// Whether the process was started by somebody else, so that it carries no token of ours.
+    pub foreign: bool,
 }
 
 /// Where a daemon stands.
@@ -165,6 +201,10 @@ pub enum Phase {
     Stopped,
     /// Something stands in the way that the manager will not touch by itself; the condition says what.
     Blocked,
+    /// Running and only looked at, as its spec says.
+    Observed,
+    /// Only looked at, and not running at the moment; it is taken up again when it comes back.
+    Absent,
 }
 
 /// What the manager saw of a daemon.
@@ -322,19 +362,56 @@ impl DaemonSpec<GpuRef> {
     pub fn resolve_gpus(self, known: &[Gpu]) -> Result<DaemonSpec, InvalidValue> {
         let mut gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>()?;
         gpus.sort_by_key(|gpu| gpu.index);
-        let Self {
-            multi_user, desired_state, schedulable, defaults, memory_overcommit, drift_policy, ..
-        } = self;
         let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
-        Ok(DaemonSpec {
+        Ok(self.with_gpus(gpus))
+    }
+}
+
+impl<G> DaemonSpec<G> {
+    /// A spec that leaves everything but its GPUs out.
+    pub fn of(gpus: Vec<G>) -> Self {
+        Self {
             gpus,
+            multi_user: false,
+            desired_state: DesiredState::default(),
+            management: Management::default(),
+            share_gpus: false,
+            schedulable: yes(),
+            defaults: Defaults::default(),
+            memory_overcommit: OvercommitRatio::default(),
+            drift_policy: DriftPolicy::default(),
+        }
+    }
+
+    /// Whether it is only looked at.
+    pub fn is_observed(&self) -> bool {
+        self.management == Management::Observed
+    }
+
+    /// The same spec with these GPUs, whatever the old ones were named by.
+    fn with_gpus<H>(self, gpus: Vec<H>) -> DaemonSpec<H> {
+        let Self {
+            gpus: _,
             multi_user,
             desired_state,
+            management,
+            share_gpus,
             schedulable,
             defaults,
             memory_overcommit,
             drift_policy,
-        })
+        } = self;
+        DaemonSpec {
+            gpus,
+            multi_user,
+            desired_state,
+            management,
+            share_gpus,
+            schedulable,
+            defaults,
+            memory_overcommit,
+            drift_policy,
+        }
     }
 }
 
@@ -352,6 +429,49 @@ impl DaemonSpec {
     }
 }
 
+/// What is known of a daemon whose spec somebody replaces.
+#[derive(Debug, Clone, Copy)]
+pub struct Standing<'s> {
+    /// Its present spec.
+    pub spec: &'s DaemonSpec,
+    /// Whether it has tenants.
+    pub has_tenants: bool,
+    /// Whether its control process runs and is as its spec says.
+    pub runs_as_specified: bool,
+}
+
+/// Refuses a spec that would let go of a daemon, or look at one, where that cannot be.
+pub fn check_management(current: Option<Standing<'_>>, spec: &DaemonSpec) -> Result<(), InvalidValue> {
+    if spec.management == Management::Managed {
+        return Ok(());
+    }
+    let refused = |reason: &str| Err(InvalidValue(reason.to_owned()));
+    let Some(current) = current else {
+        return refused(
+            "there is no daemon of that name to observe: adopt one that runs (POST /api/v1/daemons/NAME/adopt)",
+        );
+    };
+    if (&spec.gpus, spec.multi_user) != (&current.spec.gpus, current.spec.multi_user) {
+        return refused(
+            "a daemon that is only observed is never changed: leave its gpus and multi_user as they are",
+        );
+    }
+    if current.spec.management == Management::Observed {
+        return Ok(());
+    }
+    if current.has_tenants {
+        return refused(
+            "it serves tenants, whose limits nobody would keep if it were only observed: delete or move them first",
+        );
+    }
+    if !current.runs_as_specified {
+        return refused(
+            "it does not run as its spec says, so there is nothing to observe: start or restart it first, or delete it",
+        );
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,6 +484,29 @@ mod tests {
         for bad in [0.0, 0.9, 10.1, -1.0, f64::NAN, f64::INFINITY, 1.25] {
             assert!(OvercommitRatio::try_from(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn only_a_daemon_that_runs_for_nobody_here_may_be_let_go_of() {
+        let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
+        let managed = DaemonSpec::of(vec![gpu]);
+        let observed = DaemonSpec { management: Management::Observed, ..managed.clone() };
+        let standing = Standing { spec: &managed, has_tenants: false, runs_as_specified: true };
+        assert!(check_management(None, &managed).is_ok());
+        assert!(check_management(Some(standing), &observed).is_ok());
+        let other = DaemonSpec { multi_user: true, ..observed.clone() };
+        for (current, spec, said) in [
+            (None, &observed, "adopt one"),
+            (Some(Standing { has_tenants: true, ..standing }), &observed, "serves tenants"),
+            (Some(Standing { runs_as_specified: false, ..standing }), &observed, "nothing to observe"),
+            (Some(standing), &other, "never changed"),
+            (Some(Standing { spec: &observed, ..standing }), &other, "never changed"),
+        ] {
+            let error = check_management(current, spec).expect_err(said).to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        let seen = Standing { spec: &observed, has_tenants: true, runs_as_specified: false };
+        assert!(check_management(Some(seen), &observed).is_ok(), "it is so already");
     }
 
     #[test]

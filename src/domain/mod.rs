@@ -9,6 +9,7 @@ pub mod client;
 pub mod daemon;
 pub mod drift;
 pub mod environment;
+pub mod foreign;
 pub mod gpu;
 pub mod isolation;
 pub mod maintenance;

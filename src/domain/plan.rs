@@ -1,6 +1,6 @@
 //! What a daemon should hold, worked out from its spec and its tenants.
 
-use super::daemon::{DaemonSpec, DesiredState, Effective};
+use super::daemon::{DaemonSpec, DesiredState, Effective, Management};
 use super::drift::DriftPolicy;
 use super::gpu::Gpu;
 use super::maintenance::MaintenanceState;
@@ -9,13 +9,18 @@ use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPerc
 
 /// The one desired value of a daemon, complete: whoever holds it needs to ask nobody.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::struct_excessive_bools, reason = "independent wishes, each named as in the spec")]
 pub struct Desired {
     /// The daemon.
     pub name: DaemonName,
     /// Rises with every change of anything below.
     pub generation: i64,
-    /// Whether it should run.
+    /// Whether it is kept, or only looked at.
+    pub management: Management,
+    /// Whether it should run; of no account for one that is only looked at.
     pub running: bool,
+    /// Whether it is started although a daemon that is not its own serves one of its GPUs.
+    pub share_gpus: bool,
     /// Whether it takes new clients, as its spec says.
     pub schedulable: bool,
     /// The maintenance that it is part of: then it takes no new clients, and may be held down.
@@ -36,6 +41,13 @@ pub struct Desired {
     pub drift_policy: DriftPolicy,
     /// The users of its tenants: each has to reach its pipes.
     pub uids: Vec<u32>,
+}
+
+impl Desired {
+    /// Whether it is only looked at.
+    pub fn is_observed(&self) -> bool {
+        self.management == Management::Observed
+    }
 }
 
 /// Works out the desired value of a daemon.
@@ -69,8 +81,13 @@ pub fn desired(
         .max()
         .or(daemon.defaults.active_thread_percentage)
         .unwrap_or(ThreadPercentage::FULL);
-    let below =
-        !resolved.is_empty() && resolved.iter().all(|tenant| tenant.priority == Priority::BelowNormal);
+    let priority = if resolved.is_empty() {
+        daemon.defaults.priority.unwrap_or_default()
+    } else if resolved.iter().all(|tenant| tenant.priority == Priority::BelowNormal) {
+        Priority::BelowNormal
+    } else {
+        Priority::Normal
+    };
     let server_uid = match tenants.first() {
         Some(tenant) if !daemon.multi_user => tenant.uid,
         _ => manager_uid,
@@ -81,6 +98,8 @@ pub fn desired(
     Ok(Desired {
         name: name.clone(),
         generation,
+        management: daemon.management,
+        share_gpus: daemon.share_gpus,
         running: daemon.desired_state == DesiredState::Running
             && !maintenance.is_some_and(MaintenanceState::holds_down),
         schedulable: daemon.schedulable,
@@ -90,7 +109,7 @@ pub fn desired(
         server_uid,
         memory_limits,
         percentage,
-        priority: if below { Priority::BelowNormal } else { Priority::Normal },
+        priority,
         drift_policy: daemon.drift_policy,
         uids,
     })
@@ -176,6 +195,22 @@ mod tests {
         assert_eq!(plan.memory_limits, vec![Some(MemoryLimit::parse("8G").expect("8G"))]);
         assert_eq!(plan.percentage.tenths(), 500);
         assert_eq!(plan.priority, Priority::Normal);
+    }
+
+    #[test]
+    fn a_daemons_priority_holds_without_tenants_and_for_those_that_name_none() {
+        let daemon: DaemonSpec = serde_json::from_str(&format!(
+            "{{\"gpus\":[\"{}\"],\"defaults\":{{\"priority\":\"below_normal\"}}}}",
+            h200(0).uuid
+        ))
+        .expect("daemon");
+        let name = DaemonName::parse("gpu0").expect("name");
+        let plan = |tenants: &[TenantSpec]| {
+            desired(&name, 1, &daemon, tenants, &[h200(0)], 0, None).expect("plan").priority
+        };
+        assert_eq!(plan(&[]), Priority::BelowNormal);
+        assert_eq!(plan(&[spec(r#"{"daemon":"gpu0"}"#)]), Priority::BelowNormal);
+        assert_eq!(plan(&[spec(r#"{"daemon":"gpu0","priority":"normal"}"#)]), Priority::Normal);
     }
 
     #[test]

@@ -36,9 +36,9 @@ pub struct TenantSpec<G = GpuUuid> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>)]
     pub active_thread_percentage: Option<ThreadPercentage>,
-    /// Its priority, a hint to the GPU.
-    #[serde(default)]
-    pub priority: Priority,
+    /// Its priority, a hint to the GPU; left out, the daemon's default, or else normal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
     /// Words for people and programs; the manager reads none of them.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -178,7 +178,7 @@ pub fn resolve(spec: &TenantSpec, daemon: &DaemonSpec, gpus: &[Gpu]) -> Result<R
         gpus: seen,
         memory: spec.device_memory_limit.or(daemon.defaults.device_memory_limit),
         percentage,
-        priority: spec.priority,
+        priority: spec.priority.or(daemon.defaults.priority).unwrap_or_default(),
     })
 }
 

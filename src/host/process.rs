@@ -198,7 +198,7 @@ pub fn find_by_env(key: &str, value: &str) -> Vec<Identity> {
 }
 
 /// The PIDs that `/proc` lists.
-pub(super) fn all() -> impl Iterator<Item = u32> {
+pub fn all() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc")
         .into_iter()
         .flatten()

@@ -255,7 +255,7 @@ async fn write(engine: &Engine, change: Change) -> Result<Vec<DaemonName>, Failu
                     let covered = |maintenance: &Option<Maintenance>| {
                         maintenance.as_ref().is_some_and(|maintenance| maintenance.covers(&daemon.spec.gpus))
                     };
-                    if covered(&before) || covered(&after) {
+                    if !daemon.spec.is_observed() && (covered(&before) || covered(&after)) {
                         store::daemons::touch(&mut *db, &daemon.name).await?;
                         desired
                             .extend(store::plans::desired(&mut *db, &daemon.name, &gpus, manager_uid).await?);
@@ -287,7 +287,8 @@ async fn covered(engine: &Engine) -> Result<Vec<DaemonName>, Failure> {
     let Some(maintenance) = current(engine).await? else { return Ok(Vec::new()) };
     let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
     let daemons = store::daemons::all(&mut reader).await.map_err(|error| error.to_string())?;
-    let covered = daemons.into_iter().filter(|daemon| maintenance.covers(&daemon.spec.gpus));
+    let kept = daemons.into_iter().filter(|daemon| !daemon.spec.is_observed());
+    let covered = kept.filter(|daemon| maintenance.covers(&daemon.spec.gpus));
     Ok(covered.map(|daemon| daemon.name).collect())
 }
 

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::foreign::held;
 use super::maintenance::{checked_drain, refuse_in_maintenance};
 use super::page::{Page, Paged};
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, Written, check_precondition, fate, once};
 use crate::clock::unix_ms;
-use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Phase};
+use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Management, Phase};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, admission};
@@ -63,17 +64,13 @@ impl Service {
         let spec =
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
         spec.check().map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
-        let context = self.parts.fleet.context();
-        let pipe = context.pipe_directory(&name);
-        let length = pipe.as_os_str().len();
-        if length > LONGEST_PATH {
-            return Err(ServiceError::Conflict(format!(
-                "the pipe directory {} would have {length} bytes, and the path of a socket leaves room for {LONGEST_PATH}: \
-                 choose a shorter name, or serve with a shorter --runtime-dir",
-                pipe.display()
-            )));
-        }
-        let ceiling = context.capability.client_ceiling();
+        self.check_name_fits(&name)?;
+        let objection = match spec.management {
+            Management::Managed => self.objection_to_manage(&name).await,
+            Management::Observed => None,
+        };
+        let ceiling = self.parts.fleet.context().capability.client_ceiling();
+        let service = self.clone();
         let manager_uid = self.parts.manager_uid;
         let dry_run = options.dry_run;
         let (daemon, desired, created) = self
@@ -83,13 +80,18 @@ impl Service {
                 Box::pin(async move {
                     let current = store::daemons::get(&mut *db, &name).await?;
                     check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
-                    for gpu in &spec.gpus {
+                    service.check_management(&mut *db, current.as_ref(), &name, &spec).await?;
+                    let observed = |daemon: &Daemon| daemon.spec.management == Management::Observed;
+                    if let Some(reason) = objection.filter(|_| current.as_ref().is_some_and(observed)) {
+                        return Err(ServiceError::Conflict(format!(
+                            "daemon {name} cannot be managed: {reason}"
+                        )));
+                    }
+                    for gpu in spec.gpus.iter().filter(|_| spec.management == Management::Managed) {
                         if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
                             && holder != name
                         {
-                            return Err(ServiceError::Conflict(format!(
-                                "GPU {gpu} belongs to daemon {holder}: take it from there first, or choose another GPU"
-                            )));
+                            return Err(ServiceError::Conflict(held(gpu, &holder)));
                         }
                     }
                     refuse_mig(&spec, current.as_ref(), &gpus)?;
@@ -117,6 +119,20 @@ impl Service {
             self.publish(desired);
         }
         Ok(Written { value: self.daemon_view(daemon), created })
+    }
+
+    /// Refuses a name whose pipe directory would be too long for sockets.
+    pub(super) fn check_name_fits(&self, name: &DaemonName) -> Result<(), ServiceError> {
+        let pipe = self.parts.fleet.context().pipe_directory(name);
+        let length = pipe.as_os_str().len();
+        if length <= LONGEST_PATH {
+            return Ok(());
+        }
+        Err(ServiceError::Conflict(format!(
+            "the pipe directory {} would have {length} bytes, and the path of a socket leaves room for {LONGEST_PATH}: \
+             choose a shorter name, or serve with a shorter --runtime-dir",
+            pipe.display()
+        )))
     }
 
     /// Writes whether a daemon takes new clients, and nothing else of its spec.
@@ -204,6 +220,7 @@ impl Service {
                                 .await?
                                 .ok_or_else(|| not_found(&name))?;
                             check_precondition(&options, Some(daemon.revision))?;
+                            refuse_observed(&daemon, &request)?;
                             if matches!(request, OperationRequest::DeleteDaemon { .. }) {
                                 refuse_with_tenants(&mut *db, &name).await?;
                             }
@@ -285,7 +302,10 @@ fn refuse_mig(spec: &DaemonSpec, current: Option<&Daemon>, gpus: &[Gpu]) -> Resu
     }
 }
 
-async fn refuse_with_tenants(db: store::Transaction<'_>, name: &DaemonName) -> Result<(), ServiceError> {
+pub(super) async fn refuse_with_tenants(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+) -> Result<(), ServiceError> {
     let tenants = store::tenants::of_daemon(db, name).await?;
     if tenants.is_empty() {
         return Ok(());
@@ -297,6 +317,24 @@ async fn refuse_with_tenants(db: store::Transaction<'_>, name: &DaemonName) -> R
     )))
 }
 
-fn not_found(name: &DaemonName) -> ServiceError {
+/// Refuses to do anything to a daemon that is only looked at.
+fn refuse_observed(daemon: &Daemon, request: &OperationRequest) -> Result<(), ServiceError> {
+    if daemon.spec.management == Management::Managed {
+        return Ok(());
+    }
+    let remedy = match request {
+        OperationRequest::DeleteDaemon { .. } => {
+            "release it to forget it and leave its process as it is, or set its management to managed first"
+        }
+        _ => "set its management to managed first, or have its owner do it",
+    };
+    Err(ServiceError::Conflict(format!(
+        "daemon {} is only observed and never changed ({} refused): {remedy}",
+        daemon.name,
+        request.kind()
+    )))
+}
+
+pub(super) fn not_found(name: &DaemonName) -> ServiceError {
     ServiceError::NotFound { kind: "daemon", name: name.to_string() }
 }

@@ -205,9 +205,9 @@ pub(super) fn checked_drain(timeout_s: u32) -> Result<u32, ServiceError> {
     ))
 }
 
-/// The daemons with one of these GPUs.
+/// The daemons with one of these GPUs, but those that are only looked at: they are their owners'.
 async fn covered(db: Transaction<'_>, gpus: &[GpuUuid]) -> Result<Vec<DaemonName>, ServiceError> {
-    let daemons = store::daemons::all(db).await?.into_iter();
+    let daemons = store::daemons::all(db).await?.into_iter().filter(|daemon| !daemon.spec.is_observed());
     let covered = daemons.filter(|daemon| daemon.spec.gpus.iter().any(|gpu| gpus.contains(gpu)));
     Ok(covered.map(|daemon| daemon.name).collect())
 }

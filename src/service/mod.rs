@@ -3,9 +3,11 @@
 //! Nothing here knows of HTTP. A use case that writes runs as a task of its own, so that a caller who hangs up
 //! cancels nothing that was begun.
 
+pub mod adoption;
 pub mod clients;
 pub mod daemons;
 mod error;
+pub mod foreign;
 pub mod host;
 pub mod maintenance;
 pub mod operations;

@@ -8,7 +8,7 @@ use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fa
 use crate::clock::unix_ms;
 use crate::domain::admission;
 use crate::domain::client::{ClientId, Lease, places_taken};
-use crate::domain::daemon::{Condition, Phase};
+use crate::domain::daemon::{Condition, Management, Phase};
 use crate::domain::environment;
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::memory::Bytes;
@@ -94,7 +94,8 @@ impl Service {
             .map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
         self.refuse_move_with_clients(&name, &spec.daemon).await?;
         let context = self.parts.fleet.context();
-        let reachable = context.check_reachable(&spec.daemon, spec.uid).await;
+        let pipe = self.parts.fleet.pipe_directory(&spec.daemon);
+        let reachable = context.check_reachable(pipe, spec.uid).await;
         reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
         let ceiling = context.capability.client_ceiling();
         let boot_id = context.boot_id.clone();
@@ -117,6 +118,13 @@ impl Service {
                             ),
                         )
                     })?;
+                    if daemon.spec.management == Management::Observed {
+                        return Err(ServiceError::Conflict(format!(
+                            "daemon {} is only observed, so nobody would keep a tenant's limits on it: set its management to \
+                             managed first, or choose another daemon",
+                            spec.daemon
+                        )));
+                    }
                     let mut tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &spec.daemon)
                         .await?
                         .into_iter()
@@ -275,8 +283,8 @@ impl Service {
         };
         let tenant = self.stored_tenant(&name).await?;
         self.refuse_unless_serving(&tenant).await?;
-        let reachable =
-            self.parts.fleet.context().check_reachable(&tenant.spec.daemon, tenant.spec.uid).await;
+        let pipe = self.parts.fleet.pipe_directory(&tenant.spec.daemon);
+        let reachable = self.parts.fleet.context().check_reachable(pipe, tenant.spec.uid).await;
         reachable.map_err(ServiceError::Conflict)?;
         let gpus = self.gpus().await?;
         let environment = self.environment_of(&tenant, &gpus).await?;

@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 
 use super::{StoreError, from_json, parsed, to_json};
-use crate::domain::daemon::{Daemon, DaemonSpec, Incarnation};
+use crate::domain::daemon::{Daemon, DaemonSpec, Home, Incarnation, Management};
 use crate::domain::{DaemonName, GpuUuid};
 
 struct DaemonRow {
@@ -73,7 +73,8 @@ pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<
     .collect()
 }
 
-/// Writes a spec, new or changed, raises revision and generation, and takes the GPUs.
+/// Writes a spec, new or changed, raises revision and generation, and takes the GPUs; one that is only looked at
+/// takes none.
 ///
 /// The caller has made sure that no other daemon has them.
 pub async fn put(
@@ -94,7 +95,8 @@ pub async fn put(
     .execute(&mut *db)
     .await?;
     sqlx::query!("DELETE FROM daemon_gpus WHERE daemon = ?", key).execute(&mut *db).await?;
-    for gpu in &spec.gpus {
+    let taken = if spec.management == Management::Managed { spec.gpus.as_slice() } else { &[] };
+    for gpu in taken {
         let gpu = gpu.as_str();
         sqlx::query!("INSERT INTO daemon_gpus (gpu, daemon) VALUES (?, ?)", gpu, key)
             .execute(&mut *db)
@@ -138,7 +140,9 @@ pub async fn incarnation(
 ) -> Result<Option<Incarnation>, StoreError> {
     let name = name.as_str();
     let row = sqlx::query!(
-        "SELECT token, boot_id, pid, start_time, pipe_inode, applied FROM incarnations WHERE daemon = ?",
+        r#"SELECT token, boot_id, pid, start_time, pipe_inode, applied, is_foreign AS "is_foreign: bool",
+                  pipe_directory, log_directory
+           FROM incarnations WHERE daemon = ?"#,
         name
     )
     .fetch_optional(db)
@@ -152,6 +156,11 @@ pub async fn incarnation(
             process: parsed("a process ID", pid)?.zip(parsed("a start time", start_time)?),
             pipe_inode: row.pipe_inode.map(i64::cast_unsigned),
             applied: row.applied,
+            home: row.pipe_directory.zip(row.log_directory).map(|(pipe, log)| Home {
+                pipe_directory: pipe.into(),
+                log_directory: log.into(),
+                foreign: row.is_foreign,
+            }),
         })
     })
     .transpose()
@@ -168,9 +177,16 @@ pub async fn put_incarnation(
     let pid = incarnation.process.map(|(pid, _)| i64::from(pid));
     let start_time = incarnation.process.map(|(_, start)| start.cast_signed());
     let inode = incarnation.pipe_inode.map(u64::cast_signed);
+    let home = incarnation.home.as_ref();
+    let foreign = home.is_some_and(|home| home.foreign);
+    // Adoption refuses a directory whose name is no text.
+    let pipe_directory = home.map(|home| home.pipe_directory.to_string_lossy().into_owned());
+    let log_directory = home.map(|home| home.log_directory.to_string_lossy().into_owned());
     sqlx::query!(
-        "INSERT OR REPLACE INTO incarnations (daemon, token, boot_id, pid, start_time, pipe_inode, applied, written_at)
-         SELECT name, ?2, ?3, ?4, ?5, ?6, ?7, ?8 FROM daemons WHERE name = ?1",
+        "INSERT OR REPLACE INTO incarnations
+             (daemon, token, boot_id, pid, start_time, pipe_inode, applied, written_at,
+              is_foreign, pipe_directory, log_directory)
+         SELECT name, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM daemons WHERE name = ?1",
         name,
         incarnation.token,
         incarnation.boot_id,
@@ -178,7 +194,10 @@ pub async fn put_incarnation(
         start_time,
         inode,
         incarnation.applied,
-        now
+        now,
+        foreign,
+        pipe_directory,
+        log_directory
     )
     .execute(db)
     .await?;

@@ -122,6 +122,22 @@ pub async fn page(
     complete_all(db, rows).await
 }
 
+/// An operation of a daemon that waits or runs.
+pub async fn unfinished(
+    db: &mut SqliteConnection,
+    daemon: &DaemonName,
+) -> Result<Option<String>, StoreError> {
+    let daemon = daemon.as_str();
+    Ok(sqlx::query_scalar!(
+        r#"SELECT operations.id AS "id!" FROM operations
+           JOIN operation_daemons ON operation_daemons.operation = operations.id
+           WHERE operation_daemons.daemon = ? AND state IN ('pending', 'running') ORDER BY operations.id LIMIT 1"#,
+        daemon
+    )
+    .fetch_optional(db)
+    .await?)
+}
+
 /// Those that were under way when the manager died.
 pub async fn running(db: &mut SqliteConnection) -> Result<Vec<Operation>, StoreError> {
     let rows = sqlx::query_as!(

@@ -1,5 +1,6 @@
 //! The task that drives one daemon: asks [`State`] what to do, does it, says what came of it.
 
+mod adopted;
 mod around;
 
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use super::look;
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
 use super::status::{Counts, status};
 use super::termination::terminate;
-use super::{Context, Fact, Job, Observed, Shared, TerminateError, Termination};
+use super::{Context, Fact, Job, Neighbour, Observed, Shared, TerminateError, Termination};
 use crate::clock::unix_ms;
 use crate::domain::GpuUuid;
 use crate::domain::client::{ClientFacts, ClientId};
@@ -62,6 +63,9 @@ pub(super) struct Driver {
     control: Control,
     pipe_directory: PathBuf,
     log_directory: PathBuf,
+    neighbours: watch::Receiver<Arc<Vec<Neighbour>>>,
+    /// Why the next start cannot be in the directories that the running process was adopted in.
+    moves: Option<String>,
 }
 
 impl Driver {
@@ -74,7 +78,12 @@ impl Driver {
         earlier: Option<Incarnation>,
     ) -> (Self, watch::Receiver<Observed>) {
         let name = desired.borrow().name.clone();
-        let (pipe_directory, log_directory) = (context.pipe_directory(&name), context.log_directory(&name));
+        let (pipe_directory, log_directory) = match earlier.as_ref().and_then(|earlier| earlier.home.clone())
+        {
+            Some(home) => (home.pipe_directory, home.log_directory),
+            None => (context.pipe_directory(&name), context.log_directory(&name)),
+        };
+        let neighbours = context.lookout.subscribe();
         let control =
             Control::new(context.binaries.control.clone(), pipe_directory.clone(), context.extra_env.clone());
         let state = State::default();
@@ -106,7 +115,10 @@ impl Driver {
             control,
             pipe_directory,
             log_directory,
+            neighbours,
+            moves: None,
         };
+        driver.claim();
         (driver, watcher)
     }
 
@@ -116,6 +128,8 @@ impl Driver {
                 self.work(job).await;
             }
             let desired = self.desired.borrow_and_update().clone();
+            self.claim();
+            self.logs.keep_short(!desired.is_observed());
             self.state.gpus_lost(self.census.borrow_and_update().obstacle(&desired));
             let action = self.state.decide(&desired, self.clients.len(), unix_ms());
             if let Action::Wait(until) = action {
@@ -149,6 +163,8 @@ impl Driver {
             () = self.stop.cancelled() => {}
             _ = self.desired.changed() => {}
             _ = self.fresh.changed() => self.state.look_soon(),
+            // Only what is said of them changes.
+            Ok(()) = self.neighbours.changed() => {}
             Ok(()) = self.census.changed() => {}
             Some(job) = self.jobs.recv() => self.work(job).await,
             () = dies(process.into_iter().collect()) => {}
@@ -177,8 +193,8 @@ impl Driver {
                 let found = self.search(desired).await;
                 if let Ok(Some(process)) = &found {
                     self.incarnations += 1;
-                    if self.incarnation.as_ref().is_some_and(|earlier| earlier.applied == desired.generation)
-                    {
+                    let held = |earlier: &Incarnation| earlier.applied == desired.generation;
+                    if !desired.is_observed() && self.incarnation.as_ref().is_some_and(held) {
                         self.written.adopt(desired.memory_limits.clone());
                     }
                     tracing::info!(daemon = %desired.name, process = %process.identity, "adopted the running control daemon");
@@ -203,10 +219,17 @@ impl Driver {
 
     /// Looks for the control process of an earlier manager; doubts are obstacles, never guesses.
     async fn search(&mut self, desired: &Desired) -> Result<Option<Process>, Obstacle> {
+        let found = self.search_earlier(desired).await?;
+        if found.is_none() && desired.is_observed() { self.search_observed(desired).await } else { Ok(found) }
+    }
+
+    async fn search_earlier(&mut self, desired: &Desired) -> Result<Option<Process>, Obstacle> {
         let Some(earlier) = self.incarnation.clone() else { return Ok(None) };
         if earlier.boot_id != self.context.boot_id {
             return Ok(None);
         }
+        let foreign = earlier.home.is_some_and(|home| home.foreign);
+        let observed = desired.is_observed();
         let recorded = earlier.process.zip(earlier.pipe_inode).map(|((pid, start_time), pipe_inode)| {
             Recorded { identity: Identity { pid, start_time }, pipe_inode }
         });
@@ -214,6 +237,8 @@ impl Driver {
         let found = loop {
             let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
             let found = tokio::task::spawn_blocking(move || match recorded {
+                Some(recorded) if foreign => daemon::find_adopted(&directory, recorded, observed),
+                None if foreign => Found::None,
                 Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
                 // The manager died between writing the token and learning the process.
                 None => daemon::find(&token, &directory),
@@ -224,17 +249,19 @@ impl Driver {
                 found => break found,
             }
         };
-        let doubtful = |message: String| Obstacle { reason: "DoubtfulProcess", message };
         match found.map_err(|error| doubtful(error.to_string()))? {
             Found::None => {
                 // They may have hung, and the manager may have died before it saw to them.
-                self.see_off_servers(desired).await;
+                if !observed {
+                    self.see_off_servers(desired).await;
+                }
                 Ok(None)
             }
             Found::Starting(program) => Err(doubtful(format!(
                 "process {program} has been starting the daemon for more than {START_DEADLINE:?}: end it"
             ))),
             Found::Doubtful { reason } => Err(doubtful(reason)),
+            Found::Ours(identity) if foreign => self.foreign_shape(desired, identity).await.map(Some),
             Found::Ours(identity) => {
                 if let Some(incarnation) = &mut self.incarnation {
                     incarnation.process = Some((identity.pid, identity.start_time));
@@ -247,6 +274,7 @@ impl Driver {
 
     async fn start(&mut self, desired: &Desired) {
         let now = unix_ms();
+        self.leave_unusable_home(desired);
         if let Some(obstacle) = self.obstacle(desired).await {
             self.state.blocked(obstacle, now);
             return;
@@ -257,6 +285,7 @@ impl Driver {
             process: None,
             pipe_inode: inode(&self.pipe_directory),
             applied: 0,
+            home: self.home(false),
         };
         if !self.record(desired, incarnation.clone()).await {
             let message = "the token of the new process could not be written to the database, so none is started: see that the disk of the state directory has room".to_owned();
@@ -324,18 +353,25 @@ impl Driver {
         }
         for uid in &desired.uids {
             // Under -M each tenant comes as a user of its own.
-            if let Err(message) = self.context.check_reachable(&desired.name, *uid).await {
+            if let Err(message) = self.context.check_reachable(self.pipe_directory.clone(), *uid).await {
                 return Some(Obstacle { reason: "DirectoryUnusable", message });
             }
         }
-        daemon::occupant(&self.pipe_directory).map(|occupant| Obstacle {
-            reason: "ForeignDaemon",
-            message: format!(
+        if let Some(occupant) = daemon::occupant(&self.pipe_directory) {
+            let message = format!(
                 "a control daemon that this manager did not start ({}) serves {}: quit it, or move it elsewhere",
-                occupant.pid.map_or_else(|| "its process cannot be told".to_owned(), |pid| format!("process {pid}")),
+                occupant
+                    .pid
+                    .map_or_else(|| "its process cannot be told".to_owned(), |pid| format!("process {pid}")),
                 self.pipe_directory.display()
-            ),
-        })
+            );
+            return Some(Obstacle { reason: "ForeignDaemon", message });
+        }
+        if desired.share_gpus {
+            return None;
+        }
+        self.context.lookout.scan().await;
+        self.shared_gpu(desired)
     }
 
     async fn stop_daemon(&mut self, desired: &Desired, grace_s: u32) {
@@ -403,6 +439,7 @@ impl Driver {
             incarnation.applied = self.state.applied;
             self.record(desired, incarnation).await;
         }
+        self.foresee_move(desired);
         let failed = self.state.trouble.as_ref().map(ToString::to_string);
         self.observed.send_modify(|observed| {
             observed.served = serving;
@@ -435,7 +472,9 @@ impl Driver {
 
     async fn work(&mut self, job: Job) {
         match job {
-            Job::Restart => self.state.restart = self.state.process.is_some(),
+            Job::Restart => {
+                self.state.restart = self.state.process.is_some() && !self.desired.borrow().is_observed();
+            }
             Job::Terminate { client, answer } => {
                 let result = self.terminate(client).await;
                 self.state.look_soon();
@@ -450,6 +489,10 @@ impl Driver {
             return Ok(Termination::AlreadyGone);
         }
         let desired = self.desired.borrow().clone();
+        if desired.is_observed() {
+            let message = "it is only observed, and nothing is sent to it that changes anything".to_owned();
+            return Err(TerminateError::Refused(message));
+        }
         self.sync(&desired, &[]).await;
         if let Some(trouble) = &self.state.trouble {
             return Err(TerminateError::Unreachable(trouble.to_string()));
@@ -468,6 +511,8 @@ impl Driver {
     async fn record(&mut self, desired: &Desired, incarnation: Incarnation) -> bool {
         let (written, done) = oneshot::channel();
         self.incarnation = Some(incarnation.clone());
+        // Before the process is there, so that no scan takes it for somebody else's.
+        self.claim();
         let fact = Fact { daemon: desired.name.clone(), incarnation, written };
         self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false)
     }
@@ -486,12 +531,15 @@ impl Driver {
             },
         };
         let mut status = status(&self.state, desired, &counts, pipe, log, now);
+        status.conditions.extend(self.neighbourhood(desired));
         if let Some(isolation) = self.isolation.as_ref().filter(|_| self.state.process.is_some()) {
             status.conditions.extend(isolation::condition(&self.context.scopes, isolation));
             status.isolation = Some(isolation.clone());
         }
-        let idle =
-            matches!(status.phase, Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked);
+        let idle = matches!(
+            status.phase,
+            Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked | Phase::Absent
+        );
         let unreadable = self.state.process.is_none() && idle;
         let asked = *self.fresh.borrow();
         self.observed.send_if_modified(|observed| {
@@ -510,6 +558,11 @@ impl Driver {
             true
         });
     }
+}
+
+/// Two things that should agree do not, and nothing is touched.
+fn doubtful(message: String) -> Obstacle {
+    Obstacle { reason: "DoubtfulProcess", message }
 }
 
 /// What an adopted process was started with, from /proc.

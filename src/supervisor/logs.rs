@@ -31,6 +31,8 @@ pub(super) struct Logs {
     watch: Option<Watch>,
     quiet_until: Instant,
     woken: bool,
+    /// Whether they are kept short: those of a daemon that is only looked at are its owner's.
+    bounded: bool,
 }
 
 impl Logs {
@@ -40,16 +42,33 @@ impl Logs {
                 tracing::warn!(%error, "logs cannot be watched, so what happens is seen at the next look only");
             })
             .ok();
+        Self { watch, pipe_directory: pipe_directory.to_owned(), ..Self::unwatched(log_directory) }
+    }
+
+    /// What the logs of a daemon that is not ours tell now; nothing is written to them.
+    pub(super) fn read_once(log_directory: &Path, gpus: &[GpuUuid]) -> Self {
+        let mut logs = Self { bounded: false, ..Self::unwatched(log_directory) };
+        logs.read(gpus);
+        logs
+    }
+
+    fn unwatched(log_directory: &Path) -> Self {
         Self {
-            pipe_directory: pipe_directory.to_owned(),
+            pipe_directory: PathBuf::new(),
             log_directory: log_directory.to_owned(),
             control: Follow::new(log_directory.join("control.log")),
             server: Follow::new(log_directory.join("server.log")),
             told: Told::default(),
-            watch,
+            watch: None,
             quiet_until: Instant::now(),
             woken: false,
+            bounded: true,
         }
+    }
+
+    /// Says whether the logs are kept short from now on.
+    pub(super) fn keep_short(&mut self, bounded: bool) {
+        self.bounded = bounded;
     }
 
     /// What the logs have told so far.
@@ -69,7 +88,9 @@ impl Logs {
         for record in &server.records {
             self.woken |= self.told.server(record, gpus);
         }
-        self.bound();
+        if self.bounded {
+            self.bound();
+        }
         self.quiet_until = Instant::now() + QUIET;
     }
 

@@ -2,6 +2,7 @@
 //!
 //! A look costs one control process (more only when others keep the daemon busy), however many values it reads.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,7 +70,7 @@ pub(super) async fn sync(
                 logs.read(&desired.gpus);
                 written.settle(&mut seen, logs.told().limits());
                 name_users(&mut seen, logs);
-                let clients = clients(context, desired, rows).await;
+                let clients = clients(context, &desired.gpus, rows).await;
                 return (Look::Seen(seen), clients);
             }
             Err(Trouble::Unnoticed(_)) if began.elapsed() < UNNOTICED => {
@@ -80,6 +81,54 @@ pub(super) async fn sync(
     }
 }
 
+/// What is in force in a daemon that is not ours, and who is connected to it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ForeignLook {
+    /// Its settings, devices named by ordinal.
+    pub effective: Effective,
+    /// The GPUs for which it also has a default limit under their UUID, which MPS keeps apart.
+    pub limited_by_uuid: Vec<GpuUuid>,
+    /// Its clients.
+    pub clients: Vec<ClientFacts>,
+}
+
+/// Reads a daemon that is not ours in one session, and writes nothing; the reason where it cannot be read.
+pub(super) async fn foreign(
+    context: &Context,
+    control: &Control,
+    log_directory: &Path,
+    gpus: &[GpuUuid],
+    now: i64,
+) -> Result<ForeignLook, String> {
+    let reading = async {
+        let mut session = control.session(Instant::now() + context.deadline).await?;
+        let (mut effective, rows) = read(&mut session, gpus, now).await?;
+        let mut limited_by_uuid = Vec::new();
+        for gpu in gpus {
+            let device = Device::Uuid(gpu.clone());
+            let reply = session.send(&Command::GetDefaultMemoryLimit { device }).await?;
+            if parse::memory_limit(&reply)?.is_some() {
+                limited_by_uuid.push(gpu.clone());
+            }
+        }
+        effective.control_processes = session.processes();
+        session.close().await;
+        Ok::<_, Trouble>((effective, limited_by_uuid, rows))
+    };
+    let (mut effective, limited_by_uuid, rows) = reading.await.map_err(|trouble| match failed(trouble) {
+        Look::Busy(why)
+        | Look::Unanswered(why)
+        | Look::Unreadable(why)
+        | Look::NoFiles(why)
+        | Look::NotRun(why) => why,
+        Look::Seen(_) => "it could not be read".to_owned(),
+    })?;
+    let logs = Logs::read_once(log_directory, gpus);
+    Written::default().settle(&mut effective, logs.told().limits());
+    name_users(&mut effective, &logs);
+    Ok(ForeignLook { effective, limited_by_uuid, clients: clients(context, gpus, rows).await })
+}
+
 async fn once(
     context: &Context,
     control: &Control,
@@ -88,7 +137,10 @@ async fn once(
     now: i64,
 ) -> Result<(Effective, Vec<parse::ClientRow>), Trouble> {
     let mut session = control.session(Instant::now() + context.deadline).await?;
-    let (mut seen, rows) = read(&mut session, desired, wrong, now).await?;
+    for difference in wrong {
+        session.send(&correction(desired, difference)).await?;
+    }
+    let (mut seen, rows) = read(&mut session, &desired.gpus, now).await?;
     seen.control_processes = session.processes();
     session.close().await;
     Ok((seen, rows))
@@ -121,26 +173,23 @@ pub(super) fn out_of_files(error: &std::io::Error) -> bool {
     matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
+/// Reads everything that is in force; the position of a GPU is its ordinal.
 async fn read(
     session: &mut Session,
-    desired: &Desired,
-    wrong: &[Difference],
+    gpus: &[GpuUuid],
     now: i64,
 ) -> Result<(Effective, Vec<parse::ClientRow>), Trouble> {
-    for difference in wrong {
-        session.send(&correction(desired, difference)).await?;
-    }
     let pids = parse::server_list(&session.send(&Command::GetServerList).await?)?;
     let percentage = parse::percentage(&session.send(&Command::GetDefaultThreadPercentage).await?)?;
     let priority = parse::priority(&session.send(&Command::GetDefaultPriority).await?)?;
     let mut default_memory_limits = Vec::new();
-    for (device, gpu) in devices(desired) {
+    for (device, gpu) in devices(gpus) {
         let reply = session.send(&Command::GetDefaultMemoryLimit { device }).await?;
         default_memory_limits.push(reading(gpu, parse::memory_limit(&reply)?));
     }
     let mut servers = Vec::new();
     for pid in pids {
-        if let Some(server) = read_server(session, desired, pid).await? {
+        if let Some(server) = read_server(session, gpus, pid).await? {
             servers.push(server);
         }
     }
@@ -160,7 +209,7 @@ async fn read(
 }
 
 /// Reads a server; `None` when it ended while the daemon was being read.
-async fn read_server(session: &mut Session, desired: &Desired, pid: u32) -> Result<Option<Server>, Trouble> {
+async fn read_server(session: &mut Session, gpus: &[GpuUuid], pid: u32) -> Result<Option<Server>, Trouble> {
     let status = match parse::server_status(&session.send(&Command::GetServerStatus { server: pid }).await?)?
     {
         ServerStatus::NotFound => return Ok(None),
@@ -169,7 +218,7 @@ async fn read_server(session: &mut Session, desired: &Desired, pid: u32) -> Resu
     let Some(identity) = host::process::identify(pid) else { return Err(Trouble::Unnoticed(pid)) };
     let percentage = session.send(&Command::GetThreadPercentage { server: pid }).await?;
     let mut memory_limits = Vec::new();
-    for (device, gpu) in devices(desired) {
+    for (device, gpu) in devices(gpus) {
         let reply = session.send(&Command::GetMemoryLimit { server: pid, device }).await?;
         memory_limits.push(reading(gpu, parse::memory_limit(&reply)?));
     }
@@ -203,8 +252,8 @@ fn correction(desired: &Desired, difference: &Difference) -> Command {
     }
 }
 
-fn devices(desired: &Desired) -> impl Iterator<Item = (Device, &GpuUuid)> {
-    (0..).map(Device::Ordinal).zip(&desired.gpus)
+fn devices(gpus: &[GpuUuid]) -> impl Iterator<Item = (Device, &GpuUuid)> {
+    (0..).map(Device::Ordinal).zip(gpus)
 }
 
 fn reading(gpu: &GpuUuid, limit: Option<LimitReading>) -> MemoryReading {
@@ -225,12 +274,12 @@ fn name_users(seen: &mut Effective, logs: &Logs) {
 }
 
 /// Joins the daemon's list with /proc and the driver's memory figures.
-async fn clients(context: &Context, desired: &Desired, rows: Vec<parse::ClientRow>) -> Vec<ClientFacts> {
+async fn clients(context: &Context, gpus: &[GpuUuid], rows: Vec<parse::ClientRow>) -> Vec<ClientFacts> {
     if rows.is_empty() {
         return Vec::new();
     }
     let inventory = Arc::clone(&context.inventory);
-    let gpus = desired.gpus.clone();
+    let gpus = gpus.to_vec();
     let memory = tokio::task::spawn_blocking(move || -> Vec<(GpuUuid, Vec<GpuProcess>)> {
         gpus.into_iter()
             .map(|gpu| {

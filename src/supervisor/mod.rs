@@ -10,6 +10,7 @@ mod isolation;
 mod limits;
 mod logs;
 mod look;
+mod lookout;
 mod state;
 mod status;
 mod termination;
@@ -28,6 +29,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::look::ForeignLook;
+pub use self::lookout::{Lookout, Neighbour};
+use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Phase};
@@ -36,7 +40,7 @@ use crate::gpu::Inventory;
 use crate::host::systemd::Scopes;
 use crate::mps::process::check_reachable;
 pub use crate::mps::process::{LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
-use crate::mps::{Binaries, Capability};
+use crate::mps::{Binaries, Capability, Control};
 pub use census::Census;
 
 /// Jobs that may wait for one daemon.
@@ -58,6 +62,8 @@ pub struct Context {
     pub runtime_dir: PathBuf,
     /// Further variables for daemons and control processes.
     pub extra_env: Vec<(OsString, OsString)>,
+    /// Who else runs control daemons here.
+    pub lookout: Lookout,
     /// This boot.
     pub boot_id: String,
     /// Pause of an idle daemon between two looks.
@@ -86,9 +92,19 @@ impl Context {
         self.home(daemon).join("log")
     }
 
+    /// Reads a daemon that is not ours, in one session of its own; the reason where it cannot be read.
+    pub async fn read_foreign(&self, neighbour: &Neighbour) -> Result<ForeignLook, String> {
+        let around = neighbour.daemon.environment.clone()?;
+        around.reachable?;
+        let gpus = neighbour.gpus.clone()?;
+        let _turn = self.lookout.readers.acquire().await.map_err(|error| error.to_string())?;
+        let control =
+            Control::new(self.binaries.control.clone(), around.pipe_directory, self.extra_env.clone());
+        look::foreign(self, &control, &around.log_directory, &gpus, unix_ms()).await
+    }
+
     /// Refuses a user whose programs cannot reach a daemon's sockets: they would run outside MPS in silence.
-    pub async fn check_reachable(&self, daemon: &DaemonName, uid: u32) -> Result<(), String> {
-        let pipe = self.pipe_directory(daemon);
+    pub async fn check_reachable(&self, pipe: PathBuf, uid: u32) -> Result<(), String> {
         // The host's user database may be far away.
         let checked = tokio::task::spawn_blocking(move || check_reachable(&pipe, uid)).await;
         checked.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
@@ -253,6 +269,8 @@ impl Handle {
         let observed = self.shared.observed.borrow();
         let status = &observed.status;
         match status.phase {
+            // Nothing is wanted of one that is only looked at.
+            _ if desired.is_observed() => None,
             Phase::Stopped if !desired.running => None,
             Phase::Ready if desired.running && status.observed_generation == desired.generation => None,
             // Published before the driver has seen the newest wish.
@@ -271,6 +289,12 @@ impl Handle {
             }
             newer
         });
+    }
+
+    /// Waits until the driver has ended, after which it sends nothing any more; gives up after `patience`.
+    pub async fn ended(&self, patience: Duration) {
+        let mut observed = self.shared.observed.clone();
+        let _ = tokio::time::timeout(patience, observed.wait_for(|_| false)).await;
     }
 
     /// The seconds that clients get at the next stop.
@@ -306,16 +330,12 @@ struct Inner {
 }
 
 impl Fleet {
-    /// An empty fleet.
+    /// An empty fleet; watches from now on who else runs control daemons here.
     pub fn new(context: Context) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                context: Arc::new(context),
-                handles: Mutex::default(),
-                tasks: TaskTracker::new(),
-                shutdown: CancellationToken::new(),
-            }),
-        }
+        let (context, tasks, shutdown) = (Arc::new(context), TaskTracker::new(), CancellationToken::new());
+        let (watching, stop) = (Arc::clone(&context), shutdown.clone());
+        tasks.spawn(async move { watching.lookout.watch(watching.rhythm, stop).await });
+        Self { inner: Arc::new(Inner { context, handles: Mutex::default(), tasks, shutdown }) }
     }
 
     /// What every driver needs.
@@ -354,6 +374,15 @@ impl Fleet {
     pub fn forget(&self, name: &DaemonName) {
         if let Some(handle) = self.handles().remove(name) {
             handle.shared.stop_driver.cancel();
+        }
+        self.inner.context.lookout.disclaim(name);
+    }
+
+    /// The directory of a daemon's sockets: where it runs, or where it would be started.
+    pub fn pipe_directory(&self, name: &DaemonName) -> PathBuf {
+        match self.get(name) {
+            Some(handle) => handle.observed().status.pipe_directory.into(),
+            None => self.inner.context.pipe_directory(name),
         }
     }
 

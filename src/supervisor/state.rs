@@ -103,6 +103,8 @@ pub struct State {
     looked_at: i64,
     wake_at: Option<i64>,
     retry_at: i64,
+    /// When one that is only looked at and does not run is looked for again.
+    search_at: i64,
     failures: Vec<i64>,
     server_asked_at: Option<i64>,
     writes: u32,
@@ -178,6 +180,7 @@ impl State {
                 self.searched = true;
                 self.obstacle = None;
                 self.process = process;
+                self.search_at = now + BLOCKED_RETRY_MS;
             }
             Err(obstacle) => self.blocked(obstacle, now),
         }
@@ -223,6 +226,14 @@ impl State {
             several => (BACK_OFF_MS.0 << (several - 2).min(6)).min(BACK_OFF_MS.1),
         };
         self.retry_at = now + pause;
+    }
+
+    /// The control process of somebody else's daemon, which is only looked at, is gone.
+    pub fn absent(&mut self, failure: Trouble, now: i64) {
+        self.forget_process();
+        self.last_failure = Some(failure);
+        self.failed_at = now;
+        self.search_at = now;
     }
 
     /// The control process was stopped as asked.
@@ -271,7 +282,7 @@ impl State {
                 if serving && !serves_another_user(desired, &seen) {
                     self.server_asked_at = None;
                 }
-                if serving && differences(desired, &seen).is_empty() {
+                if desired.is_observed() || (serving && differences(desired, &seen).is_empty()) {
                     self.applied = desired.generation;
                     self.writes = 0;
                 }
@@ -297,7 +308,8 @@ impl State {
     /// Counts settings that had been read back in this generation and were changed since; a look that finds the
     /// same as the one before finds nothing new, unless they had been put back in between.
     fn note_drift(&mut self, desired: &Desired, seen: &Effective, wrote: bool, now: i64) {
-        let found: Vec<Drifted> = if self.applied == desired.generation {
+        // Of one that is only looked at, nobody has said what it should be.
+        let found: Vec<Drifted> = if self.applied == desired.generation && !desired.is_observed() {
             drifted(desired, seen, &differences(desired, seen))
                 .into_iter()
                 .map(|(_, drifted)| drifted)
@@ -338,15 +350,19 @@ impl State {
 
     /// Whether the running process was started for other GPUs or users than are wanted now.
     pub fn needs_restart(&self, desired: &Desired) -> bool {
-        self.process
-            .as_ref()
-            .is_some_and(|process| process.gpus != desired.gpus || process.multi_user != desired.multi_user)
+        !desired.is_observed()
+            && self.process.as_ref().is_some_and(|process| {
+                process.gpus != desired.gpus || process.multi_user != desired.multi_user
+            })
     }
 
     /// What to do next, given what is wanted; `clients` is how many are connected.
     pub fn decide(&self, desired: &Desired, clients: usize, now: i64) -> Action {
         if !self.searched {
             return if now < self.retry_at { Action::Wait(self.retry_at) } else { Action::Search };
+        }
+        if desired.is_observed() {
+            return self.decide_observed(now);
         }
         if self.process.is_none() {
             if !desired.running {
@@ -372,6 +388,15 @@ impl State {
             return if due { Action::Sync(Vec::new()) } else { Action::Wait(self.look_at()) };
         }
         self.decide_settings(desired, seen, clients, due, now)
+    }
+
+    /// Nothing but looking for it and looking at it.
+    fn decide_observed(&self, now: i64) -> Action {
+        if self.process.is_none() {
+            return if now < self.search_at { Action::Wait(self.search_at) } else { Action::Search };
+        }
+        let due = now >= self.look_at() || self.look_now;
+        if due { Action::Sync(Vec::new()) } else { Action::Wait(self.look_at()) }
     }
 
     fn decide_settings(
@@ -409,9 +434,12 @@ impl State {
         let window = self.failures.iter().filter(|at| now - **at < FAILURE_WINDOW_MS).count();
         match (&self.process, &self.obstacle) {
             // What is in the way of a start is in nobody's way when none is wanted.
-            (None, _) if self.searched && !desired.running => Phase::Stopped,
+            (None, _) if self.searched && !desired.running && !desired.is_observed() => Phase::Stopped,
             (_, Some(_)) => Phase::Blocked,
             _ if !self.searched => Phase::Unknown,
+            (None, _) if desired.is_observed() => Phase::Absent,
+            (Some(_), _) if desired.is_observed() && self.wedged.is_some() => Phase::Wedged,
+            (Some(_), _) if desired.is_observed() => Phase::Observed,
             (None, _) if window >= CRASH_LOOP => Phase::CrashLoop,
             (None, _) if now < self.retry_at => Phase::BackOff,
             (None, _) => Phase::Starting,

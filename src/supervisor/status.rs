@@ -91,7 +91,8 @@ fn conditions(
     }
     // One that others cause is over at once and comes back with them: it is told for a while.
     let told = |failure: &&Trouble| {
-        phase != Phase::Ready || (failure.reason == "DiedInSession" && now - state.failed_at < TOLD_MS)
+        !matches!(phase, Phase::Ready | Phase::Observed)
+            || (failure.reason == "DiedInSession" && now - state.failed_at < TOLD_MS)
     };
     if let Some(failure) = state.last_failure.as_ref().filter(told) {
         conditions.push(Condition::new("LastFailure", true, failure.reason, failure.message.clone()));
@@ -204,8 +205,19 @@ fn ready(state: &State, desired: &Desired, phase: Phase) -> Condition {
             None => ("Blocked", String::new()),
         },
         Phase::Applying => applying(state, desired),
+        Phase::Observed => match &state.trouble {
+            None => ("OnlyObserved", "it is looked at and never written to, as its spec says".to_owned()),
+            Some(trouble) => (trouble.reason, trouble.message.clone()),
+        },
+        Phase::Absent => (
+            "NotRunning",
+            "it is only looked at, and is not running: it is taken up again when a control daemon comes back in its pipe \
+             directory; release it to forget it"
+                .to_owned(),
+        ),
     };
-    Condition::new("Ready", phase == Phase::Ready, reason, message)
+    let ready = phase == Phase::Ready || (phase == Phase::Observed && state.trouble.is_none());
+    Condition::new("Ready", ready, reason, message)
 }
 
 fn applying(state: &State, desired: &Desired) -> (&'static str, String) {

@@ -15,6 +15,7 @@ use crate::domain::operation::{Operation, OperationRequest};
 use crate::http::AppState;
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::service::adoption::AdoptRequest;
 use crate::service::daemons::DaemonView;
 use crate::service::{IdempotencyKey, WriteOptions};
 
@@ -140,6 +141,50 @@ pub(super) async fn restart(
     let request = OperationRequest::RestartDaemon { grace_s: checked_grace(query.grace_s)? };
     let key = idempotency.of(&request)?;
     operate(app, name, request, conditions.options(query.dry_run), key).await
+}
+
+/// Adopt a control daemon that somebody else started
+///
+/// It keeps its process, its directories and its clients: the spec is read back from what is in force in it. Refused
+/// where a spec cannot hold that, where it runs as another user, or where another manager started it; such a daemon can
+/// be observed.
+#[utoipa::path(post, path = "/api/v1/daemons/{name}/adopt", operation_id = "adopt_daemon", tag = "daemons",
+    params(("name" = DaemonName, Path, description = "The name it gets"), WriteQuery),
+    request_body = AdoptRequest,
+    responses(
+        (status = 201, description = "Adopted", body = DaemonView, headers(("ETag" = String))),
+        (status = 200, description = "A dry run", body = DaemonView, headers(("ETag" = String))),
+        WriteProblems,
+    ))]
+pub(super) async fn adopt(
+    State(app): State<AppState>,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    Json(request): Json<AdoptRequest>,
+) -> Result<Response, Problem> {
+    let done = app.service.adopt_daemon(name, request, conditions.options(query.dry_run)).await?;
+    Ok(written(&done, done.value.revision, query.dry_run))
+}
+
+/// Give an adopted daemon back
+///
+/// It is forgotten, and its process is left as it is. For a daemon that this manager started, see its deletion.
+#[utoipa::path(post, path = "/api/v1/daemons/{name}/release", operation_id = "release_daemon", tag = "daemons",
+    params(
+        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
+        ("If-Match" = Option<String>, Header, description = "Release only this revision"),
+    ),
+    responses((status = 204, description = "Released, or a dry run"), WriteProblems))]
+pub(super) async fn release(
+    State(app): State<AppState>,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    _: NoBody,
+) -> Result<StatusCode, Problem> {
+    app.service.release_daemon(name, conditions.options(query.dry_run)).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// How a drain is done.

@@ -2,6 +2,7 @@
 
 mod clients;
 mod daemons;
+mod foreign;
 mod host;
 mod maintenance;
 mod operations;
@@ -75,6 +76,10 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(daemons::start))
         .routes(routes!(daemons::stop))
         .routes(routes!(daemons::restart))
+        .routes(routes!(daemons::adopt))
+        .routes(routes!(daemons::release))
+        .routes(routes!(foreign::list))
+        .routes(routes!(foreign::get))
         .routes(routes!(daemons::drain))
         .routes(routes!(daemons::cordon))
         .routes(routes!(daemons::uncordon))

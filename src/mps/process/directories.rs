@@ -68,6 +68,13 @@ pub enum DirectoryError {
 /// `uid` is whom the pipe directory must be reachable for; `None` checks it for nobody. Nothing is made when one
 /// of the checks fails, and nothing that exists is changed.
 pub fn check_directories(pipe: &Path, log: &Path, uid: Option<u32>) -> Result<(), DirectoryError> {
+    usable_directories(pipe, log, uid)?;
+    make(pipe)?;
+    make(log)
+}
+
+/// Checks both directories as [`check_directories`] does, and makes nothing.
+pub fn usable_directories(pipe: &Path, log: &Path, uid: Option<u32>) -> Result<(), DirectoryError> {
     check_path(pipe)?;
     check_path(log)?;
     let length = pipe.as_os_str().len();
@@ -85,8 +92,7 @@ pub fn check_directories(pipe: &Path, log: &Path, uid: Option<u32>) -> Result<()
     if let Some(uid) = uid {
         check_reachable(pipe, uid)?;
     }
-    make(pipe)?;
-    make(log)
+    Ok(())
 }
 
 /// The inode of a pipe directory, which tells it from a later one of the same name.

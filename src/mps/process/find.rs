@@ -104,16 +104,43 @@ pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: Recorded) -> 
         };
     }
     if inode != Some(recorded.pipe_inode) {
-        return Found::Doubtful {
-            reason: format!(
-                "{} is not the directory that the daemon was started in (inode {}, now {})",
-                pipe_directory.display(),
-                recorded.pipe_inode,
-                inode.map_or_else(|| "none".to_owned(), |inode| inode.to_string()),
-            ),
-        };
+        return Found::Doubtful { reason: moved(pipe_directory, recorded.pipe_inode, inode) };
     }
     found
+}
+
+/// Searches for a daemon that somebody else started and that was adopted: it carries no token, so its PID and start
+/// time name it, and its command and its pipe directory must still be what they were.
+///
+/// `of_anybody` is for one that is only looked at; one that is managed is of our own uid.
+pub fn find_adopted(pipe_directory: &Path, recorded: Recorded, of_anybody: bool) -> Found {
+    let Identity { pid, .. } = recorded.identity;
+    if !process::is_alive(recorded.identity) {
+        // The number may be somebody else's by now; that process is none of ours.
+        return Found::None;
+    }
+    let doubtful = |reason: String| Found::Doubtful { reason };
+    if !is_control(pid) {
+        return doubtful(format!(
+            "process {pid} was adopted as a control daemon and runs something else now"
+        ));
+    }
+    let me = rustix::process::geteuid().as_raw();
+    if !of_anybody && process::uid(pid) != Some(me) {
+        return doubtful(format!("process {pid} was adopted and has another uid than {me}"));
+    }
+    match pipe_inode(pipe_directory).ok() {
+        Some(inode) if inode == recorded.pipe_inode => Found::Ours(recorded.identity),
+        inode => doubtful(moved(pipe_directory, recorded.pipe_inode, inode)),
+    }
+}
+
+fn moved(pipe_directory: &Path, recorded: u64, now: Option<u64>) -> String {
+    format!(
+        "{} is not the directory that the daemon was started in (inode {recorded}, now {})",
+        pipe_directory.display(),
+        now.map_or_else(|| "none".to_owned(), |inode| inode.to_string()),
+    )
 }
 
 /// The servers that outlived the daemon with this token: most follow it by themselves, but one that hangs keeps its
@@ -214,7 +241,7 @@ fn answering(path: &Path) -> Socket {
 }
 
 /// Whether a process runs the control program: by the name it was called by, a wrapper's interpreter allowed.
-fn is_control(pid: u32) -> bool {
+pub(super) fn is_control(pid: u32) -> bool {
     runs(pid, CONTROL)
 }
 

@@ -160,6 +160,14 @@ impl Control {
         Self { program, pipe_directory, environment, calls: Arc::default() }
     }
 
+    /// The same way to a daemon in another pipe directory; what asking costs goes on to be counted together.
+    #[must_use]
+    pub fn in_directory(&self, pipe_directory: PathBuf) -> Self {
+        let mut environment = self.environment.clone();
+        environment.push(("CUDA_MPS_PIPE_DIRECTORY".into(), pipe_directory.clone().into()));
+        Self { pipe_directory, environment, program: self.program.clone(), calls: Arc::clone(&self.calls) }
+    }
+
     /// The pipe directory of the daemon.
     pub fn pipe_directory(&self) -> &Path {
         &self.pipe_directory

@@ -60,6 +60,8 @@ fn launch(argv0: &OsStr, args: &[OsString], world: &World) -> ExitCode {
         .arg0(argv0)
         .args(args)
         .env(STAGE, "daemon")
+        // Whoever looks at the daemon's environment sees which host it is of, also where only the link told.
+        .env(super::super::world::WORLD_VARIABLE, world.dir())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn();

@@ -95,7 +95,7 @@ impl Driver {
             host::process::is_alive(Identity { pid: client.id.pid, start_time: client.id.start_time })
         };
         self.clients.retain(alive);
-        if self.clients.is_empty() && !self.state.restart {
+        if self.clients.is_empty() && !self.state.restart && !desired.is_observed() {
             tracing::error!(daemon = %desired.name, what, "no client is connected: restarting the daemon");
             self.state.restart = true;
         }
@@ -110,26 +110,35 @@ impl Driver {
         }
         let identity = process.identity;
         self.deaths += 1;
-        tracing::error!(daemon = %desired.name, process = %identity, "the control daemon died");
-        self.see_off_servers(desired).await;
-        self.clients.clear();
         let log = self.log_directory.join("control.log");
         let words = log::last_words(&log, LAST_WORDS);
         let failure = match died_in_session(&log::read(log::tail(&log, LAST_SESSION).as_bytes())) {
             Some(session) => Trouble { reason: "DiedInSession", message: format!("{session}\n{words}") },
             None => Trouble { reason: "DiedOrDidNotStart", message: words },
         };
+        self.clients.clear();
+        if desired.is_observed() {
+            tracing::warn!(daemon = %desired.name, process = %identity, "the observed control daemon is gone");
+            self.state.absent(failure, unix_ms());
+            return;
+        }
+        tracing::error!(daemon = %desired.name, process = %identity, "the control daemon died");
+        self.see_off_servers(desired).await;
         self.state.failed(failure, unix_ms());
     }
 
     /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its
     /// memory on the GPU for ever (seen on 13.0). They carry the token of the incarnation.
     pub(super) async fn see_off_servers(&self, desired: &Desired) {
-        let Some(token) = self.incarnation.as_ref().map(|incarnation| incarnation.token.clone()) else {
-            return;
+        let Some(incarnation) = &self.incarnation else { return };
+        let servers = if incarnation.home.as_ref().is_some_and(|home| home.foreign) {
+            // An adopted daemon gave its servers no token of ours: those it listed last are its own.
+            self.servers()
+        } else {
+            let token = incarnation.token.clone();
+            tokio::task::spawn_blocking(move || daemon::orphans(&token)).await.unwrap_or_default()
         };
-        let orphans = tokio::task::spawn_blocking(move || daemon::orphans(&token)).await;
-        for server in orphans.unwrap_or_default() {
+        for server in servers {
             if tokio::time::timeout(ORPHANS_END, death(server)).await.is_err() {
                 tracing::warn!(daemon = %desired.name, %server, "killing a server that outlived its control daemon");
                 let _ = host::process::signal(server, Signal::KILL);

@@ -1,7 +1,7 @@
 //! The decisions of [`State`], one by one.
 
 use super::*;
-use crate::domain::daemon::MemoryReading;
+use crate::domain::daemon::{Management, MemoryReading};
 use crate::domain::{DaemonName, MemoryLimit, Priority, ThreadPercentage};
 
 const RHYTHM: Rhythm = Rhythm(8_000);
@@ -14,7 +14,9 @@ fn desired() -> Desired {
     Desired {
         name: DaemonName::parse("gpu0").expect("name"),
         generation: 3,
+        management: Management::Managed,
         running: true,
+        share_gpus: false,
         schedulable: true,
         maintenance: None,
         gpus: vec![uuid()],
@@ -193,6 +195,27 @@ fn a_dead_server_ends_readiness_and_is_looked_for_before_another_is_started() {
     assert_eq!(state.decide(&desired, 0, 1), Action::Sync(vec![]));
     state.looked(Look::Seen(seen(Some(4 << 30), &[])), false, &desired, 1, RHYTHM);
     assert_eq!(state.decide(&desired, 0, 1), Action::StartServer(0));
+}
+
+#[test]
+fn nothing_but_looks_comes_of_a_daemon_that_is_only_observed() {
+    let (desired, mut state) = (Desired { management: Management::Observed, ..desired() }, running());
+    assert_eq!(state.decide(&desired, 0, 0), Action::Sync(vec![]));
+    let differs = Look::Seen(seen(Some(1 << 30), &[]));
+    state.looked(differs, false, &desired, 0, RHYTHM);
+    state.restart = true;
+    for now in [1, 8_000] {
+        let expected = if now < 8_000 { Action::Wait(8_000) } else { Action::Sync(vec![]) };
+        assert_eq!(state.decide(&desired, 0, now), expected);
+        let stopped = Desired { running: false, multi_user: true, ..desired.clone() };
+        assert_eq!(state.decide(&stopped, 0, now), expected, "whatever the rest of its spec says");
+    }
+    assert_eq!(state.phase(&desired, 1), Phase::Observed);
+    state.absent(gone(), 9_000);
+    assert_eq!(state.phase(&desired, 9_000), Phase::Absent);
+    assert_eq!(state.decide(&desired, 0, 9_000), Action::Search);
+    state.searched(Ok(None), 9_000);
+    assert_eq!(state.decide(&desired, 0, 9_001), Action::Wait(14_000), "looked for again, never started");
 }
 
 #[test]

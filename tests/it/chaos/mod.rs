@@ -115,6 +115,7 @@ impl Scene {
             scene.writers.check();
             let mut drawn = std::iter::repeat_with(|| Strike::draw(&mut strikes));
             let strike = drawn.find(|strike| strike.kind().contains(&only)).expect("of that kind");
+            let began = Instant::now();
             scene.desk.story.tell(format!("{strike:?} on {standing:?}"));
             let outcome = scene.strike(&strike, &standing);
             scene.desk.story.count(&format!("kills: {}", strike.kind()));
@@ -122,6 +123,8 @@ impl Scene {
                 scene.host.serve();
             }
             standing = scene.quietly(Some(&strike), &outcome, &standing);
+            let took = u64::try_from(began.elapsed().as_millis()).expect("short");
+            scene.desk.story.add(&format!("ms from kill to all looked at: {}", strike.kind()), took);
         }
         let desk = Arc::clone(&scene.desk);
         drop(scene);

@@ -46,7 +46,11 @@ impl Story {
     }
 
     pub(super) fn count(&self, what: &str) {
-        *self.told().counts.entry(what.to_owned()).or_default() += 1;
+        self.add(what, 1);
+    }
+
+    pub(super) fn add(&self, what: &str, number: u64) {
+        *self.told().counts.entry(what.to_owned()).or_default() += number;
     }
 
     pub(super) fn counts(&self) -> BTreeMap<String, u64> {

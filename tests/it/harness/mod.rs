@@ -7,6 +7,7 @@ mod api;
 mod client;
 mod database;
 mod direct;
+mod foreign;
 mod outsider;
 mod process;
 
@@ -22,6 +23,7 @@ use tempfile::TempDir;
 
 pub(crate) use api::{Answer, Api};
 pub(crate) use client::{Client, said};
+pub(crate) use foreign::Foreign;
 pub(crate) use outsider::{SmallDisk, limit_files, open_files};
 pub(crate) use process::{command_line, environment, is_alive, processes_with, reap_orphans, signal};
 
@@ -102,7 +104,11 @@ impl Host {
 
     /// The command to run this package's binary with nothing of the test's own environment.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(MANAGER);
+        self.command_of(Path::new(MANAGER), arguments)
+    }
+
+    fn command_of(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .env_clear()
@@ -142,7 +148,12 @@ impl Host {
 
     /// Starts the manager and waits until it listens.
     pub(crate) fn serve(&mut self) {
-        let mut process = self.start_manager();
+        self.serve_from(Path::new(MANAGER));
+    }
+
+    /// The same from a binary at another place.
+    pub(crate) fn serve_from(&mut self, program: &Path) {
+        let mut process = self.start_manager_from(program);
         let mut said = BufReader::new(process.stdout.take().expect("piped")).lines();
         let first = said.next().and_then(Result::ok).unwrap_or_default();
         let Some((_, rest)) = first.split_once("http://") else {
@@ -155,8 +166,12 @@ impl Host {
 
     /// Starts the manager and waits for nothing.
     pub(crate) fn start_manager(&self) -> Child {
+        self.start_manager_from(Path::new(MANAGER))
+    }
+
+    fn start_manager_from(&self, program: &Path) -> Child {
         let log = fs::File::options().create(true).append(true).open(self.dir().join("manager.log"));
-        self.command(&["serve", "--config"])
+        self.command_of(program, &["serve", "--config"])
             .arg(self.dir().join("config.toml"))
             .stdout(Stdio::piped())
             .stderr(log.expect("a log"))

@@ -1,0 +1,417 @@
+//! Control daemons that are not ours: which GPUs one serves, and what spec holds what is in force in it.
+
+use super::daemon::{DaemonSpec, Defaults, Effective, Management, MemoryReading};
+use super::gpu::Gpu;
+use super::memory::{Bytes, MIB};
+use super::{GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
+
+/// The GPUs that `CUDA_VISIBLE_DEVICES` leaves a daemon, in the daemon's own order; unset, all of them.
+///
+/// The list ends at its first entry that names no GPU, and a GPU named twice leaves none, as CUDA reads it.
+/// `pci_order` says whether indices follow PCI order for sure; CUDA's own order is that of speed, which is the same
+/// only where all GPUs are of one kind.
+pub fn visible_gpus(
+    variable: Option<&str>,
+    pci_order: bool,
+    present: &[Gpu],
+) -> Result<Vec<GpuUuid>, InvalidValue> {
+    let all = || present.iter().map(|gpu| gpu.uuid.clone()).collect();
+    let Some(list) = variable else { return Ok(all()) };
+    let one_kind = present.windows(2).all(|pair| pair[0].name == pair[1].name);
+    let mut seen: Vec<GpuUuid> = Vec::new();
+    for word in list.split(',').map(str::trim) {
+        let gpu = if let Ok(index) = word.parse::<u32>() {
+            if !pci_order && !one_kind {
+                return Err(InvalidValue(format!(
+                    "its CUDA_VISIBLE_DEVICES {list:?} counts GPUs by index, and on a host with GPUs of several kinds CUDA's \
+                     order is not known to be that of PCI: it should name them by UUID"
+                )));
+            }
+            present.iter().find(|gpu| gpu.index == index)
+        } else {
+            let mut named =
+                present.iter().filter(|gpu| word.len() > 4 && gpu.uuid.as_str().starts_with(word));
+            named.next().filter(|_| named.next().is_none())
+        };
+        match gpu {
+            Some(gpu) if seen.contains(&gpu.uuid) => return Ok(Vec::new()),
+            Some(gpu) => seen.push(gpu.uuid.clone()),
+            None => break,
+        }
+    }
+    Ok(seen)
+}
+
+/// What is in force in a daemon that somebody else set up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InForce {
+    /// Its GPUs, in its own order.
+    pub gpus: Vec<GpuUuid>,
+    /// Whether its clients may be of several users.
+    pub multi_user: bool,
+    /// Its settings, devices named by ordinal.
+    pub effective: Effective,
+    /// The GPUs for which it also has a default limit under their UUID.
+    pub limited_by_uuid: Vec<GpuUuid>,
+}
+
+/// A spec that holds what is in force, so that bringing it about changes nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// The spec.
+    pub spec: DaemonSpec,
+    /// What the reader should know of it.
+    pub notes: Vec<String>,
+}
+
+/// Reads a spec back from what is in force; refuses what no spec can hold, with the reason.
+fn spec_in_force(seen: &InForce) -> Result<Reading, InvalidValue> {
+    if let Some(gpu) = seen.limited_by_uuid.first() {
+        return Err(InvalidValue(format!(
+            "its default memory limit for {gpu} was set under that UUID, and this manager sets and reads limits by \
+             ordinal, which MPS keeps apart: set it by ordinal first"
+        )));
+    }
+    let effective = &seen.effective;
+    let mut notes = Vec::new();
+    let percentage = effective
+        .default_active_thread_percentage
+        .ok_or_else(|| InvalidValue("its default active thread percentage is not known".into()))?;
+    let priority = effective
+        .default_priority
+        .ok_or_else(|| InvalidValue("its default client priority is not known".into()))?;
+    let limit = common_limit(effective, &mut notes)?;
+    for server in &effective.servers {
+        if server.active_thread_percentage != Some(percentage) {
+            return Err(InvalidValue(format!(
+                "its server {} has another active thread percentage ({}) than servers to come ({percentage}), and a spec has \
+                 one value for both: set them alike first",
+                server.pid,
+                server.active_thread_percentage.map_or_else(|| "unknown".into(), |value| value.to_string())
+            )));
+        }
+        for reading in &server.memory_limits {
+            refuse_nonsense(reading)?;
+            if printed(reading.bytes) != printed(limit.map(MemoryLimit::bytes)) {
+                return Err(InvalidValue(format!(
+                    "its server {} has another memory limit ({}) than servers to come ({}), and a spec has one value for \
+                     both: set them alike first",
+                    server.pid,
+                    shown(reading.bytes),
+                    shown(limit.map(MemoryLimit::bytes))
+                )));
+            }
+        }
+    }
+    let mut spec = DaemonSpec::of(seen.gpus.clone());
+    spec.multi_user = seen.multi_user;
+    spec.defaults = Defaults {
+        device_memory_limit: limit,
+        active_thread_percentage: Some(percentage).filter(|value| *value != ThreadPercentage::FULL),
+        priority: Some(priority).filter(|value| *value != Priority::Normal),
+    };
+    Ok(Reading { spec, notes })
+}
+
+/// A control daemon that somebody asks to adopt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Its user.
+    pub uid: Option<u32>,
+    /// Whether another manager's token is in its environment.
+    pub held: bool,
+    /// Whether it serves static SM partitions.
+    pub static_partitions: bool,
+    /// Whether its clients may be of several users.
+    pub multi_user: bool,
+    /// Why its pipe directory cannot be reached from here.
+    pub unreachable: Option<String>,
+    /// Its GPUs in its own order; the reason where they cannot be told.
+    pub gpus: Result<Vec<GpuUuid>, String>,
+    /// What is in force in it; the reason where it could not be read.
+    pub in_force: Result<InForce, String>,
+}
+
+impl Candidate {
+    /// The spec under which the daemon can be adopted by a manager of this user; the reason where it cannot.
+    pub fn adopt(
+        &self,
+        management: Management,
+        manager_uid: u32,
+        present: &[Gpu],
+    ) -> Result<Reading, InvalidValue> {
+        let gpus = self.reachable_gpus(present)?;
+        if management == Management::Observed {
+            let reading = self.in_force.as_ref().ok().and_then(|seen| spec_in_force(seen).ok());
+            let notes = reading.as_ref().map(|reading| reading.notes.clone()).unwrap_or_default();
+            return Ok(Reading { spec: spec_to_observe(gpus, self.multi_user, reading), notes });
+        }
+        self.refuse_to_manage(manager_uid)?;
+        let seen = self.in_force.as_ref().map_err(|reason| {
+            InvalidValue(format!("its settings could not be read, so none can be kept: {reason}"))
+        })?;
+        spec_in_force(seen).map_err(|reason| InvalidValue(format!("{reason}, or observe the daemon")))
+    }
+
+    /// Refuses a daemon that this manager may look at and may not manage.
+    pub fn refuse_to_manage(&self, manager_uid: u32) -> Result<(), InvalidValue> {
+        if self.uid != Some(manager_uid) {
+            return Err(InvalidValue(format!(
+                "it runs as uid {} and this manager as uid {manager_uid}, and a control daemon takes changes from its own user \
+                 only: observe it, or serve with a manager of that user",
+                self.uid.map_or_else(|| "unknown".into(), |uid| uid.to_string())
+            )));
+        }
+        if self.held {
+            return Err(InvalidValue(
+                "another mps-manager started it and may be changing it at any time: observe it, or delete it there and \
+                 create it here"
+                    .into(),
+            ));
+        }
+        if self.static_partitions {
+            return Err(InvalidValue(
+                "it serves static SM partitions, which a spec cannot hold yet: observe it".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn reachable_gpus(&self, present: &[Gpu]) -> Result<Vec<GpuUuid>, InvalidValue> {
+        if let Some(reason) = &self.unreachable {
+            return Err(InvalidValue(format!("{reason}, so it cannot be asked anything")));
+        }
+        let gpus = self.gpus.clone().map_err(InvalidValue)?;
+        let index = |uuid: &GpuUuid| present.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index);
+        if gpus.is_empty() {
+            return Err(InvalidValue("its CUDA_VISIBLE_DEVICES leaves it no GPU of this host".into()));
+        }
+        if !gpus.is_sorted_by_key(index) {
+            return Err(InvalidValue(
+                "it numbers its GPUs in another order than that of PCI, which a spec cannot hold: start it with its GPUs in \
+                 PCI order"
+                    .into(),
+            ));
+        }
+        if let Some(mig) = present.iter().find(|gpu| gpu.mig_enabled && gpus.contains(&gpu.uuid)) {
+            return Err(InvalidValue(format!(
+                "its GPU {} is in MIG mode, which this manager lists and does not manage",
+                mig.uuid
+            )));
+        }
+        Ok(gpus)
+    }
+}
+
+/// A spec by which a daemon is only looked at: what is in force where a spec can hold it.
+fn spec_to_observe(gpus: Vec<GpuUuid>, multi_user: bool, reading: Option<Reading>) -> DaemonSpec {
+    let defaults = reading.map(|reading| reading.spec.defaults).unwrap_or_default();
+    DaemonSpec { multi_user, management: Management::Observed, defaults, ..DaemonSpec::of(gpus) }
+}
+
+/// The one default limit of all GPUs.
+fn common_limit(effective: &Effective, notes: &mut Vec<String>) -> Result<Option<MemoryLimit>, InvalidValue> {
+    let mut limits: Vec<(Option<u64>, bool)> = Vec::new();
+    for (ordinal, reading) in effective.default_memory_limits.iter().enumerate() {
+        refuse_nonsense(reading)?;
+        // A server that was given the default says it exactly in its log.
+        let mut said = effective.servers.iter().filter_map(|server| server.memory_limits.get(ordinal));
+        let said = said.rfind(|said| said.exact && printed(said.bytes) == printed(reading.bytes));
+        limits.push(match said {
+            Some(said) => (said.bytes, true),
+            None => (reading.bytes, reading.exact),
+        });
+    }
+    let Some(&(first, exact)) = limits.first() else { return Ok(None) };
+    if let Some((other, _)) = limits.iter().find(|(limit, _)| *limit != first) {
+        return Err(InvalidValue(format!(
+            "its GPUs have different default memory limits ({} and {}), and a spec has one for all: set them alike first",
+            shown(first),
+            shown(*other)
+        )));
+    }
+    if !exact {
+        notes.push(format!(
+            "its default memory limit reads {}: the daemon prints whole GiB, rounded down, and no server of its own has \
+             said it exactly, so it may be up to 1 GiB more",
+            shown(first)
+        ));
+    }
+    first.map(MemoryLimit::from_bytes).transpose()
+}
+
+fn refuse_nonsense(reading: &MemoryReading) -> Result<(), InvalidValue> {
+    match &reading.unreadable {
+        None => Ok(()),
+        Some(text) => Err(InvalidValue(format!(
+            "its memory limit for {} reads {text}, which MPS makes of a value that it cannot read and no spec can hold: set a \
+             real one first",
+            reading.gpu
+        ))),
+    }
+}
+
+/// What the getter prints for a limit: whole GiB from 1 GiB on.
+fn printed(bytes: Option<u64>) -> Option<u64> {
+    const GIB: u64 = 1024 * MIB;
+    bytes.map(|bytes| if bytes < GIB { bytes } else { bytes / GIB * GIB })
+}
+
+fn shown(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "none".to_owned(), |bytes| Bytes(bytes).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::daemon::Server;
+    use crate::domain::tenant::tests::h200;
+
+    #[test]
+    fn visible_devices_are_read_as_cuda_reads_them() {
+        let present = [h200(0), h200(1)];
+        let (zero, one) = (present[0].uuid.clone(), present[1].uuid.clone());
+        let seen = |variable: Option<&str>| visible_gpus(variable, false, &present).expect("one kind");
+        assert_eq!(seen(None), [zero.clone(), one.clone()]);
+        assert_eq!(seen(Some("1")), std::slice::from_ref(&one));
+        assert_eq!(seen(Some("1, 0")), [one.clone(), zero.clone()]);
+        assert_eq!(seen(Some(one.as_str())), std::slice::from_ref(&one));
+        assert_eq!(seen(Some("1,7,0")), [one], "it ends at the first that is none");
+        for nothing in ["", "-1", "7", "0,0", "GPU-", "banana"] {
+            assert_eq!(seen(Some(nothing)), [] as [GpuUuid; 0], "{nothing}");
+        }
+    }
+
+    #[test]
+    fn an_index_says_nothing_among_gpus_of_several_kinds_unless_the_order_is_told() {
+        let mut present = [h200(0), h200(1)];
+        present[1].name = "NVIDIA A100".into();
+        assert!(visible_gpus(Some("0"), false, &present).is_err());
+        assert_eq!(visible_gpus(Some("0"), true, &present), Ok(vec![present[0].uuid.clone()]));
+        let by_name = present[1].uuid.to_string();
+        assert_eq!(visible_gpus(Some(&by_name), false, &present), Ok(vec![present[1].uuid.clone()]));
+    }
+
+    fn reading(gpu: u32, bytes: Option<u64>, exact: bool) -> MemoryReading {
+        MemoryReading { gpu: h200(gpu).uuid, bytes, exact, unreadable: None, in_server_log: None }
+    }
+
+    fn in_force(defaults: Vec<MemoryReading>, server: Option<(u16, Vec<MemoryReading>)>) -> InForce {
+        let tenths = |tenths| ThreadPercentage::from_tenths(tenths).expect("a percentage");
+        let servers = server.map(|(percentage, memory_limits)| Server {
+            pid: 7,
+            start_time: 1,
+            uid: Some(0),
+            status: "ACTIVE".into(),
+            active_thread_percentage: Some(tenths(percentage)),
+            memory_limits,
+        });
+        InForce {
+            gpus: defaults.iter().map(|reading| reading.gpu.clone()).collect(),
+            multi_user: true,
+            effective: Effective {
+                observed_at: 0,
+                control_processes: 1,
+                default_active_thread_percentage: Some(tenths(400)),
+                default_priority: Some(Priority::BelowNormal),
+                default_memory_limits: defaults,
+                servers: servers.into_iter().collect(),
+            },
+            limited_by_uuid: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_spec_holds_what_is_in_force() {
+        let seen = in_force(
+            vec![reading(0, Some(1 << 30), false)],
+            Some((400, vec![reading(0, Some(1536 * MIB), true)])),
+        );
+        let Reading { spec, notes } = spec_in_force(&seen).expect("a spec can hold it");
+        assert!(spec.multi_user && notes.is_empty(), "{notes:?}");
+        let limit = MemoryLimit::from_mib(1536).expect("a limit");
+        assert_eq!(spec.defaults.device_memory_limit, Some(limit), "as the server said it");
+        assert_eq!(spec.defaults.active_thread_percentage.map(ThreadPercentage::tenths), Some(400));
+        assert_eq!(spec.defaults.priority, Some(Priority::BelowNormal));
+    }
+
+    #[test]
+    fn a_limit_that_nobody_said_exactly_is_taken_as_printed_and_said_to_be() {
+        let seen = in_force(vec![reading(0, Some(4 << 30), false)], None);
+        let read = spec_in_force(&seen).expect("a spec can hold it");
+        assert_eq!(read.spec.defaults.device_memory_limit.map(MemoryLimit::mib), Some(4096));
+        assert!(
+            read.notes[0].contains("4 GiB") && read.notes[0].contains("rounded down"),
+            "{:?}",
+            read.notes
+        );
+    }
+
+    #[test]
+    fn a_daemon_of_somebody_else_is_observed_at_most() {
+        let present = [h200(0), h200(1)];
+        let seen = in_force(vec![reading(0, None, true)], None);
+        let good = Candidate {
+            uid: Some(0),
+            held: false,
+            static_partitions: false,
+            multi_user: true,
+            unreachable: None,
+            gpus: Ok(seen.gpus.clone()),
+            in_force: Ok(seen),
+        };
+        let managed = good.adopt(Management::Managed, 0, &present).expect("all agrees").spec;
+        assert_eq!(managed.management, Management::Managed);
+        for (candidate, said) in [
+            (Candidate { uid: Some(1000), ..good.clone() }, "runs as uid 1000"),
+            (Candidate { uid: None, ..good.clone() }, "uid unknown"),
+            (Candidate { held: true, ..good.clone() }, "another mps-manager"),
+            (Candidate { static_partitions: true, ..good.clone() }, "static SM partitions"),
+            (Candidate { in_force: Err("it hangs".into()), ..good.clone() }, "it hangs"),
+        ] {
+            let error = candidate.adopt(Management::Managed, 0, &present).expect_err(said).to_string();
+            assert!(error.contains(said), "{error}");
+            let observed = candidate.adopt(Management::Observed, 0, &present).expect("it can be looked at");
+            assert_eq!(observed.spec.management, Management::Observed);
+        }
+        let (zero, one) = (present[0].uuid.clone(), present[1].uuid.clone());
+        for (candidate, said) in [
+            (Candidate { unreachable: Some("elsewhere".into()), ..good.clone() }, "elsewhere"),
+            (Candidate { gpus: Err("may not be read".into()), ..good.clone() }, "may not be read"),
+            (Candidate { gpus: Ok(vec![]), ..good.clone() }, "no GPU of this host"),
+            (Candidate { gpus: Ok(vec![one, zero]), ..good }, "another order"),
+        ] {
+            for management in [Management::Managed, Management::Observed] {
+                let error = candidate.adopt(management, 0, &present).expect_err(said).to_string();
+                assert!(error.contains(said), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_spec_can_hold_is_refused_with_the_reason() {
+        let nonsense = MemoryReading { unreadable: Some("17179869183G".into()), ..reading(0, None, false) };
+        let by_uuid =
+            InForce { limited_by_uuid: vec![h200(0).uuid], ..in_force(vec![reading(0, None, true)], None) };
+        for (seen, said) in [
+            (in_force(vec![nonsense.clone()], None), "17179869183G"),
+            (
+                in_force(vec![reading(0, Some(4 << 30), true), reading(1, None, true)], None),
+                "different default memory limits (4 GiB and none)",
+            ),
+            (
+                in_force(vec![reading(0, None, true)], Some((1000, vec![reading(0, None, true)]))),
+                "another active thread percentage (100.0) than servers to come (40.0)",
+            ),
+            (
+                in_force(vec![reading(0, None, true)], Some((400, vec![reading(0, Some(2 << 30), true)]))),
+                "another memory limit (2 GiB) than servers to come (none)",
+            ),
+            (in_force(vec![reading(0, None, true)], Some((400, vec![nonsense]))), "17179869183G"),
+            (by_uuid, "under that UUID"),
+        ] {
+            let error = spec_in_force(&seen).expect_err(said).to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Every control daemon of the host, whoever started it, as `/proc` shows it.
+//!
+//! Nothing here talks to a daemon or believes what can be forged: neither its pid file nor its log is read. What may
+//! not be read, as another user's environment, is said and not guessed.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::host::{Identity, process};
+
+use super::find::{is_control, is_same_directory};
+use super::{LOG_ENV, PIPE_ENV, TOKEN_ENV};
+
+/// Where a daemon's sockets go when its environment does not say (FACTS.md, "Starting, stopping, dying").
+const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
+/// Where its logs go then.
+const DEFAULT_LOG_DIRECTORY: &str = "/var/log/nvidia-mps";
+/// The variable by which a process belongs to a simulated host; the name is the simulated host's own.
+const WORLD_ENV: &str = "MPS_SIM_WORLD";
+
+/// A control daemon that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// Its process.
+    pub identity: Identity,
+    /// Its user.
+    pub uid: Option<u32>,
+    /// What it was called with, its own name left out.
+    pub options: Vec<String>,
+    /// Whether its clients may be of several users (`-M`).
+    pub multi_user: bool,
+    /// Whether it serves static SM partitions (`-S`).
+    pub static_partitions: bool,
+    /// What its environment tells; the reason where that may not be read.
+    pub environment: Result<Surroundings, String>,
+}
+
+/// What the environment of a control daemon tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Surroundings {
+    /// The directory of its sockets, as the daemon sees it.
+    pub pipe_directory: PathBuf,
+    /// The directory of its logs, as the daemon sees it.
+    pub log_directory: PathBuf,
+    /// `CUDA_VISIBLE_DEVICES`, where it is set.
+    pub visible_devices: Option<String>,
+    /// Whether its indices follow PCI order for sure (`CUDA_DEVICE_ORDER=PCI_BUS_ID`).
+    pub pci_order: bool,
+    /// The token of the manager that started it.
+    pub token: Option<String>,
+    /// The inode of its pipe directory; why not, where that directory is another one here than for the daemon, or
+    /// none.
+    pub reachable: Result<u64, String>,
+}
+
+/// Every control daemon that runs on the host that `world` names: a simulated one by its directory, or the real one.
+///
+/// Callers of the control program are none, and neither is a program that is still starting a daemon, nor the fork of
+/// a daemon that is about to become a server.
+pub fn running(world: Option<&Path>) -> Vec<Running> {
+    let controls: Vec<u32> = process::all().filter(|pid| options(*pid).is_some()).collect();
+    controls
+        .iter()
+        .copied()
+        .filter(|pid| process::parent(*pid).is_none_or(|parent| !controls.contains(&parent)))
+        .filter_map(|pid| describe(pid, world))
+        .collect()
+}
+
+/// The control daemon that this very process is; the reason where it is none.
+pub fn inspect(identity: Identity, world: Option<&Path>) -> Result<Running, String> {
+    let pid = identity.pid;
+    match process::identify(pid) {
+        None => return Err(format!("there is no process {pid}: it has ended")),
+        Some(now) if now != identity => {
+            return Err(format!(
+                "process {pid} is another one now: it started at {} and not at {}, so the number was used again",
+                now.start_time, identity.start_time
+            ));
+        }
+        Some(_) => {}
+    }
+    if !is_control(pid) {
+        let command = process::command(pid).unwrap_or_default().join(" ");
+        let shown: String = command.chars().take(80).collect();
+        return Err(format!("process {pid} is no MPS control daemon: it runs {shown:?}"));
+    }
+    if options(pid).is_none() {
+        return Err(format!(
+            "process {pid} is a caller of the control program and no daemon, or one that is still starting"
+        ));
+    }
+    if let Some(parent) = process::parent(pid).filter(|parent| options(*parent).is_some()) {
+        return Err(format!("process {pid} is a child of the control daemon {parent}: name that one"));
+    }
+    describe(pid, world)
+        .filter(|daemon| daemon.identity == identity)
+        .ok_or_else(|| format!("process {pid} is not a control daemon of this host, or has just ended"))
+}
+
+/// What a control daemon was called with; `None` for any other process, callers of the control program included.
+fn options(pid: u32) -> Option<Vec<String>> {
+    if !is_control(pid) {
+        return None;
+    }
+    let words = process::command(pid)?;
+    let name = words.iter().position(|word| word.ends_with(super::super::binaries::CONTROL))?;
+    let options = words[name + 1..].to_vec();
+    let has = |names: &[&str]| options.iter().any(|word| names.contains(&word.as_str()));
+    // `-S` starts a daemon by itself (documented). In the background a daemon leads a session of its own; who does not
+    // is about to, or has been called to start one.
+    let is_daemon = has(&["-f", "--forground"])
+        || (has(&["-d", "--daemon", "-S", "--static-partitioning"]) && process::leads_session(pid));
+    is_daemon.then_some(options)
+}
+
+fn describe(pid: u32, world: Option<&Path>) -> Option<Running> {
+    // First and last: in between, the number could have changed hands.
+    let identity = process::identify(pid)?;
+    let options = options(pid)?;
+    let environment = process::environ(pid);
+    if !process::is_alive(identity) {
+        return None;
+    }
+    let uid = process::uid(pid);
+    let environment = match environment {
+        Some(variables) => {
+            let text = |wanted: &str| {
+                let (_, value) = variables.iter().find(|(name, _)| name == wanted)?;
+                Some(value.to_string_lossy().into_owned())
+            };
+            let theirs = text(WORLD_ENV);
+            let same_host = match (world, &theirs) {
+                (None, None) => true,
+                (Some(ours), Some(theirs)) => is_same_directory(ours, Path::new(theirs)),
+                _ => false,
+            };
+            if !same_host {
+                return None;
+            }
+            Ok(surroundings(pid, text))
+        }
+        // Whose host it is of cannot be told either: a simulated one is not full of other people's processes.
+        None if world.is_some() => return None,
+        None => Err(format!(
+            "the environment of process {pid} may not be read by uid {}: only its own user and root may",
+            rustix::process::geteuid().as_raw()
+        )),
+    };
+    let has = |names: [&str; 2]| options.iter().any(|word| names.contains(&word.as_str()));
+    Some(Running {
+        identity,
+        uid,
+        multi_user: has(["-M", "--multiuser-server"]),
+        static_partitions: has(["-S", "--static-partitioning"]),
+        options,
+        environment,
+    })
+}
+
+fn surroundings(pid: u32, text: impl Fn(&str) -> Option<String>) -> Surroundings {
+    let directory = |name: &str, default: &str| {
+        PathBuf::from(text(name).filter(|path| !path.is_empty()).unwrap_or_else(|| default.to_owned()))
+    };
+    let pipe_directory = directory(PIPE_ENV, DEFAULT_PIPE_DIRECTORY);
+    Surroundings {
+        reachable: reachable(pid, &pipe_directory),
+        log_directory: directory(LOG_ENV, DEFAULT_LOG_DIRECTORY),
+        visible_devices: text("CUDA_VISIBLE_DEVICES"),
+        pci_order: text("CUDA_DEVICE_ORDER").is_some_and(|order| order == "PCI_BUS_ID"),
+        token: text(TOKEN_ENV),
+        pipe_directory,
+    }
+}
+
+/// Whether a path leads here to where it leads for a process, which may live in a container.
+fn reachable(pid: u32, path: &Path) -> Result<u64, String> {
+    let shown = path.display();
+    if !path.is_absolute() {
+        return Err(format!("its pipe directory {shown} is no absolute path"));
+    }
+    let inside = PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path));
+    let theirs = fs::metadata(&inside)
+        .map_err(|error| format!("its pipe directory {shown} cannot be looked at: {error}"))?;
+    match fs::metadata(path) {
+        Ok(ours) if (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()) => Ok(ours.ino()),
+        _ => Err(format!(
+            "its pipe directory {shown} is in another mount namespace, as in a container, and is not the one of that \
+             name here"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_no_daemon_is_refused_with_what_it_is() {
+        let me = process::identify(std::process::id()).expect("alive");
+        let reason = inspect(me, None).expect_err("a test");
+        assert!(reason.contains("is no MPS control daemon: it runs"), "{reason}");
+        let reused = Identity { start_time: me.start_time + 1, ..me };
+        let reason = inspect(reused, None).expect_err("another process");
+        assert!(reason.contains("the number was used again"), "{reason}");
+        // Above the largest that Linux gives.
+        let reason = inspect(Identity { pid: 1 << 23, start_time: 1 }, None).expect_err("nobody");
+        assert!(reason.contains("there is no process"), "{reason}");
+    }
+}

@@ -1,0 +1,253 @@
+//! Daemons that somebody else started: adopted, taken over, let go of and given back.
+//!
+//! None of it starts, stops or signals a process, and adoption writes nothing to one: the spec is read back from what
+//! is in force, so that keeping it changes nothing.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::daemons::{DaemonView, not_found, refuse_with_tenants};
+use super::foreign::{candidate, held};
+use super::maintenance::refuse_in_maintenance;
+use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::clock::unix_ms;
+use crate::domain::DaemonName;
+use crate::domain::client::ClientId;
+use crate::domain::daemon::{
+    Daemon, DaemonSpec, Home, Incarnation, Management, Phase, Standing, check_management,
+};
+use crate::domain::foreign::Reading;
+use crate::host::{self, Identity};
+use crate::store;
+use crate::supervisor::Neighbour;
+
+/// Longest wait for a driver to let go of a daemon: an action that is under way may take two seconds more.
+const LETTING_GO: Duration = Duration::from_secs(5);
+
+/// A running control daemon to take up under a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdoptRequest {
+    /// Its process ID and start time, as the list of foreign daemons gives them.
+    #[schema(pattern = "^[0-9]+-[0-9]+$", example = "1234-567890")]
+    pub process: String,
+    /// Whether to keep it as it is now, or only to look at it.
+    pub management: Management,
+}
+
+impl Service {
+    /// Takes up a control daemon that somebody else started, with a spec read back from what is in force in it.
+    pub async fn adopt_daemon(
+        &self,
+        name: DaemonName,
+        request: AdoptRequest,
+        options: WriteOptions,
+    ) -> Result<Written<DaemonView>, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move { service.adopt_now(name, request, options).await }).await
+    }
+
+    async fn adopt_now(
+        &self,
+        name: DaemonName,
+        request: AdoptRequest,
+        options: WriteOptions,
+    ) -> Result<Written<DaemonView>, ServiceError> {
+        self.check_name_fits(&name)?;
+        let (neighbour, identity) = self.named_process(&request.process).await?;
+        let context = self.parts.fleet.context();
+        if let Some(owner) = context.lookout.owner(&neighbour.daemon) {
+            return Err(ServiceError::Conflict(format!(
+                "process {} is daemon {owner} of this manager already",
+                request.process
+            )));
+        }
+        let gpus = self.gpus().await?;
+        let look = Box::pin(context.read_foreign(&neighbour)).await;
+        let verdict = candidate(&neighbour, &look).adopt(request.management, self.parts.manager_uid, &gpus);
+        let cannot = |reason: String| {
+            ServiceError::Conflict(format!("process {} cannot be adopted: {reason}", request.process))
+        };
+        let Reading { spec, notes } = verdict.map_err(|reason| cannot(reason.to_string()))?;
+        let incarnation = self.incarnation_of(&neighbour, identity).map_err(cannot)?;
+        let (manager_uid, dry_run) = (self.parts.manager_uid, options.dry_run);
+        let process = request.process.clone();
+        let written = incarnation.clone();
+        let (daemon, desired) = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let current = store::daemons::get(&mut *db, &name).await?;
+                    check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
+                    if current.is_some() {
+                        return Err(ServiceError::Conflict(format!(
+                            "there is a daemon {name} already: choose another name, or delete that one first"
+                        )));
+                    }
+                    for gpu in spec.gpus.iter().filter(|_| spec.management == Management::Managed) {
+                        if let Some(holder) = store::daemons::holder(&mut *db, gpu).await? {
+                            return Err(ServiceError::Conflict(held(gpu, &holder)));
+                        }
+                    }
+                    if spec.management == Management::Managed {
+                        // It would be held down at once.
+                        refuse_in_maintenance(&mut *db, &name, &spec).await?;
+                    }
+                    if !host::process::is_alive(identity) {
+                        return Err(ServiceError::Conflict(format!(
+                            "process {process} ended while it was being adopted: nothing was written"
+                        )));
+                    }
+                    let now = unix_ms();
+                    store::daemons::put(&mut *db, &name, &spec, now).await?;
+                    store::gpus::remember(&mut *db, &gpus, now).await?;
+                    store::daemons::put_incarnation(&mut *db, &name, &written, now).await?;
+                    let daemon = store::daemons::get(&mut *db, &name)
+                        .await?
+                        .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
+                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
+                    Ok(((daemon, desired), fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            tracing::info!(daemon = %daemon.name, process = %identity, management = ?request.management, ?notes, "adopted a foreign control daemon");
+            if let Some(desired) = desired {
+                self.parts.fleet.publish(desired, Some(incarnation));
+            }
+        }
+        Ok(Written { value: self.daemon_view(daemon), created: true })
+    }
+
+    /// The control daemon that a caller names.
+    async fn named_process(&self, process: &str) -> Result<(Neighbour, Identity), ServiceError> {
+        let shown: String = process.chars().take(40).collect();
+        let id = ClientId::parse(process).map_err(|_| {
+            ServiceError::field(
+                "/process",
+                format!(
+                    "{shown:?} is not a process: give its ID, a hyphen and its start time, as the list of foreign daemons does"
+                ),
+            )
+        })?;
+        let identity = Identity { pid: id.pid, start_time: id.start_time };
+        let neighbour = self.parts.fleet.context().lookout.inspect(identity).await;
+        let neighbour = neighbour.map_err(|reason| ServiceError::field("/process", reason))?;
+        Ok((neighbour, identity))
+    }
+
+    /// What the store remembers of an adopted process.
+    fn incarnation_of(&self, neighbour: &Neighbour, identity: Identity) -> Result<Incarnation, String> {
+        let around = neighbour.daemon.environment.clone()?;
+        let pipe_inode = around.reachable?;
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
+        Ok(Incarnation {
+            // Names the row in the store only; the process carries none of ours.
+            token: hex::encode(bytes),
+            boot_id: self.parts.fleet.context().boot_id.clone(),
+            process: Some((identity.pid, identity.start_time)),
+            pipe_inode: Some(pipe_inode),
+            // The generation that a new row begins with, read back a moment ago.
+            applied: 1,
+            home: Some(Home {
+                pipe_directory: around.pipe_directory,
+                log_directory: around.log_directory,
+                foreign: true,
+            }),
+        })
+    }
+
+    /// Why this manager may not keep a daemon that it has only looked at so far; `None` where it may.
+    pub(super) async fn objection_to_manage(&self, name: &DaemonName) -> Option<String> {
+        let lookout = &self.parts.fleet.context().lookout;
+        let seen = lookout.scan().await;
+        let own = seen.iter().find(|neighbour| lookout.owner(&neighbour.daemon).as_ref() == Some(name))?;
+        let carries_ours = lookout.carries_claimed_token(name, &own.daemon);
+        let mut candidate = candidate(own, &Err(String::new()));
+        candidate.held &= !carries_ours;
+        candidate.refuse_to_manage(self.parts.manager_uid).err().map(|reason| reason.to_string())
+    }
+
+    /// Refuses a spec that would let go of a daemon that cannot be let go of, or look at one that is not there.
+    pub(super) async fn check_management(
+        &self,
+        db: store::Transaction<'_>,
+        current: Option<&Daemon>,
+        name: &DaemonName,
+        spec: &DaemonSpec,
+    ) -> Result<(), ServiceError> {
+        let refused = |reason: crate::domain::InvalidValue| ServiceError::Conflict(reason.to_string());
+        let Some(current) = current else { return check_management(None, spec).map_err(refused) };
+        let status = self.parts.fleet.get(name).map(|handle| handle.observed().status);
+        let otherwise = |kind: &str| kind == "RestartRequired";
+        let runs_as_specified = status.is_some_and(|status| {
+            status.pid.is_some() && !status.conditions.iter().any(|condition| otherwise(&condition.kind))
+        });
+        let has_tenants = !store::tenants::of_daemon(&mut *db, name).await?.is_empty();
+        let standing = Standing { spec: &current.spec, has_tenants, runs_as_specified };
+        check_management(Some(standing), spec).map_err(refused)?;
+        if spec.management != current.spec.management {
+            refuse_in_maintenance(&mut *db, name, spec).await?;
+            refuse_while_operated(db, name).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives an adopted daemon back: forgets it and leaves its process as it is.
+    pub async fn release_daemon(&self, name: DaemonName, options: WriteOptions) -> Result<(), ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move {
+            let handle = service.parts.fleet.get(&name);
+            let status = handle.as_ref().map(|handle| handle.observed().status);
+            let running = status.as_ref().is_some_and(|status| status.pid.is_some());
+            let absent = status.is_none_or(|status| status.phase == Phase::Absent);
+            let (released, dry_run) = (name.clone(), options.dry_run);
+            service
+                .parts
+                .store
+                .write(move |db| {
+                    Box::pin(async move {
+                        let daemon =
+                            store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                        check_precondition(&options, Some(daemon.revision))?;
+                        refuse_with_tenants(&mut *db, &name).await?;
+                        refuse_while_operated(&mut *db, &name).await?;
+                        let earlier = store::daemons::incarnation(&mut *db, &name).await?;
+                        let foreign = earlier.and_then(|earlier| earlier.home).is_some_and(|home| home.foreign);
+                        let observed = daemon.spec.management == Management::Observed;
+                        if !(if foreign { observed || running } else { observed && absent }) {
+                            return Err(ServiceError::Conflict(format!(
+                                "daemon {name} was started by this manager, which would leave a process that nobody keeps: \
+                                 delete it, which stops it, or set its management to observed"
+                            )));
+                        }
+                        store::daemons::delete(db, &name).await?;
+                        Ok::<_, ServiceError>(((), fate(&options)))
+                    })
+                })
+                .await?;
+            if !dry_run {
+                service.parts.fleet.forget(&released);
+                if let Some(handle) = handle {
+                    handle.ended(LETTING_GO).await;
+                }
+                tracing::info!(daemon = %released, "released a daemon, and left its process as it is");
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Refuses to change who keeps a daemon while something is being done to it.
+async fn refuse_while_operated(db: store::Transaction<'_>, name: &DaemonName) -> Result<(), ServiceError> {
+    match store::operations::unfinished(db, name).await? {
+        None => Ok(()),
+        Some(operation) => Err(ServiceError::Conflict(format!(
+            "operation {operation} on daemon {name} is not over: wait for it, or cancel it"
+        ))),
+    }
+}

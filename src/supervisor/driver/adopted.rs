@@ -1,0 +1,175 @@
+//! What a driver does differently for a control process that somebody else started, and beside those of others.
+
+use super::super::logs::Logs;
+use super::super::lookout::{Claim, SHARED_MEANS};
+use super::super::state::{Obstacle, Process};
+use super::{Driver, doubtful, inode, token};
+use crate::domain::daemon::{Condition, Home, Incarnation};
+use crate::domain::plan::Desired;
+use crate::host::Identity;
+use crate::mps::process::{self as daemon, foreign::Running};
+
+impl Driver {
+    /// Says which process is this daemon's, so that nobody takes it for a foreign one.
+    pub(super) fn claim(&self) {
+        let desired = self.desired.borrow();
+        let identity = |incarnation: &Incarnation| {
+            let (pid, start_time) = incarnation.process?;
+            Some(Identity { pid, start_time })
+        };
+        let current = self.incarnation.as_ref().filter(|earlier| earlier.boot_id == self.context.boot_id);
+        let claim = Claim {
+            token: current.map(|incarnation| incarnation.token.clone()),
+            process: current.and_then(identity),
+            observed: desired.is_observed(),
+        };
+        self.context.lookout.claim(&desired.name, claim);
+    }
+
+    /// What the adopted process that was found again serves.
+    pub(super) async fn foreign_shape(
+        &self,
+        desired: &Desired,
+        identity: Identity,
+    ) -> Result<Process, Obstacle> {
+        let neighbour = self.context.lookout.inspect(identity).await.map_err(doubtful)?;
+        let process = Process {
+            identity,
+            gpus: neighbour.gpus.map_err(doubtful)?,
+            multi_user: neighbour.daemon.multi_user,
+        };
+        refuse_another_shape(desired, process)
+    }
+
+    /// Looks for whatever control daemon its owner has started in the pipe directory of an observed one since.
+    pub(super) async fn search_observed(&mut self, desired: &Desired) -> Result<Option<Process>, Obstacle> {
+        let Some(here) = inode(&self.pipe_directory) else { return Ok(None) };
+        let seen = self.context.lookout.scan().await;
+        let is_here = |running: &Running| {
+            let around = running.environment.as_ref().ok();
+            around.is_some_and(|around| around.reachable == Ok(here))
+        };
+        let Some(neighbour) = seen.iter().find(|neighbour| is_here(&neighbour.daemon)) else {
+            return Ok(None);
+        };
+        if self.context.lookout.owner(&neighbour.daemon).is_some_and(|owner| owner != desired.name) {
+            return Ok(None);
+        }
+        let identity = neighbour.daemon.identity;
+        let process = Process {
+            identity,
+            gpus: neighbour.gpus.clone().map_err(doubtful)?,
+            multi_user: neighbour.daemon.multi_user,
+        };
+        let process = refuse_another_shape(desired, process)?;
+        let incarnation = Incarnation {
+            // Names the row's process in the store only: a process of somebody else's carries none.
+            token: token(),
+            boot_id: self.context.boot_id.clone(),
+            process: Some((identity.pid, identity.start_time)),
+            pipe_inode: Some(here),
+            applied: 0,
+            home: Some(self.home_of(true)),
+        };
+        self.record(desired, incarnation).await;
+        Ok(Some(process))
+    }
+
+    /// The directories of a process that is about to be started, where they are not this manager's own.
+    pub(super) fn home(&self, foreign: bool) -> Option<Home> {
+        let own = self.context.pipe_directory(&self.desired.borrow().name);
+        if self.pipe_directory == own { None } else { Some(self.home_of(foreign)) }
+    }
+
+    fn home_of(&self, foreign: bool) -> Home {
+        Home {
+            pipe_directory: self.pipe_directory.clone(),
+            log_directory: self.log_directory.clone(),
+            foreign,
+        }
+    }
+
+    /// Looks whether the next start can be where the adopted process is.
+    pub(super) fn foresee_move(&mut self, desired: &Desired) {
+        self.moves = self.home(false).filter(|_| !desired.is_observed()).and_then(|home| {
+            let uid = Some(desired.server_uid);
+            let usable = daemon::usable_directories(&home.pipe_directory, &home.log_directory, uid);
+            usable.err().map(|error| error.to_string())
+        });
+    }
+
+    /// Gives up the directories of an adopted process that is gone, where no daemon of ours may be.
+    pub(super) fn leave_unusable_home(&mut self, desired: &Desired) {
+        self.foresee_move(desired);
+        let Some(reason) = self.moves.take() else { return };
+        let (pipe, log) =
+            (self.context.pipe_directory(&desired.name), self.context.log_directory(&desired.name));
+        tracing::warn!(daemon = %desired.name, from = %self.pipe_directory.display(), to = %pipe.display(), %reason, "starting in other directories");
+        self.control = self.control.in_directory(pipe.clone());
+        self.logs = Logs::new(&pipe, &log);
+        (self.pipe_directory, self.log_directory) = (pipe, log);
+    }
+
+    /// A daemon that is not ours on one of the GPUs, by the last scan.
+    pub(super) fn shared_gpu(&self, desired: &Desired) -> Option<Obstacle> {
+        let sharing = self.context.lookout.sharing(&desired.name, &desired.gpus);
+        let (gpus, other) =
+            sharing.into_iter().find_map(|sharing| Some((sharing.gpus.ok()?, sharing.daemon)))?;
+        Some(Obstacle {
+            reason: "GpuSharedWithForeignDaemon",
+            message: format!(
+                "GPU {} is served by {other}: {SHARED_MEANS}. Quit that daemon, or adopt it instead of starting another, \
+                 or set share_gpus to start beside it all the same",
+                gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            ),
+        })
+    }
+
+    /// What is to be said of the daemons beside this one, and of the directories that it is in.
+    pub(super) fn neighbourhood(&self, desired: &Desired) -> Vec<Condition> {
+        let mut conditions = Vec::new();
+        if self.state.process.is_none() {
+            return conditions;
+        }
+        for sharing in self.context.lookout.sharing(&desired.name, &desired.gpus) {
+            let other = &sharing.daemon;
+            conditions.push(match &sharing.gpus {
+                Ok(gpus) => {
+                    let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+                    let message =
+                        format!("GPU {} is also served by {other}: {SHARED_MEANS}", gpus.join(", "));
+                    Condition::new("SharesGpu", true, "ForeignDaemon", message)
+                }
+                Err(reason) => {
+                    let message =
+                        format!("{other} may serve a GPU of this daemon too ({reason}): {SHARED_MEANS}");
+                    Condition::new("SharesGpu", true, "CannotBeTold", message)
+                }
+            });
+        }
+        if let Some(reason) = &self.moves {
+            let message = format!(
+                "when it is next started, it is started in {}, since it cannot be in the directories that it was adopted in \
+                 ({reason}): programs that still have the old pipe directory then run outside MPS, with the whole GPU",
+                self.context.pipe_directory(&desired.name).display()
+            );
+            conditions.push(Condition::new("MovesAtRestart", true, "DirectoryUnusable", message));
+        }
+        conditions
+    }
+}
+
+/// A daemon that is only looked at is what its spec says, since nothing would make it so.
+fn refuse_another_shape(desired: &Desired, process: Process) -> Result<Process, Obstacle> {
+    if !desired.is_observed() || (process.gpus == desired.gpus && process.multi_user == desired.multi_user) {
+        return Ok(process);
+    }
+    Err(Obstacle {
+        reason: "ServesOtherwise",
+        message: format!(
+            "process {} in its pipe directory has other GPUs or users than were observed: release this daemon, and adopt that \
+             process",
+            process.identity
+        ),
+    })
+}
