@@ -99,6 +99,11 @@ impl Scene {
         let succeeded = ended["state"] == "succeeded";
         match aim {
             Aim::Success => assert!(succeeded, "{ended}"),
+            Aim::Restarted(daemon, control) => {
+                assert!(succeeded, "{ended}");
+                let again = self.restart(daemon, control);
+                assert_eq!((again.status, &again.json()["id"]), (202, &ended["id"]), "{}", again.text);
+            }
             Aim::End(program) => {
                 assert!(succeeded || ended["state"] == "failed", "{ended}");
                 assert!(

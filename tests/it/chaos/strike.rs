@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -24,6 +25,8 @@ pub(super) struct Outcome {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Aim {
     Success,
+    /// A daemon that no longer has this control process, however often it was asked for.
+    Restarted(&'static str, u32),
     /// The end of a program, if it succeeds.
     End(u32),
     /// A daemon without clients that takes no new ones, if it succeeds, or else one that does.
@@ -105,9 +108,9 @@ impl Scene {
             }
             Strike::Terminating { client, after_us } => self.terminating(*client, *after_us, &mut outcome),
             Strike::Restarting { daemon, after_us } => {
-                let path = format!("/api/v1/daemons/{}/restart?grace_s=0", DAEMONS[*daemon]);
-                let place = place(&self.host.api().post(&path, &json!({})));
-                outcome.operation = Some((place, Aim::Success));
+                let (name, control) = (DAEMONS[*daemon], standing[*daemon].control);
+                let place = place(&self.restart(name, control));
+                outcome.operation = Some((place, Aim::Restarted(name, control)));
                 pause(*after_us);
                 self.kill_manager(&mut outcome);
             }
@@ -168,6 +171,13 @@ impl Scene {
             pause(after_us);
         }
         self.kill_manager(outcome);
+    }
+
+    /// Asks for the restart of a daemon that has this control process; asked again, it is the same restart.
+    pub(super) fn restart(&self, daemon: &str, control: u32) -> Answer {
+        let path = format!("/api/v1/daemons/{daemon}/restart?grace_s=0");
+        let key = format!("restart-{control}");
+        self.host.api().send(Method::POST, &path, &[("Idempotency-Key", &key)], None)
     }
 
     fn maintaining(&mut self, daemon: usize, after_us: [u64; 2], outcome: &mut Outcome) {
