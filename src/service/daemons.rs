@@ -28,7 +28,8 @@ pub struct DaemonView {
     pub updated_at: i64,
     /// What is wanted.
     pub spec: DaemonSpec,
-    /// What is seen; `null` in the answer to a dry run of a daemon that does not exist.
+    /// What is seen; `null` for one that nobody drives: a dry run of one that does not exist, a database that is read-only,
+    /// or tenants whose shares cannot be worked out.
     pub status: Option<DaemonStatus>,
     /// Counts the changes of the spec; the entity tag.
     #[serde(skip)]
