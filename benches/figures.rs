@@ -5,14 +5,18 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_mps-manager");
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The size from which a log is emptied.
+const LOG_BOUND_MIB: f64 = 4.0;
 
 fn main() -> ExitCode {
     // `cargo bench` passes flags of the standard harness, which this is not.
@@ -58,9 +62,182 @@ fn main() -> ExitCode {
     table.row("for comparison, direct calls by 8 callers", f64::from(calls), None);
     table.row("for comparison, direct calls that failed", f64::from(failed), None);
 
-    std::thread::sleep(Duration::from_secs(2));
-    table.row("resident memory, MB", server.resident_mb(), Some(40.0));
+    beside_loops(&server, &mut table);
+    commands(&server, &mut table);
+    drop(server);
+
+    let (server, _) = Server::start(&home.path().join("i"));
+    server.wait_ready();
+    idle(&server, &mut table);
     table.print()
+}
+
+/// 1000 live reads by 16 callers beside 4 foreign loops, each compared with what the example tenants make of the daemon.
+fn beside_loops(server: &Server, table: &mut Table) {
+    const READS: usize = 1000;
+    let sessions = |what: &str| {
+        server.get("/api/v1/daemons/gpu0").1["status"]["sessions"][what].as_f64().expect("a count")
+    };
+    let loops: Vec<Loop> = (0..4).map(|_| Loop::start(server)).collect();
+    let before = (sessions("retried"), sessions("failed"), sessions("looks"));
+    let left = AtomicUsize::new(READS);
+    let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+    let caller = || {
+        let (mut wrong, mut failed, mut longest) = (0, 0, 0.0_f64);
+        while take() {
+            let began = Instant::now();
+            let (status, body) = server.get("/api/v1/daemons/gpu0?fresh=true");
+            longest = longest.max(millis(began.elapsed()));
+            match status {
+                200 => wrong += i32::from(!is_the_truth(&body["status"])),
+                _ => failed += 1,
+            }
+        }
+        (wrong, failed, longest)
+    };
+    let results: Vec<(i32, i32, f64)> = std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..16).map(|_| scope.spawn(caller)).collect();
+        callers.into_iter().map(|caller| caller.join().expect("a caller ends")).collect()
+    });
+    drop(loops);
+    let sum = |part: fn(&(i32, i32, f64)) -> i32| f64::from(results.iter().map(part).sum::<i32>());
+    let longest = results.iter().map(|result| result.2).fold(0.0, f64::max);
+    table.row(
+        "beside 4 foreign loops, 1000 live reads by 16 callers: wrong answers",
+        sum(|result| result.0),
+        Some(0.0),
+    );
+    table.row("the same: reads that were refused in time", sum(|result| result.1), None);
+    table.row("the same: looks", sessions("looks") - before.2, None);
+    table.row("the same: looks that failed", sessions("failed") - before.1, None);
+    table.row(
+        "the same: control processes turned away and tried again",
+        sessions("retried") - before.0,
+        None,
+    );
+    // A request waits 10 s for a fresh look (fresh_patience_s).
+    table.row("the same: longest answer, ms", longest, Some(10_000.0));
+}
+
+/// What the example tenants make of the first daemon.
+fn is_the_truth(status: &Value) -> bool {
+    let seen = &status["effective"];
+    let servers = seen["servers"].as_array().map_or(&[][..], Vec::as_slice);
+    let limit = |limits: &Value| limits[0]["bytes"] == 8_u64 << 30;
+    status["phase"] == "ready"
+        && seen["default_active_thread_percentage"] == 50.0
+        && limit(&seen["default_memory_limits"])
+        && servers.len() == 1
+        && servers[0]["status"] == "ACTIVE"
+        && servers[0]["active_thread_percentage"] == 50.0
+        && limit(&servers[0]["memory_limits"])
+}
+
+/// 100 000 commands of somebody else: what the logs have then.
+fn commands(server: &Server, table: &mut Table) {
+    let lines = "get_default_active_thread_percentage\n".repeat(10_000);
+    let mut answered = 0;
+    let deadline = Instant::now() + 10 * PATIENCE;
+    while answered < 100_000 {
+        assert!(Instant::now() < deadline, "the daemon does not take the commands");
+        let mut child = server.control_program().spawn().expect("it starts");
+        let mut input = child.stdin.take().expect("piped");
+        let text = lines.clone();
+        let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
+        let output = child.wait_with_output().expect("it ends");
+        let _ = writer.join();
+        answered += output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while server.log_mib() > LOG_BOUND_MIB && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    table.row(
+        "after 100 000 commands of somebody else, the longer log, MiB",
+        server.log_mib(),
+        Some(LOG_BOUND_MIB),
+    );
+}
+
+/// A minute with 8 clients that do nothing new.
+fn idle(server: &Server, table: &mut Table) {
+    server.put(
+        "/api/v1/tenants/idle",
+        r#"{"daemon":"gpu0","uid":UID,"device_memory_limit":"1G","max_clients":8}"#,
+    );
+    server.wait_ready();
+    let clients: Vec<Client> = (0..8).map(|_| Client::start(server, "idle")).collect();
+    let deadline = Instant::now() + PATIENCE;
+    while server.get("/api/v1/clients").1["items"].as_array().map_or(0, Vec::len) < clients.len() {
+        assert!(Instant::now() < deadline, "the clients are never listed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    let processes = || {
+        ["gpu0", "gpu1"].map(|name| {
+            let (_, daemon) = server.get(&format!("/api/v1/daemons/{name}"));
+            daemon["status"]["sessions"]["control_processes"].as_f64().expect("a count")
+        })
+    };
+    let (before, worked, began) = (processes(), server.cpu_seconds(), Instant::now());
+    std::thread::sleep(Duration::from_secs(60));
+    let took = began.elapsed().as_secs_f64();
+    let cpu = server.cpu_seconds() - worked;
+    let after = processes();
+    let most = (0..2).map(|daemon| after[daemon] - before[daemon]).fold(0.0, f64::max);
+    table.row(
+        "idle with 8 clients for a minute: control processes of a daemon",
+        most * 60.0 / took,
+        Some(15.0),
+    );
+    table.row("the same: the manager's share of a core, %", 100.0 * cpu / took, Some(1.0));
+    table.row("the same: resident memory, MB", server.resident_mb(), Some(40.0));
+    table.row("the same: the longer log, MiB", server.log_mib(), Some(LOG_BOUND_MIB));
+}
+
+/// A shell that calls the control program again and again, as scripts do.
+struct Loop(Child);
+
+impl Loop {
+    fn start(server: &Server) -> Self {
+        let script = "while :; do echo get_server_list | \"$0\"; echo ps | \"$0\"; done >/dev/null 2>&1";
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script).arg(server.control_path());
+        command.env("CUDA_MPS_PIPE_DIRECTORY", server.pipe_directory()).process_group(0).stdin(Stdio::null());
+        Self(command.spawn().expect("a shell"))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // With the caller that it has at the moment.
+        let group =
+            i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a process ID");
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let _ = self.0.wait();
+    }
+}
+
+/// A CUDA program of a tenant that stays.
+struct Client(Child);
+
+impl Client {
+    fn start(server: &Server, tenant: &str) -> Self {
+        let (_, environment) = server.get(&format!("/api/v1/tenants/{tenant}/environment"));
+        let mut command = Command::new(BINARY);
+        command.args(["sim", "client", "--spin", "600"]).env_clear().stdout(Stdio::null());
+        for (name, value) in environment["variables"].as_object().expect("variables") {
+            command.env(name, value.as_str().expect("text"));
+        }
+        Self(command.spawn().expect("a client"))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// One server on a simulated host of its own.
@@ -160,6 +337,62 @@ impl Server {
         std::fs::read_to_string(log).expect("a log").matches("NEW UI").count()
     }
 
+    fn put(&self, path: &str, body: &str) {
+        let body = body.replace("UID", &rustix::process::geteuid().as_raw().to_string());
+        let mut socket = UnixStream::connect(self.directory.join("r/api.sock")).expect("it listens");
+        let length = body.len();
+        write!(
+            socket,
+            "PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        )
+        .expect("sent");
+        let mut text = String::new();
+        socket.read_to_string(&mut text).expect("an answer");
+        assert!(text.starts_with("HTTP/1.1 20"), "{text}");
+    }
+
+    fn control_path(&self) -> PathBuf {
+        self.directory.join("r/sim/bin/nvidia-cuda-mps-control")
+    }
+
+    fn pipe_directory(&self) -> PathBuf {
+        self.directory.join("r/daemons/gpu0/pipe")
+    }
+
+    /// The control program as somebody else calls it.
+    fn control_program(&self) -> Command {
+        let mut command = Command::new(self.control_path());
+        command.env("CUDA_MPS_PIPE_DIRECTORY", self.pipe_directory());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+    }
+
+    /// The longer of the first daemon's logs.
+    fn log_mib(&self) -> f64 {
+        let logs =
+            ["control.log", "server.log"].map(|name| self.directory.join("r/daemons/gpu0/log").join(name));
+        let longest = logs.iter().filter_map(|log| std::fs::metadata(log).ok()).map(|log| log.len()).max();
+        #[allow(clippy::cast_precision_loss, reason = "some MiB")]
+        let bytes = longest.unwrap_or(0) as f64;
+        bytes / f64::from(1 << 20)
+    }
+
+    /// Time that the manager itself has spent on a core, without its children.
+    fn cpu_seconds(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it lives");
+        let (_, rest) = stat.rsplit_once(')').expect("a stat");
+        // utime and stime are fields 14 and 15; the first of these is field 3.
+        let ticks: f64 = rest
+            .split_ascii_whitespace()
+            .skip(11)
+            .take(2)
+            .map(|field| field.parse::<f64>().expect("ticks"))
+            .sum();
+        #[allow(clippy::cast_precision_loss, reason = "a hundred")]
+        let hertz = procfs::ticks_per_second() as f64;
+        ticks / hertz
+    }
+
     fn resident_mb(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it lives");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
@@ -196,16 +429,8 @@ fn reader(server: &Server, reads: u32) -> (u32, u64) {
 
 /// What the same reads come to without the manager: calls, and calls that failed.
 fn direct_callers(server: &Server, callers: u32, each: u32) -> (u32, u32) {
-    let control = server.directory.join("r/sim/bin/nvidia-cuda-mps-control");
-    let pipe = server.directory.join("r/daemons/gpu0/pipe");
     let call = || {
-        let mut child = Command::new(&control)
-            .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
+        let mut child = server.control_program().spawn().expect("it starts");
         let _ = child.stdin.take().expect("piped").write_all(b"get_server_list\n");
         let output = child.wait_with_output().expect("it ends");
         output.status.success() && !output.stdout.is_empty()

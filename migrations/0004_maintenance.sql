@@ -31,3 +31,15 @@ CREATE TABLE maintenance (
     -- What is told of the GPUs while the driver is let go; a manager that starts meanwhile does not ask the driver.
     remembered TEXT CHECK (json_valid(remembered))
 ) STRICT;
+
+-- What the compute mode of a GPU was before a daemon of ours wanted another: written before the other is set, and gone once
+-- it was put back. A compute mode does not outlive the boot it was set in, unless the driver's persistence keeps it.
+CREATE TABLE compute_modes (
+    gpu        TEXT PRIMARY KEY,
+    -- Not a reference: the mode is put back after the daemon is gone, too.
+    daemon     TEXT NOT NULL,
+    previous   TEXT NOT NULL,
+    wanted     TEXT NOT NULL,
+    boot_id    TEXT NOT NULL,
+    written_at INTEGER NOT NULL
+) STRICT;

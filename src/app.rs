@@ -26,7 +26,7 @@ use crate::operations::Engine;
 use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::{Parts, Service, ServiceError, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
-use crate::supervisor::{Census, Context, Fact, Fleet, Lookout};
+use crate::supervisor::{Census, Context, Fact, Fleet, HeldModes, Lasting, Lookout};
 use crate::{host, mps};
 
 /// A file that is there while a new simulated host is furnished: a manager that was killed meanwhile goes on with it.
@@ -94,6 +94,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         rhythm: Duration::from_secs(config.look_interval_s.into()),
         deadline: Duration::from_secs(config.control_deadline_s.into()),
         grace_s: config.stop_grace_s,
+        modes: HeldModes::default(),
         recorder,
     });
     let recording = tokio::spawn(record(store.clone(), facts));
@@ -209,17 +210,25 @@ fn admin_token(state_dir: &Path) -> Result<String, StartError> {
 
 /// Writes what drivers report, until they are all gone.
 async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
-    while let Some(Fact { daemon, incarnation, written }) = facts.recv().await {
+    while let Some(Fact { daemon, recorded, written }) = facts.recv().await {
         let result: Result<(), StoreError> = store
             .write(move |db| {
                 Box::pin(async move {
-                    store::daemons::put_incarnation(db, &daemon, &incarnation, unix_ms()).await?;
+                    let now = unix_ms();
+                    match recorded {
+                        Lasting::Incarnation(incarnation) => {
+                            store::daemons::put_incarnation(db, &daemon, &incarnation, now).await?;
+                        }
+                        Lasting::ComputeMode { gpu, held } => {
+                            store::compute_modes::put(db, &gpu, held.as_ref(), now).await?;
+                        }
+                    }
                     Ok(((), Fate::Commit))
                 })
             })
             .await;
         if let Err(error) = &result {
-            tracing::error!(%error, "a control process could not be recorded");
+            tracing::error!(%error, "what has to outlive the manager could not be recorded");
         }
         let _ = written.send(result.is_ok());
     }

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::compute_mode::ComputeModeStatus;
 use super::drift::{DriftPolicy, DriftStatus};
-use super::gpu::{Gpu, GpuRef};
+use super::gpu::{ComputeMode, Gpu, GpuRef};
 use super::isolation::Isolation;
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
@@ -32,6 +33,10 @@ pub struct DaemonSpec<G = GpuUuid> {
     /// Whether `run` may start new clients on it.
     #[serde(default = "yes")]
     pub schedulable: bool,
+    /// The compute mode of its GPUs while it runs: `exclusive_process` admits its server alone, so that no process goes
+    /// past MPS. Without it, the mode is left as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_mode: Option<ComputeMode>,
     /// What holds for tenants that do not say otherwise.
     #[serde(default)]
     pub defaults: Defaults,
@@ -238,6 +243,8 @@ pub struct DaemonStatus {
     pub queue: Vec<Waiting>,
     /// What looking at it has cost.
     pub sessions: SessionCounts,
+    /// The compute mode of its GPUs, where it is ours.
+    pub compute_modes: Vec<ComputeModeStatus>,
 }
 
 /// What asking a daemon has cost since this manager took it.
@@ -377,6 +384,7 @@ impl<G> DaemonSpec<G> {
             management: Management::default(),
             share_gpus: false,
             schedulable: yes(),
+            compute_mode: None,
             defaults: Defaults::default(),
             memory_overcommit: OvercommitRatio::default(),
             drift_policy: DriftPolicy::default(),
@@ -397,6 +405,7 @@ impl<G> DaemonSpec<G> {
             management,
             share_gpus,
             schedulable,
+            compute_mode,
             defaults,
             memory_overcommit,
             drift_policy,
@@ -408,6 +417,7 @@ impl<G> DaemonSpec<G> {
             management,
             share_gpus,
             schedulable,
+            compute_mode,
             defaults,
             memory_overcommit,
             drift_policy,

@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod client;
+pub mod compute_mode;
 pub mod daemon;
 pub mod drift;
 pub mod environment;

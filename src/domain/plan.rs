@@ -2,7 +2,7 @@
 
 use super::daemon::{DaemonSpec, DesiredState, Effective, Management};
 use super::drift::DriftPolicy;
-use super::gpu::Gpu;
+use super::gpu::{ComputeMode, Gpu};
 use super::maintenance::MaintenanceState;
 use super::tenant::{Resolved, TenantSpec, resolve};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
@@ -23,6 +23,8 @@ pub struct Desired {
     pub share_gpus: bool,
     /// Whether it takes new clients, as its spec says.
     pub schedulable: bool,
+    /// The compute mode of its GPUs; `None` leaves it as it is.
+    pub compute_mode: Option<ComputeMode>,
     /// The maintenance that it is part of: then it takes no new clients, and may be held down.
     pub maintenance: Option<MaintenanceState>,
     /// Its GPUs in PCI order: the position is the ordinal that MPS commands take.
@@ -103,6 +105,7 @@ pub fn desired(
         running: daemon.desired_state == DesiredState::Running
             && !maintenance.is_some_and(MaintenanceState::holds_down),
         schedulable: daemon.schedulable,
+        compute_mode: daemon.compute_mode,
         maintenance,
         gpus: daemon.gpus.clone(),
         multi_user: daemon.multi_user,

@@ -3,7 +3,8 @@
 //! NVML is loaded when it is opened, so the program starts on a host that has none and says so. Unlike CUDA it
 //! makes no context: asking costs no GPU memory and is not seen by MPS.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -22,13 +23,15 @@ const LIST_ATTEMPTS: u32 = 5;
 #[derive(Debug)]
 pub struct NvmlInventory {
     nvml: Nvml,
+    /// The positions of GPUs that cannot be described, so that this is said once and not at every look.
+    silent: Mutex<BTreeSet<u32>>,
 }
 
 impl NvmlInventory {
     /// Loads NVML and connects it to the driver.
     pub fn open() -> Result<Self, InventoryError> {
         match Nvml::init() {
-            Ok(nvml) => Ok(Self { nvml }),
+            Ok(nvml) => Ok(Self { nvml, silent: Mutex::default() }),
             Err(error) => Err(InventoryError::NoDriver { detail: why_no_driver(&error) }),
         }
     }
@@ -92,10 +95,19 @@ impl Inventory for NvmlInventory {
         let count = self.nvml.device_count().map_err(refused("nvmlDeviceGetCount", None))?;
         let mut found = Vec::new();
         for position in 0..count {
-            match self.describe(position) {
-                Ok(described) => found.push(described),
+            let described = self.describe(position);
+            let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+            match described {
+                Ok(described) => {
+                    if silent.remove(&position) {
+                        tracing::info!(position, "the driver describes the GPU again");
+                    }
+                    found.push(described);
+                }
                 Err(error) => {
-                    tracing::warn!(position, %error, "a GPU is left out of the inventory: the driver cannot describe it");
+                    if silent.insert(position) {
+                        tracing::warn!(position, %error, "a GPU is left out of the inventory: the driver cannot describe it");
+                    }
                 }
             }
         }

@@ -23,6 +23,8 @@ use crate::store::{self, Fate, StoreError};
 
 /// How long a process of ours that is on its way out may still have a GPU open.
 const LETTING_GO: Duration = Duration::from_secs(10);
+/// How long the compute modes may take to be put back, with one failure that is tried again.
+const RESTORING: Duration = Duration::from_secs(10);
 /// Pause between two looks at who has.
 const POLL: Duration = Duration::from_millis(200);
 /// Processes that are named in words.
@@ -72,6 +74,7 @@ async fn take_down(
     }
     if state(engine).await? != Some(MaintenanceState::Active) {
         engine.step(id, "quit the daemons", quit(engine)).await?;
+        engine.step(id, "restore compute modes", restored(engine, gpus)).await?;
         engine.step(id, "let go of the driver", let_go(engine)).await?;
     }
     engine.step(id, "prove that nothing of ours has a GPU open", prove(engine, gpus)).await?;
@@ -92,6 +95,25 @@ async fn quit(engine: &Engine) -> Result<((), String), Failure> {
         return Ok(((), format!("{} stopped", listed(&daemons))));
     }
     Err(failures.join("; "))
+}
+
+/// Waits until the drivers have put back the compute modes that were ours, as each does when its daemon is stopped.
+async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
+    let until = Instant::now() + RESTORING;
+    loop {
+        let held = engine.fleet.context().modes.among(gpus);
+        if held.is_empty() {
+            return Ok(((), "no compute mode of these GPUs is ours".to_owned()));
+        }
+        if Instant::now() > until {
+            let held: Vec<&str> = held.iter().map(GpuUuid::as_str).collect();
+            return Err(format!(
+                "the compute mode of {} was not put back: the log says why",
+                held.join(", ")
+            ));
+        }
+        tokio::time::sleep(POLL).await;
+    }
 }
 
 /// Closes the driver, after what is told of the GPUs meanwhile has been written.

@@ -10,7 +10,7 @@ use crate::clock::unix_ms;
 use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Management, Phase};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::OperationRequest;
-use crate::domain::{DaemonName, admission};
+use crate::domain::{DaemonName, admission, compute_mode};
 use crate::store;
 use crate::supervisor::LONGEST_PATH;
 
@@ -28,7 +28,8 @@ pub struct DaemonView {
     pub updated_at: i64,
     /// What is wanted.
     pub spec: DaemonSpec,
-    /// What is seen; `null` in the answer to a dry run of a daemon that does not exist.
+    /// What is seen; `null` for one that nobody drives: a dry run of one that does not exist, a database that is read-only,
+    /// or tenants whose shares cannot be worked out.
     pub status: Option<DaemonStatus>,
     /// Counts the changes of the spec; the entity tag.
     #[serde(skip)]
@@ -63,6 +64,8 @@ impl Service {
         let spec =
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
         spec.check().map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        compute_mode::check(spec.compute_mode)
+            .map_err(|error| ServiceError::field("/compute_mode", error.to_string()))?;
         self.check_name_fits(&name)?;
         let objection = match spec.management {
             Management::Managed => self.objection_to_manage(&name).await,

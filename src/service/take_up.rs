@@ -146,8 +146,29 @@ impl Service {
             })
             .await;
         forgotten?;
+        self.take_up_modes().await?;
         self.publish_all(&present).await?;
         self.parts.engine.begin().await
+    }
+
+    /// Takes up the compute modes that are ours, and puts back those of daemons that are gone; drivers see to the rest.
+    async fn take_up_modes(&self) -> Result<(), StoreError> {
+        let mut reader = self.parts.store.read().await?;
+        let held = store::compute_modes::all(&mut reader).await?;
+        let known = store::daemons::all(&mut reader).await?;
+        drop(reader);
+        let mut gone: Vec<_> = held.iter().map(|(_, held)| held.daemon.clone()).collect();
+        gone.retain(|name| known.iter().all(|daemon| daemon.name != *name));
+        gone.sort();
+        gone.dedup();
+        let context = self.parts.fleet.context();
+        context.modes.load(held);
+        for name in gone {
+            if let Err(why) = context.settle_modes(&name, &[], &[], None).await {
+                tracing::error!(daemon = %name, %why, "a compute mode of a daemon that is gone could not be put back");
+            }
+        }
+        Ok(())
     }
 
     /// Publishes what every daemon should hold, with the control process that is remembered of it.

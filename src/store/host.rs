@@ -21,13 +21,14 @@ pub async fn put_machine_id(db: &mut SqliteConnection, machine_id: &str, now: i6
     Ok(())
 }
 
-/// Gives the database to another host: forgets the processes and the maintenance of the one before, and calls off what it had
+/// Gives the database to another host: forgets the processes, the maintenance and the compute modes of the one before, and calls off what it had
 /// begun.
 pub async fn move_to(db: &mut SqliteConnection, machine_id: &str, now: i64) -> Result<(), StoreError> {
     put_machine_id(&mut *db, machine_id, now).await?;
     sqlx::query!("DELETE FROM incarnations").execute(&mut *db).await?;
     sqlx::query!("DELETE FROM leases").execute(&mut *db).await?;
     sqlx::query!("DELETE FROM maintenance").execute(&mut *db).await?;
+    sqlx::query!("DELETE FROM compute_modes").execute(&mut *db).await?;
     let error = "asked for on another machine, from which this database was copied";
     sqlx::query!(
         "UPDATE operations SET state = 'failed', error = ?, finished_at = ? WHERE state IN ('pending', 'running')",

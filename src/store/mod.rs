@@ -4,6 +4,7 @@
 //! beside this take a connection and translate rows to values of [`crate::domain`]; whoever calls them decides
 //! what belongs into one transaction. Nothing is migrated before the state directory is locked.
 
+pub mod compute_modes;
 pub mod daemons;
 pub mod gpus;
 pub mod host;

@@ -21,7 +21,9 @@ pub async fn desired(
     let tenants: Vec<_> =
         tenants::of_daemon(&mut *db, name).await?.into_iter().map(|tenant| tenant.spec).collect();
     let maintenance = maintenance::get(db).await?;
-    let maintenance = maintenance.filter(|maintenance| maintenance.covers(&daemon.spec.gpus));
+    // One that is only observed is somebody else's, and nothing is done to it.
+    let maintenance =
+        maintenance.filter(|maintenance| !daemon.spec.is_observed() && maintenance.covers(&daemon.spec.gpus));
     let state = maintenance.map(|maintenance| maintenance.state);
     let plan = plan::desired(name, daemon.generation, &daemon.spec, &tenants, &gpus, manager_uid, state);
     plan.map(Some)

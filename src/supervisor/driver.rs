@@ -18,12 +18,13 @@ use super::isolation;
 use super::limits::Written;
 use super::logs::Logs;
 use super::look;
+use super::modes::Modes;
+use super::process::{shape, token};
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
 use super::status::{Counts, status};
 use super::termination::terminate;
-use super::{Context, Fact, Job, Neighbour, Observed, Shared, TerminateError, Termination};
+use super::{Context, Fact, Job, Lasting, Neighbour, Observed, Shared, TerminateError, Termination};
 use crate::clock::unix_ms;
-use crate::domain::GpuUuid;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Incarnation, Phase, SessionCounts};
 use crate::domain::isolation::Isolation;
@@ -55,6 +56,7 @@ pub(super) struct Driver {
     /// Why the present process was started without the scope it should have had.
     refused: Option<String>,
     written: Written,
+    modes: Modes,
     logs: Logs,
     incarnations: u64,
     deaths: u64,
@@ -107,6 +109,7 @@ impl Driver {
             isolation: None,
             refused: None,
             written: Written::default(),
+            modes: Modes::default(),
             logs,
             incarnations: 0,
             deaths: 0,
@@ -131,10 +134,11 @@ impl Driver {
             self.claim();
             self.logs.keep_short(!desired.is_observed());
             self.state.gpus_lost(self.census.borrow_and_update().obstacle(&desired));
+            self.settle_modes(&desired).await;
             let action = self.state.decide(&desired, self.clients.len(), unix_ms());
             if let Action::Wait(until) = action {
                 self.publish(&desired);
-                self.wait(until).await;
+                self.wait(until.min(self.modes.due())).await;
             } else {
                 tracing::debug!(daemon = %desired.name, ?action, "acting");
                 let stop = self.stop.clone();
@@ -347,6 +351,10 @@ impl Driver {
         if let Some(obstacle) = Census::of(&present).obstacle(desired) {
             return Some(obstacle);
         }
+        if let Some(why) = self.modes.trouble().filter(|_| desired.compute_mode.is_some()) {
+            // A server without the mode would let processes past it.
+            return Some(Obstacle { reason: "ComputeModeNotSet", message: why.clone() });
+        }
         let uid = Some(desired.server_uid);
         if let Err(error) = daemon::check_directories(&self.pipe_directory, &self.log_directory, uid) {
             return Some(Obstacle { reason: "DirectoryUnusable", message: error.to_string() });
@@ -383,6 +391,8 @@ impl Driver {
                 self.clean_stale();
                 self.clients.clear();
                 self.state.stopped();
+                // Before anybody is told that it is stopped.
+                self.settle_modes(desired).await;
             }
             Err(error) => {
                 let message = format!("process {} did not end: {error}", process.identity);
@@ -445,6 +455,17 @@ impl Driver {
             observed.served = serving;
             observed.failed = failed;
         });
+    }
+
+    /// Brings the compute modes to what is wanted as long as the daemon runs or is to run, and back when it is to rest.
+    async fn settle_modes(&mut self, desired: &Desired) {
+        if !self.state.searched {
+            return;
+        }
+        let in_use = self.state.process.as_ref().map_or(&[][..], |process| &process.gpus);
+        let active = desired.running || self.state.process.is_some();
+        let wanted = desired.compute_mode.filter(|_| active && !desired.is_observed());
+        self.modes.settle(&self.context, &desired.name, &desired.gpus, in_use, wanted, unix_ms()).await;
     }
 
     /// Looks where the control process runs: what is, not what was meant, and an adopted one's too.
@@ -513,7 +534,8 @@ impl Driver {
         self.incarnation = Some(incarnation.clone());
         // Before the process is there, so that no scan takes it for somebody else's.
         self.claim();
-        let fact = Fact { daemon: desired.name.clone(), incarnation, written };
+        let recorded = Lasting::Incarnation(incarnation);
+        let fact = Fact { daemon: desired.name.clone(), recorded, written };
         self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false)
     }
 
@@ -531,6 +553,7 @@ impl Driver {
             },
         };
         let mut status = status(&self.state, desired, &counts, pipe, log, now);
+        self.modes.show(&mut status);
         status.conditions.extend(self.neighbourhood(desired));
         if let Some(isolation) = self.isolation.as_ref().filter(|_| self.state.process.is_some()) {
             status.conditions.extend(isolation::condition(&self.context.scopes, isolation));
@@ -565,32 +588,6 @@ fn doubtful(message: String) -> Obstacle {
     Obstacle { reason: "DoubtfulProcess", message }
 }
 
-/// What an adopted process was started with, from /proc.
-fn shape(identity: Identity) -> Process {
-    let visible = host::process::environ(identity.pid).and_then(|variables| {
-        let (_, value) = variables.into_iter().find(|(name, _)| name == "CUDA_VISIBLE_DEVICES")?;
-        value.into_string().ok()
-    });
-    let gpus = visible
-        .iter()
-        .flat_map(|list| list.split(','))
-        .filter_map(|uuid| GpuUuid::parse(uuid).ok())
-        .collect();
-    let words = host::process::command(identity.pid).unwrap_or_default();
-    Process {
-        identity,
-        gpus,
-        multi_user: words.iter().any(|word| word == "-M" || word == "--multiuser-server"),
-    }
-}
-
 fn inode(path: &Path) -> Option<u64> {
     daemon::pipe_inode(path).ok()
-}
-
-/// 128 random bits, so that no other process carries them by chance.
-fn token() -> String {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).expect("the kernel has random bytes once it has booted");
-    hex::encode(bytes)
 }

@@ -11,6 +11,8 @@ mod limits;
 mod logs;
 mod look;
 mod lookout;
+mod modes;
+mod process;
 mod state;
 mod status;
 mod termination;
@@ -32,13 +34,16 @@ use tokio_util::task::TaskTracker;
 pub use self::look::ForeignLook;
 pub use self::lookout::{Lookout, Neighbour};
 use crate::clock::unix_ms;
-use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::compute_mode::HeldMode;
 use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Phase};
 use crate::domain::plan::Desired;
+use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::Inventory;
 use crate::host::systemd::Scopes;
 use crate::mps::process::check_reachable;
+pub use modes::HeldModes;
+
 pub use crate::mps::process::{LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
 use crate::mps::{Binaries, Capability, Control};
 pub use census::Census;
@@ -72,6 +77,8 @@ pub struct Context {
     pub deadline: Duration,
     /// Seconds that clients get when a daemon is stopped and nobody said otherwise.
     pub grace_s: u32,
+    /// The compute modes that are ours.
+    pub modes: HeldModes,
     /// Takes what must outlive the manager.
     pub recorder: mpsc::Sender<Fact>,
 }
@@ -120,10 +127,24 @@ impl Context {
 pub struct Fact {
     /// The daemon.
     pub daemon: DaemonName,
-    /// Its control process.
-    pub incarnation: Incarnation,
+    /// What is to be remembered.
+    pub recorded: Lasting,
     /// Told once it is written; a driver starts no process before.
     pub written: oneshot::Sender<bool>,
+}
+
+/// What outlives the manager.
+#[derive(Debug)]
+pub enum Lasting {
+    /// The daemon's control process.
+    Incarnation(Incarnation),
+    /// What the compute mode of a GPU was; `None` once it was put back.
+    ComputeMode {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// What is held.
+        held: Option<HeldMode>,
+    },
 }
 
 /// What was seen of a daemon.

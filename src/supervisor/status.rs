@@ -47,6 +47,7 @@ pub(super) fn status(
         drift: state.drift.clone(),
         queue: state.queue.clone(),
         sessions: counts.sessions,
+        compute_modes: Vec::new(),
     }
 }
 

@@ -18,6 +18,7 @@ fn desired() -> Desired {
         running: true,
         share_gpus: false,
         schedulable: true,
+        compute_mode: None,
         maintenance: None,
         gpus: vec![uuid()],
         multi_user: false,

@@ -35,10 +35,11 @@ fn steps(operation: &Value) -> Vec<&str> {
     steps.iter().map(|step| step["name"].as_str().expect("a name")).collect()
 }
 
-const TAKEN_DOWN: [&str; 5] = [
+const TAKEN_DOWN: [&str; 6] = [
     "cordon",
     "wait for clients",
     "quit the daemons",
+    "restore compute modes",
     "let go of the driver",
     "prove that nothing of ours has a GPU open",
 ];
@@ -210,7 +211,7 @@ fn others_who_hold_a_gpu_are_listed_and_do_not_stop_it() {
     let mut outsider = Client::start(command);
     assert_eq!(outsider.seen["mps"], false);
     let operation = host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
-    let proof = operation["steps"][4]["outcome"].as_str().unwrap();
+    let proof = operation["steps"][5]["outcome"].as_str().unwrap();
     assert!(proof.contains(&format!("others that have: {} (", outsider.pid())), "{proof}");
     let active = now(&host);
     let holder = &active["holders"][0];

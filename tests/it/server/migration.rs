@@ -6,13 +6,19 @@ use serde_json::json;
 
 use crate::harness::Host;
 
-/// Lays a database of an earlier version where the manager looks for it, on the simulated host that it was made on.
-fn left_by(dump: &str) -> Host {
+const FIRST: &str = include_str!("../../fixtures/databases/schema-1.sql");
+
+/// The seed of the simulated host that a database was made on.
+fn seed_of(dump: &str) -> &str {
+    dump.split("with the seed ").nth(1).and_then(|rest| rest.split('.').next()).unwrap()
+}
+
+/// Lays a database of an earlier version where the manager looks for it, on a simulated host of that seed.
+fn left_by(dump: &str, seed: &str) -> Host {
     let host = Host::new("");
     for directory in [host.state(""), host.runtime("sim")] {
         fs::create_dir_all(directory).unwrap();
     }
-    let seed = dump.split("with the seed ").nth(1).and_then(|rest| rest.split('.').next()).unwrap();
     fs::write(host.runtime("sim/seed"), seed).unwrap();
     host.execute_sql(dump);
     host
@@ -20,7 +26,7 @@ fn left_by(dump: &str) -> Host {
 
 #[test]
 fn a_database_of_the_first_schema_is_migrated_with_all_that_was_in_it() {
-    let mut host = left_by(include_str!("../../fixtures/databases/schema-1.sql"));
+    let mut host = left_by(FIRST, seed_of(FIRST));
     let specs = "SELECT name || ' ' || spec FROM daemons UNION ALL SELECT name || ' ' || spec FROM tenants ORDER BY 1";
     let before = host.ask_sql(specs);
     assert_eq!(before.len(), 6);
@@ -50,4 +56,28 @@ fn a_database_of_the_first_schema_is_migrated_with_all_that_was_in_it() {
         .filter(|name| name.starts_with("mps-manager.before-1-"))
         .collect();
     assert_eq!(copies.len(), 1, "the database as it was before");
+}
+
+#[test]
+fn gpus_that_were_gone_before_anything_was_remembered_of_them_can_be_replaced() {
+    let mut host = left_by(FIRST, "of another die");
+    host.serve();
+    let gpus = host.api().get("/api/v1/gpus").ok();
+    let missing: Vec<_> =
+        gpus["items"].as_array().unwrap().iter().filter(|gpu| gpu["present"] == false).cloned().collect();
+    assert_eq!(missing.len(), 2);
+    assert!(missing.iter().all(|gpu| gpu["name"].is_null() && gpu["memory_total"].is_null()), "{missing:?}");
+    assert_eq!(host.api().get("/readyz").status, 503);
+    // How many SMs it asks for cannot be a share of a GPU of which nothing is known: said, and not a fault of the manager.
+    let spec = json!({"daemon": "gpu1", "sms": 64, "device_memory_limit": "1G"});
+    let refused = host.api().tenant("counted", &spec);
+    assert_eq!(refused.status, 409, "{}", refused.text);
+    for gpu in missing {
+        let uuid = gpu["uuid"].as_str().unwrap();
+        assert_eq!(host.api().get(&format!("/api/v1/gpus/{uuid}")).ok()["daemon"], gpu["daemon"]);
+        let with = if gpu["daemon"] == "gpu0" { "0" } else { "1" };
+        host.api().post(&format!("/api/v1/gpus/{uuid}/replace"), &json!({"with": with})).ok();
+    }
+    host.await_ready();
+    assert_eq!(host.client("counted").seen["devices"][0]["sms"], 32);
 }

@@ -3,6 +3,7 @@
 mod admission;
 mod auth;
 mod clients;
+mod compute_mode;
 mod daemons;
 mod death;
 mod drain;

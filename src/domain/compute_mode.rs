@@ -1,0 +1,202 @@
+//! The compute mode of a GPU: set when a daemon wants one, and what was before put back when none does.
+//!
+//! What is to be done is worked out one step at a time from what is remembered and what is read, so that a manager that
+//! died between any two steps goes on where it was. What was before is remembered before anything is set.
+
+use serde::{Deserialize, Serialize};
+
+use super::gpu::ComputeMode;
+use super::{DaemonName, GpuUuid, InvalidValue};
+
+/// A compute mode of ours, and what was before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldMode {
+    /// The daemon that wants it.
+    pub daemon: DaemonName,
+    /// What is to be put back.
+    pub previous: ComputeMode,
+    /// What the daemon wants; it may not have been set yet.
+    pub wanted: ComputeMode,
+    /// The boot in which this was written.
+    pub boot_id: String,
+}
+
+/// The next step for one GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModeStep {
+    /// All is as it should be.
+    Done,
+    /// Remember this, before anything is set.
+    Remember(HeldMode),
+    /// Set this mode.
+    Set(ComputeMode),
+    /// Forget what was remembered.
+    Forget,
+}
+
+/// What to do next with a GPU whose mode reads `now`, for a daemon that wants a mode or none of its own.
+pub fn next(
+    daemon: &DaemonName,
+    wanted: Option<ComputeMode>,
+    held: Option<&HeldMode>,
+    now: ComputeMode,
+    boot_id: &str,
+) -> ModeStep {
+    let remember = |previous, wanted| {
+        ModeStep::Remember(HeldMode { daemon: daemon.clone(), previous, wanted, boot_id: boot_id.to_owned() })
+    };
+    match (wanted, held) {
+        // Another mode than the one we set is somebody else's, or the boot's: it is not ours to undo.
+        (None, Some(held)) if now == held.wanted && now != held.previous => ModeStep::Set(held.previous),
+        (None, Some(_)) => ModeStep::Forget,
+        (Some(wanted), None) => remember(now, wanted),
+        // Another one from now on: the first is undone, so that no death in between loses what was before.
+        (Some(wanted), Some(held)) if held.wanted != wanted => next(daemon, None, Some(held), now, boot_id),
+        (Some(wanted), Some(held)) if held.boot_id != boot_id => {
+            // A boot resets the mode; then what it has set is what would be without us.
+            remember(if now == wanted { held.previous } else { now }, wanted)
+        }
+        (Some(wanted), Some(held)) if held.daemon != *daemon => remember(held.previous, wanted),
+        (Some(wanted), Some(_)) if now != wanted => ModeStep::Set(wanted),
+        (Some(_), Some(_)) | (None, None) => ModeStep::Done,
+    }
+}
+
+/// Refuses a mode in which no daemon could work.
+pub fn check(wanted: Option<ComputeMode>) -> Result<(), InvalidValue> {
+    if wanted == Some(ComputeMode::Prohibited) {
+        return Err(InvalidValue(
+            "prohibited lets no process use the GPU, the MPS server neither: give exclusive_process, which admits the \
+             server alone, or default, or leave compute_mode out to leave the GPU's mode as it is"
+                .into(),
+        ));
+    }
+    Ok(())
+}
+
+/// The compute mode of a daemon's GPU, as far as it is ours.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ComputeModeStatus {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// What was read back last; `null` while the driver is not asked.
+    pub mode: Option<ComputeMode>,
+    /// What was before, and is put back when the daemon is stopped for good or no longer wants a mode.
+    pub previous: ComputeMode,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ComputeMode::{Default, ExclusiveProcess, Prohibited};
+    use super::*;
+
+    fn name(name: &str) -> DaemonName {
+        DaemonName::parse(name).expect("a name")
+    }
+
+    /// A GPU whose driver and whose memory outlive any manager.
+    #[derive(Clone)]
+    struct Host {
+        mode: ComputeMode,
+        held: Option<HeldMode>,
+        boot: &'static str,
+    }
+
+    impl Host {
+        fn new(mode: ComputeMode) -> Self {
+            Self { mode, held: None, boot: "one" }
+        }
+
+        /// Takes at most so many steps; true when all is done.
+        fn settle(&mut self, wanted: Option<ComputeMode>, steps: usize) -> bool {
+            for _ in 0..steps {
+                match next(&name("gpu0"), wanted, self.held.as_ref(), self.mode, self.boot) {
+                    ModeStep::Done => return true,
+                    ModeStep::Remember(held) => self.held = Some(held),
+                    ModeStep::Set(mode) => self.mode = mode,
+                    ModeStep::Forget => self.held = None,
+                }
+            }
+            false
+        }
+    }
+
+    #[test]
+    fn what_was_before_comes_back_wherever_a_manager_dies() {
+        for before in [Default, ExclusiveProcess, Prohibited] {
+            for first in [Default, ExclusiveProcess] {
+                for second in [Some(Default), Some(ExclusiveProcess), None] {
+                    for (died, later) in (0..8).flat_map(|died| (0..8).map(move |later| (died, later))) {
+                        let mut host = Host::new(before);
+                        host.settle(Some(first), died);
+                        host.settle(second, later);
+                        assert!(host.settle(None, 8), "it comes to an end");
+                        assert_eq!(
+                            (host.mode, &host.held),
+                            (before, &None),
+                            "{first:?} {second:?} {died} {later}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_set_before_what_was_is_remembered() {
+        let mut host = Host::new(Default);
+        assert!(!host.settle(Some(ExclusiveProcess), 1));
+        assert_eq!((host.mode, host.held.as_ref().map(|held| held.previous)), (Default, Some(Default)));
+        assert!(host.settle(Some(ExclusiveProcess), 2));
+        assert_eq!(host.mode, ExclusiveProcess);
+    }
+
+    #[test]
+    fn a_mode_that_somebody_changed_is_set_again_and_never_undone_as_ours() {
+        let mut host = Host::new(Default);
+        host.settle(Some(ExclusiveProcess), 8);
+        host.mode = Prohibited;
+        assert!(host.settle(Some(ExclusiveProcess), 8));
+        assert_eq!(host.mode, ExclusiveProcess);
+        host.mode = Prohibited;
+        assert!(host.settle(None, 8));
+        assert_eq!((host.mode, host.held), (Prohibited, None), "theirs");
+    }
+
+    #[test]
+    fn the_next_boot_puts_back_what_is_still_ours_and_drops_what_it_has_reset() {
+        let mut host = Host::new(Prohibited);
+        host.settle(Some(ExclusiveProcess), 8);
+        let mut kept = Host { boot: "two", ..host.clone() };
+        assert!(kept.clone().settle(Some(ExclusiveProcess), 8));
+        assert!(kept.settle(None, 8));
+        assert_eq!(kept.mode, Prohibited, "the mode outlived the boot");
+
+        let mut reset = Host { boot: "two", mode: Default, ..host.clone() };
+        assert!(reset.settle(None, 8));
+        assert_eq!((reset.mode, &reset.held), (Default, &None), "the boot has put its own");
+
+        let mut wanted = Host { boot: "two", mode: Default, ..host };
+        assert!(wanted.settle(Some(ExclusiveProcess), 8));
+        assert_eq!(wanted.mode, ExclusiveProcess);
+        let held = wanted.held.clone().expect("held");
+        assert_eq!((held.previous, held.boot_id.as_str()), (Default, "two"));
+        assert!(wanted.settle(None, 8));
+        assert_eq!(wanted.mode, Default, "what this boot had set");
+    }
+
+    #[test]
+    fn a_gpu_that_changes_hands_keeps_what_was_before_the_first() {
+        let mut host = Host::new(Default);
+        host.settle(Some(ExclusiveProcess), 8);
+        let step = next(&name("other"), Some(ExclusiveProcess), host.held.as_ref(), host.mode, host.boot);
+        let ModeStep::Remember(held) = step else { panic!("{step:?}") };
+        assert_eq!((held.daemon, held.previous), (name("other"), Default));
+    }
+
+    #[test]
+    fn a_mode_without_any_process_is_refused() {
+        assert!(check(Some(Prohibited)).expect_err("refused").to_string().contains("exclusive_process"));
+        assert!(check(Some(ExclusiveProcess)).is_ok() && check(None).is_ok());
+    }
+}

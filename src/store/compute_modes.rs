@@ -1,0 +1,52 @@
+//! Compute modes of ours, and what was before them.
+
+use sqlx::SqliteConnection;
+
+use super::{StoreError, from_json, parsed, to_json};
+use crate::domain::compute_mode::HeldMode;
+use crate::domain::{DaemonName, GpuUuid};
+
+/// All of them, by GPU.
+pub async fn all(db: &mut SqliteConnection) -> Result<Vec<(GpuUuid, HeldMode)>, StoreError> {
+    sqlx::query!("SELECT gpu, daemon, previous, wanted, boot_id FROM compute_modes ORDER BY gpu")
+        .fetch_all(db)
+        .await?
+        .into_iter()
+        .map(|row| {
+            let held = HeldMode {
+                daemon: parsed("a daemon's name", DaemonName::parse(&row.daemon))?,
+                previous: from_json("a compute mode", &row.previous)?,
+                wanted: from_json("a compute mode", &row.wanted)?,
+                boot_id: row.boot_id,
+            };
+            Ok((parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?, held))
+        })
+        .collect()
+}
+
+/// Writes what is held of a GPU in place of what was, or that nothing is any more.
+pub async fn put(
+    db: &mut SqliteConnection,
+    gpu: &GpuUuid,
+    held: Option<&HeldMode>,
+    now: i64,
+) -> Result<(), StoreError> {
+    let gpu = gpu.as_str();
+    let Some(held) = held else {
+        sqlx::query!("DELETE FROM compute_modes WHERE gpu = ?", gpu).execute(db).await?;
+        return Ok(());
+    };
+    let (daemon, previous, wanted) = (held.daemon.as_str(), to_json(&held.previous), to_json(&held.wanted));
+    sqlx::query!(
+        "INSERT OR REPLACE INTO compute_modes (gpu, daemon, previous, wanted, boot_id, written_at) VALUES (?, ?, ?, ?, ?, ?)",
+        gpu,
+        daemon,
+        previous,
+        wanted,
+        held.boot_id,
+        now
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}

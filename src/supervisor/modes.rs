@@ -1,0 +1,242 @@
+//! Compute modes: what is held is shared by all drivers, and each brings about what its own daemon wants.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::{Context, Fact, Lasting};
+use crate::domain::compute_mode::{ComputeModeStatus, HeldMode, ModeStep, next};
+use crate::domain::daemon::{Condition, DaemonStatus};
+use crate::domain::gpu::ComputeMode;
+use crate::domain::{DaemonName, GpuUuid};
+use crate::gpu::InventoryError;
+
+/// Pause before what failed is tried again, in milliseconds.
+const RETRY_MS: i64 = 5_000;
+/// Steps for one GPU, more than it ever takes: what does not settle is changed by somebody at the same time.
+const STEPS: usize = 8;
+
+/// The compute modes that are ours, as the store has them.
+#[derive(Debug, Default)]
+pub struct HeldModes {
+    held: Mutex<BTreeMap<GpuUuid, HeldMode>>,
+}
+
+impl HeldModes {
+    /// Takes what the store remembers.
+    pub fn load(&self, rows: Vec<(GpuUuid, HeldMode)>) {
+        *self.held() = rows.into_iter().collect();
+    }
+
+    /// Those of these GPUs that are still ours.
+    pub fn among(&self, gpus: &[GpuUuid]) -> Vec<GpuUuid> {
+        self.held().keys().filter(|gpu| gpus.contains(gpu)).cloned().collect()
+    }
+
+    fn get(&self, gpu: &GpuUuid) -> Option<HeldMode> {
+        self.held().get(gpu).cloned()
+    }
+
+    fn of(&self, daemon: &DaemonName) -> Vec<GpuUuid> {
+        self.held().iter().filter(|(_, held)| held.daemon == *daemon).map(|(gpu, _)| gpu.clone()).collect()
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, HeldMode>> {
+        // A panic elsewhere leaves the map as it was before or after one insert: both are whole.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Context {
+    /// Brings the compute mode of a daemon's GPUs to what it wants, and puts back those of its other GPUs but `in_use`.
+    ///
+    /// Gives what is ours afterwards. A daemon that wants nothing and holds nothing costs nothing.
+    pub async fn settle_modes(
+        &self,
+        daemon: &DaemonName,
+        gpus: &[GpuUuid],
+        in_use: &[GpuUuid],
+        wanted: Option<ComputeMode>,
+    ) -> Result<Vec<ComputeModeStatus>, String> {
+        let mut targets: Vec<(GpuUuid, Option<ComputeMode>)> = Vec::new();
+        for gpu in self.modes.of(daemon) {
+            if !gpus.contains(&gpu) && !in_use.contains(&gpu) {
+                targets.push((gpu, None));
+            }
+        }
+        for gpu in gpus {
+            let ours = self.modes.get(gpu).is_some_and(|held| held.daemon == *daemon);
+            if wanted.is_some() || ours {
+                targets.push((gpu.clone(), wanted));
+            }
+        }
+        let mut settled = Vec::new();
+        for (gpu, wanted) in targets {
+            settled.extend(self.settle_mode(daemon, &gpu, wanted).await?);
+        }
+        Ok(settled)
+    }
+
+    async fn settle_mode(
+        &self,
+        daemon: &DaemonName,
+        gpu: &GpuUuid,
+        wanted: Option<ComputeMode>,
+    ) -> Result<Option<ComputeModeStatus>, String> {
+        if !self.inventory.live() {
+            return self.unasked(gpu, wanted);
+        }
+        for _ in 0..STEPS {
+            // One that is missing is looked at again when it is back.
+            let Some(now) = self.compute_mode(gpu).await? else { return Ok(None) };
+            let held = self.modes.get(gpu);
+            match next(daemon, wanted, held.as_ref(), now, &self.boot_id) {
+                ModeStep::Done => {
+                    return Ok(held.map(|held| ComputeModeStatus {
+                        gpu: gpu.clone(),
+                        mode: Some(now),
+                        previous: held.previous,
+                    }));
+                }
+                ModeStep::Remember(held) => self.remember_mode(daemon, gpu, Some(held)).await?,
+                ModeStep::Forget => self.remember_mode(daemon, gpu, None).await?,
+                ModeStep::Set(mode) => {
+                    tracing::info!(%daemon, %gpu, ?now, ?mode, "setting a compute mode");
+                    self.set_compute_mode(gpu, mode).await?;
+                    let read = self.compute_mode(gpu).await?;
+                    if read.is_some_and(|read| read != mode) {
+                        return Err(format!(
+                            "the compute mode of {gpu} was set to {mode:?} and reads back as {read:?}: the driver does not \
+                             take it, or somebody else sets it at the same time"
+                        ));
+                    }
+                }
+            }
+        }
+        Err(format!("the compute mode of {gpu} does not settle: somebody else sets it at the same time"))
+    }
+
+    /// While the driver is not asked, what was set before still holds, and nothing can be changed.
+    fn unasked(
+        &self,
+        gpu: &GpuUuid,
+        wanted: Option<ComputeMode>,
+    ) -> Result<Option<ComputeModeStatus>, String> {
+        match self.modes.get(gpu) {
+            None if wanted.is_none() => Ok(None),
+            Some(held) if Some(held.wanted) == wanted && held.boot_id == self.boot_id => {
+                Ok(Some(ComputeModeStatus { gpu: gpu.clone(), mode: None, previous: held.previous }))
+            }
+            _ => Err(InventoryError::Suspended.to_string()),
+        }
+    }
+
+    /// The mode of a GPU as it is now; `None` for one that is missing.
+    async fn compute_mode(&self, gpu: &GpuUuid) -> Result<Option<ComputeMode>, String> {
+        let inventory = Arc::clone(&self.inventory);
+        let gpus = tokio::task::spawn_blocking(move || inventory.gpus()).await;
+        let gpus = gpus.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        Ok(gpus.into_iter().find(|known| known.uuid == *gpu).map(|gpu| gpu.compute_mode))
+    }
+
+    async fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), String> {
+        let (inventory, uuid) = (Arc::clone(&self.inventory), gpu.clone());
+        let set = tokio::task::spawn_blocking(move || inventory.set_compute_mode(&uuid, mode)).await;
+        set.map_err(|error| error.to_string())?
+            .map_err(|error| format!("the compute mode of {gpu} cannot be set to {mode:?}: {error}"))
+    }
+
+    async fn remember_mode(
+        &self,
+        daemon: &DaemonName,
+        gpu: &GpuUuid,
+        held: Option<HeldMode>,
+    ) -> Result<(), String> {
+        let (written, done) = oneshot::channel();
+        let recorded = Lasting::ComputeMode { gpu: gpu.clone(), held: held.clone() };
+        let fact = Fact { daemon: daemon.clone(), recorded, written };
+        if self.recorder.send(fact).await.is_err() || !done.await.unwrap_or(false) {
+            return Err(format!(
+                "what the compute mode of {gpu} was could not be written to the database, so nothing is set: see that the \
+                 disk of the state directory has room"
+            ));
+        }
+        let mut all = self.modes.held();
+        match held {
+            Some(held) => drop(all.insert(gpu.clone(), held)),
+            None => drop(all.remove(gpu)),
+        }
+        Ok(())
+    }
+}
+
+/// What a driver knows of its daemon's compute modes.
+#[derive(Debug, Default)]
+pub(super) struct Modes {
+    /// What was wanted when they were settled last, and on which GPUs.
+    settled: Option<(Option<ComputeMode>, Vec<GpuUuid>)>,
+    status: Vec<ComputeModeStatus>,
+    /// Why they are not what they should be.
+    trouble: Option<String>,
+    due: Option<i64>,
+}
+
+impl Modes {
+    /// When they have to be looked at again.
+    pub(super) fn due(&self) -> i64 {
+        self.due.unwrap_or(i64::MAX)
+    }
+
+    /// Why the daemon may not be started.
+    pub(super) fn trouble(&self) -> Option<&String> {
+        self.trouble.as_ref()
+    }
+
+    /// Settles them if something changed or the time has come.
+    pub(super) async fn settle(
+        &mut self,
+        context: &Context,
+        daemon: &DaemonName,
+        gpus: &[GpuUuid],
+        in_use: &[GpuUuid],
+        wanted: Option<ComputeMode>,
+        now: i64,
+    ) {
+        let key = (wanted, gpus.to_vec());
+        if self.settled.as_ref() == Some(&key) && now < self.due() {
+            return;
+        }
+        self.settled = Some(key);
+        match context.settle_modes(daemon, gpus, in_use, wanted).await {
+            Ok(status) => {
+                self.trouble = None;
+                // Somebody may change them, and GPUs that are still in use are put back later.
+                let rhythm = i64::try_from(context.rhythm.as_millis()).unwrap_or(i64::MAX);
+                let nothing = status.is_empty() && context.modes.of(daemon).is_empty() && wanted.is_none();
+                self.due = (!nothing).then(|| now.saturating_add(rhythm));
+                self.status = status;
+            }
+            Err(why) => {
+                tracing::error!(%daemon, %why, "a compute mode is not as it should be");
+                self.trouble = Some(why);
+                self.due = Some(now + RETRY_MS);
+            }
+        }
+    }
+
+    /// Shows them in a daemon's status.
+    pub(super) fn show(&self, status: &mut DaemonStatus) {
+        status.compute_modes.clone_from(&self.status);
+        let wanted = self.settled.as_ref().is_some_and(|(wanted, _)| wanted.is_some());
+        let condition = match &self.trouble {
+            Some(why) => Condition::new("ComputeMode", false, "NotAsWanted", why.clone()),
+            None if wanted => {
+                let message = "the compute mode of its GPUs was read back as its spec says";
+                Condition::new("ComputeMode", true, "SetAndReadBack", message)
+            }
+            None => return,
+        };
+        status.conditions.push(condition);
+    }
+}
