@@ -10,7 +10,6 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::daemon::{handle, names, readiness, stopped};
-use super::holders::{self, Holders};
 use super::{Engine, Failure, Stop, drain};
 use crate::clock::unix_ms;
 use crate::domain::daemon::DesiredState;
@@ -25,6 +24,8 @@ use crate::store::{self, Fate, StoreError, Transaction};
 const LETTING_GO: Duration = Duration::from_secs(10);
 /// How long the compute modes may take to be put back, with one failure that is tried again.
 const RESTORING: Duration = Duration::from_secs(10);
+/// How long calls of the driver that are under way are waited for before it is closed.
+const CLOSING: Duration = Duration::from_secs(30);
 /// Pause between two looks at who has.
 const POLL: Duration = Duration::from_millis(200);
 /// Processes that are named in words.
@@ -111,22 +112,42 @@ async fn quit(engine: &Engine) -> Result<((), String), Failure> {
 }
 
 /// Waits until the drivers have put back the compute modes that were ours, as each does when its daemon is stopped.
+///
+/// That of a GPU which is missing is put back when it is here again.
 async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
     let until = Instant::now() + RESTORING;
     loop {
-        let held = engine.fleet.context().modes.among(gpus);
+        let inventory = Arc::clone(&engine.inventory);
+        let present = blocking(move || inventory.gpus()).await?.map_err(|error| error.to_string())?;
+        let (held, missing): (Vec<GpuUuid>, Vec<GpuUuid>) = engine
+            .fleet
+            .context()
+            .modes
+            .among(gpus)
+            .into_iter()
+            .partition(|gpu| present.iter().any(|present| present.uuid == *gpu));
         if held.is_empty() {
-            return Ok(((), "no compute mode of these GPUs is ours".to_owned()));
+            return Ok(((), put_back(&missing)));
         }
         if Instant::now() > until {
-            let held: Vec<&str> = held.iter().map(GpuUuid::as_str).collect();
-            return Err(format!(
-                "the compute mode of {} was not put back: the log says why",
-                held.join(", ")
-            ));
+            return Err(format!("the compute mode of {} was not put back: the log says why", uuids(&held)));
         }
         tokio::time::sleep(POLL).await;
     }
+}
+
+fn put_back(missing: &[GpuUuid]) -> String {
+    if missing.is_empty() {
+        return "no compute mode of these GPUs is ours".to_owned();
+    }
+    format!(
+        "no compute mode of the GPUs that are here is ours; that of {}, which is missing, is put back when it is here again",
+        uuids(missing)
+    )
+}
+
+fn uuids(gpus: &[GpuUuid]) -> String {
+    gpus.iter().map(GpuUuid::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// Closes the driver, after what is told of the GPUs meanwhile has been written.
@@ -137,7 +158,12 @@ async fn let_go(engine: &Engine) -> Result<((), String), Failure> {
     let text = serde_json::to_string(&remembered).map_err(|error| error.to_string())?;
     write(engine, Change::Active(text)).await?;
     let inventory = Arc::clone(&engine.inventory);
-    blocking(move || inventory.suspend(remembered)).await?;
+    if !blocking(move || inventory.suspend(remembered, CLOSING)).await? {
+        return Err(format!(
+            "the driver has not answered a call for {} s, and is not closed in the middle of it",
+            CLOSING.as_secs()
+        ));
+    }
     Ok(((), "the driver is not asked from now on".to_owned()))
 }
 
@@ -145,7 +171,7 @@ async fn let_go(engine: &Engine) -> Result<((), String), Failure> {
 async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
     let until = Instant::now() + LETTING_GO;
     loop {
-        let found = found(engine, gpus).await?;
+        let found = engine.holders(gpus).await?;
         let (ours, others): (Vec<&Holder>, Vec<&Holder>) =
             found.processes.iter().partition(|holder| holder.ours);
         if ours.is_empty() {
@@ -171,13 +197,6 @@ fn proven(others: &[&Holder], unexamined: u32) -> String {
         outcome.push(format!("{unexamined} processes of other users could not be looked into"));
     }
     outcome.join("; ")
-}
-
-async fn found(engine: &Engine, gpus: &[GpuUuid]) -> Result<Holders, Failure> {
-    let (inventory, gpus) = (Arc::clone(&engine.inventory), gpus.to_vec());
-    let daemons = engine.fleet.context().daemons_directory();
-    let found = blocking(move || holders::search(&*inventory, &gpus, &daemons)).await?;
-    found.map_err(|error| error.to_string())
 }
 
 /// Brings back what was taken down, since the maintenance did not come about.

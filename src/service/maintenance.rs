@@ -1,7 +1,5 @@
 //! Maintenance of the host: begun, ended, shown.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
@@ -12,7 +10,6 @@ use crate::domain::maintenance::{
 };
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid};
-use crate::operations::holders;
 use crate::store::{self, Transaction};
 
 /// The maintenance of the host, and who has its GPUs open now.
@@ -31,8 +28,10 @@ pub struct MaintenanceView {
     pub daemons: Vec<DaemonName>,
     /// Whether the driver is asked; while it is not, GPUs are shown as they were seen last.
     pub live: bool,
-    /// Who has the device files of these GPUs open now.
-    pub holders: Vec<Holder>,
+    /// Who has the device files of these GPUs open now; `null` when that cannot be told.
+    pub holders: Option<Vec<Holder>>,
+    /// Why it cannot be told.
+    pub holders_unknown: Option<String>,
     /// Processes that the manager may not look into, which may be holders, too: other users', unless it is root.
     pub unexamined: u32,
 }
@@ -50,18 +49,19 @@ impl Service {
                 gpus: Vec::new(),
                 daemons: Vec::new(),
                 live,
-                holders: Vec::new(),
+                holders: Some(Vec::new()),
+                holders_unknown: None,
                 unexamined: 0,
             });
         };
         let daemons = covered(&mut reader, &maintenance.gpus).await?;
         drop(reader);
-        let inventory = Arc::clone(&self.parts.inventory);
-        let (gpus, directory) = (maintenance.gpus.clone(), self.parts.fleet.context().daemons_directory());
-        let found = tokio::task::spawn_blocking(move || holders::search(&*inventory, &gpus, &directory))
-            .await
-            .map_err(|error| ServiceError::Internal(error.to_string()))?
-            .map_err(|error| ServiceError::Unavailable(error.to_string()))?;
+        let (holders, holders_unknown, unexamined) = match self.parts.engine.holders(&maintenance.gpus).await
+        {
+            Ok(found) => (Some(found.processes), None, found.unexamined),
+            // How far it is has to be told above all when the driver is in trouble.
+            Err(why) => (None, Some(why), 0),
+        };
         Ok(MaintenanceView {
             state: Some(maintenance.state),
             since: Some(maintenance.since),
@@ -69,8 +69,9 @@ impl Service {
             gpus: maintenance.gpus,
             daemons,
             live,
-            holders: found.processes,
-            unexamined: found.unexamined,
+            holders,
+            holders_unknown,
+            unexamined,
         })
     }
 

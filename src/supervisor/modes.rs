@@ -1,6 +1,6 @@
 //! Compute modes: what is held is shared by all drivers, and each brings about what its own daemon wants.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -21,6 +21,7 @@ const STEPS: usize = 8;
 #[derive(Debug, Default)]
 pub struct HeldModes {
     held: Mutex<BTreeMap<GpuUuid, HeldMode>>,
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl HeldModes {
@@ -32,6 +33,11 @@ impl HeldModes {
     /// Those of these GPUs that are still ours.
     pub fn among(&self, gpus: &[GpuUuid]) -> Vec<GpuUuid> {
         self.held().keys().filter(|gpu| gpus.contains(gpu)).cloned().collect()
+    }
+
+    /// The daemons that hold some.
+    pub fn holders(&self) -> BTreeSet<DaemonName> {
+        self.held().values().map(|held| held.daemon.clone()).collect()
     }
 
     fn get(&self, gpu: &GpuUuid) -> Option<HeldMode> {
@@ -84,13 +90,26 @@ impl Context {
         gpu: &GpuUuid,
         wanted: Option<ComputeMode>,
     ) -> Result<Option<ComputeModeStatus>, String> {
+        // One at a time: a GPU may go from one daemon to another.
+        let _turn = self.modes.turn.lock().await;
         if !self.inventory.live() {
             return self.unasked(gpu, wanted);
         }
         for _ in 0..STEPS {
             // One that is missing is looked at again when it is back.
-            let Some(now) = self.compute_mode(gpu).await? else { return Ok(None) };
+            let now = self.compute_mode(gpu).await?;
             let held = self.modes.get(gpu);
+            let Some(now) = now else {
+                return Ok(held.map(|held| ComputeModeStatus {
+                    gpu: gpu.clone(),
+                    mode: None,
+                    previous: held.previous,
+                }));
+            };
+            if wanted.is_none() && held.as_ref().is_none_or(|held| held.daemon != *daemon) {
+                // Another daemon has it by now, and its mode is that one's.
+                return Ok(None);
+            }
             match next(daemon, wanted, held.as_ref(), now, &self.boot_id) {
                 ModeStep::Done => {
                     return Ok(held.map(|held| ComputeModeStatus {
