@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::adoption::is_foreign;
 use super::foreign::held;
 use super::maintenance::{checked_drain, refuse_in_maintenance};
 use super::page::{Page, Paged};
@@ -68,7 +69,7 @@ impl Service {
             .map_err(|error| ServiceError::field("/compute_mode", error.to_string()))?;
         self.check_name_fits(&name)?;
         let objection = match spec.management {
-            Management::Managed => self.objection_to_manage(&name).await,
+            Management::Managed => Box::pin(self.objection_to_manage(&name, &gpus)).await?,
             Management::Observed => None,
         };
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
@@ -222,7 +223,7 @@ impl Service {
                                 .await?
                                 .ok_or_else(|| not_found(&name))?;
                             check_precondition(&options, Some(daemon.revision))?;
-                            refuse_observed(&daemon, &request)?;
+                            refuse_observed(&mut *db, &daemon, &request).await?;
                             if matches!(request, OperationRequest::DeleteDaemon { .. }) {
                                 refuse_with_tenants(&mut *db, &name).await?;
                             }
@@ -320,13 +321,21 @@ pub(super) async fn refuse_with_tenants(
 }
 
 /// Refuses to do anything to a daemon that is only looked at.
-fn refuse_observed(daemon: &Daemon, request: &OperationRequest) -> Result<(), ServiceError> {
+async fn refuse_observed(
+    db: store::Transaction<'_>,
+    daemon: &Daemon,
+    request: &OperationRequest,
+) -> Result<(), ServiceError> {
     if daemon.spec.management == Management::Managed {
         return Ok(());
     }
+    let foreign = is_foreign(store::daemons::incarnation(db, &daemon.name).await?.as_ref());
     let remedy = match request {
+        OperationRequest::DeleteDaemon { .. } if foreign => {
+            "release it, which forgets it and leaves its process as it is"
+        }
         OperationRequest::DeleteDaemon { .. } => {
-            "release it to forget it and leave its process as it is, or set its management to managed first"
+            "set its management to managed first, or release it once it no longer runs"
         }
         _ => "set its management to managed first, or have its owner do it",
     };

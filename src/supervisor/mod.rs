@@ -393,7 +393,9 @@ impl Fleet {
 
     /// Ends the driver of a daemon that was stopped and forgotten.
     pub fn forget(&self, name: &DaemonName) {
-        if let Some(handle) = self.handles().remove(name) {
+        // Held to the end, so that the claim of a new driver of that name is not taken for the old one's.
+        let mut handles = self.handles();
+        if let Some(handle) = handles.remove(name) {
             handle.shared.stop_driver.cancel();
         }
         self.inner.context.lookout.disclaim(name);

@@ -467,10 +467,12 @@ impl State {
 }
 
 /// Whether a server of another user is in the way: clients of the wanted user would wait until all of its own are
-/// gone (FACTS.md, "Starting, stopping, dying").
+/// gone (FACTS.md, "Starting, stopping, dying"). Without tenants no user is wanted more than another.
 pub fn serves_another_user(desired: &Desired, seen: &Effective) -> bool {
     let another = |uid: u32| uid != desired.server_uid;
-    !desired.multi_user && seen.servers.iter().any(|server| server.uid.is_some_and(another))
+    !desired.multi_user
+        && !desired.uids.is_empty()
+        && seen.servers.iter().any(|server| server.uid.is_some_and(another))
 }
 
 #[cfg(test)]

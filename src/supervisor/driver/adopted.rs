@@ -23,7 +23,7 @@ impl Driver {
             process: current.and_then(identity),
             observed: desired.is_observed(),
         };
-        self.context.lookout.claim(&desired.name, claim);
+        self.context.lookout.claim(&desired.name, claim, &self.stop);
     }
 
     /// What the adopted process that was found again serves.

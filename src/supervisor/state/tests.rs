@@ -27,7 +27,7 @@ fn desired() -> Desired {
         percentage: ThreadPercentage::FULL,
         priority: Priority::Normal,
         drift_policy: DriftPolicy::Repair,
-        uids: Vec::new(),
+        uids: vec![0],
     }
 }
 

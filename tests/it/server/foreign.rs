@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use crate::harness::{Client, Foreign, Host, environment, eventually, is_alive, said, signal};
 
 /// Takes a daemon out of the manager's hands, so that its GPU is free.
-fn delete(host: &Host, name: &str) {
+pub(super) fn delete(host: &Host, name: &str) {
     host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{name}?grace_s=1")));
 }
 
 /// A host whose second GPU somebody else serves, with settings of their own and a client.
-fn beside_another() -> (Host, Foreign, Client) {
+pub(super) fn beside_another() -> (Host, Foreign, Client) {
     let host = Host::ready();
     delete(&host, "gpu1");
     let foreign = host.foreign("theirs", "1");
@@ -29,7 +29,7 @@ fn beside_another() -> (Host, Foreign, Client) {
     (host, foreign, client)
 }
 
-fn condition(daemon: &Value, kind: &str) -> Option<Value> {
+pub(super) fn condition(daemon: &Value, kind: &str) -> Option<Value> {
     let conditions = daemon["status"]["conditions"].as_array().expect("conditions");
     conditions.iter().find(|condition| condition["type"] == kind).cloned()
 }
@@ -56,7 +56,9 @@ fn a_foreign_daemon_is_found_in_any_directory_with_all_that_it_tells() {
     assert_eq!(effective["servers"][0]["memory_limits"][0]["bytes"], 1536u64 << 20, "as server.log says");
     assert_eq!(daemon["clients"][0]["pid"], client.pid());
     assert_eq!(daemon["clients"][0]["memory"][0]["gpu"], gpu);
-    assert_eq!(daemon["adoption"]["managed"], json!({"possible": true, "reason": null, "notes": []}));
+    let managed = &daemon["adoption"]["managed"];
+    assert_eq!((&managed["possible"], &managed["reason"]), (&json!(true), &json!(null)));
+    assert!(managed["notes"][0].as_str().unwrap().contains("the 1536 MiB that its server says"), "{managed}");
     assert_eq!(daemon["unreadable"], json!(null));
     let one = host.api().get(&format!("/api/v1/foreign-daemons/{}", daemon["id"].as_str().unwrap())).ok();
     assert_eq!((&one["id"], &one["gpus"]), (&daemon["id"], &daemon["gpus"]));
@@ -337,16 +339,7 @@ fn a_number_that_another_process_has_now_is_no_adopted_daemon() {
     let pid = foreign.pid();
     host.end_manager(Signal::TERM);
     // The store says that the daemon had this PID and another start time, as after the number was used again.
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        use sqlx::Connection as _;
-        let url = format!("sqlite://{}", host.state("mps-manager.db").display());
-        let mut connection = sqlx::SqliteConnection::connect(&url).await.unwrap();
-        let changed =
-            sqlx::query("UPDATE incarnations SET start_time = start_time - 1 WHERE daemon = 'theirs'");
-        assert_eq!(changed.execute(&mut connection).await.unwrap().rows_affected(), 1);
-        connection.close().await.unwrap();
-    });
+    host.execute_sql("UPDATE incarnations SET start_time = start_time - 1 WHERE daemon = 'theirs'");
     let changes = foreign.changes();
     host.serve();
     let blocked = host.await_phase("theirs", "blocked");
