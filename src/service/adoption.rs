@@ -24,7 +24,7 @@ use crate::store;
 use crate::supervisor::Neighbour;
 
 /// Longest wait for a driver to let go of a daemon: an action that is under way may take two seconds more.
-const LETTING_GO: Duration = Duration::from_secs(5);
+pub(super) const LETTING_GO: Duration = Duration::from_secs(5);
 
 /// A running control daemon to take up under a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

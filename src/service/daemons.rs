@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::adoption::is_foreign;
+use super::adoption::{LETTING_GO, is_foreign};
 use super::foreign::held;
 use super::maintenance::{checked_drain, refuse_in_maintenance};
 use super::page::{Page, Paged};
@@ -76,7 +76,7 @@ impl Service {
         let service = self.clone();
         let manager_uid = self.parts.manager_uid;
         let dry_run = options.dry_run;
-        let (daemon, desired, created) = self
+        let (daemon, desired, created, let_go) = self
             .parts
             .store
             .write(move |db| {
@@ -114,12 +114,21 @@ impl Service {
                         .await?
                         .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    Ok(((daemon, desired, current.is_none()), fate(&options)))
+                    let let_go =
+                        spec.is_observed() && current.as_ref().is_some_and(|now| !now.spec.is_observed());
+                    Ok(((daemon, desired, current.is_none(), let_go), fate(&options)))
                 })
             })
             .await?;
         if !dry_run {
             self.publish(desired);
+        }
+        if let Some(handle) = self.parts.fleet.get(&daemon.name).filter(|_| let_go && !dry_run) {
+            // From the answer on nothing is written to it: a session that does ends before.
+            let patience = self.parts.fleet.context().deadline + LETTING_GO;
+            if !handle.followed(patience).await {
+                tracing::warn!(daemon = %daemon.name, ?patience, "an action on a daemon that is only to be observed goes on");
+            }
         }
         Ok(Written { value: self.daemon_view(daemon), created })
     }

@@ -158,6 +158,8 @@ pub struct Observed {
     served: u64,
     /// Whether that look failed.
     failed: Option<String>,
+    /// The generation that the driver works by; whatever it did by an earlier one is over.
+    follows: i64,
 }
 
 /// What a driver is asked to do once, in its turn.
@@ -310,6 +312,12 @@ impl Handle {
             }
             newer
         });
+    }
+
+    /// Waits until the driver works by what is wanted now, and has ended what it did before; gives up after `patience`.
+    pub async fn followed(&self, patience: Duration) -> bool {
+        let wanted = self.generation();
+        self.wait_for(patience, |observed| observed.follows >= wanted).await.is_some()
     }
 
     /// Waits until the driver has ended, after which it sends nothing any more; gives up after `patience`.

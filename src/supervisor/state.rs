@@ -199,6 +199,7 @@ impl State {
     pub fn blocked(&mut self, obstacle: Obstacle, now: i64) {
         self.obstacle = Some(obstacle);
         self.retry_at = now + BLOCKED_RETRY_MS;
+        self.search_at = self.retry_at;
     }
 
     /// A control process was started.

@@ -80,6 +80,7 @@ fn a_foreign_daemon_is_found_in_any_directory_with_all_that_it_tells() {
 #[test]
 fn adoption_changes_nothing_and_survives_managers() {
     let (mut host, foreign, mut client) = beside_another();
+    let mut others: Vec<Client> = (1..20).map(|_| foreign.client()).collect();
     let (pid, changes) = (foreign.pid(), foreign.changes());
     let dry = host.api().post(
         "/api/v1/daemons/theirs/adopt?dry_run=true",
@@ -110,7 +111,10 @@ fn adoption_changes_nothing_and_survives_managers() {
         assert_eq!(daemon["status"]["observed_generation"], daemon["generation"]);
         let listed = host.listed(client.pid());
         assert_eq!(listed["daemon"], "theirs");
-        assert!(client.is_running());
+        let clients = host.api().get("/api/v1/clients?limit=100").ok();
+        let clients = clients["items"].as_array().unwrap();
+        assert_eq!(clients.iter().filter(|client| client["daemon"] == "theirs").count(), 20);
+        assert!(client.is_running() && others.iter_mut().all(Client::is_running));
         assert_eq!(foreign.changes(), changes, "nothing was written to it");
     }
 
@@ -266,7 +270,15 @@ fn an_observed_daemon_is_taken_over_and_let_go_of() {
     let ours_pid = host.daemon_pid("gpu0");
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &ours).status, 200);
     host.await_phase("gpu0", "observed");
-    host.api().post("/api/v1/daemons/gpu0/release", &json!({})).problem(409, "conflict");
+    // There is one way to be rid of it, and both refusals name that one.
+    let refusals = [
+        host.api().post("/api/v1/daemons/gpu0/release", &json!({})),
+        host.api().delete("/api/v1/daemons/gpu0?grace_s=0"),
+    ];
+    for refused in refusals {
+        let refused = refused.problem(409, "conflict");
+        assert!(refused["detail"].as_str().unwrap().contains("set its management to managed"), "{refused}");
+    }
     ours["management"] = json!("managed");
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &ours).status, 200);
     host.await_phase("gpu0", "ready");

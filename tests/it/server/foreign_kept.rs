@@ -183,3 +183,74 @@ fn a_daemon_that_could_not_be_deleted_is_what_it_was() {
     assert_eq!(host.daemon("theirs")["spec"]["desired_state"], "running");
     host.await_ready();
 }
+
+#[test]
+fn a_daemon_that_is_let_go_of_is_written_to_no_more_once_that_is_answered() {
+    let (host, foreign, _client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
+    host.await_ready();
+    let pid = foreign.pid();
+    signal(pid, Signal::STOP);
+    let mut spec = host.daemon("theirs")["spec"].clone();
+    spec["defaults"]["active_thread_percentage"] = json!(50);
+    assert_eq!(host.api().put("/api/v1/daemons/theirs", &spec).status, 200);
+    eventually("the driver writes", || (sessions_with(&foreign) > 0).then_some(()));
+    spec["management"] = json!("observed");
+    let answer = std::thread::scope(|scope| {
+        let letting_go = scope.spawn(|| host.api().put("/api/v1/daemons/theirs", &spec));
+        eventually("it is written", || {
+            (host.daemon("theirs")["spec"]["management"] == "observed").then_some(())
+        });
+        assert!(!letting_go.is_finished(), "the session goes on");
+        signal(pid, Signal::CONT);
+        letting_go.join().unwrap()
+    });
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let changes = foreign.changes();
+    host.await_phase("theirs", "observed");
+    host.api().get("/api/v1/daemons/theirs?fresh=true").ok();
+    assert_eq!(foreign.changes(), changes, "nothing was written since");
+}
+
+#[test]
+fn an_observed_daemon_is_looked_at_less_often_than_one_of_ours() {
+    let (host, foreign, _client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
+    host.await_phase("theirs", "observed");
+    let looks = |name: &str| host.daemon(name)["status"]["sessions"]["looks"].as_u64().unwrap();
+    eventually("it was looked at", || (looks("theirs") > 0).then_some(()));
+    let before = [looks("gpu0"), looks("theirs")];
+    eventually("ours was looked at ten times", || (looks("gpu0") >= before[0] + 10).then_some(()));
+    let theirs = looks("theirs") - before[1];
+    assert!(theirs <= 4, "looked at {theirs} times, and each look stays in its control.log");
+}
+
+#[test]
+fn maintenance_leaves_an_observed_daemon_alone_and_lets_none_be_adopted_as_managed() {
+    let (host, foreign, mut client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
+    host.await_phase("theirs", "observed");
+    let (pid, changes) = (foreign.pid(), foreign.changes());
+    let maintenance = "/api/v1/host/maintenance";
+    let begun = host.api().succeeds(&host.api().post(maintenance, &json!({"timeout_s": 30})));
+    assert_eq!(begun["daemons"], json!(["gpu0"]), "it is its owner's");
+    assert_eq!(host.daemon("theirs")["status"]["phase"], "observed");
+    let mut spec = host.daemon("theirs")["spec"].clone();
+    spec["management"] = json!("managed");
+    let refused = host.api().put("/api/v1/daemons/theirs", &spec).problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains("in maintenance"), "{refused}");
+    assert_eq!(host.api().post("/api/v1/daemons/theirs/release", &json!({})).status, 204);
+    let refused = host.adopt("theirs", &foreign, "managed").problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains("in maintenance"), "{refused}");
+    assert_eq!(
+        host.adopt("theirs", &foreign, "observed").status,
+        201,
+        "looking at it is nothing to wait for"
+    );
+    host.api().succeeds(&host.api().delete(maintenance));
+    host.await_ready();
+    assert!(is_alive(pid) && client.is_running());
+    assert_eq!((foreign.pid(), foreign.changes()), (pid, changes), "nothing was written to it");
+    assert_eq!(host.api().put("/api/v1/daemons/theirs", &spec).status, 200);
+    host.await_phase("theirs", "ready");
+}
