@@ -114,7 +114,8 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let every = Duration::from_secs(config.look_interval_s.into());
     let watching = tokio::spawn(service.clone().watch_gpus(every, census));
     let unfinished = config.state_dir.join(FURNISHING);
-    if platform.simulated && (first_start || unfinished.exists()) {
+    // A copied state directory may bring the file along: what is sealed gets nothing new.
+    if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
         furnish(&service, &inventory, &unfinished).await?;
     }
 

@@ -242,8 +242,11 @@ impl Service {
     }
 }
 
-/// Refuses to change who keeps a daemon while something is being done to it.
-async fn refuse_while_operated(db: store::Transaction<'_>, name: &DaemonName) -> Result<(), ServiceError> {
+/// Refuses to change who keeps a daemon, or what it holds, while something is being done to it.
+pub(super) async fn refuse_while_operated(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+) -> Result<(), ServiceError> {
     match store::operations::unfinished(db, name).await? {
         None => Ok(()),
         Some(operation) => Err(ServiceError::Conflict(format!(

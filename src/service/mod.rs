@@ -34,6 +34,7 @@ use crate::supervisor::Fleet;
 #[derive(Clone)]
 pub struct Service {
     parts: Arc<Parts>,
+    taken_up: Arc<take_up::TakenUp>,
 }
 
 /// What a [`Service`] is made of.
@@ -88,7 +89,7 @@ pub struct Written<T> {
 impl Service {
     /// Puts the parts together.
     pub fn new(parts: Parts) -> Self {
-        Self { parts: Arc::new(parts) }
+        Self { parts: Arc::new(parts), taken_up: Arc::default() }
     }
 
     /// Runs a use case that writes to its end, whether or not its caller waits for it; refuses it on a database of

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::adoption::refuse_while_operated;
 use super::daemons::DaemonView;
-use super::{Service, ServiceError, WriteOptions, fate};
+use super::maintenance::refuse_in_maintenance;
+use super::{Service, ServiceError, WriteOptions, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::{DaemonName, GpuUuid, TenantName, admission};
@@ -69,6 +71,12 @@ impl Service {
             .write(move |db| {
                 Box::pin(async move {
                     let name = holder(db, &old).await?;
+                    let current = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
+                    check_precondition(&options, Some(current.revision))?;
+                    refuse_while_operated(&mut *db, &name).await?;
+                    let mut either = current.spec;
+                    either.gpus = vec![old.clone(), new.uuid.clone()];
+                    refuse_in_maintenance(&mut *db, &name, &either).await?;
                     if let Some(other) = store::daemons::holder(&mut *db, &new.uuid).await? {
                         return Err(ServiceError::Conflict(format!(
                             "GPU {} belongs to daemon {other}: choose one that no daemon holds",

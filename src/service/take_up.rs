@@ -1,9 +1,10 @@
 //! Taking up what is remembered: at the start, or once somebody has said that it belongs to this machine.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use super::host::HostView;
 use super::{Service, ServiceError};
@@ -32,6 +33,20 @@ pub struct ReadOnly {
 pub struct ConfirmRequest {
     /// The ID of this machine, as `GET /host` shows it: naming it makes sure that the right manager was asked.
     pub machine_id: String,
+}
+
+/// Whether what is remembered was taken up, which a seal alone does not tell: it may have been broken, and the rest failed.
+#[derive(Debug, Default)]
+pub(super) struct TakenUp {
+    done: AtomicBool,
+    /// Held by whoever confirms: a second one comes after the first.
+    confirming: Mutex<()>,
+}
+
+impl TakenUp {
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
 }
 
 impl Service {
@@ -66,17 +81,25 @@ impl Service {
 
     /// Why nothing is changed, if that is so.
     pub async fn read_only(&self) -> Result<Option<ReadOnly>, ServiceError> {
-        if !self.parts.store.is_sealed() {
+        if self.taken_up.is_done() {
             return Ok(None);
         }
         let stored = store::host::machine_id(&mut *self.parts.store.read().await?).await?;
         let stored_machine_id = stored.unwrap_or_else(|| NO_MACHINE_ID.to_owned());
         let machine_id = self.parts.machine_id.clone();
-        let reason = format!(
-            "the database belongs to machine {stored_machine_id} and this is machine {machine_id}: nothing is adopted, started, \
-             stopped or changed. If it was moved here for good, POST {{\"machine_id\": \"{machine_id}\"}} to \
-             /api/v1/host/confirm; if not, stop this manager, and give it a state directory of its own"
-        );
+        let confirm = format!("POST {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm");
+        let reason = if stored_machine_id == machine_id {
+            format!(
+                "the database was confirmed to belong to this machine, and what it remembers is not taken up yet, so nothing is \
+                 changed. If that stays so, see the manager's log for what failed, mend it, and {confirm} again"
+            )
+        } else {
+            format!(
+                "the database belongs to machine {stored_machine_id} and this is machine {machine_id}: nothing is adopted, \
+                 started, stopped or changed. If it was moved here for good, {confirm}; if not, stop this manager, and give it a \
+                 state directory of its own"
+            )
+        };
         Ok(Some(ReadOnly { reason, stored_machine_id, machine_id }))
     }
 
@@ -103,30 +126,37 @@ impl Service {
         let service = self.clone();
         // Not `to_the_end`, which refuses what is read-only; but to the end all the same.
         let confirmed = self.parts.tasks.spawn(async move {
-            if !service.parts.store.is_sealed() {
+            let _one = service.taken_up.confirming.lock().await;
+            if service.taken_up.is_done() {
                 return Ok(());
             }
-            let here = service.parts.machine_id.clone();
-            let moved: Result<(), StoreError> = service
-                .parts
-                .store
-                .write_sealed(move |db| {
-                    Box::pin(async move {
-                        store::host::move_to(db, &here, unix_ms()).await?;
-                        Ok(((), Fate::Commit))
-                    })
-                })
-                .await;
-            moved?;
-            // Of several who confirm at once, one takes up.
-            if service.parts.store.unseal() {
+            if service.parts.store.is_sealed() {
+                service.move_here().await?;
+                service.parts.store.unseal();
                 tracing::info!("the database was confirmed to belong to this machine");
-                service.take_up().await?;
             }
+            let taken = service.take_up().await;
+            taken.inspect_err(
+                |error| tracing::error!(%error, "what the database remembers was not taken up"),
+            )?;
             Ok::<_, ServiceError>(())
         });
         confirmed.await.map_err(|error| ServiceError::Internal(error.to_string()))??;
         self.host().await
+    }
+
+    /// Makes the database this machine's.
+    async fn move_here(&self) -> Result<(), StoreError> {
+        let (here, boot_id) = (self.parts.machine_id.clone(), self.parts.fleet.context().boot_id.clone());
+        self.parts
+            .store
+            .write_sealed(move |db| {
+                Box::pin(async move {
+                    store::host::move_to(db, &here, &boot_id, unix_ms()).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await
     }
 
     /// Hands every remembered daemon to the fleet, and begins with operations.
@@ -148,7 +178,9 @@ impl Service {
         forgotten?;
         self.take_up_modes().await?;
         self.publish_all(&present).await?;
-        self.parts.engine.begin().await
+        self.parts.engine.begin().await?;
+        self.taken_up.done.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Takes up the compute modes that are ours, and puts back those of daemons that are gone; drivers see to the rest.

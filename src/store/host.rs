@@ -23,12 +23,18 @@ pub async fn put_machine_id(db: &mut SqliteConnection, machine_id: &str, now: i6
 
 /// Gives the database to another host: forgets the processes, the maintenance and the compute modes of the one before, and calls off what it had
 /// begun.
-pub async fn move_to(db: &mut SqliteConnection, machine_id: &str, now: i64) -> Result<(), StoreError> {
+///
+/// A boot ID names a machine, too: what is of this boot is this machine's, whose ID was made anew, and stays.
+pub async fn move_to(
+    db: &mut SqliteConnection,
+    machine_id: &str,
+    boot_id: &str,
+    now: i64,
+) -> Result<(), StoreError> {
     put_machine_id(&mut *db, machine_id, now).await?;
-    sqlx::query!("DELETE FROM incarnations").execute(&mut *db).await?;
-    sqlx::query!("DELETE FROM leases").execute(&mut *db).await?;
+    forget_other_boots(&mut *db, boot_id).await?;
+    sqlx::query!("DELETE FROM compute_modes WHERE boot_id <> ?", boot_id).execute(&mut *db).await?;
     sqlx::query!("DELETE FROM maintenance").execute(&mut *db).await?;
-    sqlx::query!("DELETE FROM compute_modes").execute(&mut *db).await?;
     let error = "asked for on another machine, from which this database was copied";
     sqlx::query!(
         "UPDATE operations SET state = 'failed', error = ?, finished_at = ? WHERE state IN ('pending', 'running')",
@@ -42,8 +48,18 @@ pub async fn move_to(db: &mut SqliteConnection, machine_id: &str, now: i64) -> R
 }
 
 /// Forgets the control processes and the leases of earlier boots, whose processes cannot live.
+///
+/// Where an adopted or observed daemon lives stays known: its owner, or this manager, starts it there again.
 pub async fn forget_other_boots(db: &mut SqliteConnection, boot_id: &str) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM incarnations WHERE boot_id <> ?", boot_id).execute(&mut *db).await?;
+    sqlx::query!("DELETE FROM incarnations WHERE boot_id <> ? AND pipe_directory IS NULL", boot_id)
+        .execute(&mut *db)
+        .await?;
+    sqlx::query!(
+        "UPDATE incarnations SET pid = NULL, start_time = NULL, pipe_inode = NULL, applied = 0 WHERE boot_id <> ?",
+        boot_id
+    )
+    .execute(&mut *db)
+    .await?;
     sqlx::query!("DELETE FROM leases WHERE boot_id <> ?", boot_id).execute(db).await?;
     Ok(())
 }

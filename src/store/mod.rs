@@ -189,9 +189,9 @@ impl Store {
         self.sealed.store(true, Ordering::Release);
     }
 
-    /// Takes writes again; false when it did already.
-    pub fn unseal(&self) -> bool {
-        self.sealed.swap(false, Ordering::AcqRel)
+    /// Takes writes again.
+    pub fn unseal(&self) {
+        self.sealed.store(false, Ordering::Release);
     }
 
     /// Whether writes are refused.

@@ -5,9 +5,8 @@ use axum::extract::State;
 
 use super::{List, WriteQuery};
 use crate::http::AppState;
-use crate::http::extract::{Json as Body, Path, Query};
+use crate::http::extract::{Conditions, Json as Body, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
-use crate::service::WriteOptions;
 use crate::service::host::{GpuView, HostView};
 use crate::service::replace::{ReplaceRequest, Replacement};
 use crate::service::take_up::ConfirmRequest;
@@ -53,15 +52,17 @@ pub(super) async fn get_gpu(
 
 /// Put another GPU in the place of a missing one
 #[utoipa::path(post, path = "/api/v1/gpus/{gpu}/replace", operation_id = "replace_gpu", tag = "host",
-    params(("gpu" = String, Path, description = "The missing GPU: UUID or a unique beginning of it"), WriteQuery),
+    params(("gpu" = String, Path, description = "The missing GPU: UUID or a unique beginning of it"), WriteQuery,
+        ("If-Match" = Option<String>, Header, description = "Replace only in this revision of its daemon")),
     request_body = ReplaceRequest,
     responses((status = 200, description = "Its daemon and its tenants have the new GPU, or a dry run", body = Replacement), WriteProblems))]
 pub(super) async fn replace_gpu(
     State(app): State<AppState>,
     Path(gpu): Path<String>,
     Query(query): Query<WriteQuery>,
+    conditions: Conditions,
     Body(request): Body<ReplaceRequest>,
 ) -> Result<Json<Replacement>, Problem> {
-    let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
+    let options = conditions.options(query.dry_run);
     Ok(Json(app.service.replace_gpu(gpu, request, options).await?))
 }

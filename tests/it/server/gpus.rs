@@ -144,6 +144,9 @@ fn a_missing_gpu_is_replaced_for_its_daemon_and_the_tenants_that_name_it() {
     let dry = host.api().post(&format!("{path}?dry_run=true"), &json!({"with": "0"})).ok();
     assert_eq!((&dry["with"], &dry["tenants"]), (&json!(new), &json!(["named"])));
     assert_eq!(host.daemon("gpu1")["spec"], before["spec"], "a dry run keeps nothing");
+    let body = json!({"with": "0"}).to_string();
+    let stale = [("if-match", "\"99\"")];
+    host.api().send(reqwest::Method::POST, &path, &stale, Some(body)).problem(412, "precondition-failed");
     let done = host.api().post(&path, &json!({"with": "0"})).ok();
     assert_eq!(done["daemon"]["spec"]["gpus"], json!([new]));
     assert!(done["daemon"]["generation"].as_i64() > before["generation"].as_i64());
@@ -199,4 +202,35 @@ fn a_gpu_in_mig_mode_is_listed_and_not_managed() {
     unmark(&host, &mig, "mig");
     assert_eq!(host.api().put("/api/v1/daemons/other", &json!({"gpus": ["1"]})).status, 201);
     host.await_ready();
+}
+
+#[test]
+fn a_gpu_is_not_replaced_in_maintenance_nor_while_its_daemon_is_operated_on() {
+    let mut host = Host::ready();
+    let (kept, gone) = (uuid(&host, 0), uuid(&host, 1));
+    let path = format!("/api/v1/gpus/{gone}/replace");
+    for tenant in ["demo", "batch"] {
+        assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
+    }
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu0?grace_s=1"));
+    host.end_manager(Signal::TERM);
+    mark(&host, &gone, "lost");
+    // As both leave it for a while.
+    let operation = "01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c";
+    host.execute_sql(&format!(
+        "INSERT INTO maintenance (only_one, operation, state, gpus, since) VALUES (1, '{operation}', 'draining', '[\"{kept}\"]', 1)"
+    ));
+    host.serve();
+    await_reason(&host, "gpu1", "GpuMissing");
+    let refused = host.api().post(&path, &json!({"with": "0"})).problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains("maintenance"), "{refused}");
+    host.execute_sql(&format!(
+        r#"DELETE FROM maintenance;
+           INSERT INTO operations (id, request, state, created_at)
+           VALUES ('{operation}', '{{"kind":"stop_daemon","grace_s":0}}', 'pending', 1);
+           INSERT INTO operation_daemons (operation, daemon) VALUES ('{operation}', 'gpu1');"#
+    ));
+    let refused = host.api().post(&path, &json!({"with": "0"})).problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains(operation), "{refused}");
+    assert_eq!(host.daemon("gpu1")["spec"]["gpus"], json!([gone]));
 }

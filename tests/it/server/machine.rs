@@ -64,7 +64,7 @@ fn a_database_of_another_machine_is_read_only_until_it_is_confirmed() {
     let pending = host.api().get("/api/v1/operations/01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c").ok();
     assert_eq!(pending["state"], "pending", "no operation is claimed");
 
-    // The other machine had daemons of its own; these here stand in the way as anybody's would.
+    // The other machine had daemons of its own, in another boot; these here stand in the way as anybody's would.
     for pid in daemons {
         signal(pid, Signal::KILL);
     }
@@ -82,6 +82,72 @@ fn a_database_of_another_machine_is_read_only_until_it_is_confirmed() {
     host.end_manager(Signal::TERM);
     host.serve();
     host.await_ready();
+}
+
+/// The ID of the machine that the manager is on.
+fn here(host: &Host) -> Value {
+    host.api().get("/api/v1/host").ok()["machine_id"].clone()
+}
+
+#[test]
+fn daemons_and_leases_of_this_boot_stay_when_the_machine_id_was_made_anew() {
+    let mut host = Host::ready();
+    let mut client = host.run_client("demo");
+    let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
+    host.end_manager(Signal::TERM);
+    host.execute_sql(&format!("UPDATE host SET machine_id = '{ANOTHER}'"));
+    host.serve();
+    host.api().post("/api/v1/host/confirm", &json!({"machine_id": here(&host)})).ok();
+    host.await_ready();
+    assert_eq!(["gpu0", "gpu1"].map(|name| host.daemon_pid(name)), daemons);
+    assert!(client.is_running());
+    let listed = host.listed(client.pid());
+    assert_eq!((&listed["tenant"], &listed["attributed_by"]), (&json!("demo"), &json!("lease")), "{listed}");
+}
+
+#[test]
+fn what_could_not_be_taken_up_is_taken_up_by_the_next_confirmation() {
+    let (mut host, daemons) = moved();
+    let spec = host.ask_sql("SELECT spec FROM daemons WHERE name = 'gpu0'").remove(0);
+    host.execute_sql("UPDATE daemons SET spec = '[]' WHERE name = 'gpu0'");
+    host.serve();
+    let body = json!({"machine_id": here(&host)});
+    assert_eq!(host.api().post("/api/v1/host/confirm", &body).status, 500);
+    let shown = host.api().get("/api/v1/host").ok();
+    let reason = shown["read_only"]["reason"].as_str().unwrap();
+    assert!(reason.contains("not taken up yet") && reason.contains("/host/confirm again"), "{reason}");
+    host.api().delete("/api/v1/tenants/demo").problem(409, "read-only");
+
+    host.execute_sql(&format!("UPDATE daemons SET spec = '{spec}' WHERE name = 'gpu0'"));
+    assert_eq!(host.api().post("/api/v1/host/confirm", &body).ok()["read_only"], Value::Null);
+    host.await_ready();
+    assert_eq!(["gpu0", "gpu1"].map(|name| host.daemon_pid(name)), daemons);
+}
+
+#[test]
+fn those_who_confirm_at_once_take_up_once() {
+    let (mut host, daemons) = moved();
+    host.serve();
+    let body = json!({"machine_id": here(&host)});
+    let threads = std::array::from_fn::<_, 8, _>(|_| {
+        let (api, body) = (host.api().clone(), body.clone());
+        std::thread::spawn(move || api.post("/api/v1/host/confirm", &body).ok()["read_only"].clone())
+    });
+    for thread in threads {
+        assert_eq!(thread.join().unwrap(), Value::Null);
+    }
+    host.await_ready();
+    assert_eq!(["gpu0", "gpu1"].map(|name| host.daemon_pid(name)), daemons);
+    assert_eq!(host.log().matches("was confirmed to belong").count(), 1);
+}
+
+#[test]
+fn a_simulated_host_is_not_furnished_in_a_copied_state_directory() {
+    let (mut host, daemons) = moved();
+    std::fs::write(host.state("furnishing"), "").unwrap();
+    host.serve();
+    assert_eq!(host.api().get("/readyz").status, 503);
+    assert!(daemons.into_iter().all(is_alive));
 }
 
 #[test]

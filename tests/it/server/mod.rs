@@ -22,6 +22,7 @@ mod outsiders;
 mod ownership;
 mod queue;
 mod reads;
+mod reboot;
 mod refusals;
 mod run;
 mod start;
