@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Host, MANAGER, eventually, is_alive, pid, said};
+use crate::harness::{Answer, Client, Host, MANAGER, eventually, is_alive, pid, said, signal_if_there};
 
 const PATH: &str = "/api/v1/host/maintenance";
 
@@ -349,7 +349,7 @@ fn a_manager_killed_while_daemons_quit_goes_on_quitting() {
     let accepted = begin(&host, &json!({"gpus": ["0"], "timeout_s": 600}));
     await_state_then_stop(&host, daemon);
     host.end_manager(Signal::KILL);
-    crate::harness::signal(daemon, Signal::CONT);
+    signal_if_there(daemon, Signal::CONT);
     host.serve();
     let operation = host.api().succeeds(&accepted);
     assert_eq!(steps(&operation).last(), TAKEN_DOWN.last());
@@ -365,9 +365,7 @@ fn await_state_then_stop(host: &Host, daemon: u32) {
     eventually("the daemon is being stopped", || {
         let state = now(host)["state"].clone();
         if state == "quitting" || state == "active" {
-            if is_alive(daemon) {
-                crate::harness::signal(daemon, Signal::STOP);
-            }
+            signal_if_there(daemon, Signal::STOP);
             return Some(());
         }
         None
