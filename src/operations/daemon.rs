@@ -88,9 +88,9 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
 /// The step of a restart that keeps which process is to be replaced, for a manager that takes the restart up again.
 const NOTE: &str = "note the running process";
 
-/// The process that an earlier manager noted.
+/// The process that an earlier manager noted; one that died while it did noted nothing.
 fn noted(operation: &Operation) -> Option<String> {
-    operation.steps.iter().find(|step| step.name == NOTE)?.outcome.clone()
+    operation.outcome_of(NOTE).map(str::to_owned)
 }
 
 pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {

@@ -180,6 +180,75 @@ fn a_daemon_over_both_gpus_goes_down_with_either_and_a_new_one_does_not_come_up(
 }
 
 #[test]
+fn a_daemon_is_not_moved_into_a_maintenance_nor_out_of_one() {
+    let host = Host::ready();
+    let mut client = host.client("demo");
+    host.api().succeeds(&begin(&host, &json!({"gpus": ["1"], "timeout_s": 5})));
+    for (name, gpus) in [("gpu0", json!(["1"])), ("gpu0", json!(["0", "1"])), ("gpu1", json!(["0"]))] {
+        let path = format!("/api/v1/daemons/{name}");
+        let refused = host.api().put(&path, &json!({"gpus": gpus})).problem(409, "conflict");
+        assert!(refused["detail"].as_str().unwrap().contains("DELETE /api/v1/host/maintenance"), "{refused}");
+    }
+    assert_eq!(host.daemon("gpu0")["status"]["phase"], "ready");
+    assert!(client.is_running());
+    end(&host);
+    host.await_ready();
+}
+
+#[test]
+fn the_clients_of_a_daemon_that_comes_during_the_drain_are_waited_for_too() {
+    let host = Host::ready();
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
+    let first = host.client("demo");
+    let accepted = begin(&host, &json!({"timeout_s": 600}));
+    await_state(&host, "draining");
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).status, 201);
+    second_tenant(&host);
+    let mut command = Command::new(MANAGER);
+    command.args(["sim", "client", "--json", "--spin", "600"]).env_clear();
+    command.env("MPS_SIM_WORLD", host.runtime("sim"));
+    command.env("CUDA_MPS_PIPE_DIRECTORY", host.runtime("daemons/gpu1/pipe"));
+    let mut late = Client::start(command);
+    assert_eq!(late.seen["mps"], true, "{:?}", late.seen);
+    drop(first);
+    let place = accepted.header("location").unwrap();
+    eventually("it waits for the second, too", || {
+        let operation = host.api().get(place).ok();
+        let waits = steps(&operation).iter().filter(|step| **step == "wait for clients").count();
+        (waits == 2).then_some(())
+    });
+    assert!(late.is_running() && now(&host)["state"] == "draining");
+    let place = place.to_owned();
+    eventually("it can be called off again", || {
+        (host.api().get(&place).ok()["cancellable"] == true).then_some(())
+    });
+    drop(late);
+    host.api().succeeds(&accepted);
+    assert_let_go(&host);
+    end(&host);
+    host.await_ready();
+}
+
+#[test]
+fn a_daemon_that_stands_still_goes_down_when_its_clients_may_be_ended() {
+    let host = Host::configured("control_deadline_s = 1\nstop_grace_s = 1");
+    let daemon = host.daemon_pid("gpu0");
+    crate::harness::signal(daemon, Signal::STOP);
+    host.await_reason("gpu0", "Wedged");
+    let failed = host.api().outcome(&begin(&host, &json!({"gpus": ["0"], "timeout_s": 0})));
+    let error = failed["error"].as_str().unwrap();
+    assert!(error.contains("POST /api/v1/daemons/gpu0/stop"), "{error}");
+    assert!(is_alive(daemon));
+    let body = json!({"gpus": ["0"], "timeout_s": 0, "on_timeout": "terminate"});
+    let operation = host.api().succeeds(&begin(&host, &body));
+    assert!(operation["steps"][2]["outcome"].as_str().unwrap().contains("goes down"), "{operation}");
+    assert!(!is_alive(daemon));
+    assert_eq!(holders(&host, 0), Vec::<u32>::new());
+    end(&host);
+    host.await_ready();
+}
+
+#[test]
 fn others_who_hold_a_gpu_are_listed_and_do_not_stop_it() {
     let host = Host::ready();
     let mut command = Command::new(MANAGER);
