@@ -243,7 +243,7 @@ fn a_daemon_that_stands_still_goes_down_when_its_clients_may_be_ended() {
     let operation = host.api().succeeds(&begin(&host, &body));
     assert!(operation["steps"][2]["outcome"].as_str().unwrap().contains("goes down"), "{operation}");
     assert!(!is_alive(daemon));
-    assert_eq!(holders(&host, 0), Vec::<u32>::new());
+    assert_eq!(host.holders(0), Vec::<u32>::new());
     end(&host);
     host.await_ready();
 }
