@@ -67,6 +67,11 @@ impl OperationRequest {
             Self::EndMaintenance => "end_maintenance",
         }
     }
+
+    /// Whether what it did is undone when it does not come to its end.
+    pub fn is_undone(&self) -> bool {
+        matches!(self, Self::DrainDaemon { .. } | Self::BeginMaintenance { .. })
+    }
 }
 
 /// Where an operation stands.
@@ -142,6 +147,13 @@ pub struct Operation {
     pub cancel_requested_at: Option<i64>,
     /// Its steps so far.
     pub steps: Vec<Step>,
+}
+
+impl Operation {
+    /// What came of a step, from the first time that it came to its end.
+    pub fn outcome_of(&self, name: &str) -> Option<&str> {
+        self.steps.iter().filter(|step| step.name == name).find_map(|step| step.outcome.as_deref())
+    }
 }
 
 /// What a restarted manager does with an operation that was under way when it died.
@@ -254,6 +266,22 @@ mod tests {
             Resume::Undo(Undo::Failed("one is left".into()))
         );
         assert_eq!(resume(&operation(OperationRequest::EndMaintenance, vec![]), false), Resume::Finish);
+    }
+
+    #[test]
+    fn a_step_that_was_cut_off_says_nothing_and_is_looked_for_again() {
+        let request = OperationRequest::DrainDaemon { timeout_s: 1, on_timeout: OnTimeout::Fail };
+        let step = |outcome: Option<&str>| Step {
+            name: "note".into(),
+            started_at: 0,
+            finished_at: outcome.map(|_| 1),
+            outcome: outcome.map(str::to_owned),
+        };
+        let cut = operation(request.clone(), vec![step(None)]);
+        assert_eq!(cut.outcome_of("note"), None);
+        let again = operation(request, vec![step(None), step(Some("first")), step(Some("second"))]);
+        assert_eq!(again.outcome_of("note"), Some("first"));
+        assert_eq!(again.outcome_of("another"), None);
     }
 
     #[test]

@@ -91,9 +91,9 @@ const NOTE: &str = "note the running process";
 /// The step of a deletion that keeps whether the daemon should run if it cannot be deleted.
 const NOTE_STATE: &str = "note the desired state";
 
-/// What an earlier manager noted in this step.
+/// What an earlier manager noted in this step; one that died while it did noted nothing.
 fn noted(operation: &Operation, step: &str) -> Option<String> {
-    operation.steps.iter().find(|taken| taken.name == step)?.outcome.clone()
+    operation.outcome_of(step).map(str::to_owned)
 }
 
 pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {

@@ -15,11 +15,11 @@ use crate::domain::DaemonName;
 use crate::domain::client::ClientId;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::maintenance::{DrainLimit, OnTimeout};
-use crate::domain::operation::{Operation, UNDO, Undo};
+use crate::domain::operation::{Operation, Undo};
 use crate::host::process::death;
 use crate::host::{self, Identity, Signal};
 use crate::store::{self, Fate, StoreError};
-use crate::supervisor::FreshError;
+use crate::supervisor::{FreshError, TerminateError};
 
 /// The step that keeps whether the daemon took clients before.
 const NOTE: &str = "note schedulable";
@@ -64,7 +64,7 @@ pub(super) async fn run(
     match drained.await {
         Ok(()) => Ok(()),
         Err(stop) => {
-            engine.step(operation.id, UNDO, undone(engine, operation, daemon)).await?;
+            engine.undo(operation.id, || undone(engine, operation, daemon)).await?;
             Err(stop)
         }
     }
@@ -88,8 +88,7 @@ async fn note(engine: &Engine, operation: &Operation, daemon: &DaemonName) -> Re
 
 /// What was kept; `None` when the drain had not come so far.
 fn noted(operation: &Operation) -> Option<bool> {
-    let step = operation.steps.iter().find(|step| step.name == NOTE)?;
-    step.outcome.as_deref().map(|outcome| outcome == SCHEDULABLE)
+    operation.outcome_of(NOTE).map(|outcome| outcome == SCHEDULABLE)
 }
 
 /// Puts back what was before the drain.
@@ -170,7 +169,7 @@ pub(super) async fn empty(
     if left.is_none() {
         return Ok(());
     }
-    engine.step(operation.id, "terminate the clients", terminate(engine, operation, daemons)).await
+    engine.step(operation.id, "terminate the clients", terminate(engine, operation, daemons, !guarded)).await
 }
 
 /// Waits until nobody is left; who is, when the time is over.
@@ -225,10 +224,14 @@ async fn refuse_uncordoned(engine: &Engine, daemons: &[DaemonName]) -> Result<()
 }
 
 /// Ends whoever is left, in the safe order.
+///
+/// A daemon that cannot be read fails it, unless `going_down` says that it is stopped next, with signals if need be:
+/// that ends its clients, too.
 async fn terminate(
     engine: &Engine,
     operation: &Operation,
     daemons: &[DaemonName],
+    going_down: bool,
 ) -> Result<((), String), Stop> {
     let cancel = engine.cancel_token(operation.id);
     let mut ended = 0;
@@ -237,14 +240,27 @@ async fn terminate(
         if occupants.none() {
             return Ok(((), format!("{ended} ended")));
         }
+        if !occupants.unread.is_empty() && !going_down {
+            // A signal before MPS has said that its work is ended can take the others of a server along.
+            return Err(Stop::Failed(format!("{ended} were ended, and there are still {occupants}")));
+        }
+        if occupants.only_unread() {
+            break;
+        }
         for (daemon, client) in &occupants.clients {
             // Between two clients is where it can be stopped: one that is being ended is ended.
             if cancel.is_cancelled() {
                 return Err(Stop::Cancelled);
             }
-            let done = handle(engine, daemon)?.terminate(*client).await;
-            done.map_err(|error| format!("client {client} of daemon {daemon} was not ended: {error}"))?;
-            ended += 1;
+            match handle(engine, daemon)?.terminate(*client).await {
+                Ok(_) => ended += 1,
+                // It has left MPS meanwhile, and may live on: the next round decides.
+                Err(TerminateError::NotAClient(_)) => {}
+                Err(error) => {
+                    let why = format!("client {client} of daemon {daemon} was not ended: {error}");
+                    return Err(Stop::Failed(why));
+                }
+            }
         }
         for holder in &occupants.holders {
             if cancel.is_cancelled() {
@@ -255,6 +271,9 @@ async fn terminate(
     }
     match occupants(engine, daemons).await? {
         left if left.none() => Ok(((), format!("{ended} ended"))),
+        left if going_down && left.only_unread() => {
+            Ok(((), format!("{ended} ended; what cannot be read goes down with its daemon: {left}")))
+        }
         left => Err(Stop::Failed(format!("{ended} were ended, and there are still {left}"))),
     }
 }
@@ -282,12 +301,17 @@ struct Occupants {
     /// Processes that `run` started and that are no clients, or not yet.
     holders: Vec<ClientId>,
     /// Daemons that could not be read, with the reason: who is on them is not known.
-    unread: Vec<String>,
+    unread: Vec<(DaemonName, String)>,
 }
 
 impl Occupants {
     fn none(&self) -> bool {
         self.clients.is_empty() && self.holders.is_empty() && self.unread.is_empty()
+    }
+
+    /// Whether nobody is left but whoever may be on daemons that cannot be read.
+    fn only_unread(&self) -> bool {
+        self.clients.is_empty() && self.holders.is_empty() && !self.unread.is_empty()
     }
 
     fn processes(&self) -> impl Iterator<Item = ClientId> {
@@ -306,7 +330,13 @@ impl std::fmt::Display for Occupants {
             write!(f, " ({}{more})", named.join(", "))?;
         }
         if !self.unread.is_empty() {
-            write!(f, ", and not all is known: {}", self.unread.join("; "))?;
+            write!(f, ", and not all is known")?;
+        }
+        for (daemon, why) in &self.unread {
+            write!(
+                f,
+                "; daemon {daemon} does not tell: {why} (POST /api/v1/daemons/{daemon}/stop ends it with all its clients)"
+            )?;
         }
         Ok(())
     }
@@ -319,7 +349,7 @@ async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<Occupants,
         match handle.fresh(LOOK).await {
             Ok(seen) => Ok(seen.clients.into_iter().map(|client| client.id).collect::<Vec<_>>()),
             Err(FreshError::Gone) => Ok(Vec::new()),
-            Err(error) => Err(format!("daemon {daemon}: {error}")),
+            Err(error) => Err(error.to_string()),
         }
     });
     for (daemon, look) in daemons.iter().zip(join_all(looks).await) {
@@ -327,7 +357,7 @@ async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<Occupants,
             Ok(clients) => {
                 occupants.clients.extend(clients.into_iter().map(|client| (daemon.clone(), client)));
             }
-            Err(why) => occupants.unread.push(why),
+            Err(why) => occupants.unread.push((daemon.clone(), why)),
         }
     }
     let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;

@@ -15,11 +15,11 @@ use super::{Engine, Failure, Stop, drain};
 use crate::clock::unix_ms;
 use crate::domain::daemon::DesiredState;
 use crate::domain::maintenance::{DrainLimit, Holder, Maintenance, MaintenanceState};
-use crate::domain::operation::{Operation, UNDO, Undo};
+use crate::domain::operation::{Operation, Undo};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::{Inventory as _, InventoryError, Remembered};
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, Fate, StoreError, Transaction};
 
 /// How long a process of ours that is on its way out may still have a GPU open.
 const LETTING_GO: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ pub(super) async fn begin(
         None => take_down(engine, operation, gpus, limit).await,
     };
     let Err(stop) = begun else { return Ok(()) };
-    engine.step(operation.id, UNDO, undone(engine)).await?;
+    engine.undo(operation.id, || undone(engine)).await?;
     Err(stop)
 }
 
@@ -69,8 +69,16 @@ async fn take_down(
                 Ok::<_, Failure>(((), format!("no new clients on {}", listed(&daemons))))
             })
             .await?;
-        drain::empty(engine, operation, &covered(engine).await?, limit, false).await?;
-        engine.close_to_cancel(id).await?;
+        loop {
+            let emptied = covered(engine).await?;
+            drain::empty(engine, operation, &emptied, limit, false).await?;
+            engine.close_to_cancel(id).await?;
+            if hold_down(engine, emptied).await? {
+                break;
+            }
+            // A daemon has come to these GPUs meanwhile, and its clients have been asked nothing.
+            engine.open_to_cancel(id).await?;
+        }
     }
     if state(engine).await? != Some(MaintenanceState::Active) {
         engine.step(id, "quit the daemons", quit(engine)).await?;
@@ -81,9 +89,14 @@ async fn take_down(
     Ok(())
 }
 
+/// Writes that the covered daemons stay down from now on, if they are the ones that were emptied; false if not.
+async fn hold_down(engine: &Engine, emptied: Vec<DaemonName>) -> Result<bool, Failure> {
+    write(engine, Change::Quitting(emptied)).await?;
+    Ok(state(engine).await? == Some(MaintenanceState::Quitting))
+}
+
 /// Stops every daemon that the maintenance covers.
 async fn quit(engine: &Engine) -> Result<((), String), Failure> {
-    write(engine, Change::State(MaintenanceState::Quitting)).await?;
     let daemons = covered(engine).await?;
     let grace_s = engine.fleet.context().grace_s;
     let stops = daemons.iter().map(|daemon| async move {
@@ -240,6 +253,8 @@ async fn unready(engine: &Engine) -> Result<Vec<String>, Failure> {
 enum Change {
     Put(Maintenance),
     State(MaintenanceState),
+    /// Its daemons stay down, if these are all of them.
+    Quitting(Vec<DaemonName>),
     /// The driver is let go, and this is told of the GPUs meanwhile.
     Active(String),
     Over,
@@ -263,6 +278,17 @@ async fn write(engine: &Engine, change: Change) -> Result<Vec<DaemonName>, Failu
                     Change::State(state) => {
                         if let Some(before) = &before {
                             let now = Maintenance { state, ..before.clone() };
+                            store::maintenance::put(&mut *db, &now).await?;
+                        }
+                    }
+                    Change::Quitting(emptied) => {
+                        if let Some(before) = &before
+                            && covered_by(&mut *db, before)
+                                .await?
+                                .iter()
+                                .all(|daemon| emptied.contains(daemon))
+                        {
+                            let now = Maintenance { state: MaintenanceState::Quitting, ..before.clone() };
                             store::maintenance::put(&mut *db, &now).await?;
                         }
                     }
@@ -308,9 +334,12 @@ async fn state(engine: &Engine) -> Result<Option<MaintenanceState>, Failure> {
 async fn covered(engine: &Engine) -> Result<Vec<DaemonName>, Failure> {
     let Some(maintenance) = current(engine).await? else { return Ok(Vec::new()) };
     let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-    let daemons = store::daemons::all(&mut reader).await.map_err(|error| error.to_string())?;
-    let kept = daemons.into_iter().filter(|daemon| !daemon.spec.is_observed());
-    let covered = kept.filter(|daemon| maintenance.covers(&daemon.spec.gpus));
+    covered_by(&mut reader, &maintenance).await.map_err(|error| error.to_string())
+}
+
+async fn covered_by(db: Transaction<'_>, maintenance: &Maintenance) -> Result<Vec<DaemonName>, StoreError> {
+    let daemons = store::daemons::all(db).await?.into_iter().filter(|daemon| !daemon.spec.is_observed());
+    let covered = daemons.filter(|daemon| maintenance.covers(&daemon.spec.gpus));
     Ok(covered.map(|daemon| daemon.name).collect())
 }
 

@@ -5,6 +5,7 @@
 
 mod daemon;
 mod drain;
+mod ending;
 pub mod holders;
 mod maintenance;
 mod terminate;
@@ -179,16 +180,17 @@ impl Engine {
         self.tasks.spawn(async move {
             let id = operation.id;
             tracing::info!(operation = %id, kind = operation.request.kind(), daemons = %daemon::names(&operation.daemons), "operation begins");
-            let result = tokio::select! {
-                result = engine.run(&operation, undo) => result,
+            let whole = async {
+                let result = engine.run_out(&operation, undo).await;
+                tracing::info!(operation = %id, ?result, "operation ended");
+                engine.finish_at_last(id, result).await;
+            };
+            tokio::select! {
+                () = whole => {}
                 // Left in the journal as running: the next manager takes it up.
                 () = engine.stop.cancelled() => return,
-            };
-            engine.cancels().remove(&id);
-            tracing::info!(operation = %id, ?result, "operation ended");
-            if let Err(error) = engine.finish(id, result).await {
-                tracing::error!(operation = %id, %error, "the end of the operation could not be written");
             }
+            engine.cancels().remove(&id);
             engine.wake();
         });
     }
@@ -232,7 +234,10 @@ impl Engine {
                 })
             })
             .await;
-        opened.map_err(|error| Stop::Failed(error.to_string()))
+        opened.map_err(|error| Stop::Failed(error.to_string()))?;
+        // From now on a client of its daemons may be ended beside it.
+        self.wake();
+        Ok(())
     }
 
     /// From now on the operation cannot be stopped; [`Stop::Cancelled`] when somebody asked for that before.
@@ -257,6 +262,16 @@ impl Engine {
         name: &'static str,
         work: impl Future<Output = Result<(T, String), E>>,
     ) -> Result<T, E> {
+        self.journalled(id, name, work).await.map_err(|error| E::from(error.to_string()))?
+    }
+
+    /// The same, with a failure of the journal told from one of the work.
+    async fn journalled<T, E: std::fmt::Display>(
+        &self,
+        id: Uuid,
+        name: &'static str,
+        work: impl Future<Output = Result<(T, String), E>>,
+    ) -> Result<Result<T, E>, StoreError> {
         let ordinal: Result<i64, StoreError> = self
             .store
             .write(move |db| {
@@ -265,7 +280,7 @@ impl Engine {
                 })
             })
             .await;
-        let ordinal = ordinal.map_err(|error| error.to_string())?;
+        let ordinal = ordinal?;
         let result = work.await;
         let outcome = match &result {
             Ok((_, outcome)) => outcome.clone(),
@@ -280,8 +295,8 @@ impl Engine {
                 })
             })
             .await;
-        ended.map_err(|error| error.to_string())?;
-        result.map(|(value, _)| value)
+        ended?;
+        Ok(result.map(|(value, _)| value))
     }
 
     async fn finish(&self, id: Uuid, result: Result<(), Stop>) -> Result<(), StoreError> {

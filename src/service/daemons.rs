@@ -84,6 +84,7 @@ impl Service {
                     let current = store::daemons::get(&mut *db, &name).await?;
                     check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
                     service.check_management(&mut *db, current.as_ref(), &name, &spec).await?;
+                    refuse_move(&mut *db, &name, current.as_ref(), &spec).await?;
                     let observed = |daemon: &Daemon| daemon.spec.management == Management::Observed;
                     if let Some(reason) = objection.filter(|_| current.as_ref().is_some_and(observed)) {
                         return Err(ServiceError::Conflict(format!(
@@ -298,6 +299,18 @@ impl Service {
         });
         Ok(unready.collect())
     }
+}
+
+/// Refuses to move a daemon onto GPUs that are in maintenance or away from them: its clients would be asked nothing.
+async fn refuse_move(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+    current: Option<&Daemon>,
+    spec: &DaemonSpec,
+) -> Result<(), ServiceError> {
+    let Some(current) = current.filter(|current| current.spec.gpus != spec.gpus) else { return Ok(()) };
+    refuse_in_maintenance(&mut *db, name, &current.spec).await?;
+    refuse_in_maintenance(db, name, spec).await
 }
 
 /// Refuses to take a GPU in MIG mode; a daemon whose GPU was switched to it later may still be changed.

@@ -171,6 +171,9 @@ pub async fn unfinished_maintenance(db: &mut SqliteConnection) -> Result<Option<
 ///
 /// All locks are taken at once, so none is held while another is waited for. Its turn comes when no operation that
 /// shares a daemon with it runs or has waited longer, so one for several daemons is not passed by for ever.
+///
+/// A client may be ended while a drain or maintenance waits for it, which is what these ask for: that runs beside them,
+/// without a lock, as long as they can still be called off.
 pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operation>, StoreError> {
     let row = sqlx::query_as!(
         OperationRow,
@@ -184,6 +187,11 @@ pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operati
                      JOIN operations AS other ON other.id = theirs.operation
                      WHERE mine.operation = next.id
                        AND (other.state = 'running' OR (other.state = 'pending' AND other.id < next.id))
+                       AND NOT (
+                           next.request ->> 'kind' = 'terminate_client'
+                           AND other.request ->> 'kind' IN ('drain_daemon', 'begin_maintenance')
+                           AND (other.state = 'pending' OR other.cancellable = 1)
+                       )
                  )
                ORDER BY id LIMIT 1
            )
@@ -195,7 +203,12 @@ pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operati
     let Some(row) = row else { return Ok(None) };
     sqlx::query!(
         "INSERT INTO operation_locks (daemon, operation)
-         SELECT daemon, operation FROM operation_daemons WHERE operation = ?",
+         SELECT daemon, operation FROM operation_daemons WHERE operation = ?
+           AND NOT EXISTS (
+               SELECT 1 FROM operation_locks AS held
+               JOIN operations AS mine ON mine.id = operation_daemons.operation
+               WHERE held.daemon = operation_daemons.daemon AND mine.request ->> 'kind' = 'terminate_client'
+           )",
         row.id
     )
     .execute(&mut *db)

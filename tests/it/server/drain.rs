@@ -4,7 +4,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Host, eventually, is_alive, said};
+use crate::harness::{Answer, Client, Host, SmallDisk, eventually, is_alive, said};
 
 fn drain(host: &Host, query: &str) -> Answer {
     host.api().post(&format!("/api/v1/daemons/gpu0/drain?{query}"), &json!({}))
@@ -238,4 +238,50 @@ fn a_drain_is_asked_for_once_under_its_key_and_nonsense_is_refused() {
     }
     host.api().post("/api/v1/daemons/gpu9/drain", &json!({})).problem(404, "not-found");
     assert_eq!(host.api().get("/api/v1/operations").ok()["items"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_disk_that_was_full_for_a_moment_blocks_nothing_for_ever() {
+    let mut host = Host::new("");
+    let state = host.state("");
+    std::fs::create_dir_all(&state).unwrap();
+    let Some(_disk) = SmallDisk::mount(&state, 16) else { return };
+    host.serve();
+    host.await_ready();
+    let client = host.client("demo");
+    let accepted = drain(&host, "timeout_s=600");
+    await_step(&host, &place(&accepted), "wait for clients");
+    let filler = host.state("filler");
+    let written = std::io::copy(&mut std::io::repeat(0), &mut std::fs::File::create(&filler).unwrap());
+    assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    drop(client);
+    eventually("neither the step nor its undoing can be written", || {
+        host.log().contains("it cannot be undone yet").then_some(())
+    });
+    assert_eq!(host.api().get(&place(&accepted)).ok()["state"], "running");
+    std::fs::remove_file(filler).unwrap();
+    let operation = host.api().outcome(&accepted);
+    assert_eq!(operation["state"], "failed");
+    assert!(operation["error"].as_str().unwrap().contains("is full"), "{operation}");
+    let undo = operation["steps"].as_array().unwrap().last().unwrap();
+    assert_eq!((&undo["name"], &undo["outcome"]), (&json!("undo"), &json!("schedulable again")));
+    assert!(schedulable(&host));
+    host.api().succeeds(&drain(&host, "timeout_s=5"));
+}
+
+#[test]
+fn a_client_is_ended_while_a_drain_waits_for_it() {
+    let host = Host::ready();
+    let mut client = host.client("demo");
+    let id = host.listed(client.pid())["id"].as_str().unwrap().to_owned();
+    let accepted = drain(&host, "timeout_s=600");
+    await_step(&host, &place(&accepted), "wait for clients");
+    let behind = drain(&host, "timeout_s=600");
+    let ended = host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}));
+    host.api().succeeds(&ended);
+    client.ended();
+    host.api().succeeds(&accepted);
+    host.api().succeeds(&behind);
+    assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
+    assert_eq!(host.ask_sql("SELECT daemon FROM operation_locks"), [] as [String; 0]);
 }

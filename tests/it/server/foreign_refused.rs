@@ -148,8 +148,8 @@ fn gpus_that_a_spec_cannot_name_in_their_order_are_refused() {
 
 #[test]
 fn a_daemon_of_another_user_is_observed_at_most() {
-    if !rustix::process::geteuid().is_root() {
-        return; // Only root can become somebody else.
+    if !crate::harness::is_root() {
+        return;
     }
     let host = host_with_a_free_gpu();
     let home = host.dir().join("nobody");

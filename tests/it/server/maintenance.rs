@@ -1,13 +1,12 @@
 //! Maintenance: daemons down, the driver let go, nothing of ours on the GPUs, and all of it back again.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Host, MANAGER, eventually, is_alive, pid, said};
+use crate::harness::{Answer, Client, Host, MANAGER, eventually, is_alive, pid, said, signal_if_there};
 
 const PATH: &str = "/api/v1/host/maintenance";
 
@@ -44,26 +43,9 @@ const TAKEN_DOWN: [&str; 6] = [
     "prove that nothing of ours has a GPU open",
 ];
 
-/// Every process that has the device file of a GPU open, looked up by the test itself.
-fn holders(host: &Host, gpu: u32) -> Vec<u32> {
-    let device = fs::metadata(host.runtime(&format!("sim/dev/nvidia{gpu}"))).expect("a device file");
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let Ok(open) = fs::read_dir(entry.path().join("fd")) else { continue };
-        let mut open = open.flatten().filter_map(|file| fs::metadata(file.path()).ok());
-        if open.any(|file| (file.dev(), file.ino()) == (device.dev(), device.ino())) {
-            found.push(pid);
-        }
-    }
-    found
-}
-
 /// Nobody at all has a device file open.
 fn assert_let_go(host: &Host) {
-    assert_eq!((holders(host, 0), holders(host, 1)), (Vec::<u32>::new(), Vec::<u32>::new()));
+    assert_eq!((host.holders(0), host.holders(1)), (Vec::<u32>::new(), Vec::<u32>::new()));
 }
 
 /// A tenant on the second GPU.
@@ -78,14 +60,9 @@ fn the_whole_host_is_let_go_and_comes_back_as_it_was() {
     let host = Host::ready();
     let client = host.run_client("demo");
     for gpu in 0..2 {
-        assert!(
-            holders(&host, gpu).contains(&host.manager_pid()),
-            "as NVML keeps the files of all GPUs open"
-        );
+        assert!(host.holders(gpu).contains(&host.manager_pid()), "as NVML keeps the files of all GPUs open");
     }
-    assert!(
-        holders(&host, 0).contains(&client.pid()) && holders(&host, 0).contains(&host.server_pid("gpu0"))
-    );
+    assert!(host.holders(0).contains(&client.pid()) && host.holders(0).contains(&host.server_pid("gpu0")));
     assert_eq!(now(&host)["state"], json!(null));
     let before = host.api().get("/api/v1/gpus").ok();
     let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
@@ -155,8 +132,8 @@ fn one_gpu_is_let_go_while_the_other_serves() {
     let daemon = host.daemon_pid("gpu1");
     let operation = host.api().succeeds(&begin(&host, &json!({"gpus": ["0"], "timeout_s": 5})));
     assert_eq!((steps(&operation), &operation["daemons"]), (TAKEN_DOWN.into(), &json!(["gpu0"])));
-    assert_eq!(holders(&host, 0), Vec::<u32>::new());
-    assert!(holders(&host, 1).contains(&client.pid()));
+    assert_eq!(host.holders(0), Vec::<u32>::new());
+    assert!(host.holders(1).contains(&client.pid()));
     assert!(client.is_running());
     assert_eq!(host.daemon_pid("gpu1"), daemon);
     assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
@@ -198,6 +175,75 @@ fn a_daemon_over_both_gpus_goes_down_with_either_and_a_new_one_does_not_come_up(
     let operation = host.api().succeeds(&begin(&host, &json!({"gpus": ["1"], "timeout_s": 5})));
     assert_eq!(operation["daemons"], json!(["both"]));
     assert_let_go(&host);
+    end(&host);
+    host.await_ready();
+}
+
+#[test]
+fn a_daemon_is_not_moved_into_a_maintenance_nor_out_of_one() {
+    let host = Host::ready();
+    let mut client = host.client("demo");
+    host.api().succeeds(&begin(&host, &json!({"gpus": ["1"], "timeout_s": 5})));
+    for (name, gpus) in [("gpu0", json!(["1"])), ("gpu0", json!(["0", "1"])), ("gpu1", json!(["0"]))] {
+        let path = format!("/api/v1/daemons/{name}");
+        let refused = host.api().put(&path, &json!({"gpus": gpus})).problem(409, "conflict");
+        assert!(refused["detail"].as_str().unwrap().contains("DELETE /api/v1/host/maintenance"), "{refused}");
+    }
+    assert_eq!(host.daemon("gpu0")["status"]["phase"], "ready");
+    assert!(client.is_running());
+    end(&host);
+    host.await_ready();
+}
+
+#[test]
+fn the_clients_of_a_daemon_that_comes_during_the_drain_are_waited_for_too() {
+    let host = Host::ready();
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
+    let first = host.client("demo");
+    let accepted = begin(&host, &json!({"timeout_s": 600}));
+    await_state(&host, "draining");
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).status, 201);
+    second_tenant(&host);
+    let mut command = Command::new(MANAGER);
+    command.args(["sim", "client", "--json", "--spin", "600"]).env_clear();
+    command.env("MPS_SIM_WORLD", host.runtime("sim"));
+    command.env("CUDA_MPS_PIPE_DIRECTORY", host.runtime("daemons/gpu1/pipe"));
+    let mut late = Client::start(command);
+    assert_eq!(late.seen["mps"], true, "{:?}", late.seen);
+    drop(first);
+    let place = accepted.header("location").unwrap();
+    eventually("it waits for the second, too", || {
+        let operation = host.api().get(place).ok();
+        let waits = steps(&operation).iter().filter(|step| **step == "wait for clients").count();
+        (waits == 2).then_some(())
+    });
+    assert!(late.is_running() && now(&host)["state"] == "draining");
+    let place = place.to_owned();
+    eventually("it can be called off again", || {
+        (host.api().get(&place).ok()["cancellable"] == true).then_some(())
+    });
+    drop(late);
+    host.api().succeeds(&accepted);
+    assert_let_go(&host);
+    end(&host);
+    host.await_ready();
+}
+
+#[test]
+fn a_daemon_that_stands_still_goes_down_when_its_clients_may_be_ended() {
+    let host = Host::configured("control_deadline_s = 1\nstop_grace_s = 1");
+    let daemon = host.daemon_pid("gpu0");
+    crate::harness::signal(daemon, Signal::STOP);
+    host.await_reason("gpu0", "Wedged");
+    let failed = host.api().outcome(&begin(&host, &json!({"gpus": ["0"], "timeout_s": 0})));
+    let error = failed["error"].as_str().unwrap();
+    assert!(error.contains("POST /api/v1/daemons/gpu0/stop"), "{error}");
+    assert!(is_alive(daemon));
+    let body = json!({"gpus": ["0"], "timeout_s": 0, "on_timeout": "terminate"});
+    let operation = host.api().succeeds(&begin(&host, &body));
+    assert!(operation["steps"][2]["outcome"].as_str().unwrap().contains("goes down"), "{operation}");
+    assert!(!is_alive(daemon));
+    assert_eq!(host.holders(0), Vec::<u32>::new());
     end(&host);
     host.await_ready();
 }
@@ -372,12 +418,12 @@ fn a_manager_killed_while_daemons_quit_goes_on_quitting() {
     let accepted = begin(&host, &json!({"gpus": ["0"], "timeout_s": 600}));
     await_state_then_stop(&host, daemon);
     host.end_manager(Signal::KILL);
-    crate::harness::signal(daemon, Signal::CONT);
+    signal_if_there(daemon, Signal::CONT);
     host.serve();
     let operation = host.api().succeeds(&accepted);
     assert_eq!(steps(&operation).last(), TAKEN_DOWN.last());
     assert!(!is_alive(daemon));
-    assert_eq!(holders(&host, 0), Vec::<u32>::new());
+    assert_eq!(host.holders(0), Vec::<u32>::new());
     end(&host);
     host.await_ready();
 }
@@ -388,9 +434,7 @@ fn await_state_then_stop(host: &Host, daemon: u32) {
     eventually("the daemon is being stopped", || {
         let state = now(host)["state"].clone();
         if state == "quitting" || state == "active" {
-            if is_alive(daemon) {
-                crate::harness::signal(daemon, Signal::STOP);
-            }
+            signal_if_there(daemon, Signal::STOP);
             return Some(());
         }
         None
@@ -421,7 +465,7 @@ fn a_manager_that_starts_during_maintenance_leaves_the_driver_alone() {
     end(&host);
     host.await_ready();
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
-    assert!(holders(&host, 0).contains(&host.manager_pid()));
+    assert!(host.holders(0).contains(&host.manager_pid()));
 }
 
 #[test]

@@ -1,0 +1,73 @@
+//! How an operation ends: whatever went wrong, its end is written, and its daemons are free again.
+//!
+//! A disk that is full, or a database that somebody holds, passes. Until then the operation stays `running`, and what
+//! cannot be written is tried again until the manager stops, whose successor takes the operation up.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use uuid::Uuid;
+
+use super::{Engine, Failure, Stop};
+use crate::domain::operation::{Operation, UNDO, Undo};
+use crate::store::StoreError;
+
+/// Pause between two tries to write.
+const RETRY: Duration = Duration::from_secs(1);
+/// Times that an undoing is tried which fails although its journal can be written.
+const UNDO_TRIES: u32 = 3;
+
+impl Engine {
+    /// Runs an operation to its end; one that panics fails, and is undone if its kind can be.
+    pub(super) async fn run_out(&self, operation: &Operation, undo: Option<Undo>) -> Result<(), Stop> {
+        let mut undo = undo;
+        for _ in 0..2 {
+            match AssertUnwindSafe(self.run(operation, undo.take())).catch_unwind().await {
+                Ok(result) => return result,
+                Err(_) if operation.request.is_undone() => undo = Some(Undo::Failed(PANICKED.to_owned())),
+                Err(_) => break,
+            }
+        }
+        Err(Stop::Failed(PANICKED.to_owned()))
+    }
+
+    /// Journals how an operation is undone, and tries again while the journal cannot be written.
+    pub(super) async fn undo<F: Future<Output = Result<((), String), Failure>>>(
+        &self,
+        id: Uuid,
+        undone: impl Fn() -> F,
+    ) -> Result<(), Failure> {
+        let mut tries = 0;
+        loop {
+            match self.journalled(id, UNDO, undone()).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(failure)) => {
+                    tries += 1;
+                    if tries == UNDO_TRIES {
+                        return Err(failure);
+                    }
+                }
+                Err(StoreError::Closed) => return Err(StoreError::Closed.to_string()),
+                Err(error) => tracing::error!(operation = %id, %error, "it cannot be undone yet"),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// Writes how an operation ended, and tries again until it is written.
+    pub(super) async fn finish_at_last(&self, id: Uuid, result: Result<(), Stop>) {
+        loop {
+            match self.finish(id, result.clone()).await {
+                Ok(()) | Err(StoreError::Closed) => return,
+                Err(error) => {
+                    tracing::error!(operation = %id, %error, "the end of the operation cannot be written yet");
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}
+
+/// What is said of an operation that met a fault of this program.
+const PANICKED: &str = "a fault in mps-manager ended it: the log says where, please report it";
