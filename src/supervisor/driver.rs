@@ -132,7 +132,7 @@ impl Driver {
             }
             let desired = self.desired.borrow_and_update().clone();
             self.claim();
-            self.logs.keep_short(!desired.is_observed());
+            self.logs.keep_short(self.may_empty_logs(&desired));
             self.state.gpus_lost(self.census.borrow_and_update().obstacle(&desired));
             self.settle_modes(&desired).await;
             let action = self.state.decide(&desired, self.clients.len(), unix_ms());
@@ -568,9 +568,9 @@ impl Driver {
         self.observed.send_if_modified(|observed| {
             let mut changed = observed.status != status || observed.clients != self.clients;
             if unreadable && observed.served < asked {
-                // There is no process to look at: what is published is all there is to know.
+                // No process can be looked at: what is published is all there is to know, unless there may be one.
                 observed.served = asked;
-                observed.failed = None;
+                observed.failed = self.state.doubt();
                 changed = true;
             }
             if changed {

@@ -186,6 +186,12 @@ impl State {
         }
     }
 
+    /// Why it is not known whether there is a process, which is then not to be taken for none.
+    pub fn doubt(&self) -> Option<String> {
+        let obstacle = self.obstacle.as_ref().filter(|_| !self.searched);
+        obstacle.map(|obstacle| obstacle.message.clone())
+    }
+
     /// Its GPUs are gone or cannot be used, or are back: then a start that waited for them is due.
     pub fn gpus_lost(&mut self, lost: Option<Obstacle>) {
         if self.lost.is_some() && lost.is_none() {

@@ -110,6 +110,27 @@ impl Driver {
         (self.pipe_directory, self.log_directory) = (pipe, log);
     }
 
+    /// Whether the logs are this manager's to empty: those that somebody else's daemon began are, where nobody else can
+    /// write beside them and no daemon of others logs there.
+    pub(super) fn may_empty_logs(&self, desired: &Desired) -> bool {
+        if desired.is_observed() {
+            return false;
+        }
+        let Some(home) = self.incarnation.as_ref().and_then(|incarnation| incarnation.home.as_ref()) else {
+            return true;
+        };
+        let logs_there = |running: &Running| {
+            let around = running.environment.as_ref().ok();
+            around.is_some_and(|around| daemon::is_same_directory(&around.log_directory, &home.log_directory))
+        };
+        let lookout = &self.context.lookout;
+        daemon::usable_directories(&home.pipe_directory, &home.log_directory, None).is_ok()
+            && !self.neighbours.borrow().iter().any(|neighbour| {
+                logs_there(&neighbour.daemon)
+                    && lookout.owner(&neighbour.daemon).as_ref() != Some(&desired.name)
+            })
+    }
+
     /// A daemon that is not ours on one of the GPUs, by the last scan.
     pub(super) fn shared_gpu(&self, desired: &Desired) -> Option<Obstacle> {
         let sharing = self.context.lookout.sharing(&desired.name, &desired.gpus);

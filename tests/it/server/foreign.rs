@@ -329,6 +329,36 @@ fn a_daemon_in_a_directory_that_none_of_ours_may_have_moves_when_it_is_started_a
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), own.to_str().unwrap(), "{}", said(&output));
 }
 
+/// Lets a log of it grow past the length at which our own are emptied, and gives the log.
+fn fill(foreign: &Foreign) -> std::path::PathBuf {
+    let log = foreign.log().join("control.log");
+    let line = "[2026-11-21 02:53:15.169 Control  1308] UI closed\n";
+    let mut file = fs::File::options().append(true).open(&log).unwrap();
+    std::io::Write::write_all(&mut file, line.repeat((5 << 20) / line.len()).as_bytes()).unwrap();
+    log
+}
+
+#[test]
+fn the_log_of_an_adopted_daemon_is_emptied_only_where_nobody_else_can_write() {
+    let (host, foreign, _client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
+    host.await_ready();
+    let length = |log: &std::path::Path| fs::metadata(log).unwrap().len();
+    let log = fill(&foreign);
+    eventually("it is emptied", || (length(&log) < 4 << 20).then_some(()));
+
+    fs::set_permissions(foreign.log(), fs::Permissions::from_mode(0o777)).unwrap();
+    // The driver has seen that before it reads the log again.
+    host.api().get("/api/v1/daemons/theirs?fresh=true").ok();
+    fill(&foreign);
+    for _ in 0..3 {
+        host.api().get("/api/v1/daemons/theirs?fresh=true").ok();
+    }
+    assert!(length(&log) > 4 << 20, "it stays as it is");
+    fs::set_permissions(foreign.log(), fs::Permissions::from_mode(0o755)).unwrap();
+    eventually("it is emptied", || (length(&log) < 4 << 20).then_some(()));
+}
+
 #[test]
 fn a_number_that_another_process_has_now_is_no_adopted_daemon() {
     let (mut host, foreign, mut client) = beside_another();
