@@ -66,12 +66,7 @@ pub struct Reading {
 
 /// Reads a spec back from what is in force; refuses what no spec can hold, with the reason.
 fn spec_in_force(seen: &InForce) -> Result<Reading, InvalidValue> {
-    if let Some(gpu) = seen.limited_by_uuid.first() {
-        return Err(InvalidValue(format!(
-            "its default memory limit for {gpu} was set under that UUID, and this manager sets and reads limits by \
-             ordinal, which MPS keeps apart: set it by ordinal first"
-        )));
-    }
+    refuse_limits_by_uuid(seen)?;
     let effective = &seen.effective;
     let mut notes = Vec::new();
     let percentage = effective
@@ -111,6 +106,16 @@ fn spec_in_force(seen: &InForce) -> Result<Reading, InvalidValue> {
         priority: Some(priority).filter(|value| *value != Priority::Normal),
     };
     Ok(Reading { spec, notes })
+}
+
+fn refuse_limits_by_uuid(seen: &InForce) -> Result<(), InvalidValue> {
+    match seen.limited_by_uuid.first() {
+        None => Ok(()),
+        Some(gpu) => Err(InvalidValue(format!(
+            "its default memory limit for {gpu} was set under that UUID, and this manager sets and reads limits by \
+             ordinal, which MPS keeps apart: set it by ordinal first"
+        ))),
+    }
 }
 
 /// A control daemon that somebody asks to adopt.
@@ -153,8 +158,15 @@ impl Candidate {
         spec_in_force(seen).map_err(|reason| InvalidValue(format!("{reason}, or observe the daemon")))
     }
 
+    /// Refuses to keep again a daemon that this manager started and only looked at for a while: its spec says what it
+    /// should be, so only what could not be brought about is in the way.
+    pub fn take_back(&self, manager_uid: u32) -> Result<(), InvalidValue> {
+        self.refuse_to_manage(manager_uid)?;
+        self.in_force.as_ref().map_or(Ok(()), refuse_limits_by_uuid)
+    }
+
     /// Refuses a daemon that this manager may look at and may not manage.
-    pub fn refuse_to_manage(&self, manager_uid: u32) -> Result<(), InvalidValue> {
+    fn refuse_to_manage(&self, manager_uid: u32) -> Result<(), InvalidValue> {
         if self.uid != Some(manager_uid) {
             return Err(InvalidValue(format!(
                 "it runs as uid {} and this manager as uid {manager_uid}, and a control daemon takes changes from its own user \
@@ -209,7 +221,8 @@ fn spec_to_observe(gpus: Vec<GpuUuid>, multi_user: bool, reading: Option<Reading
     DaemonSpec { multi_user, management: Management::Observed, defaults, ..DaemonSpec::of(gpus) }
 }
 
-/// The one default limit of all GPUs.
+/// The one default limit of all GPUs; refused where it is not known exactly, since writing what the getter prints
+/// would change it.
 fn common_limit(effective: &Effective, notes: &mut Vec<String>) -> Result<Option<MemoryLimit>, InvalidValue> {
     let mut limits: Vec<(Option<u64>, bool)> = Vec::new();
     for (ordinal, reading) in effective.default_memory_limits.iter().enumerate() {
@@ -221,8 +234,17 @@ fn common_limit(effective: &Effective, notes: &mut Vec<String>) -> Result<Option
             Some(said) => (said.bytes, true),
             None => (reading.bytes, reading.exact),
         });
+        if let Some(said) = said.filter(|_| !reading.exact) {
+            notes.push(format!(
+                "its default memory limit for {} reads {}: the daemon prints whole GiB, rounded down, and it is taken for \
+                 the {} that its server says it was given",
+                reading.gpu,
+                shown(reading.bytes),
+                shown(said.bytes)
+            ));
+        }
     }
-    let Some(&(first, exact)) = limits.first() else { return Ok(None) };
+    let Some(&(first, _)) = limits.first() else { return Ok(None) };
     if let Some((other, _)) = limits.iter().find(|(limit, _)| *limit != first) {
         return Err(InvalidValue(format!(
             "its GPUs have different default memory limits ({} and {}), and a spec has one for all: set them alike first",
@@ -230,12 +252,13 @@ fn common_limit(effective: &Effective, notes: &mut Vec<String>) -> Result<Option
             shown(*other)
         )));
     }
-    if !exact {
-        notes.push(format!(
+    if let Some((inexact, _)) = limits.iter().find(|(_, exact)| !exact) {
+        return Err(InvalidValue(format!(
             "its default memory limit reads {}: the daemon prints whole GiB, rounded down, and no server of its own has \
-             said it exactly, so it may be up to 1 GiB more",
-            shown(first)
-        ));
+             said it exactly, so it may be up to 1 GiB more, which keeping what is printed would take away: start a \
+             server (start_server -uid) or connect a client first, and set the limit again if it still is not known",
+            shown(*inexact)
+        )));
     }
     first.map(MemoryLimit::from_bytes).transpose()
 }
@@ -328,7 +351,8 @@ mod tests {
             Some((400, vec![reading(0, Some(1536 * MIB), true)])),
         );
         let Reading { spec, notes } = spec_in_force(&seen).expect("a spec can hold it");
-        assert!(spec.multi_user && notes.is_empty(), "{notes:?}");
+        assert!(spec.multi_user);
+        assert!(notes[0].contains("reads 1 GiB") && notes[0].contains("the 1536 MiB that"), "{notes:?}");
         let limit = MemoryLimit::from_mib(1536).expect("a limit");
         assert_eq!(spec.defaults.device_memory_limit, Some(limit), "as the server said it");
         assert_eq!(spec.defaults.active_thread_percentage.map(ThreadPercentage::tenths), Some(400));
@@ -336,15 +360,15 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_nobody_said_exactly_is_taken_as_printed_and_said_to_be() {
-        let seen = in_force(vec![reading(0, Some(4 << 30), false)], None);
-        let read = spec_in_force(&seen).expect("a spec can hold it");
-        assert_eq!(read.spec.defaults.device_memory_limit.map(MemoryLimit::mib), Some(4096));
-        assert!(
-            read.notes[0].contains("4 GiB") && read.notes[0].contains("rounded down"),
-            "{:?}",
-            read.notes
-        );
+    fn a_limit_that_nobody_said_exactly_is_refused_and_one_that_the_getter_prints_whole_is_kept() {
+        let seen = |bytes, exact| in_force(vec![reading(0, Some(bytes), exact)], None);
+        let error = spec_in_force(&seen(4 << 30, false)).expect_err("up to 1 GiB more").to_string();
+        for words in ["reads 4 GiB", "rounded down", "connect a client"] {
+            assert!(error.contains(words), "{error}");
+        }
+        let read = spec_in_force(&seen(900 * MIB, true)).expect("a spec can hold it");
+        assert_eq!(read.spec.defaults.device_memory_limit.map(MemoryLimit::mib), Some(900));
+        assert!(read.notes.is_empty(), "{:?}", read.notes);
     }
 
     #[test]

@@ -281,12 +281,23 @@ mod tests {
         assert!(!is_alive(Identity { start_time: id.start_time + 1, ..id }));
         assert_eq!(uid(me), Some(rustix::process::getuid().as_raw()));
         assert_eq!(parent(me), rustix::process::getppid().map(|pid| pid.as_raw_pid().unsigned_abs()));
-        assert_eq!(session(me), rustix::process::getsid(None).ok().map(|id| id.as_raw_pid().unsigned_abs()));
         assert!(resident_bytes(me).expect("resident") > 0);
         let started = started_at(id, super::super::boot_time().expect("btime"));
         let now = jiff::Timestamp::now().as_millisecond();
         // `btime` has whole seconds and follows the clock's corrections.
         assert!(started <= now + 2000 && started > now - 86_400_000, "{started} against {now}");
+    }
+
+    #[test]
+    fn who_began_a_session_leads_it() {
+        // Not asked of this process: who began its session can be outside this PID namespace, and is 0 then.
+        let mut child = Command::new("setsid").args(["sleep", "600"]).spawn().expect("setsid");
+        executed(child.id());
+        assert_eq!(session(child.id()), Some(child.id()));
+        assert!(leads_session(child.id()));
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        assert_eq!(session(child.id()), None);
     }
 
     #[test]

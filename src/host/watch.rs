@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
+use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init, remove_watch};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
@@ -17,8 +17,8 @@ use super::readable;
 #[derive(Debug)]
 pub struct Watch {
     fd: AsyncFd<OwnedFd>,
-    /// The inode that each had when it was taken.
-    covered: BTreeMap<PathBuf, u64>,
+    /// The inode that each had when it was taken, and the watch that it got.
+    covered: BTreeMap<PathBuf, (u64, i32)>,
 }
 
 impl Watch {
@@ -30,10 +30,12 @@ impl Watch {
 
     /// Watches a directory: what is written, made, renamed or removed in it, and its own end.
     ///
-    /// One that was replaced since the last call is taken anew; for one that was not, this costs a `stat`.
+    /// One that was replaced since the last call is taken anew; for one that was not, this costs a `stat`. A directory
+    /// that was removed and made again may have its old inode: its end is known once [`changed`](Self::changed) has
+    /// told of it.
     pub fn cover(&mut self, directory: &Path) -> io::Result<()> {
         let inode = std::fs::metadata(directory)?.ino();
-        if self.covered.get(directory) == Some(&inode) {
+        if self.covered.get(directory).is_some_and(|(covered, _)| *covered == inode) {
             return Ok(());
         }
         let events = WatchFlags::MODIFY
@@ -43,30 +45,40 @@ impl Watch {
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
-        add_watch(self.fd.get_ref(), directory, events)?;
-        self.covered.insert(directory.to_owned(), inode);
+        let watch = add_watch(self.fd.get_ref(), directory, events)?;
+        self.covered.insert(directory.to_owned(), (inode, watch));
         Ok(())
     }
 
     /// Completes when something has happened since the last call; it forgets what that was.
-    pub async fn changed(&self) {
+    pub async fn changed(&mut self) {
         loop {
-            let Ok(mut ready) = self.fd.readable().await else { return std::future::pending().await };
             if self.drain() {
                 return;
             }
+            let Ok(mut ready) = self.fd.readable().await else { return std::future::pending().await };
             ready.clear_ready();
         }
     }
 
-    /// Takes all events; says whether there were any.
-    fn drain(&self) -> bool {
+    /// Takes all events; says whether there were any. A directory that ended or went elsewhere is covered no longer.
+    fn drain(&mut self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = Reader::new(self.fd.get_ref(), &mut buffer);
         let mut any = false;
         loop {
             match reader.next() {
-                Ok(_) => any = true,
+                Ok(event) => {
+                    any = true;
+                    let (watch, what) = (event.wd(), event.events());
+                    if what.intersects(ReadFlags::IGNORED | ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
+                        self.covered.retain(|_, (_, covered)| *covered != watch);
+                    }
+                    if what.contains(ReadFlags::MOVE_SELF) {
+                        // It would go on telling of the directory under its new name.
+                        let _ = remove_watch(self.fd.get_ref(), watch);
+                    }
+                }
                 Err(Errno::INTR) => {}
                 Err(_) => return any,
             }
@@ -81,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    async fn changes(watch: &Watch) {
+    async fn changes(watch: &mut Watch) {
         tokio::time::timeout(Duration::from_secs(30), watch.changed()).await.expect("noticed");
     }
 
@@ -94,20 +106,47 @@ mod tests {
         watch.cover(&directory).expect("watched");
         assert!(!watch.drain(), "nothing has happened");
         fs::write(directory.join("a"), "1").expect("written");
-        changes(&watch).await;
+        changes(&mut watch).await;
         while watch.drain() {}
         fs::write(directory.join("a"), "2").expect("written");
-        changes(&watch).await;
+        changes(&mut watch).await;
         while watch.drain() {}
         fs::rename(&directory, home.path().join("old")).expect("renamed");
-        changes(&watch).await;
+        changes(&mut watch).await;
         fs::create_dir(&directory).expect("made again");
         watch.cover(&directory).expect("watched anew");
         while watch.drain() {}
         fs::write(directory.join("b"), "1").expect("written");
-        changes(&watch).await;
+        changes(&mut watch).await;
         fs::remove_dir_all(&directory).expect("removed");
         assert!(watch.cover(&directory).is_err(), "there is none");
-        changes(&watch).await;
+        changes(&mut watch).await;
+    }
+    #[tokio::test]
+    async fn a_directory_that_was_removed_and_made_again_at_once_is_watched_again() {
+        // ext4 gives the new one the inode of the old, which tmpfs and others do not: either way it is watched.
+        let home = tempfile::tempdir().expect("directory");
+        let directory = home.path().join("log");
+        fs::create_dir(&directory).expect("made");
+        let mut watch = Watch::new().expect("inotify");
+        for _ in 0..3 {
+            watch.cover(&directory).expect("watched");
+            fs::remove_dir(&directory).expect("removed");
+            fs::create_dir(&directory).expect("made again");
+            let inode = fs::metadata(&directory).expect("there").ino();
+            // What the kernel does where it gives the same inode again.
+            for (covered, _) in watch.covered.values_mut() {
+                *covered = inode;
+            }
+            watch.cover(&directory).expect("nothing is known yet");
+            changes(&mut watch).await;
+            watch.cover(&directory).expect("watched anew");
+            while watch.drain() {}
+            fs::write(directory.join("a"), "1").expect("written");
+            changes(&mut watch).await;
+            while watch.drain() {}
+            fs::remove_file(directory.join("a")).expect("removed");
+            changes(&mut watch).await;
+        }
     }
 }

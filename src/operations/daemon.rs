@@ -48,7 +48,7 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
         ));
     }
     let patience = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
-    let old = match noted(operation) {
+    let old = match noted(operation, NOTE) {
         Some(old) => old,
         None => {
             let old = before.pid.map_or_else(|| "none".to_owned(), |pid| pid.to_string());
@@ -88,12 +88,47 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
 /// The step of a restart that keeps which process is to be replaced, for a manager that takes the restart up again.
 const NOTE: &str = "note the running process";
 
-/// The process that an earlier manager noted; one that died while it did noted nothing.
-fn noted(operation: &Operation) -> Option<String> {
-    operation.outcome_of(NOTE).map(str::to_owned)
+/// The step of a deletion that keeps whether the daemon should run if it cannot be deleted.
+const NOTE_STATE: &str = "note the desired state";
+
+/// What an earlier manager noted in this step; one that died while it did noted nothing.
+fn noted(operation: &Operation, step: &str) -> Option<String> {
+    operation.outcome_of(step).map(str::to_owned)
 }
 
 pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
+    let before = match noted(operation, NOTE_STATE) {
+        Some(before) => before,
+        None => {
+            engine
+                .step(operation.id, NOTE_STATE, async {
+                    let name = the_daemon(operation)?;
+                    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+                    let daemon = store::daemons::get(&mut reader, name).await;
+                    let daemon = daemon.map_err(|error| error.to_string())?;
+                    let state = daemon.ok_or_else(|| format!("daemon {name} is gone"))?.spec.desired_state;
+                    let word = in_a_word(state);
+                    Ok::<_, Failure>((word.clone(), word))
+                })
+                .await?
+        }
+    };
+    let deleted = take_away(engine, operation, grace_s).await;
+    let Err(why) = deleted else { return Ok(()) };
+    if before == in_a_word(DesiredState::Running) {
+        // It is still there, so it is to be what it was.
+        let back = write_state(engine, operation, DesiredState::Running);
+        let back = engine.step(operation.id, "write the desired state back", back).await;
+        back.map_err(|back| format!("{why}; and its desired state stays stopped: {back}"))?;
+    }
+    Err(why)
+}
+
+fn in_a_word(state: DesiredState) -> String {
+    format!("{state:?}").to_lowercase()
+}
+
+async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
     stop(engine, operation, grace_s).await?;
     let name = the_daemon(operation)?.clone();
     engine
@@ -153,7 +188,7 @@ async fn write_state(
     match desired_now(engine, the_daemon(operation)?.clone(), Some(state)).await? {
         Some(desired) => {
             engine.fleet.publish(desired, None);
-            Ok(((), format!("{state:?}").to_lowercase()))
+            Ok(((), in_a_word(state)))
         }
         None => Err(format!("daemon {} is gone", names(&operation.daemons))),
     }

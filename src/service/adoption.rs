@@ -18,12 +18,13 @@ use crate::domain::daemon::{
     Daemon, DaemonSpec, Home, Incarnation, Management, Phase, Standing, check_management,
 };
 use crate::domain::foreign::Reading;
+use crate::domain::gpu::Gpu;
 use crate::host::{self, Identity};
 use crate::store;
 use crate::supervisor::Neighbour;
 
 /// Longest wait for a driver to let go of a daemon: an action that is under way may take two seconds more.
-const LETTING_GO: Duration = Duration::from_secs(5);
+pub(super) const LETTING_GO: Duration = Duration::from_secs(5);
 
 /// A running control daemon to take up under a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -84,6 +85,15 @@ impl Service {
                     if current.is_some() {
                         return Err(ServiceError::Conflict(format!(
                             "there is a daemon {name} already: choose another name, or delete that one first"
+                        )));
+                    }
+                    if let Some(pair) = written.process
+                        && let Some(owner) =
+                            store::daemons::with_process(&mut *db, &written.boot_id, pair).await?
+                    {
+                        // Somebody else asked for it a moment ago.
+                        return Err(ServiceError::Conflict(format!(
+                            "process {process} is daemon {owner} of this manager already"
                         )));
                     }
                     for gpu in spec.gpus.iter().filter(|_| spec.management == Management::Managed) {
@@ -160,15 +170,31 @@ impl Service {
         })
     }
 
-    /// Why this manager may not keep a daemon that it has only looked at so far; `None` where it may.
-    pub(super) async fn objection_to_manage(&self, name: &DaemonName) -> Option<String> {
-        let lookout = &self.parts.fleet.context().lookout;
+    /// Why this manager may not keep a daemon that it has only looked at so far, with what is in force in it; `None`
+    /// where it may.
+    pub(super) async fn objection_to_manage(
+        &self,
+        name: &DaemonName,
+        gpus: &[Gpu],
+    ) -> Result<Option<String>, ServiceError> {
+        let current = store::daemons::get(&mut *self.parts.store.read().await?, name).await?;
+        if current.is_none_or(|daemon| !daemon.spec.is_observed()) {
+            return Ok(None);
+        }
+        let context = self.parts.fleet.context();
+        let lookout = &context.lookout;
         let seen = lookout.scan().await;
-        let own = seen.iter().find(|neighbour| lookout.owner(&neighbour.daemon).as_ref() == Some(name))?;
-        let carries_ours = lookout.carries_claimed_token(name, &own.daemon);
-        let mut candidate = candidate(own, &Err(String::new()));
-        candidate.held &= !carries_ours;
-        candidate.refuse_to_manage(self.parts.manager_uid).err().map(|reason| reason.to_string())
+        let own = seen.iter().find(|neighbour| lookout.owner(&neighbour.daemon).as_ref() == Some(name));
+        let Some(own) = own else { return Ok(None) };
+        let look = Box::pin(context.read_foreign(own)).await;
+        let mut candidate = candidate(own, &look);
+        let verdict = if lookout.carries_claimed_token(name, &own.daemon) {
+            candidate.held = false;
+            candidate.take_back(self.parts.manager_uid)
+        } else {
+            candidate.adopt(Management::Managed, self.parts.manager_uid, gpus).map(drop)
+        };
+        Ok(verdict.err().map(|reason| reason.to_string()))
     }
 
     /// Refuses a spec that would let go of a daemon that cannot be let go of, or look at one that is not there.
@@ -196,13 +222,24 @@ impl Service {
         Ok(())
     }
 
+    /// Publishes what the store says of a daemon now, if there is one.
+    async fn publish_remembered(&self, name: &DaemonName) -> Result<(), ServiceError> {
+        let gpus = self.gpus().await?;
+        let mut reader = self.parts.store.read().await?;
+        let earlier = store::daemons::incarnation(&mut reader, name).await?;
+        let desired = store::plans::desired(&mut reader, name, &gpus, self.parts.manager_uid).await?;
+        if let Some(desired) = desired {
+            self.parts.fleet.publish(desired, earlier);
+        }
+        Ok(())
+    }
+
     /// Gives an adopted daemon back: forgets it and leaves its process as it is.
     pub async fn release_daemon(&self, name: DaemonName, options: WriteOptions) -> Result<(), ServiceError> {
         let service = self.clone();
         self.to_the_end(async move {
             let handle = service.parts.fleet.get(&name);
             let status = handle.as_ref().map(|handle| handle.observed().status);
-            let running = status.as_ref().is_some_and(|status| status.pid.is_some());
             let absent = status.is_none_or(|status| status.phase == Phase::Absent);
             let (released, dry_run) = (name.clone(), options.dry_run);
             service
@@ -216,12 +253,14 @@ impl Service {
                         refuse_with_tenants(&mut *db, &name).await?;
                         refuse_while_operated(&mut *db, &name).await?;
                         let earlier = store::daemons::incarnation(&mut *db, &name).await?;
-                        let foreign = earlier.and_then(|earlier| earlier.home).is_some_and(|home| home.foreign);
-                        let observed = daemon.spec.management == Management::Observed;
-                        if !(if foreign { observed || running } else { observed && absent }) {
+                        // Whatever stands in its way, a process that somebody else started is nobody's of ours.
+                        let foreign = is_foreign(earlier.as_ref());
+                        let observed = daemon.spec.is_observed();
+                        if !(foreign || observed && absent) {
+                            let first = if observed { "set its management to managed, and then " } else { "" };
                             return Err(ServiceError::Conflict(format!(
                                 "daemon {name} was started by this manager, which would leave a process that nobody keeps: \
-                                 delete it, which stops it, or set its management to observed"
+                                 {first}delete it, which stops it"
                             )));
                         }
                         store::daemons::delete(db, &name).await?;
@@ -234,12 +273,20 @@ impl Service {
                 if let Some(handle) = handle {
                     handle.ended(LETTING_GO).await;
                 }
+                // Somebody may have created a daemon of that name since the commit, and published it to the driver that
+                // has just been ended.
+                service.publish_remembered(&released).await?;
                 tracing::info!(daemon = %released, "released a daemon, and left its process as it is");
             }
             Ok(())
         })
         .await
     }
+}
+
+/// Whether the control process that is stored of a daemon was started by somebody else.
+pub(super) fn is_foreign(earlier: Option<&Incarnation>) -> bool {
+    earlier.and_then(|earlier| earlier.home.as_ref()).is_some_and(|home| home.foreign)
 }
 
 /// Refuses to change who keeps a daemon, or what it holds, while something is being done to it.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::adoption::{LETTING_GO, is_foreign};
 use super::foreign::held;
 use super::maintenance::{checked_drain, refuse_in_maintenance};
 use super::page::{Page, Paged};
@@ -68,14 +69,14 @@ impl Service {
             .map_err(|error| ServiceError::field("/compute_mode", error.to_string()))?;
         self.check_name_fits(&name)?;
         let objection = match spec.management {
-            Management::Managed => self.objection_to_manage(&name).await,
+            Management::Managed => Box::pin(self.objection_to_manage(&name, &gpus)).await?,
             Management::Observed => None,
         };
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
         let service = self.clone();
         let manager_uid = self.parts.manager_uid;
         let dry_run = options.dry_run;
-        let (daemon, desired, created) = self
+        let (daemon, desired, created, let_go) = self
             .parts
             .store
             .write(move |db| {
@@ -114,12 +115,21 @@ impl Service {
                         .await?
                         .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    Ok(((daemon, desired, current.is_none()), fate(&options)))
+                    let let_go =
+                        spec.is_observed() && current.as_ref().is_some_and(|now| !now.spec.is_observed());
+                    Ok(((daemon, desired, current.is_none(), let_go), fate(&options)))
                 })
             })
             .await?;
         if !dry_run {
             self.publish(desired);
+        }
+        if let Some(handle) = self.parts.fleet.get(&daemon.name).filter(|_| let_go && !dry_run) {
+            // From the answer on nothing is written to it: a session that does ends before.
+            let patience = self.parts.fleet.context().deadline + LETTING_GO;
+            if !handle.followed(patience).await {
+                tracing::warn!(daemon = %daemon.name, ?patience, "an action on a daemon that is only to be observed goes on");
+            }
         }
         Ok(Written { value: self.daemon_view(daemon), created })
     }
@@ -223,7 +233,7 @@ impl Service {
                                 .await?
                                 .ok_or_else(|| not_found(&name))?;
                             check_precondition(&options, Some(daemon.revision))?;
-                            refuse_observed(&daemon, &request)?;
+                            refuse_observed(&mut *db, &daemon, &request).await?;
                             if matches!(request, OperationRequest::DeleteDaemon { .. }) {
                                 refuse_with_tenants(&mut *db, &name).await?;
                             }
@@ -333,13 +343,21 @@ pub(super) async fn refuse_with_tenants(
 }
 
 /// Refuses to do anything to a daemon that is only looked at.
-fn refuse_observed(daemon: &Daemon, request: &OperationRequest) -> Result<(), ServiceError> {
+async fn refuse_observed(
+    db: store::Transaction<'_>,
+    daemon: &Daemon,
+    request: &OperationRequest,
+) -> Result<(), ServiceError> {
     if daemon.spec.management == Management::Managed {
         return Ok(());
     }
+    let foreign = is_foreign(store::daemons::incarnation(db, &daemon.name).await?.as_ref());
     let remedy = match request {
+        OperationRequest::DeleteDaemon { .. } if foreign => {
+            "release it, which forgets it and leaves its process as it is"
+        }
         OperationRequest::DeleteDaemon { .. } => {
-            "release it to forget it and leave its process as it is, or set its management to managed first"
+            "set its management to managed first, or release it once it no longer runs"
         }
         _ => "set its management to managed first, or have its owner do it",
     };

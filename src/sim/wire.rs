@@ -34,7 +34,7 @@ pub(crate) struct Packet {
 
 impl Conn {
     pub(crate) fn connect(path: &Path) -> io::Result<Self> {
-        let fd = socket()?;
+        let fd = socket(SocketFlags::empty())?;
         connect(&fd, &SocketAddrUnix::new(path)?)?;
         Ok(Self(fd))
     }
@@ -133,13 +133,15 @@ impl Listener {
     pub(crate) fn bind(path: &Path, mode: u32) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
         let _ = fs::remove_file(path);
-        let fd = socket()?;
+        // Whoever was there when it was asked may have been taken by then: nobody waits for the next.
+        let fd = socket(SocketFlags::NONBLOCK)?;
         bind(&fd, &address)?;
         fs::set_permissions(path, Permissions::from_mode(mode))?;
         listen(&fd, 128)?;
         Ok(Self(fd))
     }
 
+    /// The next who waits, or an error at once when there is nobody.
     pub(crate) fn accept(&self) -> io::Result<Conn> {
         Ok(Conn(accept_with(&self.0, SocketFlags::CLOEXEC)?))
     }
@@ -151,6 +153,6 @@ impl AsFd for Listener {
     }
 }
 
-fn socket() -> rustix::io::Result<OwnedFd> {
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | flags, None)
 }

@@ -166,6 +166,25 @@ pub async fn incarnation(
     .transpose()
 }
 
+/// The daemon whose control process this is, by what was stored of it.
+pub async fn with_process(
+    db: &mut SqliteConnection,
+    boot_id: &str,
+    process: (u32, u64),
+) -> Result<Option<DaemonName>, StoreError> {
+    let (pid, start_time) = (i64::from(process.0), process.1.cast_signed());
+    sqlx::query_scalar!(
+        r#"SELECT daemon AS "daemon!" FROM incarnations WHERE boot_id = ? AND pid = ? AND start_time = ?"#,
+        boot_id,
+        pid,
+        start_time
+    )
+    .fetch_optional(db)
+    .await?
+    .map(|name| parsed("a daemon's name", DaemonName::parse(&name)))
+    .transpose()
+}
+
 /// Writes the incarnation of a daemon in place of the one before; nothing for a daemon that is gone.
 pub async fn put_incarnation(
     db: &mut SqliteConnection,

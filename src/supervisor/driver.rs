@@ -2,6 +2,7 @@
 
 mod adopted;
 mod around;
+mod jobs;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,10 +23,9 @@ use super::modes::Modes;
 use super::process::{shape, token};
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
 use super::status::{Counts, status};
-use super::termination::terminate;
-use super::{Context, Fact, Job, Lasting, Neighbour, Observed, Shared, TerminateError, Termination};
+use super::{Context, Fact, Job, Lasting, Neighbour, Observed, Shared};
 use crate::clock::unix_ms;
-use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::client::ClientFacts;
 use crate::domain::daemon::{Incarnation, Phase, SessionCounts};
 use crate::domain::isolation::Isolation;
 use crate::domain::plan::{Desired, Difference};
@@ -93,7 +93,7 @@ impl Driver {
         let counts = Counts::default();
         let status = status(&state, &desired.borrow(), &counts, &pipe_directory, &log_directory, unix_ms());
         let (observed, watcher) =
-            watch::channel(Observed { status, clients: Vec::new(), served: 0, failed: None });
+            watch::channel(Observed { status, clients: Vec::new(), served: 0, failed: None, follows: 0 });
         let census = context.census.clone();
         let driver = Self {
             context,
@@ -132,7 +132,8 @@ impl Driver {
             }
             let desired = self.desired.borrow_and_update().clone();
             self.claim();
-            self.logs.keep_short(!desired.is_observed());
+            self.follow(&desired);
+            self.logs.keep_short(self.may_empty_logs(&desired));
             self.state.gpus_lost(self.census.borrow_and_update().obstacle(&desired));
             self.settle_modes(&desired).await;
             let action = self.state.decide(&desired, self.clients.len(), unix_ms());
@@ -431,7 +432,7 @@ impl Driver {
         self.look_where();
         let failed = (!matches!(look, Look::Seen(_))).then(|| look.clone());
         let before = self.state.applied;
-        let rhythm = Rhythm(i64::try_from(self.context.rhythm.as_millis()).unwrap_or(i64::MAX));
+        let rhythm = self.rhythm(desired);
         self.state.looked(look, !wrong.is_empty(), desired, unix_ms(), rhythm);
         match failed {
             Some(look) => {
@@ -491,43 +492,6 @@ impl Driver {
         }
     }
 
-    async fn work(&mut self, job: Job) {
-        match job {
-            Job::Restart => {
-                self.state.restart = self.state.process.is_some() && !self.desired.borrow().is_observed();
-            }
-            Job::Terminate { client, answer } => {
-                let result = self.terminate(client).await;
-                self.state.look_soon();
-                let _ = answer.send(result);
-            }
-        }
-    }
-
-    /// Ends a client, if it still is one: the last look may be seconds old.
-    async fn terminate(&mut self, client: ClientId) -> Result<Termination, TerminateError> {
-        if !host::process::is_alive(Identity { pid: client.pid, start_time: client.start_time }) {
-            return Ok(Termination::AlreadyGone);
-        }
-        let desired = self.desired.borrow().clone();
-        if desired.is_observed() {
-            let message = "it is only observed, and nothing is sent to it that changes anything".to_owned();
-            return Err(TerminateError::Refused(message));
-        }
-        self.sync(&desired, &[]).await;
-        if let Some(trouble) = &self.state.trouble {
-            return Err(TerminateError::Unreachable(trouble.to_string()));
-        }
-        let known = self.clients.iter().find(|known| known.id == client);
-        let server = known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))?;
-        let result = terminate(&self.control, server, client, Instant::now() + self.context.deadline).await;
-        if let Err(TerminateError::Unanswered(command)) = &result {
-            self.state.wedged = Some(command.clone());
-            self.explain(Look::Unanswered(command.clone())).await;
-        }
-        result
-    }
-
     /// Hands an incarnation to the recorder and waits until it is written; false when it was not.
     async fn record(&mut self, desired: &Desired, incarnation: Incarnation) -> bool {
         let (written, done) = oneshot::channel();
@@ -568,9 +532,9 @@ impl Driver {
         self.observed.send_if_modified(|observed| {
             let mut changed = observed.status != status || observed.clients != self.clients;
             if unreadable && observed.served < asked {
-                // There is no process to look at: what is published is all there is to know.
+                // No process can be looked at: what is published is all there is to know, unless there may be one.
                 observed.served = asked;
-                observed.failed = None;
+                observed.failed = self.state.doubt();
                 changed = true;
             }
             if changed {

@@ -119,9 +119,13 @@ impl Lookout {
         self.seen.subscribe()
     }
 
-    /// Says which process a daemon of ours has, or is about to have.
-    pub(super) fn claim(&self, name: &DaemonName, claim: Claim) {
-        self.claims().insert(name.clone(), claim);
+    /// Says which process a daemon of ours has, or is about to have; nothing once its driver was told to stop, which
+    /// comes before [`Lookout::disclaim`]: what was let go of is not taken back by an action that was under way.
+    pub(super) fn claim(&self, name: &DaemonName, claim: Claim, stop: &CancellationToken) {
+        let mut claims = self.claims();
+        if !stop.is_cancelled() {
+            claims.insert(name.clone(), claim);
+        }
     }
 
     /// The daemon is ours no longer.

@@ -158,6 +158,8 @@ pub struct Observed {
     served: u64,
     /// Whether that look failed.
     failed: Option<String>,
+    /// The generation that the driver works by; whatever it did by an earlier one is over.
+    follows: i64,
 }
 
 /// What a driver is asked to do once, in its turn.
@@ -312,6 +314,12 @@ impl Handle {
         });
     }
 
+    /// Waits until the driver works by what is wanted now, and has ended what it did before; gives up after `patience`.
+    pub async fn followed(&self, patience: Duration) -> bool {
+        let wanted = self.generation();
+        self.wait_for(patience, |observed| observed.follows >= wanted).await.is_some()
+    }
+
     /// Waits until the driver has ended, after which it sends nothing any more; gives up after `patience`.
     pub async fn ended(&self, patience: Duration) {
         let mut observed = self.shared.observed.clone();
@@ -393,7 +401,9 @@ impl Fleet {
 
     /// Ends the driver of a daemon that was stopped and forgotten.
     pub fn forget(&self, name: &DaemonName) {
-        if let Some(handle) = self.handles().remove(name) {
+        // Held to the end, so that the claim of a new driver of that name is not taken for the old one's.
+        let mut handles = self.handles();
+        if let Some(handle) = handles.remove(name) {
             handle.shared.stop_driver.cancel();
         }
         self.inner.context.lookout.disclaim(name);

@@ -186,6 +186,12 @@ impl State {
         }
     }
 
+    /// Why it is not known whether there is a process, which is then not to be taken for none.
+    pub fn doubt(&self) -> Option<String> {
+        let obstacle = self.obstacle.as_ref().filter(|_| !self.searched);
+        obstacle.map(|obstacle| obstacle.message.clone())
+    }
+
     /// Its GPUs are gone or cannot be used, or are back: then a start that waited for them is due.
     pub fn gpus_lost(&mut self, lost: Option<Obstacle>) {
         if self.lost.is_some() && lost.is_none() {
@@ -199,6 +205,7 @@ impl State {
     pub fn blocked(&mut self, obstacle: Obstacle, now: i64) {
         self.obstacle = Some(obstacle);
         self.retry_at = now + BLOCKED_RETRY_MS;
+        self.search_at = self.retry_at;
     }
 
     /// A control process was started.
@@ -467,10 +474,12 @@ impl State {
 }
 
 /// Whether a server of another user is in the way: clients of the wanted user would wait until all of its own are
-/// gone (FACTS.md, "Starting, stopping, dying").
+/// gone (FACTS.md, "Starting, stopping, dying"). Without tenants no user is wanted more than another.
 pub fn serves_another_user(desired: &Desired, seen: &Effective) -> bool {
     let another = |uid: u32| uid != desired.server_uid;
-    !desired.multi_user && seen.servers.iter().any(|server| server.uid.is_some_and(another))
+    !desired.multi_user
+        && !desired.uids.is_empty()
+        && seen.servers.iter().any(|server| server.uid.is_some_and(another))
 }
 
 #[cfg(test)]

@@ -89,7 +89,12 @@ impl Follow {
 
 /// Opens a log to read: follows no link and waits for no FIFO, since the directory may not be ours alone.
 pub(super) fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    open_to(path, OFlags::RDONLY)
+}
+
+/// Opens a log as [`open`] does, to read it or to write it.
+pub(super) fn open_to(path: &Path, mode: OFlags) -> io::Result<File> {
+    let flags = mode | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a file"));

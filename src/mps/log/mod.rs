@@ -7,9 +7,11 @@ mod event;
 mod follow;
 
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use jiff::civil::DateTime;
+use rustix::fs::OFlags;
 
 pub use event::{Event, LogClient};
 pub use follow::{Follow, Gained};
@@ -99,12 +101,21 @@ impl Reader {
 /// Empties a log that has grown past `max_bytes`; true if it was emptied.
 ///
 /// In place, since MPS keeps the file open and appends: a renamed log would keep growing under its new name
-/// (FACTS.md, "Logs"; recording 07).
-pub fn bound(path: &Path, max_bytes: u64) -> std::io::Result<bool> {
-    if std::fs::metadata(path)?.len() <= max_bytes {
+/// (FACTS.md, "Logs"; recording 07). Only a file of this process's user under one name is emptied, and no link is
+/// followed: whoever can write in the directory could put the name of another file there.
+pub fn bound(path: &Path, max_bytes: u64) -> io::Result<bool> {
+    let file = follow::open_to(path, OFlags::WRONLY)?;
+    let metadata = file.metadata()?;
+    if metadata.len() <= max_bytes {
         return Ok(false);
     }
-    std::fs::File::options().write(true).truncate(true).open(path)?;
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other(format!("belongs to uid {}", metadata.uid())));
+    }
+    if metadata.nlink() > 1 {
+        return Err(io::Error::other("has another name, too"));
+    }
+    file.set_len(0)?;
     Ok(true)
 }
 
@@ -251,6 +262,32 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
             .expect("fifo");
         assert_eq!(tail(&fifo, 1000), "");
+    }
+
+    #[test]
+    fn only_a_log_itself_is_emptied() {
+        let dir = tempfile::tempdir().expect("directory");
+        let [log, other, link, name] =
+            ["control.log", "other", "link", "name"].map(|name| dir.path().join(name));
+        for path in [&log, &other] {
+            fs::write(path, "0123456789").expect("written");
+        }
+        assert!(!bound(&log, 10).expect("short enough"));
+        assert!(bound(&log, 9).expect("emptied"));
+        assert_eq!(fs::read(&log).expect("there").len(), 0);
+
+        std::os::unix::fs::symlink(&other, &link).expect("link");
+        fs::hard_link(&other, &name).expect("another name");
+        for refused in [&link, &name, &dir.path().to_owned(), &dir.path().join("nothing")] {
+            bound(refused, 9).expect_err("no log");
+        }
+        assert_eq!(fs::read(&other).expect("there").len(), 10);
+        if rustix::process::geteuid().is_root() {
+            fs::remove_file(&name).expect("removed");
+            std::os::unix::fs::chown(&other, Some(65_534), None).expect("given away");
+            let error = bound(&other, 9).expect_err("another user's").to_string();
+            assert!(error.contains("belongs to uid 65534"), "{error}");
+        }
     }
 
     proptest::proptest! {

@@ -109,17 +109,21 @@ fn check_path(path: &Path) -> Result<(), DirectoryError> {
     if path.as_os_str().as_bytes().iter().any(u8::is_ascii_control) || path.to_str().is_none() {
         return Err(refused("a daemon's directory has a name in UTF-8 without control characters"));
     }
-    // Where it does not exist yet, its nearest parent that does may still lead there by a link.
-    let real = path.ancestors().find_map(|parent| {
-        let rest = path.strip_prefix(parent).ok()?;
-        Some(fs::canonicalize(parent).ok()?.join(rest))
-    });
+    let real = real(path);
     if path.starts_with(FORBIDDEN) || real.is_some_and(|real| real.starts_with(FORBIDDEN)) {
         return Err(refused(
             "/tmp/nvidia-mps is never used: where it exists, the NVIDIA container runtime mounts it into every GPU container",
         ));
     }
     Ok(())
+}
+
+/// Where a path leads by the links in it; where it does not exist yet, its nearest parent that does may be a link.
+fn real(path: &Path) -> Option<PathBuf> {
+    path.ancestors().find_map(|parent| {
+        let rest = path.strip_prefix(parent).ok()?;
+        Some(fs::canonicalize(parent).ok()?.join(rest))
+    })
 }
 
 fn check_existing(path: &Path) -> Result<(), DirectoryError> {
@@ -150,7 +154,8 @@ fn metadata(path: &Path) -> Result<Option<Metadata>, DirectoryError> {
     }
 }
 
-/// Whether `uid` may pass each directory down to this one, by owner, group and other bits. ACLs are not looked at.
+/// Whether `uid` may pass each directory down to this one, by owner, group and other bits, and each one down to where
+/// links in the path lead. ACLs are not looked at.
 ///
 /// Directories still to be made are passed over: they get mode 0755.
 pub fn check_reachable(path: &Path, uid: u32) -> Result<(), DirectoryError> {
@@ -158,7 +163,8 @@ pub fn check_reachable(path: &Path, uid: u32) -> Result<(), DirectoryError> {
         return Ok(());
     }
     let groups = groups_of(uid);
-    for directory in path.ancestors() {
+    let real = real(path);
+    for directory in path.ancestors().chain(real.iter().flat_map(|real| real.ancestors())) {
         let metadata = match fs::metadata(directory) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -260,6 +266,19 @@ mod tests {
         assert!(matches!(&error, DirectoryError::Unreachable { path, .. } if path == top.path()), "{error}");
         assert!(!pipe.exists());
         check_directories(&pipe, &log, Some(0)).expect("root passes everywhere");
+    }
+
+    #[test]
+    fn a_parent_behind_a_link_that_the_tenant_cannot_pass_is_named() {
+        let top = tempfile::tempdir_in("/tmp").expect("directory");
+        mode(top.path(), 0o755);
+        let (closed, link) = (top.path().join("closed"), top.path().join("link"));
+        fs::create_dir_all(closed.join("open")).expect("made");
+        std::os::unix::fs::symlink(closed.join("open"), &link).expect("link");
+        check_reachable(&link.join("pipe"), 65_534).expect("open so far");
+        mode(&closed, 0o700);
+        let error = check_reachable(&link.join("pipe"), 65_534).expect_err("closed");
+        assert!(matches!(&error, DirectoryError::Unreachable { path, .. } if *path == closed), "{error}");
     }
 
     #[test]

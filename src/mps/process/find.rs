@@ -264,7 +264,8 @@ pub(super) fn variable(pid: u32, key: &str) -> Option<std::ffi::OsString> {
     process::environ(pid)?.into_iter().find_map(|(name, value)| (name == key).then_some(value))
 }
 
-pub(super) fn is_same_directory(one: &Path, other: &Path) -> bool {
+/// Whether two paths lead to one directory.
+pub fn is_same_directory(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| -> io::Result<(u64, u64)> {
         let metadata = fs::metadata(path)?;
         Ok((metadata.dev(), metadata.ino()))

@@ -57,15 +57,37 @@ pub struct Surroundings {
 /// Every control daemon that runs on the host that `world` names: a simulated one by its directory, or the real one.
 ///
 /// Callers of the control program are none, and neither is a program that is still starting a daemon, nor the fork of
-/// a daemon that is about to become a server.
+/// a daemon that is about to become a server, nor a wrapper that waits for the daemon that it runs.
 pub fn running(world: Option<&Path>) -> Vec<Running> {
-    let controls: Vec<u32> = process::all().filter(|pid| options(*pid).is_some()).collect();
-    controls
-        .iter()
-        .copied()
-        .filter(|pid| process::parent(*pid).is_none_or(|parent| !controls.contains(&parent)))
-        .filter_map(|pid| describe(pid, world))
-        .collect()
+    let controls: Vec<Called> = process::all().filter_map(called).collect();
+    daemons_of(&controls).into_iter().filter_map(|pid| describe(pid, world)).collect()
+}
+
+/// A process whose command line is that of a control daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Called {
+    pid: u32,
+    parent: Option<u32>,
+    words: Vec<String>,
+}
+
+fn called(pid: u32) -> Option<Called> {
+    options(pid)?;
+    Some(Called { pid, parent: process::parent(pid), words: process::command(pid)? })
+}
+
+/// The daemons among processes that look like one. A fork of a daemon has the daemon's command line; a wrapper, as
+/// `sudo nvidia-cuda-mps-control -f`, has another than what it runs, and may have forked itself before.
+fn daemons_of(controls: &[Called]) -> Vec<u32> {
+    let parent = |of: &Called| controls.iter().find(|other| Some(other.pid) == of.parent);
+    let is_fork = |one: &Called| parent(one).is_some_and(|parent| parent.words == one.words);
+    let wraps = |one: &Called| {
+        controls.iter().any(|other| {
+            let mut above = std::iter::successors(parent(other), |above| parent(above)).take(controls.len());
+            above.any(|above| above.pid == one.pid) && other.words != one.words
+        })
+    };
+    controls.iter().filter(|one| !is_fork(one) && !wraps(one)).map(|one| one.pid).collect()
 }
 
 /// The control daemon that this very process is; the reason where it is none.
@@ -91,8 +113,12 @@ pub fn inspect(identity: Identity, world: Option<&Path>) -> Result<Running, Stri
             "process {pid} is a caller of the control program and no daemon, or one that is still starting"
         ));
     }
-    if let Some(parent) = process::parent(pid).filter(|parent| options(*parent).is_some()) {
-        return Err(format!("process {pid} is a child of the control daemon {parent}: name that one"));
+    let controls: Vec<Called> = process::all().filter_map(called).collect();
+    if !daemons_of(&controls).contains(&pid) {
+        return Err(format!(
+            "process {pid} is the fork of a control daemon, or a wrapper that runs one: name the daemon, as the list of \
+             foreign daemons does"
+        ));
     }
     describe(pid, world)
         .filter(|daemon| daemon.identity == identity)
@@ -195,6 +221,25 @@ fn reachable(pid: u32, path: &Path) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_is_told_from_its_fork_and_from_a_wrapper() {
+        let called = |pid, parent, line: &str| Called {
+            pid,
+            parent: Some(parent),
+            words: line.split(' ').map(str::to_owned).collect(),
+        };
+        let (control, sudo) = ("nvidia-cuda-mps-control -f", "sudo nvidia-cuda-mps-control -f");
+        let fork = [called(10, 1, control), called(11, 10, control)];
+        assert_eq!(daemons_of(&fork), [10]);
+        assert_eq!(daemons_of(&[called(9, 1, sudo), called(10, 9, control), called(11, 10, control)]), [10]);
+        // sudo with a pty of its own forks itself first.
+        assert_eq!(daemons_of(&[called(8, 1, sudo), called(9, 8, sudo), called(10, 9, control)]), [10]);
+        assert_eq!(
+            daemons_of(&[called(10, 1, control), called(20, 1, "nvidia-cuda-mps-control -d")]),
+            [10, 20]
+        );
+    }
 
     #[test]
     fn a_process_that_is_no_daemon_is_refused_with_what_it_is() {

@@ -24,7 +24,10 @@ pub use callers::{Caller, callers};
 pub use directories::{
     DirectoryError, LONGEST_PATH, check_directories, check_reachable, pipe_inode, usable_directories,
 };
-pub use find::{Found, Occupant, Recorded, find, find_adopted, find_recorded, occupant, orphans, servers};
+pub use find::{
+    Found, Occupant, Recorded, find, find_adopted, find_recorded, is_same_directory, occupant, orphans,
+    servers,
+};
 pub use start::{Launcher, StartError, StartSpec, Started, start};
 pub use stop::{How, StopError, Stopped, clean_stale, stop};
 

@@ -1,13 +1,16 @@
 //! What a driver does differently for a control process that somebody else started, and beside those of others.
 
 use super::super::logs::Logs;
-use super::super::lookout::{Claim, SHARED_MEANS};
-use super::super::state::{Obstacle, Process};
+use super::super::lookout::{Claim, SHARED_MEANS, Sharing};
+use super::super::state::{Obstacle, Process, Rhythm};
 use super::{Driver, doubtful, inode, token};
 use crate::domain::daemon::{Condition, Home, Incarnation};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
 use crate::mps::process::{self as daemon, foreign::Running};
+
+/// How many pauses of an idle daemon lie between two looks at one that is only looked at.
+const OBSERVED_PAUSES: i64 = 8;
 
 impl Driver {
     /// Says which process is this daemon's, so that nobody takes it for a foreign one.
@@ -23,7 +26,23 @@ impl Driver {
             process: current.and_then(identity),
             observed: desired.is_observed(),
         };
-        self.context.lookout.claim(&desired.name, claim);
+        self.context.lookout.claim(&desired.name, claim, &self.stop);
+    }
+
+    /// Tells whoever waits for it that nothing is done any more by what was wanted before.
+    pub(super) fn follow(&self, desired: &Desired) {
+        self.observed.send_if_modified(|observed| {
+            let newer = observed.follows != desired.generation;
+            observed.follows = desired.generation;
+            newer
+        });
+    }
+
+    /// Pause until the next look: each is some 1.6 KB in control.log, which nobody but its owner may cut short.
+    pub(super) fn rhythm(&self, desired: &Desired) -> Rhythm {
+        let pauses = if desired.is_observed() { OBSERVED_PAUSES } else { 1 };
+        let rhythm = i64::try_from(self.context.rhythm.as_millis()).unwrap_or(i64::MAX);
+        Rhythm(rhythm.saturating_mul(pauses))
     }
 
     /// What the adopted process that was found again serves.
@@ -110,19 +129,30 @@ impl Driver {
         (self.pipe_directory, self.log_directory) = (pipe, log);
     }
 
-    /// A daemon that is not ours on one of the GPUs, by the last scan.
+    /// Whether the logs are this manager's to empty: those that somebody else's daemon began are, where nobody else can
+    /// write beside them and no daemon of others logs there.
+    pub(super) fn may_empty_logs(&self, desired: &Desired) -> bool {
+        if desired.is_observed() {
+            return false;
+        }
+        let Some(home) = self.incarnation.as_ref().and_then(|incarnation| incarnation.home.as_ref()) else {
+            return true;
+        };
+        let logs_there = |running: &Running| {
+            let around = running.environment.as_ref().ok();
+            around.is_some_and(|around| daemon::is_same_directory(&around.log_directory, &home.log_directory))
+        };
+        let lookout = &self.context.lookout;
+        daemon::usable_directories(&home.pipe_directory, &home.log_directory, None).is_ok()
+            && !self.neighbours.borrow().iter().any(|neighbour| {
+                logs_there(&neighbour.daemon)
+                    && lookout.owner(&neighbour.daemon).as_ref() != Some(&desired.name)
+            })
+    }
+
+    /// A daemon that is not ours on one of the GPUs, or that may be, by the last scan.
     pub(super) fn shared_gpu(&self, desired: &Desired) -> Option<Obstacle> {
-        let sharing = self.context.lookout.sharing(&desired.name, &desired.gpus);
-        let (gpus, other) =
-            sharing.into_iter().find_map(|sharing| Some((sharing.gpus.ok()?, sharing.daemon)))?;
-        Some(Obstacle {
-            reason: "GpuSharedWithForeignDaemon",
-            message: format!(
-                "GPU {} is served by {other}: {SHARED_MEANS}. Quit that daemon, or adopt it instead of starting another, \
-                 or set share_gpus to start beside it all the same",
-                gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-            ),
-        })
+        in_the_way(&self.context.lookout.sharing(&desired.name, &desired.gpus))
     }
 
     /// What is to be said of the daemons beside this one, and of the directories that it is in.
@@ -159,6 +189,26 @@ impl Driver {
     }
 }
 
+/// What speaks against a start beside these; a GPU that is known to be shared is said first.
+fn in_the_way(sharing: &[Sharing]) -> Option<Obstacle> {
+    let known = sharing.iter().find(|sharing| sharing.gpus.is_ok());
+    let Sharing { gpus, daemon } = known.or_else(|| sharing.first())?;
+    let serves = match gpus {
+        Ok(gpus) => {
+            let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+            format!("GPU {} is served by {daemon}", gpus.join(", "))
+        }
+        Err(reason) => format!("{daemon} may serve a GPU of this daemon, which cannot be told ({reason})"),
+    };
+    Some(Obstacle {
+        reason: "GpuSharedWithForeignDaemon",
+        message: format!(
+            "{serves}: {SHARED_MEANS}. Quit that daemon, or adopt it instead of starting another, or set share_gpus to start \
+             beside it all the same"
+        ),
+    })
+}
+
 /// A daemon that is only looked at is what its spec says, since nothing would make it so.
 fn refuse_another_shape(desired: &Desired, process: Process) -> Result<Process, Obstacle> {
     if !desired.is_observed() || (process.gpus == desired.gpus && process.multi_user == desired.multi_user) {
@@ -172,4 +222,26 @@ fn refuse_another_shape(desired: &Desired, process: Process) -> Result<Process, 
             process.identity
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::GpuUuid;
+
+    #[test]
+    fn a_daemon_whose_gpus_cannot_be_told_is_in_the_way_of_a_start() {
+        let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
+        let known = Sharing { gpus: Ok(vec![gpu.clone()]), daemon: "control daemon 7-1".into() };
+        let unknown =
+            Sharing { gpus: Err("may not be read".into()), daemon: "control daemon 8-1 of uid 9".into() };
+        assert_eq!(in_the_way(&[]), None);
+        let obstacle = in_the_way(std::slice::from_ref(&unknown)).expect("it may share");
+        assert_eq!(obstacle.reason, "GpuSharedWithForeignDaemon");
+        for words in ["8-1 of uid 9 may serve", "(may not be read)", "share_gpus"] {
+            assert!(obstacle.message.contains(words), "{}", obstacle.message);
+        }
+        let obstacle = in_the_way(&[unknown, known]).expect("it shares");
+        assert!(obstacle.message.contains(&format!("GPU {gpu} is served by control daemon 7-1")));
+    }
 }

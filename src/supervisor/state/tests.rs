@@ -27,7 +27,7 @@ fn desired() -> Desired {
         percentage: ThreadPercentage::FULL,
         priority: Priority::Normal,
         drift_policy: DriftPolicy::Repair,
-        uids: Vec::new(),
+        uids: vec![0],
     }
 }
 
@@ -217,6 +217,22 @@ fn nothing_but_looks_comes_of_a_daemon_that_is_only_observed() {
     assert_eq!(state.decide(&desired, 0, 9_000), Action::Search);
     state.searched(Ok(None), 9_000);
     assert_eq!(state.decide(&desired, 0, 9_001), Action::Wait(14_000), "looked for again, never started");
+
+    // What stands in the way of taking it up again stays in the way: it is looked for at the same pace.
+    let (mut now, mut searches) = (14_000, 0);
+    while now < 74_000 {
+        match state.decide(&desired, 0, now) {
+            Action::Search => {
+                searches += 1;
+                state.searched(Err(Obstacle { reason: "ServesOtherwise", message: String::new() }), now);
+            }
+            Action::Wait(until) => now = until,
+            other => panic!("{other:?}"),
+        }
+        assert!(searches <= 12, "{searches} by {now}");
+    }
+    assert_eq!(searches, 12);
+    assert_eq!(state.phase(&desired, now), Phase::Blocked);
 }
 
 #[test]

@@ -6,12 +6,16 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, Row as _, SqliteConnection};
 
-use super::plan::{DAEMONS, Strike, VOLATILE};
+use super::plan::{DAEMONS, EXCLUSIVE, Strike, VOLATILE};
 use super::programs::{How, Program};
 use super::strike::{Aim, Outcome};
 use super::{GIVEN, Scene, Standing};
 use crate::harness::{Host, command_line, environment, is_alive, pid, processes_with, reap_orphans};
 
+/// Counts the programs of `run` that were found listed.
+pub(super) const CONNECTED_RUN: &str = "programs of `run` found listed";
+/// Counts the limits that server.log was found to tell.
+pub(super) const LOGGED: &str = "limits compared with server.log";
 const MIB: u64 = 1 << 20;
 /// Longest time to readiness: a daemon that dies again and again is given growing pauses.
 const READY: Duration = Duration::from_secs(90);
@@ -34,6 +38,7 @@ impl Scene {
         strike: Option<&Strike>,
         outcome: &Outcome,
         before: &[Standing],
+        struck: Instant,
     ) -> Vec<Standing> {
         self.await_ready();
         if let Some((place, aim)) = &outcome.operation {
@@ -43,20 +48,21 @@ impl Scene {
             self.await_replaced(strike, before);
         }
         let tenants = self.tenants();
-        self.desk.ledger.lock().expect("unpoisoned").check(&tenants, &GIVEN);
+        self.desk.ledger.lock().expect("unpoisoned").check(&tenants);
         let standing = self.standing(&tenants);
         if let Some(strike) = strike {
             unchanged(strike, before, &standing);
         }
         let dead: Vec<&str> =
             strike.iter().flat_map(|strike| strike.daemons()).map(|daemon| DAEMONS[daemon]).collect();
-        self.programs.settle(&dead, &outcome.doomed, &self.desk.story);
+        self.programs.settle(&dead, &outcome.doomed, outcome.manager_died, &self.desk.story);
         self.check_clients();
         for (name, standing) in DAEMONS.into_iter().zip(&standing) {
             self.check_limits(name, standing.server, &tenants);
         }
         self.check_probe(&tenants);
-        self.check_orphans();
+        self.check_orphans(struck);
+        self.check_mode("exclusive_process");
         self.check_leases(&tenants);
         self.foreign.check();
         reap_orphans();
@@ -65,15 +71,62 @@ impl Scene {
     }
 
     fn await_ready(&self) {
-        within(READY, || {
+        self.within(READY, || {
             let answer = self.host.api().get("/readyz");
             if answer.status == 200 { Ok(()) } else { Err(self.host.api().get("/api/v1/daemons").text) }
         });
     }
 
+    /// Asks until it holds, and tells how all stood where it never does.
+    fn within(&self, patience: Duration, mut holds: impl FnMut() -> Result<(), String>) {
+        let mut dumped = false;
+        let until = Instant::now() + patience.mul_f32(0.9);
+        within(patience, || {
+            let held = holds();
+            if held.is_err() && !dumped && Instant::now() > until {
+                dumped = true;
+                super::dump::dump(&self.host);
+            }
+            held
+        });
+    }
+
+    /// The compute mode of the daemon that sets it, as the simulated kernel has it.
+    fn check_mode(&self, wanted: &str) {
+        within(READY, || {
+            let gpu = self.host.api().get(&format!("/api/v1/gpus/{EXCLUSIVE}")).ok();
+            let uuid = gpu["uuid"].as_str().expect("a UUID");
+            let file = self.host.runtime("sim/gpus").join(uuid).join("compute_mode");
+            let mode = std::fs::read_to_string(file).expect("a mode");
+            let mode = mode.trim();
+            if mode == wanted { Ok(()) } else { Err(format!("the compute mode is {mode} and not {wanted}")) }
+        });
+    }
+
+    /// A daemon that is stopped puts back the mode that was before the first manager came.
+    pub(super) fn check_mode_restored(&self) {
+        let api = self.host.api();
+        let path = format!("/api/v1/daemons/{}/stop?grace_s=0", DAEMONS[EXCLUSIVE]);
+        api.succeeds(&api.post(&path, &json!({})));
+        self.check_mode("default");
+    }
+
+    /// In maintenance, no process of MPS and no manager has the GPU open.
+    pub(super) fn check_let_go(&self, gpu: usize) {
+        for pid in self.host.holders(gpu) {
+            let words = command_line(pid);
+            let program = words.first().is_some_and(|word| word.contains("nvidia-cuda-mps-"));
+            assert!(
+                !program && words.get(1).is_none_or(|word| word != "serve"),
+                "{pid} {words:?} has GPU {gpu} open"
+            );
+        }
+        self.desk.story.count("GPUs found let go in maintenance");
+    }
+
     /// Waits until what died was noticed and replaced: readiness says what was known a moment ago.
     fn await_replaced(&self, strike: &Strike, before: &[Standing]) {
-        within(READY, || {
+        self.within(READY, || {
             for at in strike.servers() {
                 let status = &self.host.daemon(DAEMONS[at])["status"];
                 let server = &status["effective"]["servers"][0]["pid"];
@@ -97,6 +150,9 @@ impl Scene {
         });
         self.desk.story.tell(format!("operation {ended}"));
         let succeeded = ended["state"] == "succeeded";
+        if let Aim::Drained(_) = aim {
+            self.desk.story.count(&format!("drain {}", ended["state"]));
+        }
         match aim {
             Aim::Success => assert!(succeeded, "{ended}"),
             Aim::Restarted(daemon, control) => {
@@ -140,6 +196,7 @@ impl Scene {
             let daemon = items.iter().find(|daemon| daemon["name"] == name);
             let daemon = daemon.unwrap_or_else(|| panic!("daemon {name} is lost: {list}"));
             assert_eq!(daemon["status"]["phase"], "ready", "{daemon}");
+            self.desk.ledger.lock().expect("unpoisoned").check_daemon(name, &daemon["spec"]);
             let generation = daemon["generation"].as_i64().expect("a generation");
             assert_eq!(daemon["status"]["observed_generation"], generation, "{daemon}");
             let mut ledger = self.desk.ledger.lock().expect("unpoisoned");
@@ -149,6 +206,9 @@ impl Scene {
             Standing { control: pid(&daemon["status"]["pid"]), server: pid(&servers[0]["pid"]) }
         });
         let standing: Vec<Standing> = standing.collect();
+        let volatile = items.iter().find(|daemon| daemon["name"] == VOLATILE);
+        let volatile = volatile.unwrap_or_else(|| panic!("daemon {VOLATILE} is lost: {list}"));
+        self.desk.ledger.lock().expect("unpoisoned").check_daemon(VOLATILE, &volatile["spec"]);
         for tenant in tenants.values() {
             let applied = &tenant["status"]["observed_generation"];
             assert_eq!(*applied, tenant["generation"], "not in force: {tenant}");
@@ -164,6 +224,9 @@ impl Scene {
         for program in self.programs.connected() {
             let client = clients.iter().find(|client| client["pid"] == program.pid());
             let client = client.unwrap_or_else(|| panic!("{program:?} is not listed: {clients:?}"));
+            if program.how == How::Run {
+                self.desk.story.count(CONNECTED_RUN);
+            }
             let mine = client["tenant"] == program.tenant.as_str();
             match program.how {
                 How::Run => assert!(mine && client["attributed_by"] == "lease", "{program:?} is {client}"),
@@ -209,6 +272,7 @@ impl Scene {
         ];
         assert_eq!(self.host.control(name, &getters.join("\n")), wanted.join("\n"), "{name}, {getters:?}");
         if let Some(exact) = self.logged_limit(name, server) {
+            self.desk.story.count(LOGGED);
             assert_eq!(exact, limit, "{name}: what server {server} wrote to its log");
         }
     }
@@ -242,8 +306,9 @@ impl Scene {
     }
 
     /// Whatever carries a token of ours is named by a row, and there is one daemon and one server of each.
-    fn check_orphans(&self) {
-        within(ORPHAN, || {
+    fn check_orphans(&self, struck: Instant) {
+        // However long it took to be ready: who is there then is an orphan.
+        within(ORPHAN.saturating_sub(struck.elapsed()), || {
             let tokens: BTreeSet<String> =
                 self.rows("SELECT token FROM incarnations").iter().map(|row| row.get(0)).collect();
             for pid in processes_with("MPS_SIM_WORLD", &self.host.runtime("sim")) {

@@ -38,6 +38,9 @@ pub(super) enum Fate {
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
+    /// Specs that nobody writes after the beginning, as they were acknowledged then: tenants, and daemons.
+    given: BTreeMap<String, Value>,
+    daemons: BTreeMap<String, Value>,
     own: BTreeMap<String, Vec<Option<Spec>>>,
     shared: Shared,
     generations: BTreeMap<String, i64>,
@@ -75,6 +78,21 @@ impl Spec {
 }
 
 impl Ledger {
+    /// Notes a tenant that nobody writes from here on.
+    pub(super) fn given(&mut self, name: &str, spec: &Value) {
+        self.given.insert(name.to_owned(), spec.clone());
+    }
+
+    /// Notes a daemon whose spec nobody writes from here on.
+    pub(super) fn given_daemon(&mut self, name: &str, spec: &Value) {
+        self.daemons.insert(name.to_owned(), spec.clone());
+    }
+
+    /// Compares a daemon's spec with what was acknowledged.
+    pub(super) fn check_daemon(&self, name: &str, shown: &Value) {
+        assert_eq!(Some(shown), self.daemons.get(name), "the spec of daemon {name}, which nobody wrote");
+    }
+
     /// Notes what became of a write; `None` deletes.
     pub(super) fn note(&mut self, name: &str, spec: Option<Spec>, fate: Fate) {
         if name == SHARED {
@@ -111,13 +129,14 @@ impl Ledger {
     }
 
     /// Compares with what is there: all tenants by name. What may have been is known from here on.
-    pub(super) fn check(&mut self, tenants: &BTreeMap<String, Value>, given: &[&str]) {
+    pub(super) fn check(&mut self, tenants: &BTreeMap<String, Value>) {
         for name in tenants.keys() {
-            let known = self.own.contains_key(name) || name == SHARED || given.contains(&name.as_str());
+            let known = self.own.contains_key(name) || name == SHARED || self.given.contains_key(name);
             assert!(known, "tenant {name} is there, and nobody has written it");
         }
-        for name in given {
-            assert!(tenants.contains_key(*name), "tenant {name} is lost");
+        for (name, spec) in &self.given {
+            let shown = tenants.get(name).unwrap_or_else(|| panic!("tenant {name} is lost"));
+            assert_eq!(&shown["spec"], spec, "the spec of tenant {name}, which nobody wrote");
         }
         for (name, may) in &mut self.own {
             let shown = tenants.get(name).map(|tenant| &tenant["spec"]);

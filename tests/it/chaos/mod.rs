@@ -11,6 +11,7 @@
 //! otherwise than the few kills on two hosts of the ordinary run; `MPS_MANAGER_KIND=maintenance` kills in one way only.
 
 mod checks;
+mod dump;
 mod foreign;
 mod ledger;
 mod plan;
@@ -29,7 +30,7 @@ use serde_json::json;
 
 use crate::harness::Host;
 use foreign::Foreign;
-use plan::{FOREIGN_GPU, Strike, VOLATILE, VOLATILE_GPU};
+use plan::{EXCLUSIVE, FOREIGN_GPU, Strike, VOLATILE, VOLATILE_GPU};
 use programs::Programs;
 use story::Story;
 use strike::Outcome;
@@ -100,6 +101,20 @@ fn nothing_is_lost_whatever_is_killed() {
     eprintln!("{kills} kills in {} s", began.elapsed().as_secs());
     assert!(counts.contains_key("writes acknowledged"), "{counts:?}");
     assert!(counts.contains_key("programs that ran"), "{counts:?}");
+    // What is looked at only where it is found must have been found.
+    assert!(counts.contains_key(checks::CONNECTED_RUN), "{counts:?}");
+    assert!(counts.contains_key(checks::LOGGED), "{counts:?}");
+    let count = |what: &str| counts.get(what).copied().unwrap_or(0);
+    let unavailable = count(writers::UNAVAILABLE);
+    assert!(unavailable * 100 <= count("writes acknowledged"), "{unavailable} writes refused: {counts:?}");
+    for what in ["maintenance", "drain"] {
+        let (done, failed) = (count(&format!("{what} \"succeeded\"")), count(&format!("{what} \"failed\"")));
+        assert!(
+            failed < 4 || failed <= done,
+            "{what} failed {failed} times of {}: {counts:?}",
+            done + failed
+        );
+    }
 }
 
 impl Scene {
@@ -107,6 +122,11 @@ impl Scene {
     fn play(seed: u64, kills: u32) -> BTreeMap<String, u64> {
         let mut strikes = Rng::with_seed(seed);
         let only = std::env::var("MPS_MANAGER_KIND").unwrap_or_default();
+        let kinds = plan::kinds();
+        assert!(
+            kinds.iter().any(|kind| kind.contains(&only)),
+            "MPS_MANAGER_KIND is {only:?}: give a part of one of {kinds:?}"
+        );
         let (mut scene, mut standing) = Self::set(seed, &mut strikes);
         for number in 1..=kills {
             scene.desk.story.kill(number);
@@ -115,18 +135,20 @@ impl Scene {
             scene.writers.check();
             let mut drawn = std::iter::repeat_with(|| Strike::draw(&mut strikes));
             let strike = drawn.find(|strike| strike.kind().contains(&only)).expect("of that kind");
-            let began = Instant::now();
             scene.desk.story.tell(format!("{strike:?} on {standing:?}"));
+            let began = Instant::now();
             let outcome = scene.strike(&strike, &standing);
+            let struck = Instant::now();
             scene.desk.story.count(&format!("kills: {}", strike.kind()));
             if outcome.manager_died {
-                scene.host.serve();
+                scene.serve();
             }
-            standing = scene.quietly(Some(&strike), &outcome, &standing);
+            standing = scene.quietly(Some(&strike), &outcome, &standing, struck);
             let took = u64::try_from(began.elapsed().as_millis()).expect("short");
             scene.desk.story.add(&format!("ms from kill to all looked at: {}", strike.kind()), took);
         }
         let desk = Arc::clone(&scene.desk);
+        scene.check_mode_restored();
         drop(scene);
         desk.story.counts()
     }
@@ -158,21 +180,40 @@ impl Scene {
             });
             assert_eq!(host.api().tenant(name, &spec).status, 201);
         }
+        let exclusive = json!({"gpus": [EXCLUSIVE.to_string()], "compute_mode": "exclusive_process"});
+        let put = host.api().put(&format!("/api/v1/daemons/{}", plan::DAEMONS[EXCLUSIVE]), &exclusive);
+        assert_eq!(put.status, 200, "{}", put.text);
+        host.await_ready();
         let foreign = Foreign::start(&host, FOREIGN_GPU);
         let desk = Arc::new(Desk::new(story));
+        {
+            let mut ledger = desk.ledger.lock().expect("unpoisoned");
+            for name in GIVEN {
+                ledger.given(name, &host.api().get(&format!("/api/v1/tenants/{name}")).ok()["spec"]);
+            }
+            for name in plan::DAEMONS.into_iter().chain([VOLATILE]) {
+                ledger.given_daemon(name, &host.daemon(name)["spec"]);
+            }
+        }
         let writers = Writers::start(&desk, host.api(), seed);
         let rng = strikes.fork();
         let mut scene = Self { writers, programs: Programs::default(), foreign, host, desk, rng };
-        let standing = scene.quietly(None, &Outcome::default(), &[]);
+        let standing = scene.quietly(None, &Outcome::default(), &[], Instant::now());
         (scene, standing)
     }
 
     /// Checks while nobody writes.
-    fn quietly(&mut self, strike: Option<&Strike>, outcome: &Outcome, before: &[Standing]) -> Vec<Standing> {
+    fn quietly(
+        &mut self,
+        strike: Option<&Strike>,
+        outcome: &Outcome,
+        before: &[Standing],
+        struck: Instant,
+    ) -> Vec<Standing> {
         let desk = Arc::clone(&self.desk);
         let _quiet = desk.gate.write().unwrap_or_else(PoisonError::into_inner);
         let began = Instant::now();
-        let standing = self.check(strike, outcome, before);
+        let standing = self.check(strike, outcome, before, struck);
         self.desk.story.tell(format!("all is well after {} ms", began.elapsed().as_millis()));
         standing
     }

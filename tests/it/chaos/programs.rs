@@ -129,7 +129,7 @@ impl Programs {
 
     /// Waits until each has its contexts or has ended; those that ended must have had a reason to. `dead` are the
     /// daemons that were struck, `doomed` the programs.
-    pub(super) fn settle(&mut self, dead: &[&str], doomed: &[u32], story: &Story) {
+    pub(super) fn settle(&mut self, dead: &[&str], doomed: &[u32], manager_died: bool, story: &Story) {
         eventually("every program has its contexts or has ended", || {
             self.tend();
             let waits = |program: &mut Program| program.seen.is_none() && program.exited().is_none();
@@ -140,7 +140,7 @@ impl Programs {
             match program.exited() {
                 None if program.seen.as_ref().is_some_and(|seen| seen["mps"] == false) => {
                     // No pipe to be found at that moment: it has the whole GPU, as with the real driver.
-                    assert!(!dead.is_empty(), "{program:?} runs outside MPS, and its daemon lives");
+                    assert!(program.is_of(dead), "{program:?} runs outside MPS, and its daemon lives");
                     story.count("programs that found no daemon and ran outside MPS");
                     super::strike::send(program.pid(), Signal::KILL);
                     program.child.wait().expect("it ends");
@@ -150,10 +150,12 @@ impl Programs {
                 Some(status) => {
                     program.check_end(status, dead, doomed);
                     story.tell(format!("program {} has ended: {status}", program.pid()));
-                    story.count(match status.code() {
-                        Some(2) => "programs that `run` refused",
-                        _ => "programs that died with a daemon, a server or by a kill",
-                    });
+                    if status.code() == Some(2) {
+                        let reason = program.refusal(manager_died);
+                        story.count(&format!("programs that `run` refused: {reason}"));
+                    } else {
+                        story.count("programs that died with a daemon, a server or by a kill");
+                    }
                     program.clean();
                 }
             }
@@ -189,11 +191,27 @@ impl Program {
 
     fn check_end(&self, status: ExitStatus, dead: &[&str], doomed: &[u32]) {
         let refused = self.how == How::Run && self.seen.is_none() && status.code() == Some(2);
-        let died = match &self.daemon {
-            Some(daemon) => dead.contains(&daemon.as_str()),
-            None => !dead.is_empty(),
-        };
-        assert!(refused || died || doomed.contains(&self.pid()), "{self:?} is lost: {status}");
+        assert!(refused || self.is_of(dead) || doomed.contains(&self.pid()), "{self:?} is lost: {status}");
+    }
+
+    /// Whether its daemon is one of these, as far as its daemon is known.
+    fn is_of(&self, daemons: &[&str]) -> bool {
+        match &self.daemon {
+            Some(daemon) => daemons.contains(&daemon.as_str()),
+            None => !daemons.is_empty(),
+        }
+    }
+
+    /// Why `run` refused it, which must be a reason that there was.
+    fn refusal(&self, manager_died: bool) -> &'static str {
+        let said = fs::read_to_string(self.place.with_extension("err")).unwrap_or_default();
+        if said.contains("cannot be reached") {
+            assert!(manager_died, "{self:?} did not reach a manager that nobody struck");
+            return "could not reach the manager";
+        }
+        let reasons = ["Conflict", "Not found", "Unavailable at the moment"];
+        let reason = reasons.into_iter().find(|reason| said.starts_with(&format!("mps-manager: {reason}: ")));
+        reason.unwrap_or_else(|| panic!("{self:?} was refused for no reason that there can be"))
     }
 
     fn clean(&self) {

@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::plan::{DAEMONS, Part, Strike, VOLATILE, VOLATILE_GPU};
 use super::{Scene, Standing};
-use crate::harness::{Answer, Host, command_line, eventually, processes_with};
+use crate::harness::{Answer, Host, command_line, eventually, processes_with, signal_if_there};
 
 /// What a strike leaves behind to be looked at.
 #[derive(Debug, Default)]
@@ -35,8 +35,7 @@ pub(super) enum Aim {
 
 /// Sends a signal to a process that may be gone.
 pub(super) fn send(pid: u32, signal: Signal) {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a PID");
-    let _ = kill_process(pid, signal);
+    signal_if_there(pid, signal);
 }
 
 fn pause(us: u64) {
@@ -147,9 +146,20 @@ impl Scene {
 
     fn kill_manager(&mut self, outcome: &mut Outcome) {
         if !outcome.manager_died {
-            self.host.end_manager(Signal::KILL);
+            self.end_manager();
             outcome.manager_died = true;
         }
+    }
+
+    fn end_manager(&mut self) {
+        self.desk.manager_goes();
+        self.host.end_manager(Signal::KILL);
+    }
+
+    /// Another manager, after which no write may stay without an answer.
+    pub(super) fn serve(&mut self) {
+        self.host.serve();
+        self.desk.manager_is_back();
     }
 
     fn process(&mut self, part: Part, standing: &[Standing]) -> Option<u32> {
@@ -185,8 +195,8 @@ impl Scene {
         let request = json!({"gpus": [daemon.to_string()], "timeout_s": 0, "on_timeout": "terminate"});
         let begun = place(&self.host.api().post(PATH, &request));
         pause(after_us[0]);
-        self.host.end_manager(Signal::KILL);
-        self.host.serve();
+        self.end_manager();
+        self.serve();
         let ended = eventually("maintenance has begun or failed", || {
             let operation = self.host.api().get(&begun).ok();
             (operation["state"] == "succeeded" || operation["state"] == "failed").then_some(operation)
@@ -196,6 +206,7 @@ impl Scene {
         let down = self.host.api().get(PATH).ok()["state"] == "active";
         assert_eq!(down, ended["state"] == "succeeded", "{ended}");
         if down {
+            self.check_let_go(daemon);
             outcome.operation = Some((place(&self.host.api().delete(PATH)), Aim::Success));
             pause(after_us[1]);
         }
@@ -206,8 +217,8 @@ impl Scene {
         let path = format!("/api/v1/daemons/{VOLATILE}");
         let deletion = place(&self.host.api().delete(&format!("{path}?grace_s=0")));
         pause(after_us[0]);
-        self.host.end_manager(Signal::KILL);
-        self.host.serve();
+        self.end_manager();
+        self.serve();
         self.check_operation(&deletion, Aim::Success);
         assert_eq!(self.host.api().get(&path).status, 404);
         for program in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {

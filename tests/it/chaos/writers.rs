@@ -19,6 +19,9 @@ const NAMES: usize = 4;
 /// Pause after a request that found nobody, in microseconds.
 const UNREACHED: u64 = 30_000;
 
+/// Counts the writes that a manager which nobody struck refused for no reason of theirs.
+pub(super) const UNAVAILABLE: &str = "writes refused with 503 by a manager that nobody struck";
+
 /// What writers and the one who strikes share.
 pub(super) struct Desk {
     pub(super) ledger: Mutex<Ledger>,
@@ -27,6 +30,8 @@ pub(super) struct Desk {
     pub(super) gate: RwLock<()>,
     /// Requests that were sent and have no answer.
     pub(super) in_flight: AtomicUsize,
+    /// Odd while the manager is struck and no other is there yet; never the same again.
+    manager: AtomicUsize,
     over: AtomicBool,
 }
 
@@ -37,7 +42,20 @@ impl Desk {
             story,
             gate: RwLock::default(),
             in_flight: AtomicUsize::new(0),
+            manager: AtomicUsize::new(0),
             over: AtomicBool::new(false),
+        }
+    }
+
+    /// From here on a write may find nobody, and may stay without an answer.
+    pub(super) fn manager_goes(&self) {
+        self.manager.fetch_or(1, Ordering::SeqCst);
+    }
+
+    /// From here on each write has to be answered.
+    pub(super) fn manager_is_back(&self) {
+        if !self.manager.load(Ordering::SeqCst).is_multiple_of(2) {
+            self.manager.fetch_add(1, Ordering::SeqCst);
         }
     }
 }
@@ -155,9 +173,11 @@ impl Writer {
 
     fn send(&self, method: Method, name: &str, body: Option<String>) -> Fate {
         let deletes = method == Method::DELETE;
+        let before = self.desk.manager.load(Ordering::SeqCst);
         self.desk.in_flight.fetch_add(1, Ordering::SeqCst);
         let sent = self.api.try_send(method, &format!("/api/v1/tenants/{name}"), &[], body);
         self.desk.in_flight.fetch_sub(1, Ordering::SeqCst);
+        let lived = before.is_multiple_of(2) && self.desk.manager.load(Ordering::SeqCst) == before;
         match sent {
             Ok(answer) if (200..300).contains(&answer.status) => {
                 Fate::Done((!deletes).then(|| answer.json()["generation"].as_i64().expect("a generation")))
@@ -165,9 +185,13 @@ impl Writer {
             // 401: another manager has the port of one that died.
             Ok(answer) if (400..500).contains(&answer.status) || answer.status == 503 => {
                 self.desk.story.count(&format!("writes refused with {}", answer.status));
+                if lived && answer.status == 503 {
+                    self.desk.story.count(UNAVAILABLE);
+                }
                 Fate::Refused
             }
             Ok(answer) => panic!("{} {}", answer.status, answer.text),
+            Err(error) if lived => panic!("{name}: no answer, and nobody struck the manager: {error:?}"),
             Err(error) if error.is_connect() => Fate::Unreached,
             Err(_) => Fate::Unknown,
         }

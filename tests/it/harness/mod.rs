@@ -25,7 +25,9 @@ pub(crate) use api::{Answer, Api};
 pub(crate) use client::{Client, said};
 pub(crate) use foreign::Foreign;
 pub(crate) use outsider::{SmallDisk, limit_files, open_files};
-pub(crate) use process::{command_line, environment, is_alive, processes_with, reap_orphans, signal};
+pub(crate) use process::{
+    command_line, environment, is_alive, processes_with, reap_orphans, signal, signal_if_there,
+};
 
 pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
 
@@ -79,6 +81,7 @@ impl Host {
     pub(crate) fn of(profile: &str, lines: &str) -> Self {
         process::become_subreaper();
         let dir = tempfile::Builder::new().prefix("m").tempdir_in("/tmp").expect("a directory");
+        process::own(dir.path());
         // Tenants of other users have to reach the pipes.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
         let config = format!(
@@ -234,6 +237,15 @@ impl Host {
     pub(crate) fn server_pid(&self, name: &str) -> u32 {
         pid(&self.daemon(name)["status"]["effective"]["servers"][0]["pid"])
     }
+}
+
+/// Whether this test may become another user, which root alone may; says so where it may not.
+pub(crate) fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED: only root can become somebody else");
+    }
+    root
 }
 
 pub(crate) fn pid(value: &Value) -> u32 {

@@ -1,7 +1,9 @@
 //! What others do to a daemon: sessions held open, limits on files, file systems without room.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -57,6 +59,23 @@ impl Drop for SmallDisk {
 }
 
 impl Host {
+    /// Every process that has the device file of a GPU open, looked up by the test itself.
+    pub(crate) fn holders(&self, gpu: usize) -> Vec<u32> {
+        let device = fs::metadata(self.runtime(&format!("sim/dev/nvidia{gpu}"))).expect("a device file");
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            let Ok(open) = fs::read_dir(entry.path().join("fd")) else { continue };
+            let mut open = open.flatten().filter_map(|file| fs::metadata(file.path()).ok());
+            if open.any(|file| (file.dev(), file.ino()) == (device.dev(), device.ino())) {
+                found.push(pid);
+            }
+        }
+        found
+    }
+
     /// The same host, looked at every so many seconds instead of every second.
     pub(crate) fn look_every(&self, seconds: u32) {
         let path = self.dir().join("config.toml");

@@ -1,10 +1,13 @@
 //! Processes of a test: found by its directory in their environment, signalled, and reaped.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
+use mps_manager::host::Identity;
+use mps_manager::host::process::{self, Signalled};
+use rustix::process::{Pid, Signal, WaitOptions, set_child_subreaper, waitpid};
 
 /// Makes orphans come to this process.
 pub(super) fn become_subreaper() {
@@ -15,9 +18,34 @@ pub(super) fn raw(pid: u32) -> Pid {
     i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a PID")
 }
 
-/// Sends a signal to a process that the test knows to be its own.
+/// The directories of this test's hosts: what belongs to it has one of them in its environment.
+static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Makes processes with this directory in their environment ones of this test.
+pub(super) fn own(directory: &Path) {
+    DIRECTORIES.lock().expect("unpoisoned").push(directory.to_owned());
+}
+
+/// A process, if it lives and has this directory in its environment. The identity is taken before and compared after:
+/// in between, the PID could have changed hands.
+fn of_directory(pid: u32, directory: &Path) -> Option<Identity> {
+    let id = process::identify(pid)?;
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let needle = directory.as_os_str().as_encoded_bytes();
+    let marked = environment.windows(needle.len()).any(|part| part == needle);
+    (marked && process::is_alive(id)).then_some(id)
+}
+
+/// Sends a signal to a process of this test, which may be gone; never to another one that has its PID by now.
+pub(crate) fn signal_if_there(pid: u32, signal: Signal) -> bool {
+    let directories = DIRECTORIES.lock().expect("unpoisoned").clone();
+    let id = directories.iter().find_map(|directory| of_directory(pid, directory));
+    id.is_some_and(|id| process::signal(id, signal).expect("it may be signalled") == Signalled::Sent)
+}
+
+/// Sends a signal to a process of this test that lives.
 pub(crate) fn signal(pid: u32, signal: Signal) {
-    kill_process(raw(pid), signal).expect("the process is there");
+    assert!(signal_if_there(pid, signal), "process {pid} is gone, or none of this test");
 }
 
 /// Whether a process lives; a zombie does not.
@@ -59,21 +87,16 @@ fn all() -> impl Iterator<Item = u32> {
 
 /// Kills and reaps every process that has this directory in its environment, until there is none.
 pub(super) fn end_all(directory: &Path) {
-    let needle = directory.as_os_str().as_encoded_bytes();
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        let mine: Vec<u32> = all()
-            .filter(|pid| {
-                let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-                *pid != std::process::id() && environment.windows(needle.len()).any(|part| part == needle)
-            })
-            .collect();
-        for pid in &mine {
-            let _ = kill_process(raw(*pid), Signal::KILL);
+        let others = all().filter(|pid| *pid != std::process::id());
+        let mine: Vec<Identity> = others.filter_map(|pid| of_directory(pid, directory)).collect();
+        for id in &mine {
+            let _ = process::signal(*id, Signal::KILL);
         }
-        for pid in &mine {
+        for id in &mine {
             // Those that are no children of this process are reaped by their parents, or come to us next time.
-            let _ = waitpid(Some(raw(*pid)), WaitOptions::NOHANG);
+            let _ = waitpid(Some(raw(id.pid)), WaitOptions::NOHANG);
         }
         if mine.is_empty() || Instant::now() > deadline {
             break;

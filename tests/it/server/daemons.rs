@@ -70,7 +70,7 @@ fn a_gpu_changes_hands_only_when_its_daemon_is_gone() {
     for name in ["gpu0", "gpu1"] {
         let pid = host.daemon_pid(name);
         let operation = host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{name}?grace_s=1")));
-        assert_eq!(steps(&operation), ["write desired state", "stop", "forget"]);
+        assert_eq!(steps(&operation), ["note the desired state", "write desired state", "stop", "forget"]);
         assert!(!is_alive(pid));
         host.api().get(&format!("/api/v1/daemons/{name}")).problem(404, "not-found");
         host.api().get(&format!("/readyz/daemons/{name}")).problem(404, "not-found");

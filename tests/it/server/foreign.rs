@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use crate::harness::{Client, Foreign, Host, environment, eventually, is_alive, said, signal};
 
 /// Takes a daemon out of the manager's hands, so that its GPU is free.
-fn delete(host: &Host, name: &str) {
+pub(super) fn delete(host: &Host, name: &str) {
     host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{name}?grace_s=1")));
 }
 
 /// A host whose second GPU somebody else serves, with settings of their own and a client.
-fn beside_another() -> (Host, Foreign, Client) {
+pub(super) fn beside_another() -> (Host, Foreign, Client) {
     let host = Host::ready();
     delete(&host, "gpu1");
     let foreign = host.foreign("theirs", "1");
@@ -29,7 +29,7 @@ fn beside_another() -> (Host, Foreign, Client) {
     (host, foreign, client)
 }
 
-fn condition(daemon: &Value, kind: &str) -> Option<Value> {
+pub(super) fn condition(daemon: &Value, kind: &str) -> Option<Value> {
     let conditions = daemon["status"]["conditions"].as_array().expect("conditions");
     conditions.iter().find(|condition| condition["type"] == kind).cloned()
 }
@@ -56,7 +56,9 @@ fn a_foreign_daemon_is_found_in_any_directory_with_all_that_it_tells() {
     assert_eq!(effective["servers"][0]["memory_limits"][0]["bytes"], 1536u64 << 20, "as server.log says");
     assert_eq!(daemon["clients"][0]["pid"], client.pid());
     assert_eq!(daemon["clients"][0]["memory"][0]["gpu"], gpu);
-    assert_eq!(daemon["adoption"]["managed"], json!({"possible": true, "reason": null, "notes": []}));
+    let managed = &daemon["adoption"]["managed"];
+    assert_eq!((&managed["possible"], &managed["reason"]), (&json!(true), &json!(null)));
+    assert!(managed["notes"][0].as_str().unwrap().contains("the 1536 MiB that its server says"), "{managed}");
     assert_eq!(daemon["unreadable"], json!(null));
     let one = host.api().get(&format!("/api/v1/foreign-daemons/{}", daemon["id"].as_str().unwrap())).ok();
     assert_eq!((&one["id"], &one["gpus"]), (&daemon["id"], &daemon["gpus"]));
@@ -78,6 +80,7 @@ fn a_foreign_daemon_is_found_in_any_directory_with_all_that_it_tells() {
 #[test]
 fn adoption_changes_nothing_and_survives_managers() {
     let (mut host, foreign, mut client) = beside_another();
+    let mut others: Vec<Client> = (1..20).map(|_| foreign.client()).collect();
     let (pid, changes) = (foreign.pid(), foreign.changes());
     let dry = host.api().post(
         "/api/v1/daemons/theirs/adopt?dry_run=true",
@@ -108,7 +111,10 @@ fn adoption_changes_nothing_and_survives_managers() {
         assert_eq!(daemon["status"]["observed_generation"], daemon["generation"]);
         let listed = host.listed(client.pid());
         assert_eq!(listed["daemon"], "theirs");
-        assert!(client.is_running());
+        let clients = host.api().get("/api/v1/clients?limit=100").ok();
+        let clients = clients["items"].as_array().unwrap();
+        assert_eq!(clients.iter().filter(|client| client["daemon"] == "theirs").count(), 20);
+        assert!(client.is_running() && others.iter_mut().all(Client::is_running));
         assert_eq!(foreign.changes(), changes, "nothing was written to it");
     }
 
@@ -264,7 +270,15 @@ fn an_observed_daemon_is_taken_over_and_let_go_of() {
     let ours_pid = host.daemon_pid("gpu0");
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &ours).status, 200);
     host.await_phase("gpu0", "observed");
-    host.api().post("/api/v1/daemons/gpu0/release", &json!({})).problem(409, "conflict");
+    // There is one way to be rid of it, and both refusals name that one.
+    let refusals = [
+        host.api().post("/api/v1/daemons/gpu0/release", &json!({})),
+        host.api().delete("/api/v1/daemons/gpu0?grace_s=0"),
+    ];
+    for refused in refusals {
+        let refused = refused.problem(409, "conflict");
+        assert!(refused["detail"].as_str().unwrap().contains("set its management to managed"), "{refused}");
+    }
     ours["management"] = json!("managed");
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &ours).status, 200);
     host.await_phase("gpu0", "ready");
@@ -329,6 +343,36 @@ fn a_daemon_in_a_directory_that_none_of_ours_may_have_moves_when_it_is_started_a
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), own.to_str().unwrap(), "{}", said(&output));
 }
 
+/// Lets a log of it grow past the length at which our own are emptied, and gives the log.
+fn fill(foreign: &Foreign) -> std::path::PathBuf {
+    let log = foreign.log().join("control.log");
+    let line = "[2026-11-21 02:53:15.169 Control  1308] UI closed\n";
+    let mut file = fs::File::options().append(true).open(&log).unwrap();
+    std::io::Write::write_all(&mut file, line.repeat((5 << 20) / line.len()).as_bytes()).unwrap();
+    log
+}
+
+#[test]
+fn the_log_of_an_adopted_daemon_is_emptied_only_where_nobody_else_can_write() {
+    let (host, foreign, _client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
+    host.await_ready();
+    let length = |log: &std::path::Path| fs::metadata(log).unwrap().len();
+    let log = fill(&foreign);
+    eventually("it is emptied", || (length(&log) < 4 << 20).then_some(()));
+
+    fs::set_permissions(foreign.log(), fs::Permissions::from_mode(0o777)).unwrap();
+    // The driver has seen that before it reads the log again.
+    host.api().get("/api/v1/daemons/theirs?fresh=true").ok();
+    fill(&foreign);
+    for _ in 0..3 {
+        host.api().get("/api/v1/daemons/theirs?fresh=true").ok();
+    }
+    assert!(length(&log) > 4 << 20, "it stays as it is");
+    fs::set_permissions(foreign.log(), fs::Permissions::from_mode(0o755)).unwrap();
+    eventually("it is emptied", || (length(&log) < 4 << 20).then_some(()));
+}
+
 #[test]
 fn a_number_that_another_process_has_now_is_no_adopted_daemon() {
     let (mut host, foreign, mut client) = beside_another();
@@ -337,16 +381,7 @@ fn a_number_that_another_process_has_now_is_no_adopted_daemon() {
     let pid = foreign.pid();
     host.end_manager(Signal::TERM);
     // The store says that the daemon had this PID and another start time, as after the number was used again.
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        use sqlx::Connection as _;
-        let url = format!("sqlite://{}", host.state("mps-manager.db").display());
-        let mut connection = sqlx::SqliteConnection::connect(&url).await.unwrap();
-        let changed =
-            sqlx::query("UPDATE incarnations SET start_time = start_time - 1 WHERE daemon = 'theirs'");
-        assert_eq!(changed.execute(&mut connection).await.unwrap().rows_affected(), 1);
-        connection.close().await.unwrap();
-    });
+    host.execute_sql("UPDATE incarnations SET start_time = start_time - 1 WHERE daemon = 'theirs'");
     let changes = foreign.changes();
     host.serve();
     let blocked = host.await_phase("theirs", "blocked");

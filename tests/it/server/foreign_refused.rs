@@ -10,14 +10,14 @@ use serde_json::json;
 use crate::harness::{Foreign, Host, is_alive, signal};
 
 /// A host whose second GPU is nobody's.
-fn host_with_a_free_gpu() -> Host {
+pub(super) fn host_with_a_free_gpu() -> Host {
     let host = Host::ready();
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
     host
 }
 
 /// A process that is no daemon, with this in its environment.
-struct Sleeper(Child);
+pub(super) struct Sleeper(pub(super) Child);
 
 impl Sleeper {
     fn start(host: &Host, environment: &[(&str, &str)]) -> Self {
@@ -26,7 +26,7 @@ impl Sleeper {
         Self(command.envs(environment.iter().copied()).spawn().unwrap())
     }
 
-    fn id(&self) -> String {
+    pub(super) fn id(&self) -> String {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
         let (_, fields) = stat.rsplit_once(')').unwrap();
         format!("{}-{}", self.0.id(), fields.split_ascii_whitespace().nth(19).unwrap())
@@ -40,13 +40,13 @@ impl Drop for Sleeper {
     }
 }
 
-fn adopt(host: &Host, name: &str, process: &str) -> crate::harness::Answer {
+pub(super) fn adopt(host: &Host, name: &str, process: &str) -> crate::harness::Answer {
     let body = json!({"process": process, "management": "managed"});
     host.api().post(&format!("/api/v1/daemons/{name}/adopt"), &body)
 }
 
 /// Adoption as a managed daemon is refused with these words, and the daemon goes on untouched.
-fn refused(host: &Host, foreign: &Foreign, words: &str) {
+pub(super) fn refused(host: &Host, foreign: &Foreign, words: &str) {
     let (pid, changes) = (foreign.pid(), foreign.changes());
     let id = host.foreign_id(foreign);
     let listed = host.api().get(&format!("/api/v1/foreign-daemons/{id}")).ok();
@@ -110,7 +110,7 @@ fn settings_that_no_spec_can_hold_are_refused_and_can_be_observed() {
     let foreign = host.foreign("theirs", "1");
     foreign.control("set_default_device_pinned_mem_limit 0 -1");
     refused(&host, &foreign, "17179869183G");
-    foreign.control("set_default_device_pinned_mem_limit 0 4G");
+    foreign.control("set_default_device_pinned_mem_limit 0 900M");
     let uuid = host.api().get("/api/v1/gpus/1").ok()["uuid"].as_str().unwrap().to_owned();
     foreign.control(&format!("set_default_device_pinned_mem_limit {uuid} 2G"));
     refused(&host, &foreign, "under that UUID");
@@ -136,9 +136,9 @@ fn gpus_that_a_spec_cannot_name_in_their_order_are_refused() {
     refused(&host, &host.foreign("turned", "1,0"), "another order than that of PCI");
     refused(&host, &host.foreign("none", "7"), "no GPU of this host");
     let both = host.foreign_with("both", &[], &[]);
-    both.control("set_default_device_pinned_mem_limit 0 2G\nset_default_device_pinned_mem_limit 1 3G");
-    refused(&host, &both, "different default memory limits (2 GiB and 3 GiB)");
-    both.control("set_default_device_pinned_mem_limit 1 2G");
+    both.control("set_default_device_pinned_mem_limit 0 512M\nset_default_device_pinned_mem_limit 1 768M");
+    refused(&host, &both, "different default memory limits (512 MiB and 768 MiB)");
+    both.control("set_default_device_pinned_mem_limit 1 512M");
     let adopted = host.adopt("both", &both, "managed");
     assert_eq!(adopted.status, 201, "{}", adopted.text);
     assert_eq!(adopted.json()["spec"]["gpus"].as_array().unwrap().len(), 2);
@@ -148,8 +148,8 @@ fn gpus_that_a_spec_cannot_name_in_their_order_are_refused() {
 
 #[test]
 fn a_daemon_of_another_user_is_observed_at_most() {
-    if !rustix::process::geteuid().is_root() {
-        return; // Only root can become somebody else.
+    if !crate::harness::is_root() {
+        return;
     }
     let host = host_with_a_free_gpu();
     let home = host.dir().join("nobody");
@@ -224,7 +224,7 @@ fn a_daemon_that_dies_while_it_is_adopted_leaves_nothing_behind() {
 }
 
 /// How many callers of the control program are at work in the daemon's directory.
-fn sessions_with(foreign: &Foreign) -> usize {
+pub(super) fn sessions_with(foreign: &Foreign) -> usize {
     let pipe = foreign.pipe();
     let processes =
         fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());

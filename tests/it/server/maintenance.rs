@@ -1,13 +1,12 @@
 //! Maintenance: daemons down, the driver let go, nothing of ours on the GPUs, and all of it back again.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Host, MANAGER, eventually, is_alive, pid, said};
+use crate::harness::{Answer, Client, Host, MANAGER, eventually, is_alive, pid, said, signal_if_there};
 
 const PATH: &str = "/api/v1/host/maintenance";
 
@@ -44,26 +43,9 @@ const TAKEN_DOWN: [&str; 6] = [
     "prove that nothing of ours has a GPU open",
 ];
 
-/// Every process that has the device file of a GPU open, looked up by the test itself.
-fn holders(host: &Host, gpu: u32) -> Vec<u32> {
-    let device = fs::metadata(host.runtime(&format!("sim/dev/nvidia{gpu}"))).expect("a device file");
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let Ok(open) = fs::read_dir(entry.path().join("fd")) else { continue };
-        let mut open = open.flatten().filter_map(|file| fs::metadata(file.path()).ok());
-        if open.any(|file| (file.dev(), file.ino()) == (device.dev(), device.ino())) {
-            found.push(pid);
-        }
-    }
-    found
-}
-
 /// Nobody at all has a device file open.
 fn assert_let_go(host: &Host) {
-    assert_eq!((holders(host, 0), holders(host, 1)), (Vec::<u32>::new(), Vec::<u32>::new()));
+    assert_eq!((host.holders(0), host.holders(1)), (Vec::<u32>::new(), Vec::<u32>::new()));
 }
 
 /// A tenant on the second GPU.
@@ -78,14 +60,9 @@ fn the_whole_host_is_let_go_and_comes_back_as_it_was() {
     let host = Host::ready();
     let client = host.run_client("demo");
     for gpu in 0..2 {
-        assert!(
-            holders(&host, gpu).contains(&host.manager_pid()),
-            "as NVML keeps the files of all GPUs open"
-        );
+        assert!(host.holders(gpu).contains(&host.manager_pid()), "as NVML keeps the files of all GPUs open");
     }
-    assert!(
-        holders(&host, 0).contains(&client.pid()) && holders(&host, 0).contains(&host.server_pid("gpu0"))
-    );
+    assert!(host.holders(0).contains(&client.pid()) && host.holders(0).contains(&host.server_pid("gpu0")));
     assert_eq!(now(&host)["state"], json!(null));
     let before = host.api().get("/api/v1/gpus").ok();
     let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
@@ -155,8 +132,8 @@ fn one_gpu_is_let_go_while_the_other_serves() {
     let daemon = host.daemon_pid("gpu1");
     let operation = host.api().succeeds(&begin(&host, &json!({"gpus": ["0"], "timeout_s": 5})));
     assert_eq!((steps(&operation), &operation["daemons"]), (TAKEN_DOWN.into(), &json!(["gpu0"])));
-    assert_eq!(holders(&host, 0), Vec::<u32>::new());
-    assert!(holders(&host, 1).contains(&client.pid()));
+    assert_eq!(host.holders(0), Vec::<u32>::new());
+    assert!(host.holders(1).contains(&client.pid()));
     assert!(client.is_running());
     assert_eq!(host.daemon_pid("gpu1"), daemon);
     assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
@@ -266,7 +243,7 @@ fn a_daemon_that_stands_still_goes_down_when_its_clients_may_be_ended() {
     let operation = host.api().succeeds(&begin(&host, &body));
     assert!(operation["steps"][2]["outcome"].as_str().unwrap().contains("goes down"), "{operation}");
     assert!(!is_alive(daemon));
-    assert_eq!(holders(&host, 0), Vec::<u32>::new());
+    assert_eq!(host.holders(0), Vec::<u32>::new());
     end(&host);
     host.await_ready();
 }
@@ -441,12 +418,12 @@ fn a_manager_killed_while_daemons_quit_goes_on_quitting() {
     let accepted = begin(&host, &json!({"gpus": ["0"], "timeout_s": 600}));
     await_state_then_stop(&host, daemon);
     host.end_manager(Signal::KILL);
-    crate::harness::signal(daemon, Signal::CONT);
+    signal_if_there(daemon, Signal::CONT);
     host.serve();
     let operation = host.api().succeeds(&accepted);
     assert_eq!(steps(&operation).last(), TAKEN_DOWN.last());
     assert!(!is_alive(daemon));
-    assert_eq!(holders(&host, 0), Vec::<u32>::new());
+    assert_eq!(host.holders(0), Vec::<u32>::new());
     end(&host);
     host.await_ready();
 }
@@ -457,9 +434,7 @@ fn await_state_then_stop(host: &Host, daemon: u32) {
     eventually("the daemon is being stopped", || {
         let state = now(host)["state"].clone();
         if state == "quitting" || state == "active" {
-            if is_alive(daemon) {
-                crate::harness::signal(daemon, Signal::STOP);
-            }
+            signal_if_there(daemon, Signal::STOP);
             return Some(());
         }
         None
@@ -490,7 +465,7 @@ fn a_manager_that_starts_during_maintenance_leaves_the_driver_alone() {
     end(&host);
     host.await_ready();
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
-    assert!(holders(&host, 0).contains(&host.manager_pid()));
+    assert!(host.holders(0).contains(&host.manager_pid()));
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod death;
 mod drain;
 mod drift;
 mod foreign;
+mod foreign_kept;
 mod foreign_refused;
 mod foreign_shared;
 mod gpus;

@@ -180,6 +180,11 @@ fn a_daemon_in_another_directory_of_the_same_name_is_doubted_and_left_alone() {
     let blocked = host.await_phase("gpu1", "blocked");
     assert_eq!(blocked["status"]["conditions"][0]["reason"], "DoubtfulProcess");
     assert!(is_alive(daemon));
+    // It may have clients that nobody can be asked about.
+    let unread = host.api().get("/api/v1/daemons/gpu1?fresh=true");
+    assert_eq!(unread.status, 503, "{}", unread.text);
+    let detail = unread.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("is not the directory that the daemon was started in"), "{detail}");
     fs::remove_dir(home.join("pipe")).unwrap();
     fs::rename(home.join("moved"), home.join("pipe")).unwrap();
     host.await_ready();

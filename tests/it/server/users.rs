@@ -11,8 +11,8 @@ const NOBODY: u32 = 65_534;
 
 #[test]
 fn run_drops_to_the_tenants_user_with_no_group_of_its_callers() {
-    if !rustix::process::geteuid().is_root() {
-        return; // Only root can become somebody else.
+    if !crate::harness::is_root() {
+        return;
     }
     let host = Host::ready();
     let spec = json!({"daemon": "gpu1", "uid": NOBODY, "device_memory_limit": "1G"});
@@ -30,8 +30,8 @@ fn run_drops_to_the_tenants_user_with_no_group_of_its_callers() {
 
 #[test]
 fn users_meet_on_a_multi_user_daemon_each_under_its_own_limits() {
-    if !rustix::process::geteuid().is_root() {
-        return; // Only root can become somebody else.
+    if !crate::harness::is_root() {
+        return;
     }
     let host = Host::ready();
     let shared = json!({"gpus": ["1"], "multi_user": true});

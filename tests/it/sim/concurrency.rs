@@ -1,8 +1,12 @@
 //! One session at a time: what a caller sees who is not the one.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::host::{DEADLINE, Done, Host, finish};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, Signal};
+
+use super::host::{DEADLINE, Done, Host, eventually, finish, uid};
 use super::terminal::Terminal;
 
 const REFUSED: &str = "Cannot send command to MPS control daemon process\n";
@@ -76,4 +80,51 @@ fn callers_break_each_other_but_what_is_answered_is_whole() {
     assert_eq!(answered.into_inner() + failed.into_inner(), 200);
     // Who was refused disturbed nothing.
     assert!((0..20).all(|_| call(&host) == End::Answered));
+}
+
+/// A connection that the daemon has not taken yet.
+fn connect(host: &Host, socket: &str) -> OwnedFd {
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .unwrap();
+    rustix::net::connect(&fd, &SocketAddrUnix::new(host.pipe().join(socket)).unwrap()).unwrap();
+    fd
+}
+
+fn send(conn: &OwnedFd, packet: &[u8]) {
+    rustix::net::send(conn, packet, SendFlags::NOSIGNAL).unwrap();
+}
+
+fn hear(conn: &OwnedFd) -> Vec<u8> {
+    let mut bytes = [0; 256];
+    let (read, _) = rustix::net::recv(conn, &mut bytes, RecvFlags::empty()).unwrap();
+    bytes[..read].to_vec()
+}
+
+/// The daemon takes the client while the command waits for the server, and must not wait for another one after it.
+#[test]
+fn a_client_that_comes_with_a_command_that_waits_for_the_server_stops_nobody() {
+    let host = Host::new("h200x4@13.0");
+    host.start(&["-d"], &[]);
+    host.ask(&format!("start_server -uid {}", uid()));
+    let list = host.ask("get_server_list");
+    let name = list.trim();
+    let server = Pid::from_raw(name.parse().unwrap()).unwrap();
+    host.signal(server, Signal::STOP);
+    assert_eq!(host.ask(&format!("get_server_status {name}")), "INITIALIZING\n");
+    let session = connect(&host, "control_privileged");
+    send(&session, b"\"Ui\"");
+    assert_eq!(hear(&session), b"G");
+    // While it stands still, both come.
+    host.signal(host.daemon(), Signal::STOP);
+    send(&session, format!("Cget_active_thread_percentage {name}").as_bytes());
+    let client = connect(&host, "control");
+    drop(client);
+    host.signal(host.daemon(), Signal::CONT);
+    eventually("the command waits for the server", || {
+        host.log("control.log").contains(&format!("Cmd:get_active_thread_percentage {name}"))
+    });
+    host.signal(server, Signal::CONT);
+    assert_eq!((hear(&session), hear(&session)), (b"T100.0\n".to_vec(), b"E".to_vec()));
+    drop(session);
+    assert_eq!(host.ask("get_server_list"), list);
 }

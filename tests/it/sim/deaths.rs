@@ -1,6 +1,6 @@
 //! Who dies with whom, and what stays (recordings 02, 06, 10 and 11).
 
-use rustix::process::{Signal, kill_process, test_kill_process};
+use rustix::process::{Signal, test_kill_process};
 
 use super::host::{DEADLINE, Host, eventually, uid};
 use super::transcript;
@@ -24,7 +24,7 @@ fn a_killed_server_takes_its_clients_along_and_is_replaced_for_the_next() {
     host.start(&["-d"], &[]);
     let client = host.busy_client(&["--spin", "60"], &[]);
     let server = host.ready();
-    kill_process(server, Signal::KILL).unwrap();
+    host.signal(server, Signal::KILL);
     let done = client.finish(DEADLINE);
     assert_eq!(done.rc, 4);
     assert!(done.stderr.contains(RPC), "{}", done.stderr);
@@ -46,7 +46,7 @@ fn a_killed_server_is_there_until_its_end_is_noticed() {
         let server = host.server();
         let name = server.as_raw_nonzero();
         let ended = || host.log("control.log").contains(&format!("] Server {name} exited with status 0\n"));
-        kill_process(server, Signal::KILL).unwrap();
+        host.signal(server, Signal::KILL);
         let seen = host.ask(&format!(
             "get_server_list\nps\nget_server_status {name}\nstart_server -uid {}\nget_server_list",
             uid()
@@ -68,7 +68,7 @@ fn a_killed_daemon_takes_its_server_and_clients_along_and_its_place_is_taken_ove
     host.start(&["-d"], &[]);
     let client = host.busy_client(&["--spin", "60"], &[]);
     let (server, daemon) = (host.ready(), host.daemon());
-    kill_process(daemon, Signal::KILL).unwrap();
+    host.signal(daemon, Signal::KILL);
     let done = client.finish(DEADLINE);
     assert_eq!(done.rc, 4);
     assert!(done.stderr.contains(RPC), "{}", done.stderr);

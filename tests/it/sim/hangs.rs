@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 
 use super::host::{Busy, DEADLINE, Done, Host, NOBODY, can_be_nobody, eventually, finish};
 use super::transcript;
@@ -53,7 +53,7 @@ fn a_client_killed_while_its_server_starts_hangs_that_server_and_with_it_the_dae
             if command == "get_server_status" { format!("{command} {name}") } else { command.into() };
         ask_in_vain(&host, &command);
         ask_in_vain(&host, "get_server_list");
-        kill_process(server, Signal::KILL).unwrap();
+        host.signal(server, Signal::KILL);
         if first == 2 {
             eventually("the daemon quits", || host.control("ps").stderr.starts_with("Cannot find"));
             continue;
@@ -71,13 +71,13 @@ fn a_hung_server_outlives_its_daemon_with_its_memory() {
     // A client of the hung server waits, and learns of the daemon's death no sooner.
     let mut waits = Busy::spawn(&mut host.client_command(&[], &[]));
     eventually("it is handed over", || host.log("control.log").contains("Server already exists"));
-    kill_process(daemon, Signal::KILL).unwrap();
+    host.signal(daemon, Signal::KILL);
     eventually("the daemon is gone", || host.control("ps").stderr.starts_with("Cannot find"));
     host.start(&["-d"], &[]);
     assert_eq!(host.ask("get_server_list"), "");
     assert_ne!(host.server(), server);
     assert!(on_gpu(&host, server) && waits.running());
-    kill_process(server, Signal::KILL).unwrap();
+    host.signal(server, Signal::KILL);
     eventually("its memory is free", || !on_gpu(&host, server));
     assert_eq!(waits.finish(DEADLINE).rc, 3);
     assert_eq!(host.client(&[], &[]).rc, 0);

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use mps_manager::host::process::{self, Signalled};
 use mps_manager::sim::world::{World, create_for};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use tempfile::TempDir;
@@ -152,6 +153,13 @@ impl Host {
         busy
     }
 
+    /// Signals a process of this host, which must be there; a PID that was given to another is not hit.
+    pub(super) fn signal(&self, pid: Pid, signal: Signal) {
+        let id = process::identify(pid.as_raw_nonzero().get().unsigned_abs()).expect("the process is there");
+        assert!(self.processes().contains(&pid), "{pid:?} is not of this host");
+        assert_eq!(process::signal(id, signal).unwrap(), Signalled::Sent, "{pid:?} is there");
+    }
+
     /// Every process that has this world in its environment.
     fn processes(&self) -> Vec<Pid> {
         let mark = format!("MPS_SIM_WORLD={}\0", self.world.dir().display());
@@ -174,7 +182,11 @@ impl Drop for Host {
                 return;
             }
             for pid in pids {
-                let _ = kill_process(pid, Signal::KILL);
+                if let Some(id) = process::identify(pid.as_raw_nonzero().get().unsigned_abs())
+                    && self.processes().contains(&pid)
+                {
+                    let _ = process::signal(id, Signal::KILL);
+                }
                 // It may be the child of another one that is about to die.
                 let _ = waitpid(Some(pid), WaitOptions::NOHANG);
             }

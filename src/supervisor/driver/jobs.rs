@@ -1,0 +1,49 @@
+//! What a driver is asked to do once, in its turn.
+
+use tokio::time::Instant;
+
+use super::super::state::Look;
+use super::super::termination::terminate;
+use super::super::{Job, TerminateError, Termination};
+use super::Driver;
+use crate::domain::client::ClientId;
+use crate::host::{self, Identity};
+
+impl Driver {
+    pub(super) async fn work(&mut self, job: Job) {
+        match job {
+            Job::Restart => {
+                self.state.restart = self.state.process.is_some() && !self.desired.borrow().is_observed();
+            }
+            Job::Terminate { client, answer } => {
+                let result = self.terminate(client).await;
+                self.state.look_soon();
+                let _ = answer.send(result);
+            }
+        }
+    }
+
+    /// Ends a client, if it still is one: the last look may be seconds old.
+    async fn terminate(&mut self, client: ClientId) -> Result<Termination, TerminateError> {
+        if !host::process::is_alive(Identity { pid: client.pid, start_time: client.start_time }) {
+            return Ok(Termination::AlreadyGone);
+        }
+        let desired = self.desired.borrow().clone();
+        if desired.is_observed() {
+            let message = "it is only observed, and nothing is sent to it that changes anything".to_owned();
+            return Err(TerminateError::Refused(message));
+        }
+        self.sync(&desired, &[]).await;
+        if let Some(trouble) = &self.state.trouble {
+            return Err(TerminateError::Unreachable(trouble.to_string()));
+        }
+        let known = self.clients.iter().find(|known| known.id == client);
+        let server = known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))?;
+        let result = terminate(&self.control, server, client, Instant::now() + self.context.deadline).await;
+        if let Err(TerminateError::Unanswered(command)) = &result {
+            self.state.wedged = Some(command.clone());
+            self.explain(Look::Unanswered(command.clone())).await;
+        }
+        result
+    }
+}

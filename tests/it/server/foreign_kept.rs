@@ -1,0 +1,256 @@
+//! Adopted daemons kept and given back: by one name, exactly as they were, whatever else happens at the same time.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::foreign::{beside_another, condition};
+use super::foreign_refused::{Sleeper, adopt, host_with_a_free_gpu, refused, sessions_with};
+use crate::harness::{Client, eventually, is_alive, signal};
+
+#[test]
+fn a_daemon_released_while_a_setting_is_written_is_foreign_again() {
+    let (host, foreign, _client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
+    host.await_ready();
+    let pid = foreign.pid();
+    // One that stands still keeps the driver inside the session that writes.
+    signal(pid, Signal::STOP);
+    let mut spec = host.daemon("theirs")["spec"].clone();
+    spec["defaults"]["active_thread_percentage"] = json!(50);
+    assert_eq!(host.api().put("/api/v1/daemons/theirs", &spec).status, 200);
+    eventually("the driver writes", || (sessions_with(&foreign) > 0).then_some(()));
+    let answer = std::thread::scope(|scope| {
+        let releasing = scope.spawn(|| host.api().post("/api/v1/daemons/theirs/release", &json!({})));
+        eventually("it is forgotten", || {
+            (host.api().get("/api/v1/daemons/theirs").status == 404).then_some(())
+        });
+        signal(pid, Signal::CONT);
+        releasing.join().unwrap()
+    });
+    assert_eq!(answer.status, 204, "{}", answer.text);
+    let foreign_now = host.foreign_daemons();
+    assert_eq!(foreign_now.len(), 1, "{foreign_now:?}");
+    assert_eq!(foreign_now[0]["pid"], pid);
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).status, 201);
+    let blocked = host.await_phase("gpu1", "blocked");
+    assert_eq!(condition(&blocked, "Ready").unwrap()["reason"], "GpuSharedWithForeignDaemon");
+}
+
+#[test]
+fn a_process_is_one_daemon_however_many_ask_for_it_at_once() {
+    let (host, foreign, _client) = beside_another();
+    let body = json!({"process": host.foreign_id(&foreign), "management": "observed"});
+    let mut statuses: Vec<u16> = std::thread::scope(|scope| {
+        let asking: Vec<_> = ["a", "b", "c", "d", "e", "f"]
+            .into_iter()
+            .map(|name| {
+                let (host, body) = (&host, &body);
+                scope.spawn(move || host.api().post(&format!("/api/v1/daemons/{name}/adopt"), body).status)
+            })
+            .collect();
+        asking.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    statuses.sort_unstable();
+    assert_eq!(statuses, [201, 409, 409, 409, 409, 409]);
+}
+
+#[test]
+fn a_limit_that_is_not_known_exactly_is_not_taken_over_by_any_way() {
+    let host = host_with_a_free_gpu();
+    let foreign = host.foreign("theirs", "1");
+    foreign.control("set_default_device_pinned_mem_limit 0 1536M");
+    refused(&host, &foreign, "rounded down");
+    assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
+    let observed = host.await_phase("theirs", "observed");
+    assert_eq!(observed["spec"]["defaults"], json!({}), "none that it may not have");
+    let changes = foreign.changes();
+    let mut spec = observed["spec"].clone();
+    spec["management"] = json!("managed");
+    let refused = host.api().put("/api/v1/daemons/theirs", &spec).problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains("rounded down"), "{refused}");
+    assert_eq!(foreign.changes(), changes, "nothing was written to it");
+    let uuid = observed["spec"]["gpus"][0].as_str().unwrap().to_owned();
+    foreign.control(&format!("set_default_device_pinned_mem_limit {uuid} 2G"));
+    let refused = host.api().put("/api/v1/daemons/theirs", &spec).problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains("under that UUID"), "{refused}");
+    foreign.control(&format!("set_default_device_pinned_mem_limit {uuid} 0"));
+
+    // Its server says what it was given.
+    let mut client = foreign.client();
+    spec["defaults"]["device_memory_limit"] = json!("1536M");
+    assert_eq!(host.api().put("/api/v1/daemons/theirs", &spec).status, 200);
+    let ready = host.await_phase("theirs", "ready");
+    let limit = &ready["status"]["effective"]["servers"][0]["memory_limits"][0];
+    assert_eq!((&limit["bytes"], &limit["exact"]), (&json!(1536u64 << 20), &json!(true)));
+    assert!(client.is_running());
+}
+
+#[test]
+fn a_wrapper_that_waits_for_the_daemon_is_not_taken_for_it() {
+    let host = host_with_a_free_gpu();
+    let foreign_home = host.dir().join("wrapped");
+    for directory in ["pipe", "log", "bin"] {
+        fs::create_dir_all(foreign_home.join(directory)).unwrap();
+    }
+    let real = host.runtime("sim/bin/nvidia-cuda-mps-control");
+    let wrapper = foreign_home.join("bin/nvidia-cuda-mps-control");
+    fs::write(&wrapper, format!("#!/bin/sh\n'{}' \"$@\"\nexit $?\n", real.display())).unwrap();
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(&wrapper);
+    command
+        .arg("-f")
+        .env_clear()
+        .env("MPS_SIM_WORLD", host.runtime("sim"))
+        .env("CUDA_VISIBLE_DEVICES", "1")
+        .env("CUDA_MPS_PIPE_DIRECTORY", foreign_home.join("pipe"))
+        .env("CUDA_MPS_LOG_DIRECTORY", foreign_home.join("log"))
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null());
+    let wrapping = Sleeper(command.spawn().unwrap());
+    let daemon = eventually("the daemon is listed", || {
+        let daemons = host.foreign_daemons();
+        // While it has not started the daemon yet, the wrapper is one that looks like it.
+        daemons.into_iter().find(|daemon| daemon["effective"].is_object() && daemon["pid"] != wrapping.0.id())
+    });
+    let pid = u32::try_from(daemon["pid"].as_u64().unwrap()).unwrap();
+    assert_eq!(host.foreign_daemons().len(), 1, "it is one daemon");
+    let problem = adopt(&host, "theirs", &wrapping.id()).problem(422, "invalid-request");
+    assert!(problem["detail"].as_str().unwrap().contains("a wrapper that runs one"), "{problem}");
+    let adopted = adopt(&host, "theirs", daemon["id"].as_str().unwrap());
+    assert_eq!(adopted.status, 201, "{}", adopted.text);
+    assert_eq!(host.await_phase("theirs", "ready")["status"]["pid"], pid);
+}
+
+#[test]
+fn adoption_leaves_the_server_of_another_user_as_it_is() {
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root can become somebody else.
+    }
+    let host = host_with_a_free_gpu();
+    let foreign = host.foreign("theirs", "1");
+    let mut command = Command::new(host.program_for_everybody());
+    command
+        .args(["sim", "client", "--json", "--spin", "600"])
+        .env_clear()
+        .env("MPS_SIM_WORLD", host.runtime("sim"))
+        .env("CUDA_MPS_PIPE_DIRECTORY", foreign.pipe())
+        .uid(65_534)
+        .gid(65_534);
+    drop(Client::start(command));
+    let server = foreign.control("get_server_list");
+    let changes = foreign.changes();
+    assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
+    let ready = host.await_phase("theirs", "ready");
+    assert_eq!(ready["status"]["effective"]["servers"][0]["uid"], 65_534);
+    for _ in 0..3 {
+        host.api().get("/api/v1/daemons/theirs?fresh=true").ok();
+    }
+    assert_eq!(foreign.control("get_server_list"), server);
+    assert_eq!(foreign.changes(), changes, "nothing was written to it, and no server asked for");
+}
+
+#[test]
+fn a_daemon_that_is_in_doubt_can_be_given_back() {
+    let (mut host, foreign, mut client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
+    host.await_ready();
+    host.end_manager(Signal::TERM);
+    host.execute_sql("UPDATE incarnations SET pipe_inode = pipe_inode + 1 WHERE daemon = 'theirs'");
+    host.serve();
+    let blocked = host.await_phase("theirs", "blocked");
+    assert_eq!(condition(&blocked, "Ready").unwrap()["reason"], "DoubtfulProcess");
+    assert_eq!(host.api().post("/api/v1/daemons/theirs/release", &json!({})).status, 204);
+    assert_eq!(host.foreign_daemons()[0]["pid"], foreign.pid());
+    assert!(is_alive(foreign.pid()) && client.is_running());
+}
+
+#[test]
+fn a_daemon_that_could_not_be_deleted_is_what_it_was() {
+    let (host, foreign, _client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
+    host.await_ready();
+    let deleting = host.api().delete("/api/v1/daemons/theirs?grace_s=5");
+    let tenant = json!({"daemon": "theirs", "device_memory_limit": "1G"});
+    assert_eq!(host.api().tenant("late", &tenant).status, 201);
+    let operation = host.api().outcome(&deleting);
+    assert_eq!(operation["state"], "failed", "{operation}");
+    assert!(operation["error"].as_str().unwrap().contains("a tenant was put on"), "{operation}");
+    assert_eq!(host.daemon("theirs")["spec"]["desired_state"], "running");
+    host.await_ready();
+}
+
+#[test]
+fn a_daemon_that_is_let_go_of_is_written_to_no_more_once_that_is_answered() {
+    let (host, foreign, _client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
+    host.await_ready();
+    let pid = foreign.pid();
+    signal(pid, Signal::STOP);
+    let mut spec = host.daemon("theirs")["spec"].clone();
+    spec["defaults"]["active_thread_percentage"] = json!(50);
+    assert_eq!(host.api().put("/api/v1/daemons/theirs", &spec).status, 200);
+    eventually("the driver writes", || (sessions_with(&foreign) > 0).then_some(()));
+    spec["management"] = json!("observed");
+    let answer = std::thread::scope(|scope| {
+        let letting_go = scope.spawn(|| host.api().put("/api/v1/daemons/theirs", &spec));
+        eventually("it is written", || {
+            (host.daemon("theirs")["spec"]["management"] == "observed").then_some(())
+        });
+        assert!(!letting_go.is_finished(), "the session goes on");
+        signal(pid, Signal::CONT);
+        letting_go.join().unwrap()
+    });
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let changes = foreign.changes();
+    host.await_phase("theirs", "observed");
+    host.api().get("/api/v1/daemons/theirs?fresh=true").ok();
+    assert_eq!(foreign.changes(), changes, "nothing was written since");
+}
+
+#[test]
+fn an_observed_daemon_is_looked_at_less_often_than_one_of_ours() {
+    let (host, foreign, _client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
+    host.await_phase("theirs", "observed");
+    let looks = |name: &str| host.daemon(name)["status"]["sessions"]["looks"].as_u64().unwrap();
+    eventually("it was looked at", || (looks("theirs") > 0).then_some(()));
+    let before = [looks("gpu0"), looks("theirs")];
+    eventually("ours was looked at ten times", || (looks("gpu0") >= before[0] + 10).then_some(()));
+    let theirs = looks("theirs") - before[1];
+    assert!(theirs <= 4, "looked at {theirs} times, and each look stays in its control.log");
+}
+
+#[test]
+fn maintenance_leaves_an_observed_daemon_alone_and_lets_none_be_adopted_as_managed() {
+    let (host, foreign, mut client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
+    host.await_phase("theirs", "observed");
+    let (pid, changes) = (foreign.pid(), foreign.changes());
+    let maintenance = "/api/v1/host/maintenance";
+    let begun = host.api().succeeds(&host.api().post(maintenance, &json!({"timeout_s": 30})));
+    assert_eq!(begun["daemons"], json!(["gpu0"]), "it is its owner's");
+    assert_eq!(host.daemon("theirs")["status"]["phase"], "observed");
+    let mut spec = host.daemon("theirs")["spec"].clone();
+    spec["management"] = json!("managed");
+    let refused = host.api().put("/api/v1/daemons/theirs", &spec).problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains("in maintenance"), "{refused}");
+    assert_eq!(host.api().post("/api/v1/daemons/theirs/release", &json!({})).status, 204);
+    let refused = host.adopt("theirs", &foreign, "managed").problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains("in maintenance"), "{refused}");
+    assert_eq!(
+        host.adopt("theirs", &foreign, "observed").status,
+        201,
+        "looking at it is nothing to wait for"
+    );
+    host.api().succeeds(&host.api().delete(maintenance));
+    host.await_ready();
+    assert!(is_alive(pid) && client.is_running());
+    assert_eq!((foreign.pid(), foreign.changes()), (pid, changes), "nothing was written to it");
+    assert_eq!(host.api().put("/api/v1/daemons/theirs", &spec).status, 200);
+    host.await_phase("theirs", "ready");
+}
