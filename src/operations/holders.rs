@@ -1,11 +1,12 @@
 //! Who has the device files of GPUs open.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use crate::domain::GpuUuid;
 use crate::domain::client::ClientId;
 use crate::domain::maintenance::{Holder, Signs, is_ours};
-use crate::gpu::{Inventory, InventoryError};
+use crate::gpu::{DeviceFile, Inventory, InventoryError};
 use crate::host::{self, files};
 use crate::supervisor::{PIPE_ENV, TOKEN_ENV};
 
@@ -19,25 +20,35 @@ pub struct Holders {
     pub processes: Vec<Holder>,
     /// Living processes that this user may not look into: other users', when the manager is not root.
     pub unexamined: u32,
+    /// GPUs whose device file is not known or not there, so that whoever has it open is not found.
+    pub unproven: Vec<GpuUuid>,
 }
 
-/// Looks through `/proc`; blocks. `daemons` is the directory of all daemons of this manager.
+/// Looks through `/proc`; blocks. `remembered` are device files of GPUs that the driver may not list any more, and
+/// `daemons` is the directory of all daemons of this manager.
 pub fn search(
     inventory: &dyn Inventory,
     gpus: &[GpuUuid],
+    remembered: &BTreeMap<GpuUuid, PathBuf>,
     daemons: &Path,
 ) -> Result<Holders, InventoryError> {
     let mut known = Vec::new();
+    let mut unproven = Vec::new();
     for gpu in gpus {
         match inventory.device_files(std::slice::from_ref(gpu)) {
             Ok(files) => known.extend(files),
-            // A GPU that is not there is open nowhere.
-            Err(InventoryError::UnknownGpu(_)) => {}
+            // Whoever had it open when it went has it open still.
+            Err(InventoryError::UnknownGpu(_)) => match remembered.get(gpu) {
+                Some(path) => known.push(DeviceFile { gpu: gpu.clone(), path: path.clone() }),
+                None => unproven.push(gpu.clone()),
+            },
             Err(error) => return Err(error),
         }
     }
     let paths: Vec<_> = known.iter().map(|file| file.path.clone()).collect();
     let search = files::opened(&paths);
+    let missing = known.iter().filter(|file| search.unknown.contains(&file.path));
+    unproven.extend(missing.map(|file| file.gpu.clone()));
     let processes = search.found.into_iter().map(|opened| {
         let pid = opened.identity.pid;
         let gpus = known.iter().filter(|file| opened.files.contains(&file.path));
@@ -50,7 +61,7 @@ pub fn search(
             ours: ours(pid, daemons),
         }
     });
-    Ok(Holders { processes: processes.collect(), unexamined: search.unexamined })
+    Ok(Holders { processes: processes.collect(), unexamined: search.unexamined, unproven })
 }
 
 fn ours(pid: u32, daemons: &Path) -> bool {

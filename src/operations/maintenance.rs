@@ -149,7 +149,7 @@ async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failur
         let (ours, others): (Vec<&Holder>, Vec<&Holder>) =
             found.processes.iter().partition(|holder| holder.ours);
         if ours.is_empty() {
-            return Ok(((), proven(&others, found.unexamined)));
+            return Ok(((), proven(&others, &found)));
         }
         if Instant::now() > until {
             return Err(format!(
@@ -162,12 +162,19 @@ async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failur
     }
 }
 
-fn proven(others: &[&Holder], unexamined: u32) -> String {
+fn proven(others: &[&Holder], Holders { unexamined, unproven, .. }: &Holders) -> String {
     let mut outcome = vec!["no process of ours has the device files open".to_owned()];
+    if !unproven.is_empty() {
+        let gpus: Vec<&str> = unproven.iter().map(GpuUuid::as_str).collect();
+        outcome.push(format!(
+            "not proven for {}, whose device file is not known or not there: look at them yourself",
+            gpus.join(", ")
+        ));
+    }
     if !others.is_empty() {
         outcome.push(format!("others that have: {}", words(others)));
     }
-    if unexamined > 0 {
+    if *unexamined > 0 {
         outcome.push(format!("{unexamined} processes of other users could not be looked into"));
     }
     outcome.join("; ")
@@ -176,7 +183,10 @@ fn proven(others: &[&Holder], unexamined: u32) -> String {
 async fn found(engine: &Engine, gpus: &[GpuUuid]) -> Result<Holders, Failure> {
     let (inventory, gpus) = (Arc::clone(&engine.inventory), gpus.to_vec());
     let daemons = engine.fleet.context().daemons_directory();
-    let found = blocking(move || holders::search(&*inventory, &gpus, &daemons)).await?;
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+    let remembered = store::gpus::device_files(&mut reader).await.map_err(|error| error.to_string())?;
+    drop(reader);
+    let found = blocking(move || holders::search(&*inventory, &gpus, &remembered, &daemons)).await?;
     found.map_err(|error| error.to_string())
 }
 

@@ -55,13 +55,15 @@ impl Service {
             });
         };
         let daemons = covered(&mut reader, &maintenance.gpus).await?;
+        let remembered = store::gpus::device_files(&mut reader).await?;
         drop(reader);
         let inventory = Arc::clone(&self.parts.inventory);
         let (gpus, directory) = (maintenance.gpus.clone(), self.parts.fleet.context().daemons_directory());
-        let found = tokio::task::spawn_blocking(move || holders::search(&*inventory, &gpus, &directory))
-            .await
-            .map_err(|error| ServiceError::Internal(error.to_string()))?
-            .map_err(|error| ServiceError::Unavailable(error.to_string()))?;
+        let found =
+            tokio::task::spawn_blocking(move || holders::search(&*inventory, &gpus, &remembered, &directory))
+                .await
+                .map_err(|error| ServiceError::Internal(error.to_string()))?
+                .map_err(|error| ServiceError::Unavailable(error.to_string()))?;
         Ok(MaintenanceView {
             state: Some(maintenance.state),
             since: Some(maintenance.since),
