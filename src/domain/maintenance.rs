@@ -149,6 +149,8 @@ pub struct Ours {
     pub tokens: Vec<String>,
     /// The pipe directories of those that were adopted where they are.
     pub pipe_directories: Vec<PathBuf>,
+    /// The tokens of daemons that are only looked at from now on: those are their owners'.
+    pub left_alone: Vec<String>,
 }
 
 /// What tells whose a process is.
@@ -162,7 +164,7 @@ pub struct Signs<'a> {
     pub controls: &'a [u32],
     /// The token of a control daemon's start in its environment.
     pub token: Option<String>,
-    /// The pipe directory in its environment.
+    /// The pipe directory in its environment, if it is the one of that name here.
     pub pipe_directory: Option<PathBuf>,
     /// The name of its program.
     pub program: Option<&'a str>,
@@ -179,7 +181,7 @@ const PROGRAMS: [&str; 2] = ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 pub fn is_ours(signs: &Signs<'_>, ours: &Ours) -> bool {
     let family = signs.pid == ours.manager || signs.ancestors.contains(&ours.manager);
     let pipe = signs.pipe_directory.as_deref();
-    let marked = signs.token.as_ref().is_some_and(|token| {
+    let marked = signs.token.as_ref().filter(|token| !ours.left_alone.contains(token)).is_some_and(|token| {
         ours.tokens.contains(token) || pipe.is_some_and(|pipe| pipe.starts_with(&ours.daemons))
     });
     let parent = signs.ancestors.first();
@@ -227,6 +229,7 @@ mod tests {
             manager: 100,
             daemons: "/run/mps-manager/daemons".into(),
             tokens: vec!["known".into()],
+            left_alone: vec!["observed".into()],
             pipe_directories: vec!["/run/theirs".into()],
             ..Ours::default()
         };
@@ -241,6 +244,8 @@ mod tests {
             pipe_directory: server.clone(),
             ..Signs::default()
         }));
+        let observed = Some("observed".to_owned());
+        assert!(!ours(Signs { pid: 8, token: observed, pipe_directory: server.clone(), ..Signs::default() }));
         assert!(!ours(Signs { pid: 9, pipe_directory: server, ..Signs::default() }), "a tenant's client");
         let other = pipe("/run/other/daemons/gpu0/pipe");
         assert!(!ours(Signs { pid: 9, token: token.clone(), pipe_directory: other, ..Signs::default() }));

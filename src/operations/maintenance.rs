@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::daemon::{handle, names, readiness, stopped};
+use super::holders::Holders;
 use super::{Engine, Failure, Stop, drain};
 use crate::clock::unix_ms;
 use crate::domain::daemon::DesiredState;
@@ -24,7 +25,7 @@ use crate::store::{self, Fate, StoreError, Transaction};
 const LETTING_GO: Duration = Duration::from_secs(10);
 /// How long the compute modes may take to be put back, with one failure that is tried again.
 const RESTORING: Duration = Duration::from_secs(10);
-/// How long calls of the driver that are under way are waited for before it is closed.
+/// How long the driver may take to answer, and calls of it that are under way to end, before it would be closed.
 const CLOSING: Duration = Duration::from_secs(30);
 /// Pause between two looks at who has.
 const POLL: Duration = Duration::from_millis(200);
@@ -118,7 +119,7 @@ async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Fai
     let until = Instant::now() + RESTORING;
     loop {
         let inventory = Arc::clone(&engine.inventory);
-        let present = blocking(move || inventory.gpus()).await?.map_err(|error| error.to_string())?;
+        let present = answered(move || inventory.gpus()).await?.map_err(|error| error.to_string())?;
         let (held, missing): (Vec<GpuUuid>, Vec<GpuUuid>) = engine
             .fleet
             .context()
@@ -153,16 +154,13 @@ fn uuids(gpus: &[GpuUuid]) -> String {
 /// Closes the driver, after what is told of the GPUs meanwhile has been written.
 async fn let_go(engine: &Engine) -> Result<((), String), Failure> {
     let inventory = Arc::clone(&engine.inventory);
-    let remembered: Result<Remembered, InventoryError> = blocking(move || inventory.remember()).await?;
+    let remembered: Result<Remembered, InventoryError> = answered(move || inventory.remember()).await?;
     let remembered = remembered.map_err(|error| error.to_string())?;
     let text = serde_json::to_string(&remembered).map_err(|error| error.to_string())?;
     write(engine, Change::Active(text)).await?;
     let inventory = Arc::clone(&engine.inventory);
     if !blocking(move || inventory.suspend(remembered, CLOSING)).await? {
-        return Err(format!(
-            "the driver has not answered a call for {} s, and is not closed in the middle of it",
-            CLOSING.as_secs()
-        ));
+        return Err(silent());
     }
     Ok(((), "the driver is not asked from now on".to_owned()))
 }
@@ -175,7 +173,7 @@ async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failur
         let (ours, others): (Vec<&Holder>, Vec<&Holder>) =
             found.processes.iter().partition(|holder| holder.ours);
         if ours.is_empty() {
-            return Ok(((), proven(&others, found.unexamined)));
+            return Ok(((), proven(&others, &found)));
         }
         if Instant::now() > until {
             return Err(format!(
@@ -188,12 +186,19 @@ async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failur
     }
 }
 
-fn proven(others: &[&Holder], unexamined: u32) -> String {
+fn proven(others: &[&Holder], Holders { unexamined, unproven, .. }: &Holders) -> String {
     let mut outcome = vec!["no process of ours has the device files open".to_owned()];
+    if !unproven.is_empty() {
+        let gpus: Vec<&str> = unproven.iter().map(GpuUuid::as_str).collect();
+        outcome.push(format!(
+            "not proven for {}, whose device file is not known or not there: look at them yourself",
+            gpus.join(", ")
+        ));
+    }
     if !others.is_empty() {
         outcome.push(format!("others that have: {}", words(others)));
     }
-    if unexamined > 0 {
+    if *unexamined > 0 {
         outcome.push(format!("{unexamined} processes of other users could not be looked into"));
     }
     outcome.join("; ")
@@ -365,6 +370,18 @@ async fn covered_by(db: Transaction<'_>, maintenance: &Maintenance) -> Result<Ve
 /// Runs what may wait for the driver or the kernel where waiting holds up nobody.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())
+}
+
+/// The same, given up when the driver does not answer: the call itself goes on, since nobody can end it.
+async fn answered<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    tokio::time::timeout(CLOSING, blocking(work)).await.map_err(|_| silent())?
+}
+
+fn silent() -> Failure {
+    format!(
+        "the driver has not answered a call for {} s, and is not closed in the middle of it",
+        CLOSING.as_secs()
+    )
 }
 
 fn listed(daemons: &[DaemonName]) -> String {

@@ -34,6 +34,8 @@ pub struct MaintenanceView {
     pub holders_unknown: Option<String>,
     /// Processes that the manager may not look into, which may be holders, too: other users', unless it is root.
     pub unexamined: u32,
+    /// GPUs of which nobody can tell who has them open: their device file is not known or not there.
+    pub unproven: Vec<GpuUuid>,
 }
 
 impl Service {
@@ -52,16 +54,24 @@ impl Service {
                 holders: Some(Vec::new()),
                 holders_unknown: None,
                 unexamined: 0,
+                unproven: Vec::new(),
             });
         };
         let daemons = covered(&mut reader, &maintenance.gpus).await?;
         drop(reader);
-        let (holders, holders_unknown, unexamined) = match self.parts.engine.holders(&maintenance.gpus).await
-        {
-            Ok(found) => (Some(found.processes), None, found.unexamined),
-            // How far it is has to be told above all when the driver is in trouble.
-            Err(why) => (None, Some(why), 0),
+        // How far it is has to be told above all when the driver is in trouble or hangs.
+        let patience = self.parts.patience;
+        let found = tokio::time::timeout(patience, self.parts.engine.holders(&maintenance.gpus)).await;
+        let found = found.unwrap_or_else(|_| {
+            Err(format!("who has the GPUs open was not found out within {} s", patience.as_secs_f64()))
+        });
+        let (found, holders_unknown) = match found {
+            Ok(found) => (Some(found), None),
+            Err(why) => (None, Some(why)),
         };
+        let unexamined = found.as_ref().map_or(0, |found| found.unexamined);
+        let unproven =
+            found.as_ref().map_or_else(|| maintenance.gpus.clone(), |found| found.unproven.clone());
         Ok(MaintenanceView {
             state: Some(maintenance.state),
             since: Some(maintenance.since),
@@ -69,9 +79,10 @@ impl Service {
             gpus: maintenance.gpus,
             daemons,
             live,
-            holders,
+            holders: found.map(|found| found.processes),
             holders_unknown,
             unexamined,
+            unproven,
         })
     }
 

@@ -44,7 +44,8 @@ use crate::host::systemd::Scopes;
 use crate::mps::process::check_reachable;
 pub use modes::HeldModes;
 
-pub use crate::mps::process::{LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
+pub use crate::mps::process::foreign::reachable;
+pub use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
 use crate::mps::{Binaries, Capability, Control};
 pub use census::Census;
 

@@ -93,23 +93,22 @@ impl Context {
         // One at a time: a GPU may go from one daemon to another.
         let _turn = self.modes.turn.lock().await;
         if !self.inventory.live() {
-            return self.unasked(gpu, wanted);
+            return self.unasked(daemon, gpu, wanted);
         }
         for _ in 0..STEPS {
-            // One that is missing is looked at again when it is back.
-            let now = self.compute_mode(gpu).await?;
             let held = self.modes.get(gpu);
-            let Some(now) = now else {
+            if wanted.is_none() && held.as_ref().is_none_or(|held| held.daemon != *daemon) {
+                // Another daemon has it by now, and its mode is that one's.
+                return Ok(None);
+            }
+            let Some(now) = self.compute_mode(gpu).await? else {
+                // One that is missing is looked at again when it is back.
                 return Ok(held.map(|held| ComputeModeStatus {
                     gpu: gpu.clone(),
                     mode: None,
                     previous: held.previous,
                 }));
             };
-            if wanted.is_none() && held.as_ref().is_none_or(|held| held.daemon != *daemon) {
-                // Another daemon has it by now, and its mode is that one's.
-                return Ok(None);
-            }
             match next(daemon, wanted, held.as_ref(), now, &self.boot_id) {
                 ModeStep::Done => {
                     return Ok(held.map(|held| ComputeModeStatus {
@@ -139,11 +138,13 @@ impl Context {
     /// While the driver is not asked, what was set before still holds, and nothing can be changed.
     fn unasked(
         &self,
+        daemon: &DaemonName,
         gpu: &GpuUuid,
         wanted: Option<ComputeMode>,
     ) -> Result<Option<ComputeModeStatus>, String> {
         match self.modes.get(gpu) {
             None if wanted.is_none() => Ok(None),
+            Some(held) if wanted.is_none() && held.daemon != *daemon => Ok(None),
             Some(held) if Some(held.wanted) == wanted && held.boot_id == self.boot_id => {
                 Ok(Some(ComputeModeStatus { gpu: gpu.clone(), mode: None, previous: held.previous }))
             }
@@ -247,14 +248,20 @@ impl Modes {
     /// Shows them in a daemon's status.
     pub(super) fn show(&self, status: &mut DaemonStatus) {
         status.compute_modes.clone_from(&self.status);
-        let wanted = self.settled.as_ref().is_some_and(|(wanted, _)| wanted.is_some());
+        let Some((wanted, gpus)) = &self.settled else { return };
+        let read = self.status.iter().filter(|status| status.mode.is_some()).count();
         let condition = match &self.trouble {
             Some(why) => Condition::new("ComputeMode", false, "NotAsWanted", why.clone()),
-            None if wanted => {
+            None if wanted.is_none() => return,
+            None if read < gpus.len() => {
+                let message =
+                    "it was set, and is not read back while the GPU is missing or the host is in maintenance";
+                Condition::new("ComputeMode", false, "NotReadBack", message)
+            }
+            None => {
                 let message = "the compute mode of its GPUs was read back as its spec says";
                 Condition::new("ComputeMode", true, "SetAndReadBack", message)
             }
-            None => return,
         };
         status.conditions.push(condition);
     }

@@ -312,6 +312,26 @@ fn nothing_is_claimed_while_a_process_of_ours_clings_to_a_gpu() {
 }
 
 #[test]
+fn a_gpu_that_the_driver_lists_no_longer_is_proven_by_the_device_file_it_had() {
+    let host = Host::ready();
+    let gpu = host.api().get("/api/v1/gpus/0").ok()["uuid"].as_str().unwrap().to_owned();
+    let clinging = Clinging::start(&host);
+    fs::write(host.runtime("sim/gpus").join(&gpu).join("lost"), "").unwrap();
+    host.await_phase("gpu0", "blocked");
+    let body = json!({"gpus": [gpu], "timeout_s": 5});
+    let failed = host.api().outcome(&begin(&host, &body));
+    let error = failed["error"].as_str().unwrap_or_else(|| panic!("nothing clings: {failed}"));
+    assert!(error.contains(&format!("{} (sleep 600)", clinging.0.id())), "{error}");
+    drop(clinging);
+
+    // Without its device file nobody can tell who has it open.
+    fs::remove_file(host.runtime("sim/dev/nvidia0")).unwrap();
+    let operation = host.api().succeeds(&begin(&host, &body));
+    let proof = operation["steps"][5]["outcome"].as_str().unwrap();
+    assert!(proof.contains(&format!("not proven for {gpu}")), "{proof}");
+}
+
+#[test]
 fn a_manager_killed_while_it_proves_looks_again() {
     let mut host = Host::ready();
     let clinging = Clinging::start(&host);
