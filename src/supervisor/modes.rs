@@ -266,3 +266,136 @@ impl Modes {
         status.conditions.push(condition);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::domain::gpu::{Gpu, GpuProcess};
+    use crate::domain::tenant::tests::h200;
+    use crate::gpu::{DeviceFile, Driver, Inventory};
+    use crate::host::systemd::Scopes;
+    use crate::mps::{Binaries, Capability};
+    use crate::supervisor::{Census, Lookout};
+
+    /// Longest wait for what has to come, and the wait for what must not.
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const LONG_ENOUGH: Duration = Duration::from_millis(300);
+
+    /// One GPU, whose first listing takes until it is told to go on.
+    struct Slow {
+        mode: Mutex<ComputeMode>,
+        begun: mpsc::Sender<()>,
+        gate: Mutex<Option<mpsc::Receiver<()>>>,
+    }
+
+    impl Inventory for Slow {
+        fn driver(&self) -> Result<Driver, InventoryError> {
+            Ok(Driver { driver_version: "1".into(), cuda_version: None, simulated: true, profile: None })
+        }
+
+        fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
+            let now = Gpu { compute_mode: *self.mode.lock().expect("whole"), ..h200(0) };
+            let gate = self.gate.lock().expect("whole").take();
+            if let Some(gate) = gate {
+                self.begun.send(()).expect("somebody waits");
+                gate.recv_timeout(PATIENCE).expect("it goes on");
+            }
+            Ok(vec![now])
+        }
+
+        fn processes(&self, _: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
+            Ok(Vec::new())
+        }
+
+        fn set_compute_mode(&self, _: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError> {
+            *self.mode.lock().expect("whole") = mode;
+            Ok(())
+        }
+
+        fn device_files(&self, _: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn context(inventory: Arc<dyn Inventory>) -> Context {
+        let (recorder, mut facts) = tokio::sync::mpsc::channel::<Fact>(4);
+        tokio::spawn(async move {
+            while let Some(fact) = facts.recv().await {
+                let _ = fact.written.send(true);
+            }
+        });
+        Context {
+            binaries: Binaries { control: "control".into(), server: "server".into() },
+            capability: Capability {
+                binary_version: 13_000,
+                commands: BTreeSet::default(),
+                options: BTreeSet::default(),
+            },
+            census: watch::channel(Census::default()).1,
+            scopes: Scopes::detect(1),
+            runtime_dir: "/nonexistent".into(),
+            extra_env: Vec::new(),
+            lookout: Lookout::new(Arc::clone(&inventory), &[]),
+            inventory,
+            boot_id: "boot".into(),
+            rhythm: PATIENCE,
+            deadline: PATIENCE,
+            grace_s: 1,
+            modes: HeldModes::default(),
+            recorder,
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_gpu_that_goes_from_one_daemon_to_another_ends_in_the_mode_of_the_second() {
+        let (one, other) =
+            (DaemonName::parse("one").expect("a name"), DaemonName::parse("other").expect("a name"));
+        let wanted = Some(ComputeMode::ExclusiveProcess);
+        for leaves_first in [true, false] {
+            let (begun, listing) = mpsc::channel();
+            let (go_on, gate) = mpsc::channel();
+            let mode = Mutex::new(ComputeMode::ExclusiveProcess);
+            let inventory = Arc::new(Slow { mode, begun, gate: Mutex::new(Some(gate)) });
+            let context = Arc::new(context(inventory.clone()));
+            let gpu = h200(0).uuid;
+            let held = HeldMode {
+                daemon: one.clone(),
+                previous: ComputeMode::Default,
+                wanted: ComputeMode::ExclusiveProcess,
+                boot_id: "boot".into(),
+            };
+            context.modes.load(vec![(gpu.clone(), held.clone())]);
+            let leaves = {
+                let (context, one) = (Arc::clone(&context), one.clone());
+                async move { context.settle_modes(&one, &[], &[], None).await }
+            };
+            let comes = {
+                let (context, other, gpus) = (Arc::clone(&context), other.clone(), [gpu.clone()]);
+                async move { context.settle_modes(&other, &gpus, &[], wanted).await }
+            };
+            // The first is in the middle of it when the second comes.
+            let (first, second): (tokio::task::JoinHandle<_>, _) = if leaves_first {
+                let first = tokio::spawn(leaves);
+                listing.recv_timeout(PATIENCE).expect("it looks");
+                (first, tokio::spawn(comes))
+            } else {
+                let first = tokio::spawn(comes);
+                listing.recv_timeout(PATIENCE).expect("it looks");
+                (first, tokio::spawn(leaves))
+            };
+            let mut second = Box::pin(second);
+            let early = tokio::time::timeout(LONG_ENOUGH, &mut second).await;
+            assert!(early.is_err(), "it did not wait for the first");
+            go_on.send(()).expect("it waits");
+            first.await.expect("no panic").expect("settled");
+            second.await.expect("no panic").expect("settled");
+            assert_eq!(*inventory.mode.lock().expect("whole"), ComputeMode::ExclusiveProcess);
+            assert_eq!(context.modes.get(&gpu), Some(HeldMode { daemon: other.clone(), ..held }));
+        }
+    }
+}
