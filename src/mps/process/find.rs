@@ -251,7 +251,7 @@ fn is_launcher(pid: u32) -> bool {
     words.iter().skip(2).any(|word| Path::new(word).file_name() == Some(OsStr::new(CONTROL)))
 }
 
-fn is_server(pid: u32) -> bool {
+pub(super) fn is_server(pid: u32) -> bool {
     runs(pid, super::super::binaries::SERVER)
 }
 

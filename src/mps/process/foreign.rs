@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use crate::host::{Identity, process};
 
-use super::find::{is_control, is_same_directory};
-use super::{DEFAULT_PIPE_DIRECTORY, LOG_ENV, PIPE_ENV, TOKEN_ENV};
+use super::find::{is_control, is_same_directory, is_server};
+use super::{DEFAULT_PIPE_DIRECTORY, LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
 /// Where a daemon's logs go when its environment does not say (FACTS.md, "Starting, stopping, dying").
 const DEFAULT_LOG_DIRECTORY: &str = "/var/log/nvidia-mps";
@@ -121,6 +121,23 @@ pub fn inspect(identity: Identity, world: Option<&Path>) -> Result<Running, Stri
     describe(pid, world)
         .filter(|daemon| daemon.identity == identity)
         .ok_or_else(|| format!("process {pid} is not a control daemon of this host, or has just ended"))
+}
+
+/// The servers of a pipe directory that no control daemon is the parent of any more, whoever had started theirs: the
+/// environment of a daemon that was adopted holds no token that it could have given them.
+pub fn stranded(pipe_directory: &Path) -> Vec<Identity> {
+    let Ok(here) = pipe_inode(pipe_directory) else { return Vec::new() };
+    let servers = process::all().filter(|pid| is_server(*pid)).filter_map(process::identify);
+    let is_stranded = |server: &Identity| {
+        let followed = process::parent(server.pid).is_some_and(is_control);
+        let variables = process::environ(server.pid).unwrap_or_default();
+        let text = |wanted: &str| {
+            let (_, value) = variables.iter().find(|(name, _)| name == wanted)?;
+            Some(value.to_string_lossy().into_owned())
+        };
+        !followed && surroundings(server.pid, text).reachable == Ok(here)
+    };
+    servers.filter(is_stranded).collect()
 }
 
 /// What a control daemon was called with; `None` for any other process, callers of the control program included.

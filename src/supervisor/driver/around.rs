@@ -17,6 +17,7 @@ use crate::domain::plan::Desired;
 use crate::host::process::death;
 use crate::host::{self, Identity, Signal};
 use crate::mps::log;
+use crate::mps::process::foreign::stranded;
 use crate::mps::process::{self as daemon, StartError};
 
 /// How much of a dead daemon's log is kept for the operator.
@@ -132,8 +133,14 @@ impl Driver {
     pub(super) async fn see_off_servers(&self, desired: &Desired) {
         let Some(incarnation) = &self.incarnation else { return };
         let servers = if incarnation.home.as_ref().is_some_and(|home| home.foreign) {
-            // An adopted daemon gave its servers no token of ours: those it listed last are its own.
-            self.servers()
+            // An adopted daemon gave its servers no token of ours: those it listed last are its own, and so is what an
+            // earlier manager has left in its pipe directory with no daemon above it.
+            let directory = self.pipe_directory.clone();
+            let stranded =
+                tokio::task::spawn_blocking(move || stranded(&directory)).await.unwrap_or_default();
+            let mut servers = self.servers();
+            servers.extend(stranded.into_iter().filter(|one| !self.servers().contains(one)));
+            servers
         } else {
             let token = incarnation.token.clone();
             tokio::task::spawn_blocking(move || daemon::orphans(&token)).await.unwrap_or_default()

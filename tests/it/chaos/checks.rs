@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, Row as _, SqliteConnection};
 
-use super::plan::{DAEMONS, EXCLUSIVE, Strike, VOLATILE};
+use super::foreign::defaults;
+use super::plan::{ADOPTED, BORROWED, DAEMONS, EXCLUSIVE, Strike, VOLATILE};
 use super::programs::{How, Program};
-use super::strike::{Aim, Outcome};
+use super::strike::{Aim, Outcome, Release};
 use super::{GIVEN, Scene, Standing};
 use crate::harness::{Host, command_line, environment, is_alive, pid, processes_with, reap_orphans};
 
@@ -40,6 +41,9 @@ impl Scene {
         before: &[Standing],
         struck: Instant,
     ) -> Vec<Standing> {
+        if let Some(Release(answer)) = outcome.released {
+            self.give_back(answer);
+        }
         self.await_ready();
         if let Some((place, aim)) = &outcome.operation {
             self.check_operation(place, *aim);
@@ -47,6 +51,7 @@ impl Scene {
         if let Some(strike) = strike {
             self.await_replaced(strike, before);
         }
+        self.check_mode("exclusive_process");
         let tenants = self.tenants();
         self.desk.ledger.lock().expect("unpoisoned").check(&tenants);
         let standing = self.standing(&tenants);
@@ -62,7 +67,6 @@ impl Scene {
         }
         self.check_probe(&tenants);
         self.check_orphans(struck);
-        self.check_mode("exclusive_process");
         self.check_leases(&tenants);
         self.foreign.check();
         reap_orphans();
@@ -91,16 +95,14 @@ impl Scene {
         });
     }
 
-    /// The compute mode of the daemon that sets it, as the simulated kernel has it.
+    /// The compute mode of the daemon that sets it, as the simulated kernel has it, now that the daemon is ready or
+    /// stopped.
     fn check_mode(&self, wanted: &str) {
-        within(READY, || {
-            let gpu = self.host.api().get(&format!("/api/v1/gpus/{EXCLUSIVE}")).ok();
-            let uuid = gpu["uuid"].as_str().expect("a UUID");
-            let file = self.host.runtime("sim/gpus").join(uuid).join("compute_mode");
-            let mode = std::fs::read_to_string(file).expect("a mode");
-            let mode = mode.trim();
-            if mode == wanted { Ok(()) } else { Err(format!("the compute mode is {mode} and not {wanted}")) }
-        });
+        let gpu = self.host.api().get(&format!("/api/v1/gpus/{EXCLUSIVE}")).ok();
+        let uuid = gpu["uuid"].as_str().expect("a UUID");
+        let file = self.host.runtime("sim/gpus").join(uuid).join("compute_mode");
+        let mode = std::fs::read_to_string(file).expect("a mode");
+        assert_eq!(mode.trim(), wanted, "the compute mode of {}", DAEMONS[EXCLUSIVE]);
     }
 
     /// A daemon that is stopped puts back the mode that was before the first manager came.
@@ -109,6 +111,31 @@ impl Scene {
         let path = format!("/api/v1/daemons/{}/stop?grace_s=0", DAEMONS[EXCLUSIVE]);
         api.succeeds(&api.post(&path, &json!({})));
         self.check_mode("default");
+    }
+
+    /// Whether the foreign daemon is adopted: it is, or it is foreign, and never both nor neither.
+    pub(super) fn is_borrowed(&self) -> bool {
+        let answer = self.host.api().get(&format!("/api/v1/daemons/{BORROWED}"));
+        assert!(matches!(answer.status, 200 | 404), "{} {}", answer.status, answer.text);
+        let foreign = self.host.foreign_daemons();
+        let listed = foreign.iter().any(|daemon| daemon["pid"] == self.foreign.pid());
+        assert_ne!(answer.status == 200, listed, "{}, and foreign are {foreign:?}", answer.text);
+        answer.status == 200
+    }
+
+    /// After a release that the manager's death may have cut short, and that was answered so or not at all.
+    fn give_back(&self, answer: Option<u16>) {
+        let borrowed = self.is_borrowed();
+        assert!(answer.is_none_or(|status| status == 204 && !borrowed), "{answer:?}, adopted: {borrowed}");
+        if borrowed {
+            self.desk.story.count("releases that a death undid");
+            let path = format!("/api/v1/daemons/{BORROWED}/release");
+            let released = self.host.api().post(&path, &json!({}));
+            assert_eq!(released.status, 204, "{}", released.text);
+            assert!(!self.is_borrowed());
+        } else if answer.is_none() {
+            self.desk.story.count("releases that were done though nobody was told");
+        }
     }
 
     /// In maintenance, no process of MPS and no manager has the GPU open.
@@ -244,12 +271,12 @@ impl Scene {
 
     /// The daemon and its server hold what its tenants require, read with the control program.
     fn check_limits(&self, name: &str, server: u32, tenants: &BTreeMap<String, Value>) {
-        let mine: Vec<&Value> =
-            tenants.values().map(|tenant| &tenant["spec"]).filter(|spec| spec["daemon"] == name).collect();
+        let specs = tenants.values().map(|tenant| &tenant["spec"]).filter(|spec| spec["daemon"] == name);
+        let mine: Vec<Value> = specs.map(in_full).collect();
         assert!(!mine.is_empty(), "each daemon has a tenant that stays");
         let limit = mine.iter().map(|spec| spec["device_memory_limit"].as_u64().expect("a limit")).max();
         let limit = limit.expect("a tenant");
-        let tenths = mine.iter().map(|spec| tenths(spec)).max().expect("a tenant");
+        let tenths = mine.iter().map(tenths).max().expect("a tenant");
         let priority = u8::from(mine.iter().all(|spec| spec["priority"] == "below_normal"));
         let getters = [
             "get_server_list".to_owned(),
@@ -279,7 +306,7 @@ impl Scene {
 
     /// The exact limit that a server took last, by its own word.
     fn logged_limit(&self, daemon: &str, server: u32) -> Option<u64> {
-        let log = self.host.runtime("daemons").join(daemon).join("log/server.log");
+        let log = self.host.home(daemon).join("log/server.log");
         let text = std::fs::read_to_string(log).unwrap_or_default();
         let mine = format!(" {server}] ");
         let line =
@@ -292,13 +319,13 @@ impl Scene {
     fn check_probe(&mut self, tenants: &BTreeMap<String, Value>) {
         let at = self.rng.usize(..tenants.len());
         let (name, tenant) = tenants.iter().nth(at).expect("a tenant");
-        let spec = &tenant["spec"];
+        let spec = in_full(&tenant["spec"]);
         let output = self.host.client_command(name, &[]).output().expect("it runs");
         let seen: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
         assert_eq!((&seen["mps"], &seen["error"]), (&json!(true), &Value::Null), "{name}: {seen}");
         let devices = seen["devices"].as_array().expect("devices");
         assert_eq!(devices.len(), 1, "{seen}");
-        let sms = sms(tenths(spec));
+        let sms = sms(tenths(&spec));
         assert_eq!(devices[0]["sms"], sms, "{name} {spec}: {seen}");
         let limit = spec["device_memory_limit"].as_u64().expect("a limit");
         let context = (275 + 37 * sms) * MIB / 10;
@@ -400,7 +427,7 @@ fn unchanged(strike: &Strike, before: &[Standing], after: &[Standing]) {
 
 /// Living processes of a program in a daemon's pipe directory, those that only ask or only start something left out.
 pub(super) fn processes(host: &Host, daemon: &str, program: &str) -> Vec<u32> {
-    let pipe = host.runtime("daemons").join(daemon).join("pipe");
+    let pipe = host.home(daemon).join("pipe");
     let mut found = processes_with("CUDA_MPS_PIPE_DIRECTORY", &pipe);
     found.retain(|pid| {
         let words = command_line(*pid);
@@ -408,6 +435,19 @@ pub(super) fn processes(host: &Host, daemon: &str, program: &str) -> Vec<u32> {
         is_it && (!program.ends_with("control") || words.iter().any(|word| word == "-d"))
     });
     found
+}
+
+/// A tenant's spec with what it leaves to its daemon, which only the one that was adopted says.
+fn in_full(spec: &Value) -> Value {
+    let mut full = spec.clone();
+    if spec["daemon"] == ADOPTED && spec["sms"].is_null() {
+        for (field, value) in defaults().as_object().expect("an object") {
+            if spec[field].is_null() {
+                full[field] = value.clone();
+            }
+        }
+    }
+    full
 }
 
 /// A tenant's share in tenths of a percent.

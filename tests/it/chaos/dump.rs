@@ -24,7 +24,8 @@ pub(super) fn dump(host: &Host) {
         let wchan = read("wchan");
         eprintln!("{pid} {state:?} in {wchan}, {files} files open: {:?}", command_line(pid));
     }
-    for daemon in fs::read_dir(host.runtime("daemons")).into_iter().flatten().flatten() {
+    let homes = [host.runtime("daemons"), host.dir().join("f")];
+    for daemon in homes.iter().flat_map(|homes| fs::read_dir(homes).into_iter().flatten().flatten()) {
         for log in ["control.log", "server.log"] {
             show(&daemon.path().join("log").join(log));
         }

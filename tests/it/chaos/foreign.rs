@@ -1,97 +1,70 @@
-//! A control daemon of somebody else's on a GPU of its own, with a client: nothing of it may ever change.
+//! Control daemons of somebody else's: one that is left alone, of which nothing may ever change, and one that is adopted.
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use serde_json::{Value, json};
 
-use crate::harness::{Client, Host, MANAGER, eventually, is_alive};
+use super::plan::ADOPTED;
+use crate::harness::{Client, Foreign, Host, is_alive};
 
-pub(super) struct Foreign {
-    home: PathBuf,
-    world: PathBuf,
+/// One on a GPU of its own, with a client. It may be adopted for a moment, which changes nothing of it either.
+pub(super) struct Untouched {
+    pub(super) daemon: Foreign,
     pid: u32,
     settings: String,
     changes: usize,
     client: Client,
 }
 
-const GETTERS: &str = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\nget_server_list\nzz-foreign\n";
+const GETTERS: &str =
+    "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\nget_server_list";
 
-impl Foreign {
+impl Untouched {
     /// On the GPU with this index, which no daemon of the manager's has.
     pub(super) fn start(host: &Host, gpu: usize) -> Self {
-        let gpus = host.api().get("/api/v1/gpus").ok();
-        let uuid = gpus["items"][gpu]["uuid"].as_str().expect("a UUID").to_owned();
-        let (home, world) = (host.dir().join("foreign"), host.runtime("sim"));
-        for directory in ["pipe", "log"] {
-            fs::create_dir_all(home.join(directory)).expect("made");
-        }
-        let control = |home: &PathBuf| {
-            let mut command = Command::new(world.join("bin/nvidia-cuda-mps-control"));
-            command
-                .env_clear()
-                .env("MPS_SIM_WORLD", &world)
-                .env("CUDA_MPS_PIPE_DIRECTORY", home.join("pipe"))
-                .env("CUDA_MPS_LOG_DIRECTORY", home.join("log"));
-            command
-        };
-        let started = control(&home).arg("-d").env("CUDA_VISIBLE_DEVICES", uuid).status().expect("it runs");
-        assert!(started.success());
-        let pid_file = home.join("pipe/nvidia-cuda-mps-control.pid");
-        let pid =
-            eventually("the foreign daemon runs", || fs::read_to_string(&pid_file).ok()?.trim().parse().ok());
-        let lines = home.join("lines");
-        fs::write(
-            &lines,
-            "set_default_device_pinned_mem_limit 0 6G\nset_default_active_thread_percentage 70\n",
-        )
-        .expect("written");
-        control(&home).stdin(fs::File::open(&lines).expect("there")).output().expect("it runs");
-        fs::write(&lines, GETTERS).expect("written");
-        let mut program = Command::new(MANAGER);
-        program
-            .args(["sim", "client", "--json", "--spin", "36000", "--alloc", "512"])
-            .env_clear()
-            .env("MPS_SIM_WORLD", &world)
-            .env("CUDA_MPS_PIPE_DIRECTORY", home.join("pipe"));
-        let client = Client::start(program);
+        let daemon = host.foreign("untouched", &uuid(host, gpu));
+        daemon.control("set_default_device_pinned_mem_limit 0 6G\nset_default_active_thread_percentage 70");
+        let client = daemon.client();
         assert_eq!(client.seen["devices"][0]["sms"], 92, "{}", client.seen);
-        let mut foreign = Self { home, world, pid, settings: String::new(), changes: 0, client };
-        foreign.settings = foreign.settings();
-        foreign.changes = foreign.changes();
-        assert!(foreign.settings.starts_with("70.0\n6G\n"), "{}", foreign.settings);
-        foreign
+        let (pid, settings, changes) = (daemon.pid(), daemon.control(GETTERS), daemon.changes());
+        assert!(settings.starts_with("70.0\n6G\n"), "{settings}");
+        Self { daemon, pid, settings, changes, client }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Nothing of it was touched.
     pub(super) fn check(&mut self) {
         assert!(is_alive(self.pid), "the foreign daemon is gone");
         assert!(self.client.is_running(), "the foreign daemon's client is gone");
-        assert_eq!(self.changes(), self.changes, "something was written to the foreign daemon");
-        assert_eq!(self.settings(), self.settings, "the foreign daemon's settings or its server");
+        assert_eq!(self.daemon.changes(), self.changes, "something was written to the foreign daemon");
+        assert_eq!(
+            self.daemon.control(GETTERS),
+            self.settings,
+            "the foreign daemon's settings or its server"
+        );
     }
+}
 
-    fn settings(&self) -> String {
-        eventually("the foreign daemon answers", || {
-            let output = Command::new(self.world.join("bin/nvidia-cuda-mps-control"))
-                .env_clear()
-                .env("MPS_SIM_WORLD", &self.world)
-                .env("CUDA_MPS_PIPE_DIRECTORY", self.home.join("pipe"))
-                .env("CUDA_MPS_LOG_DIRECTORY", self.home.join("log"))
-                .stdin(fs::File::open(self.home.join("lines")).expect("there"))
-                .stderr(Stdio::null())
-                .output()
-                .expect("it runs");
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            Some(said.strip_suffix("Unknown command \"zz-foreign\"\n")?.to_owned())
-        })
-    }
+/// What the adopted daemon was set to by whoever started it, as a spec says it.
+pub(super) fn defaults() -> Value {
+    json!({"device_memory_limit": 3_u64 << 30, "active_thread_percentage": 60.0, "priority": "below_normal"})
+}
 
-    fn changes(&self) -> usize {
-        let log = fs::read_to_string(self.home.join("log/control.log")).unwrap_or_default();
-        ["set_", "start_server", "terminate_client", "quit", "shutdown_server"]
-            .iter()
-            .map(|word| log.matches(word).count())
-            .sum()
-    }
+/// Starts a daemon of somebody else's on the GPU with this index, and has it adopted as it is.
+pub(super) fn adopt(host: &Host, gpu: usize) {
+    let daemon = host.foreign(ADOPTED, &uuid(host, gpu));
+    daemon.control(
+        "set_default_device_pinned_mem_limit 0 3G\nset_default_active_thread_percentage 60\nset_default_client_priority 1",
+    );
+    // Its server tells the limit to the byte, without which it would not be taken over.
+    drop(daemon.client());
+    let adopted = host.adopt(ADOPTED, &daemon, "managed");
+    assert_eq!(adopted.status, 201, "{}", adopted.text);
+    assert_eq!(adopted.json()["spec"]["defaults"], defaults());
+}
+
+fn uuid(host: &Host, gpu: usize) -> String {
+    let gpus = host.api().get("/api/v1/gpus").ok();
+    gpus["items"][gpu]["uuid"].as_str().expect("a UUID").to_owned()
 }

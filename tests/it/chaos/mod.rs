@@ -1,5 +1,6 @@
 //! Random kills: manager, control daemons, servers and clients die and stand still at random while tenants are written
-//! and programs come and go, beside a control daemon of somebody else's; after every kill everything must hold.
+//! and programs come and go, beside a control daemon of somebody else's and with one that was adopted; after every kill
+//! everything must hold.
 //!
 //! ```text
 //!   plan ──strike──► strike ──► the manager is started again if it died ──► checks ──► the next
@@ -29,17 +30,17 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::harness::Host;
-use foreign::Foreign;
-use plan::{EXCLUSIVE, FOREIGN_GPU, Strike, VOLATILE, VOLATILE_GPU};
+use foreign::Untouched;
+use plan::{ADOPTED, ADOPTED_GPU, EXCLUSIVE, FOREIGN_GPU, Strike, VOLATILE, VOLATILE_GPU};
 use programs::Programs;
 use story::Story;
 use strike::Outcome;
 use writers::{Desk, Writers};
 
 /// Tenants that nobody writes after the beginning.
-const GIVEN: [&str; 4] = ["batch", "demo", "steady1", "steady2"];
+const GIVEN: [&str; 5] = ["batch", "demo", "steady1", "steady2", "steady3"];
 /// One of them for each daemon.
-const STEADY: [&str; 3] = ["batch", "steady1", "steady2"];
+const STEADY: [&str; 4] = ["batch", "steady1", "steady2", "steady3"];
 /// Programs that run at most.
 const MOST_PROGRAMS: usize = 10;
 
@@ -54,7 +55,7 @@ struct Standing {
 struct Scene {
     writers: Writers,
     programs: Programs,
-    foreign: Foreign,
+    foreign: Untouched,
     host: Host,
     desk: Arc<Desk>,
     /// For what depends on what is there; the strikes have a source of their own, so that they depend on the seed alone.
@@ -158,7 +159,7 @@ impl Scene {
     /// Its manager is killed a few times before the first start has ended.
     fn set(seed: u64, strikes: &mut Rng) -> (Self, Vec<Standing>) {
         let story = Story::new(seed);
-        let mut host = Host::of("h200x5", "control_deadline_s = 5\nstop_grace_s = 1");
+        let mut host = Host::of("h200x6", "control_deadline_s = 5\nstop_grace_s = 1");
         for _ in 0..3 {
             let mut manager = host.start_manager();
             let after = strikes.u64(..400);
@@ -169,22 +170,26 @@ impl Scene {
         }
         host.serve();
         host.await_ready();
-        for gpu in [FOREIGN_GPU, VOLATILE_GPU] {
+        for gpu in [ADOPTED_GPU, FOREIGN_GPU, VOLATILE_GPU] {
             host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/gpu{gpu}?grace_s=1")));
         }
         let volatile = json!({"gpus": [VOLATILE_GPU.to_string()]});
         assert_eq!(host.api().put(&format!("/api/v1/daemons/{VOLATILE}"), &volatile).status, 201);
+        foreign::adopt(&host, ADOPTED_GPU);
         for (name, daemon) in [("steady1", "gpu1"), ("steady2", "gpu2")] {
             let spec = json!({
                 "daemon": daemon, "device_memory_limit": "1536M", "active_thread_percentage": 25, "max_clients": 3,
             });
             assert_eq!(host.api().tenant(name, &spec).status, 201);
         }
+        // Its limits are what the adopted daemon was found with.
+        let heir = json!({"daemon": ADOPTED, "max_clients": 3});
+        assert_eq!(host.api().tenant("steady3", &heir).status, 201);
         let exclusive = json!({"gpus": [EXCLUSIVE.to_string()], "compute_mode": "exclusive_process"});
         let put = host.api().put(&format!("/api/v1/daemons/{}", plan::DAEMONS[EXCLUSIVE]), &exclusive);
         assert_eq!(put.status, 200, "{}", put.text);
         host.await_ready();
-        let foreign = Foreign::start(&host, FOREIGN_GPU);
+        let foreign = Untouched::start(&host, FOREIGN_GPU);
         let desk = Arc::new(Desk::new(story));
         {
             let mut ledger = desk.ledger.lock().expect("unpoisoned");

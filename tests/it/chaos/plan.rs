@@ -5,15 +5,21 @@ use std::collections::BTreeSet;
 use fastrand::Rng;
 
 /// The daemons with tenants, each on the GPU with its place.
-pub(super) const DAEMONS: [&str; 3] = ["gpu0", "gpu1", "gpu2"];
+pub(super) const DAEMONS: [&str; 4] = ["gpu0", "gpu1", "gpu2", ADOPTED];
+/// The last of them, which somebody else started and the manager has adopted.
+pub(super) const ADOPTED: &str = "adopted";
+/// Its place.
+pub(super) const ADOPTED_GPU: usize = 3;
 /// The place of the one that sets its GPU's compute mode.
 pub(super) const EXCLUSIVE: usize = 1;
 /// The GPU that is somebody else's.
-pub(super) const FOREIGN_GPU: usize = 3;
+pub(super) const FOREIGN_GPU: usize = 4;
+/// The name under which the foreign daemon is adopted for a moment.
+pub(super) const BORROWED: &str = "borrowed";
 /// A daemon without tenants that is deleted and created again.
 pub(super) const VOLATILE: &str = "volatile";
 /// Its GPU.
-pub(super) const VOLATILE_GPU: usize = 4;
+pub(super) const VOLATILE_GPU: usize = 5;
 
 /// A part that may die or stand still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +62,8 @@ pub(super) enum Strike {
     Maintaining { daemon: usize, after_us: [u64; 2] },
     /// A daemon is to be deleted and is created again, and the manager dies so long after each promise.
     Deleting { after_us: [u64; 2] },
+    /// The foreign daemon is to be adopted and to be released, and the manager dies so long after each request was sent.
+    Borrowing { managed: bool, after_us: [u64; 2] },
     /// A server dies, and a client that waits for the next one, which hangs over it; then control daemon and manager.
     Hanging { daemon: usize },
 }
@@ -64,7 +72,11 @@ impl Strike {
     /// Draws the next.
     pub(super) fn draw(rng: &mut Rng) -> Self {
         match rng.u32(..100) {
-            0..18 => Self::Kill(vec![Part::Manager]),
+            0..16 => Self::Kill(vec![Part::Manager]),
+            16..18 => {
+                let after_us = [rng.u64(..250_000), rng.u64(..30_000)];
+                Self::Borrowing { managed: rng.bool(), after_us }
+            }
             18..26 => Self::InAWrite { after_us: rng.u64(..3_000) },
             26..28 => Self::Draining { daemon: daemon(rng), after_us: rng.u64(..300_000) },
             28..30 => {
@@ -117,6 +129,7 @@ impl Strike {
             Self::Draining { .. } => "manager while it drains a daemon",
             Self::Maintaining { .. } => "manager in maintenance, twice",
             Self::Deleting { .. } => "manager while it deletes and creates a daemon",
+            Self::Borrowing { .. } => "manager while it adopts and releases",
             Self::Hanging { .. } => "hanging server, control daemon and manager",
         }
     }
@@ -149,6 +162,7 @@ impl Strike {
             | Self::Terminating { .. }
             | Self::Draining { .. }
             | Self::Maintaining { .. }
+            | Self::Borrowing { .. }
             | Self::Deleting { .. } => Vec::new(),
         }
     }
@@ -220,5 +234,5 @@ fn a_seed_is_a_whole_story_and_every_kind_is_drawn() {
     };
     assert_eq!(story(7), story(7));
     assert_ne!(story(7), story(8));
-    assert_eq!(kinds().len(), 18, "{:?}", kinds());
+    assert_eq!(kinds().len(), 19, "{:?}", kinds());
 }

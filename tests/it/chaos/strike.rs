@@ -7,9 +7,9 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::plan::{DAEMONS, Part, Strike, VOLATILE, VOLATILE_GPU};
+use super::plan::{BORROWED, DAEMONS, Part, Strike, VOLATILE, VOLATILE_GPU};
 use super::{Scene, Standing};
-use crate::harness::{Answer, Host, command_line, eventually, processes_with, signal_if_there};
+use crate::harness::{Answer, Api, Host, command_line, eventually, processes_with, signal_if_there};
 
 /// What a strike leaves behind to be looked at.
 #[derive(Debug, Default)]
@@ -19,7 +19,13 @@ pub(super) struct Outcome {
     pub(super) doomed: Vec<u32>,
     /// Where an operation that was accepted is to be found, and what it is to come to.
     pub(super) operation: Option<(String, Aim)>,
+    /// The foreign daemon was adopted, and its release was asked for.
+    pub(super) released: Option<Release>,
 }
+
+/// How a release was answered, if it was.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Release(pub(super) Option<u16>);
 
 /// What an operation is to come to, whatever became of the manager.
 #[derive(Debug, Clone, Copy)]
@@ -122,6 +128,7 @@ impl Scene {
                 self.kill_manager(&mut outcome);
             }
             Strike::Maintaining { daemon, after_us } => self.maintaining(*daemon, *after_us, &mut outcome),
+            Strike::Borrowing { managed, after_us } => self.borrowing(*managed, *after_us, &mut outcome),
             Strike::Deleting { after_us } => self.deleting(*after_us, &mut outcome),
             Strike::Hanging { daemon } => self.hanging(*daemon, standing[*daemon], &mut outcome),
         }
@@ -232,6 +239,52 @@ impl Scene {
         self.kill_manager(outcome);
     }
 
+    fn borrowing(&mut self, managed: bool, after_us: [u64; 2], outcome: &mut Outcome) {
+        let path = format!("/api/v1/daemons/{BORROWED}");
+        let management = if managed { "managed" } else { "observed" };
+        let process = self.host.foreign_id(&self.foreign.daemon);
+        let request = json!({"process": process, "management": management}).to_string();
+        let post = |what: &str, body: &str| {
+            let (path, body) = (format!("{path}/{what}"), body.to_owned());
+            move |api: &Api| api.try_send(Method::POST, &path, &[], Some(body)).ok()
+        };
+        let answered = self.while_asking(after_us[0], post("adopt", &request));
+        self.serve();
+        assert!(answered.as_ref().is_none_or(|answer| answer.status == 201), "{answered:?}");
+        let borrowed = self.is_borrowed();
+        self.desk.story.tell(format!("adoption: {answered:?}, adopted: {borrowed}"));
+        assert!(borrowed || answered.is_none(), "the adoption was answered and is lost: {answered:?}");
+        if borrowed {
+            let what = if answered.is_some() { "answered" } else { "done though nobody was told" };
+            self.desk.story.count(&format!("adoptions that were {what}"));
+        } else {
+            self.desk.story.count("adoptions that a death undid");
+            let adopted = post("adopt", &request)(self.host.api()).expect("the manager answers");
+            assert_eq!(adopted.status, 201, "{}", adopted.text);
+        }
+        self.host.await_phase(BORROWED, if managed { "ready" } else { "observed" });
+        assert!(self.is_borrowed());
+        self.foreign.check();
+        let answered = self.while_asking(after_us[1], post("release", "{}"));
+        outcome.released = Some(Release(answered.map(|answer| answer.status)));
+        outcome.manager_died = true;
+    }
+
+    /// Kills the manager so long after somebody began to ask; gives the answer, if one came.
+    fn while_asking(
+        &mut self,
+        after_us: u64,
+        ask: impl FnOnce(&Api) -> Option<Answer> + Send,
+    ) -> Option<Answer> {
+        let api = self.host.api().clone();
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(move || ask(&api));
+            pause(after_us);
+            self.end_manager();
+            asking.join().expect("no answer is an answer too")
+        })
+    }
+
     fn hanging(&mut self, daemon: usize, standing: Standing, outcome: &mut Outcome) {
         let name = DAEMONS[daemon];
         let ready = self.host.logged(name, "Ready");
@@ -275,7 +328,7 @@ fn sessions(manager: u32) -> Vec<u32> {
 
 /// Control processes that become, or have become, the daemon in place of the one that died.
 fn starting(host: &Host, daemon: &str, died: u32) -> Vec<u32> {
-    let pipe = host.runtime("daemons").join(daemon).join("pipe");
+    let pipe = host.home(daemon).join("pipe");
     let mut found = processes_with("CUDA_MPS_PIPE_DIRECTORY", &pipe);
     found.retain(|pid| {
         let words = command_line(*pid);

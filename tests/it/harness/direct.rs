@@ -1,11 +1,18 @@
 //! Daemons past their manager: asked and changed with NVIDIA's own program, and read by their logs.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::{Host, eventually};
 
 impl Host {
+    /// The directory of a daemon's own two; one that was adopted under the name it has here keeps those it had.
+    pub(crate) fn home(&self, daemon: &str) -> PathBuf {
+        let (own, theirs) = (self.runtime("daemons").join(daemon), self.foreign_home(daemon));
+        if !own.exists() && theirs.exists() { theirs } else { own }
+    }
+
     /// Sends lines straight to a daemon with the control program, until the daemon has taken them all.
     pub(crate) fn control(&self, daemon: &str, lines: &str) -> String {
         let end = "zz-direct";
@@ -34,14 +41,14 @@ impl Host {
         command
             .env_clear()
             .env("MPS_SIM_WORLD", self.runtime("sim"))
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.runtime("daemons").join(daemon).join("pipe"))
-            .env("CUDA_MPS_LOG_DIRECTORY", self.runtime("daemons").join(daemon).join("log"));
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.home(daemon).join("pipe"))
+            .env("CUDA_MPS_LOG_DIRECTORY", self.home(daemon).join("log"));
         command
     }
 
     /// How often a daemon's control.log has this text.
     pub(crate) fn logged(&self, daemon: &str, text: &str) -> usize {
-        let log = self.runtime("daemons").join(daemon).join("log/control.log");
+        let log = self.home(daemon).join("log/control.log");
         fs::read_to_string(log).unwrap_or_default().matches(text).count()
     }
 

@@ -26,7 +26,7 @@ impl Host {
     /// A control daemon with this in its environment and these options beside `-d`.
     pub(crate) fn foreign_with(&self, name: &str, environment: &[(&str, &str)], options: &[&str]) -> Foreign {
         let foreign = Foreign {
-            home: self.dir().join("f").join(name),
+            home: self.foreign_home(name),
             world: self.runtime("sim"),
             environment: environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
             options: options.iter().map(ToString::to_string).collect(),
@@ -36,6 +36,11 @@ impl Host {
         }
         foreign.start();
         foreign
+    }
+
+    /// Where a foreign daemon of this name has its directories.
+    pub(super) fn foreign_home(&self, name: &str) -> PathBuf {
+        self.dir().join("f").join(name)
     }
 
     /// The foreign daemons that the manager sees.

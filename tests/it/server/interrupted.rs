@@ -3,14 +3,12 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{
-    Client, Host, command_line, environment, eventually, is_alive, processes_with, said, signal,
-};
+use super::foreign::beside_another;
+use crate::harness::{Client, Host, command_line, eventually, is_alive, processes_with, said, signal};
 
 #[test]
 fn a_host_that_was_half_furnished_gets_the_rest_and_nothing_twice() {
@@ -45,46 +43,64 @@ fn half_a_token_is_none() {
     host.await_ready();
 }
 
-#[test]
-fn a_hung_server_whose_daemon_and_manager_died_is_seen_off_by_the_next_manager() {
-    let mut host = Host::ready();
-    let (daemon, server) = (host.daemon_pid("gpu1"), host.server_pid("gpu1"));
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+/// Makes a server of a daemon hang: a client that waits for a server which is starting, and dies meanwhile, does.
+fn hang_a_server(host: &Host, daemon: &str) -> u32 {
+    let spec = json!({"daemon": daemon, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("dies", &spec).status, 201);
     host.await_ready();
     let mut command = host.client_command("dies", &["--spin", "600"]);
-    let token = environment(daemon, "MPS_MANAGER_INCARNATION").unwrap();
-    let mut last = server;
-    // A client that waits for a server which is starting, and dies meanwhile, makes that server hang.
+    let pipe = host.home(daemon).join("pipe");
+    let mut last = host.server_pid(daemon);
     let hung = eventually("a server stands still while it starts", || {
         signal(last, Signal::KILL);
         last = eventually("the next server starts", || {
-            let servers = processes_with("MPS_MANAGER_INCARNATION", Path::new(&token));
+            let servers = processes_with("CUDA_MPS_PIPE_DIRECTORY", &pipe);
             let is_server =
                 |pid: &u32| command_line(*pid).iter().any(|word| word.ends_with("nvidia-cuda-mps-server"));
             servers.into_iter().find(|pid| *pid != last && is_server(pid))
         });
         signal(last, Signal::STOP);
-        (host.logged("gpu1", &format!("NEW SERVER {last}: Ready")) == 0).then_some(last)
+        (host.logged(daemon, &format!("NEW SERVER {last}: Ready")) == 0).then_some(last)
     });
     let mut waiting = command.stdout(std::process::Stdio::null()).spawn().unwrap();
     let waits = format!("NEW CLIENT {} ", waiting.id());
-    eventually("the client waits", || (host.logged("gpu1", &waits) > 0).then_some(()));
+    eventually("the client waits", || (host.logged(daemon, &waits) > 0).then_some(()));
     waiting.kill().unwrap();
     waiting.wait().unwrap();
     signal(hung, Signal::CONT);
     eventually("the next server takes the dead client", || {
-        let log = fs::read_to_string(host.runtime("daemons/gpu1/log/server.log")).unwrap();
+        let log = fs::read_to_string(host.home(daemon).join("log/server.log")).unwrap();
         let mut lines = log.lines().filter(|line| line.contains(&format!(" {hung}] ")));
         lines.any(|line| line.ends_with("User did not send valid credentials")).then_some(())
     });
-    signal(daemon, Signal::KILL);
+    hung
+}
+
+/// Control daemon and manager die while a server hangs, and the next manager sees that off.
+fn seen_off(host: &mut Host, daemon: &str) {
+    let (control, hung) = (host.daemon_pid(daemon), hang_a_server(host, daemon));
+    signal(control, Signal::KILL);
     host.end_manager(Signal::KILL);
     assert!(is_alive(hung), "it outlives its daemon");
     host.serve();
     host.await_ready();
     assert!(!is_alive(hung));
-    assert_ne!(host.daemon_pid("gpu1"), daemon);
+    assert_ne!(host.daemon_pid(daemon), control);
+}
+
+#[test]
+fn a_hung_server_whose_daemon_and_manager_died_is_seen_off_by_the_next_manager() {
+    seen_off(&mut Host::ready(), "gpu1");
+}
+
+#[test]
+fn a_hung_server_of_an_adopted_daemon_is_seen_off_by_the_next_manager_too() {
+    let (mut host, foreign, client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
+    drop(client);
+    let bystander = host.server_pid("gpu0");
+    seen_off(&mut host, "theirs");
+    assert_eq!(host.server_pid("gpu0"), bystander);
 }
 
 #[test]
