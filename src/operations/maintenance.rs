@@ -19,7 +19,7 @@ use crate::domain::operation::{Operation, Undo};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::{Inventory as _, InventoryError, Remembered};
-use crate::store::{self, Fate, StoreError, Transaction};
+use crate::store::{self, Fate, StoreError};
 
 /// How long a process of ours that is on its way out may still have a GPU open.
 const LETTING_GO: Duration = Duration::from_secs(10);
@@ -307,7 +307,7 @@ async fn write(engine: &Engine, change: Change) -> Result<Vec<DaemonName>, Failu
                     }
                     Change::Quitting(emptied) => {
                         if let Some(before) = &before
-                            && covered_by(&mut *db, before)
+                            && store::daemons::managed_on(&mut *db, &before.gpus)
                                 .await?
                                 .iter()
                                 .all(|daemon| emptied.contains(daemon))
@@ -358,13 +358,7 @@ async fn state(engine: &Engine) -> Result<Option<MaintenanceState>, Failure> {
 async fn covered(engine: &Engine) -> Result<Vec<DaemonName>, Failure> {
     let Some(maintenance) = current(engine).await? else { return Ok(Vec::new()) };
     let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-    covered_by(&mut reader, &maintenance).await.map_err(|error| error.to_string())
-}
-
-async fn covered_by(db: Transaction<'_>, maintenance: &Maintenance) -> Result<Vec<DaemonName>, StoreError> {
-    let daemons = store::daemons::all(db).await?.into_iter().filter(|daemon| !daemon.spec.is_observed());
-    let covered = daemons.filter(|daemon| maintenance.covers(&daemon.spec.gpus));
-    Ok(covered.map(|daemon| daemon.name).collect())
+    store::daemons::managed_on(&mut reader, &maintenance.gpus).await.map_err(|error| error.to_string())
 }
 
 /// Runs what may wait for the driver or the kernel where waiting holds up nobody.

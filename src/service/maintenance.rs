@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
-use crate::clock::unix_ms;
+use super::{IdempotencyKey, Service, ServiceError, WriteOptions};
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::maintenance::{
     Holder, LONGEST_DRAIN_S, Maintenance, MaintenanceRequest, MaintenanceState,
@@ -57,7 +56,7 @@ impl Service {
                 unproven: Vec::new(),
             });
         };
-        let daemons = covered(&mut reader, &maintenance.gpus).await?;
+        let daemons = store::daemons::managed_on(&mut reader, &maintenance.gpus).await?;
         drop(reader);
         // How far it is has to be told above all when the driver is in trouble or hangs.
         let patience = self.parts.patience;
@@ -132,7 +131,7 @@ impl Service {
                                 present.into_iter().map(|gpu| gpu.uuid).chain(held).collect()
                             }
                         };
-                        let daemons = covered(&mut *db, &gpus).await?;
+                        let daemons = store::daemons::managed_on(&mut *db, &gpus).await?;
                         gpus.sort();
                         gpus.dedup();
                         Ok((OperationRequest::BeginMaintenance { gpus, timeout_s, on_timeout }, daemons))
@@ -156,53 +155,13 @@ impl Service {
                                 "the host is not in maintenance: there is nothing to end".to_owned(),
                             ));
                         };
-                        let daemons = covered(&mut *db, &maintenance.gpus).await?;
+                        let daemons = store::daemons::managed_on(&mut *db, &maintenance.gpus).await?;
                         Ok((OperationRequest::EndMaintenance, daemons))
                     })
                 })
                 .await
         })
         .await
-    }
-
-    /// Writes an operation whose request and daemons are worked out in the transaction that writes it.
-    async fn ask(
-        &self,
-        options: WriteOptions,
-        key: Option<IdempotencyKey>,
-        request: impl for<'c> FnOnce(
-            Transaction<'c>,
-        ) -> futures_util::future::BoxFuture<
-            'c,
-            Result<(OperationRequest, Vec<DaemonName>), ServiceError>,
-        > + Send
-        + 'static,
-    ) -> Result<Operation, ServiceError> {
-        let id = uuid::Uuid::now_v7();
-        let dry_run = options.dry_run;
-        let operation = self
-            .parts
-            .store
-            .write(move |db| {
-                Box::pin(async move {
-                    let now = unix_ms();
-                    let operation = once(db, key.as_ref(), now, async |db| {
-                        let (request, daemons) = request(&mut *db).await?;
-                        store::operations::insert(&mut *db, id, &daemons, &request, now).await?;
-                        let written = store::operations::get(db, id).await?;
-                        written.ok_or_else(|| {
-                            ServiceError::Internal("the operation just written is gone".into())
-                        })
-                    })
-                    .await?;
-                    Ok::<_, ServiceError>((operation, fate(&options)))
-                })
-            })
-            .await?;
-        if !dry_run {
-            self.parts.engine.wake();
-        }
-        Ok(operation)
     }
 }
 
@@ -215,13 +174,6 @@ pub(super) fn checked_drain(timeout_s: u32) -> Result<u32, ServiceError> {
         "/timeout_s",
         format!("timeout_s is {timeout_s}: give at most {LONGEST_DRAIN_S} seconds"),
     ))
-}
-
-/// The daemons with one of these GPUs, but those that are only looked at: they are their owners'.
-async fn covered(db: Transaction<'_>, gpus: &[GpuUuid]) -> Result<Vec<DaemonName>, ServiceError> {
-    let daemons = store::daemons::all(db).await?.into_iter().filter(|daemon| !daemon.spec.is_observed());
-    let covered = daemons.filter(|daemon| daemon.spec.gpus.iter().any(|gpu| gpus.contains(gpu)));
-    Ok(covered.map(|daemon| daemon.name).collect())
 }
 
 /// Refuses a second beginning or end beside one that has not ended.

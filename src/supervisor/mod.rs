@@ -195,6 +195,14 @@ pub enum TerminateError {
          stopped (SIGSTOP) holds it up, so continue the client (SIGCONT) and look again"
     )]
     Unanswered(String),
+    /// Its work was ended, and its process lives on.
+    #[error("MPS ended its work, but process {client} {why}")]
+    Lives {
+        /// The client.
+        client: ClientId,
+        /// What became of the signals.
+        why: String,
+    },
     /// The daemon could not be reached.
     #[error("the daemon could not be asked: {0}")]
     Unreachable(String),
