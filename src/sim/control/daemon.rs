@@ -246,7 +246,7 @@ impl Daemon {
         }
         if self.server.as_ref().is_some_and(|server| server.ready && server.uid == uid) {
             self.say_log(&format!("{client}: Server already exists"));
-            self.hand_over(pending, false);
+            self.hand_over(pending);
         } else {
             self.say_log(&format!("{client}: Server is not ready, push client to pending list"));
             self.pending.push(pending);
@@ -278,7 +278,7 @@ impl Daemon {
                 self.pending = others;
                 let mine: Vec<Pending> = mine;
                 for pending in mine {
-                    self.hand_over(pending, true);
+                    self.hand_over(pending);
                 }
                 if self.quit.is_some() {
                     return;
