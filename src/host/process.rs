@@ -15,6 +15,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, te
 use super::Identity;
 pub use super::death::{Ended, SeeOffError, death, see_off};
 
+/// More parents than any process has in practice: a bound for what is read of a chain that changes meanwhile.
+const ANCESTORS: usize = 32;
+
 /// What became of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signalled {
@@ -123,6 +126,11 @@ pub fn parent(pid: u32) -> Option<u32> {
     living(pid).map(|stat| stat.parent)
 }
 
+/// The parents of a living process, its own first; not the one that adopts all orphans, and 32 at most.
+pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
+    std::iter::successors(parent(pid), |pid| parent(*pid)).take_while(|pid| *pid > 1).take(ANCESTORS)
+}
+
 /// The session of a living process, named by the process that began it.
 pub fn session(pid: u32) -> Option<u32> {
     living(pid).map(|stat| stat.session)
@@ -166,6 +174,11 @@ pub fn environ(pid: u32) -> Option<Vec<(OsString, OsString)>> {
         Some((OsString::from_vec(key.to_vec()), OsString::from_vec(value.to_vec())))
     });
     Some(entries.collect())
+}
+
+/// One variable of the environment that a process was started with.
+pub fn variable(pid: u32, key: &str) -> Option<OsString> {
+    environ(pid)?.into_iter().find_map(|(name, value)| (name == key).then_some(value))
 }
 
 /// When a process started, in milliseconds of Unix time, given when the boot began ([`super::boot_time`]).

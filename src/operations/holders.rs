@@ -13,9 +13,6 @@ use crate::host::{self, files};
 use crate::store::{self, StoreError};
 use crate::supervisor::{DEFAULT_PIPE_DIRECTORY, PIPE_ENV, TOKEN_ENV, reachable};
 
-/// Parents of a process that are looked at.
-const ANCESTORS: usize = 32;
-
 /// Who has the GPUs open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holders {
@@ -107,11 +104,7 @@ fn search(
 
 fn ours(id: ClientId, known: &Ours) -> bool {
     let pid = id.pid;
-    let ancestors: Vec<u32> =
-        std::iter::successors(host::process::parent(pid), |pid| host::process::parent(*pid))
-            .take_while(|pid| *pid > 1)
-            .take(ANCESTORS)
-            .collect();
+    let ancestors: Vec<u32> = host::process::ancestors(pid).collect();
     let environment = host::process::environ(pid).unwrap_or_default();
     let variable = |name: &str| {
         let found = environment.iter().find(|(known, _)| known == name);

@@ -21,7 +21,7 @@ use crate::domain::foreign::Reading;
 use crate::domain::gpu::Gpu;
 use crate::host::{self, Identity};
 use crate::store;
-use crate::supervisor::Neighbour;
+use crate::supervisor::{Neighbour, token};
 
 /// Longest wait for a driver to let go of a daemon: an action that is under way may take two seconds more.
 pub(super) const LETTING_GO: Duration = Duration::from_secs(5);
@@ -152,11 +152,9 @@ impl Service {
     fn incarnation_of(&self, neighbour: &Neighbour, identity: Identity) -> Result<Incarnation, String> {
         let around = neighbour.daemon.environment.clone()?;
         let pipe_inode = around.reachable?;
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
         Ok(Incarnation {
             // Names the row in the store only; the process carries none of ours.
-            token: hex::encode(bytes),
+            token: token(),
             boot_id: self.parts.fleet.context().boot_id.clone(),
             process: Some((identity.pid, identity.start_time)),
             pipe_inode: Some(pipe_inode),

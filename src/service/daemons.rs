@@ -293,14 +293,19 @@ async fn refuse_move(
 fn refuse_mig(spec: &DaemonSpec, current: Option<&Daemon>, gpus: &[Gpu]) -> Result<(), ServiceError> {
     let taken = spec.gpus.iter().filter(|uuid| current.is_none_or(|daemon| !daemon.spec.gpus.contains(uuid)));
     let mut described = taken.filter_map(|uuid| gpus.iter().find(|gpu| gpu.uuid == *uuid));
-    match described.find(|gpu| gpu.mig_enabled) {
-        None => Ok(()),
-        Some(gpu) => Err(ServiceError::Conflict(format!(
+    described.try_for_each(refuse_mig_mode)
+}
+
+/// Refuses a GPU in MIG mode.
+pub(super) fn refuse_mig_mode(gpu: &Gpu) -> Result<(), ServiceError> {
+    if gpu.mig_enabled {
+        return Err(ServiceError::Conflict(format!(
             "GPU {} ({}) is in MIG mode, which this manager lists and does not manage: choose another GPU, or switch MIG \
              mode off (nvidia-smi -mig 0)",
             gpu.index, gpu.uuid
-        ))),
+        )));
     }
+    Ok(())
 }
 
 pub(super) async fn refuse_with_tenants(

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::adoption::refuse_while_operated;
-use super::daemons::DaemonView;
+use super::daemons::{DaemonView, refuse_mig_mode};
 use super::maintenance::refuse_in_maintenance;
 use super::{Service, ServiceError, WriteOptions, check_precondition, fate};
 use crate::clock::unix_ms;
@@ -108,13 +108,7 @@ fn replacement<'g>(request: &ReplaceRequest, gpus: &'g [Gpu]) -> Result<&'g Gpu,
             gpu.uuid
         )));
     }
-    if gpu.mig_enabled {
-        return Err(ServiceError::Conflict(format!(
-            "GPU {} ({}) is in MIG mode, which this manager lists and does not manage: choose another GPU, or switch MIG \
-             mode off (nvidia-smi -mig 0)",
-            gpu.index, gpu.uuid
-        )));
-    }
+    refuse_mig_mode(gpu)?;
     Ok(gpu)
 }
 

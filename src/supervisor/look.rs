@@ -24,9 +24,6 @@ use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
 use crate::mps::session::{Session, SessionError};
 use crate::mps::{Command, Control, Device};
 
-/// Parents of a client that are kept for attribution.
-const ANCESTORS: usize = 32;
-
 /// How often, and for how long, a daemon is read again that still lists a server that is dead.
 const UNNOTICED_POLL: Duration = Duration::from_millis(10);
 const UNNOTICED: Duration = Duration::from_secs(2);
@@ -307,10 +304,7 @@ fn facts(
 ) -> Option<ClientFacts> {
     // A client that is gone already is none.
     let identity = host::process::identify(row.pid)?;
-    let hint = host::process::environ(row.pid).and_then(|variables| {
-        let (_, value) = variables.into_iter().find(|(name, _)| name == TENANT_HINT)?;
-        value.into_string().ok()
-    });
+    let hint = host::process::variable(row.pid, TENANT_HINT).and_then(|value| value.into_string().ok());
     let memory = memory
         .iter()
         .filter_map(|(gpu, processes)| {
@@ -320,22 +314,16 @@ fn facts(
         .collect();
     let command = host::process::command(row.pid).filter(|words| !words.is_empty());
     Some(ClientFacts {
-        id: ClientId { pid: row.pid, start_time: identity.start_time },
+        id: identity.into(),
         server: row.server,
         uid: host::process::uid(row.pid),
         command: command.map_or(row.command, |words| words.join(" ")),
         since: host::process::started_at(identity, boot_time),
         memory,
-        ancestors: ancestors(row.pid),
+        ancestors: host::process::ancestors(row.pid)
+            .filter_map(host::process::identify)
+            .map(ClientId::from)
+            .collect(),
         hint,
     })
-}
-
-fn ancestors(pid: u32) -> Vec<ClientId> {
-    std::iter::successors(host::process::parent(pid), |pid| host::process::parent(*pid))
-        .take_while(|pid| *pid > 1)
-        .take(ANCESTORS)
-        .filter_map(host::process::identify)
-        .map(ClientId::from)
-        .collect()
 }

@@ -82,7 +82,7 @@ impl Lookout {
         let (world, inventory) = (self.world.clone(), Arc::clone(&self.inventory));
         let scanned = tokio::task::spawn_blocking(move || {
             let running = foreign::running(world.as_deref());
-            // Most hosts have no foreign daemon most of the time, and the driver need not be asked then.
+            // A host on which no daemon runs, ours or not, need not ask the driver.
             let gpus = if running.is_empty() { Ok(Vec::new()) } else { inventory.gpus() };
             let gpus = gpus.map_err(|error| error.to_string());
             running.into_iter().map(|daemon| neighbour(daemon, gpus.as_deref())).collect::<Vec<_>>()

@@ -48,6 +48,7 @@ pub use crate::mps::process::foreign::reachable;
 pub use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
 use crate::mps::{Binaries, Capability, Control};
 pub use census::Census;
+pub use process::token;
 
 /// Jobs that may wait for one daemon.
 const JOBS: usize = 16;

@@ -26,10 +26,8 @@ impl From<&Server> for Identity {
 
 /// What an adopted process was started with, from /proc.
 pub(super) fn shape(identity: Identity) -> Process {
-    let visible = host::process::environ(identity.pid).and_then(|variables| {
-        let (_, value) = variables.into_iter().find(|(name, _)| name == "CUDA_VISIBLE_DEVICES")?;
-        value.into_string().ok()
-    });
+    let visible = host::process::variable(identity.pid, "CUDA_VISIBLE_DEVICES");
+    let visible = visible.and_then(|value| value.into_string().ok());
     let gpus = visible
         .iter()
         .flat_map(|list| list.split(','))
@@ -44,7 +42,7 @@ pub(super) fn shape(identity: Identity) -> Process {
 }
 
 /// 128 random bits, so that no other process carries them by chance.
-pub(super) fn token() -> String {
+pub fn token() -> String {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the kernel has random bytes once it has booted");
     hex::encode(bytes)

@@ -3,10 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use crate::host::process::variable;
 use crate::host::{Identity, process};
 
 use super::super::binaries::CONTROL;
-use super::find::{is_same_directory, variable};
+use super::find::is_same_directory;
 use super::{DEFAULT_PIPE_DIRECTORY, PIPE_ENV};
 
 /// A control process that is none of ours.

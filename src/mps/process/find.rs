@@ -9,6 +9,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 
+use crate::host::process::variable;
 use crate::host::{Identity, process};
 
 use super::super::binaries::CONTROL;
@@ -258,10 +259,6 @@ pub(super) fn is_server(pid: u32) -> bool {
 fn runs(pid: u32, program: &str) -> bool {
     let words = process::command(pid).unwrap_or_default();
     words.iter().take(2).any(|word| Path::new(word).file_name() == Some(OsStr::new(program)))
-}
-
-pub(super) fn variable(pid: u32, key: &str) -> Option<std::ffi::OsString> {
-    process::environ(pid)?.into_iter().find_map(|(name, value)| (name == key).then_some(value))
 }
 
 /// Whether two paths lead to one directory.

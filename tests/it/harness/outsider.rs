@@ -153,7 +153,8 @@ pub(crate) fn limit_files(pid: u32, soft: Option<u64>) -> Option<u64> {
 /// The limit that leaves a process one file to open: the manager can let a caller in, and start no program.
 pub(crate) fn limit_of_one_more(pid: u32) -> u64 {
     let taken = |number: &u64| std::fs::symlink_metadata(format!("/proc/{pid}/fd/{number}")).is_ok();
-    let free = (0..).find(|number| !taken(number)).expect("no process has every number open");
+    let free =
+        (0..u64::from(u32::MAX)).find(|number| !taken(number)).expect("no process has every number open");
     free + 1
 }
 
