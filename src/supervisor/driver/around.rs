@@ -11,6 +11,7 @@ use super::super::trouble::{self, Evidence, Pipes, Trouble, log_disk_full, pipes
 use super::super::witness;
 use super::Driver;
 use crate::clock::unix_ms;
+use crate::domain::Inode;
 use crate::domain::client::ClientFacts;
 use crate::domain::gpu::GpuUuid;
 use crate::domain::plan::Desired;
@@ -80,7 +81,7 @@ impl Driver {
     }
 
     /// The inode of the pipe directory that the process was started with.
-    pub(super) fn pipe_inode(&self) -> Option<u64> {
+    pub(super) fn pipe_inode(&self) -> Option<Inode> {
         self.incarnation.as_ref().and_then(|incarnation| incarnation.pipe_inode)
     }
 
@@ -159,7 +160,7 @@ pub(super) async fn happens(
     logs: &mut Logs,
     gpus: &[GpuUuid],
     pipe_directory: &Path,
-    pipe_inode: Option<u64>,
+    pipe_inode: Option<Inode>,
 ) {
     loop {
         logs.changed().await;
