@@ -17,12 +17,21 @@ pub(super) struct Platform {
     pub(super) simulated: bool,
 }
 
+/// How long a call of the driver that is under way at the start is waited for.
+const CLOSING: std::time::Duration = std::time::Duration::from_secs(10);
+
 impl Platform {
     /// Asks the driver or does not, as the maintenance that the store knows of says; the file that was looked at before
     /// may have told another story.
     pub(super) fn settle(&self, remembered: Option<Remembered>) -> Result<(), StartError> {
         match remembered {
-            Some(remembered) if self.inventory.live() => self.inventory.suspend(remembered),
+            Some(remembered) if self.inventory.live() => {
+                if !self.inventory.suspend(remembered, CLOSING) {
+                    tracing::error!(
+                        "the driver does not answer, and is not closed though the host is in maintenance"
+                    );
+                }
+            }
             None => self.inventory.resume().map_err(refused)?,
             Some(_) => {}
         }

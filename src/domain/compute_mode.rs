@@ -79,7 +79,7 @@ pub fn check(wanted: Option<ComputeMode>) -> Result<(), InvalidValue> {
 pub struct ComputeModeStatus {
     /// The GPU.
     pub gpu: GpuUuid,
-    /// What was read back last; `null` while the driver is not asked.
+    /// What was read back last; `null` while the driver is not asked or the GPU is missing.
     pub mode: Option<ComputeMode>,
     /// What was before, and is put back when the daemon is stopped for good or no longer wants a mode.
     pub previous: ComputeMode,

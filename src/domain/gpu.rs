@@ -1,6 +1,7 @@
 //! GPUs: how one is named, what one has.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -145,6 +146,9 @@ pub struct Gpu {
     pub mig_enabled: bool,
     /// Whether the driver lists it now; if not, what it holds and its modes are not known.
     pub present: bool,
+    /// Its device file, as `/dev/nvidia0`; `None` where the driver does not tell.
+    #[serde(default)]
+    pub device_file: Option<PathBuf>,
 }
 
 /// What stays of a GPU that is gone: enough to plan for it and to tell which one it was.
@@ -160,18 +164,21 @@ pub struct GpuFacts {
     pub sms: Option<u32>,
     /// Memory of the whole device, in bytes.
     pub memory_total: u64,
+    /// Its device file, which processes may have open although the driver lists the GPU no longer.
+    #[serde(default)]
+    pub device_file: Option<PathBuf>,
 }
 
 impl GpuFacts {
     /// What is worth remembering of a GPU that is here.
     pub fn of(gpu: &Gpu) -> Self {
-        let Gpu { index, pci_bus_id, name, sms, memory_total, .. } = gpu.clone();
-        Self { index, pci_bus_id, name, sms, memory_total }
+        let Gpu { index, pci_bus_id, name, sms, memory_total, device_file, .. } = gpu.clone();
+        Self { index, pci_bus_id, name, sms, memory_total, device_file }
     }
 
     /// The GPU that these are the facts of, while it is gone.
     fn absent(self, uuid: GpuUuid) -> Gpu {
-        let Self { index, pci_bus_id, name, sms, memory_total } = self;
+        let Self { index, pci_bus_id, name, sms, memory_total, device_file } = self;
         let compute_mode = ComputeMode::Default;
         Gpu {
             uuid,
@@ -184,6 +191,7 @@ impl GpuFacts {
             compute_mode,
             mig_enabled: false,
             present: false,
+            device_file,
         }
     }
 }

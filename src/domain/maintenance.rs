@@ -6,7 +6,7 @@
 //!      └──────────────────▶ (none) ◀──────────┘
 //! ```
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -136,6 +136,23 @@ impl std::fmt::Display for Holder {
     }
 }
 
+/// What is known of this manager and its daemons.
+#[derive(Debug, Clone, Default)]
+pub struct Ours {
+    /// The manager's process ID.
+    pub manager: u32,
+    /// The directory of all daemons that it gives directories to.
+    pub daemons: PathBuf,
+    /// The control processes, adopted ones included.
+    pub controls: Vec<ClientId>,
+    /// The tokens of their starts.
+    pub tokens: Vec<String>,
+    /// The pipe directories of those that were adopted where they are.
+    pub pipe_directories: Vec<PathBuf>,
+    /// The tokens of daemons that are only looked at from now on: those are their owners'.
+    pub left_alone: Vec<String>,
+}
+
 /// What tells whose a process is.
 #[derive(Debug, Clone, Default)]
 pub struct Signs<'a> {
@@ -143,20 +160,36 @@ pub struct Signs<'a> {
     pub pid: u32,
     /// Its parents, nearest first.
     pub ancestors: &'a [u32],
-    /// Whether its environment has the token of a control daemon's start.
-    pub token: bool,
-    /// The pipe directory in its environment.
+    /// The control processes of ours that live.
+    pub controls: &'a [u32],
+    /// The token of a control daemon's start in its environment.
+    pub token: Option<String>,
+    /// The pipe directory in its environment, if it is the one of that name here.
     pub pipe_directory: Option<PathBuf>,
+    /// The name of its program.
+    pub program: Option<&'a str>,
 }
+
+/// NVIDIA's two programs.
+const PROGRAMS: [&str; 2] = ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
 
 /// Whether a process is one of ours: this manager, a program that it started, or a control daemon or server of it.
 ///
 /// Daemons and servers leave the manager's family, and have the token of their start instead. Another manager's have
-/// one too, but a pipe directory outside `daemons`.
-pub fn is_ours(signs: &Signs<'_>, manager: u32, daemons: &Path) -> bool {
-    let family = signs.pid == manager || signs.ancestors.contains(&manager);
-    let marked = signs.token && signs.pipe_directory.as_ref().is_some_and(|pipe| pipe.starts_with(daemons));
-    family || marked
+/// one too, but a pipe directory outside `daemons`. One that was adopted has no token: it is known by its process, its
+/// servers by their parent, and those that have lost it by their program and the directory that was adopted.
+pub fn is_ours(signs: &Signs<'_>, ours: &Ours) -> bool {
+    let family = signs.pid == ours.manager || signs.ancestors.contains(&ours.manager);
+    let pipe = signs.pipe_directory.as_deref();
+    let marked = signs.token.as_ref().filter(|token| !ours.left_alone.contains(token)).is_some_and(|token| {
+        ours.tokens.contains(token) || pipe.is_some_and(|pipe| pipe.starts_with(&ours.daemons))
+    });
+    let parent = signs.ancestors.first();
+    let control =
+        signs.controls.contains(&signs.pid) || parent.is_some_and(|pid| signs.controls.contains(pid));
+    let left = signs.program.is_some_and(|program| PROGRAMS.contains(&program))
+        && pipe.is_some_and(|pipe| ours.pipe_directories.iter().any(|known| known == pipe));
+    family || marked || control || left
 }
 
 #[cfg(test)]
@@ -192,17 +225,48 @@ mod tests {
 
     #[test]
     fn ours_are_the_manager_its_family_and_what_has_its_token_in_its_directory() {
-        let daemons = Path::new("/run/mps-manager/daemons");
-        let ours = |signs: Signs<'_>| is_ours(&signs, 100, daemons);
-        let pipe = |path: &str| Some(PathBuf::from(path));
+        let known = Ours {
+            manager: 100,
+            daemons: "/run/mps-manager/daemons".into(),
+            tokens: vec!["known".into()],
+            left_alone: vec!["observed".into()],
+            pipe_directories: vec!["/run/theirs".into()],
+            ..Ours::default()
+        };
+        let ours = |signs: Signs<'_>| is_ours(&signs, &known);
+        let (pipe, token) = (|path: &str| Some(PathBuf::from(path)), Some("some".to_owned()));
         assert!(ours(Signs { pid: 100, ..Signs::default() }));
         assert!(ours(Signs { pid: 7, ancestors: &[6, 100, 1], ..Signs::default() }), "a probe");
         let server = pipe("/run/mps-manager/daemons/gpu0/pipe");
-        assert!(ours(Signs { pid: 8, token: true, pipe_directory: server.clone(), ..Signs::default() }));
+        assert!(ours(Signs {
+            pid: 8,
+            token: token.clone(),
+            pipe_directory: server.clone(),
+            ..Signs::default()
+        }));
+        let observed = Some("observed".to_owned());
+        assert!(!ours(Signs { pid: 8, token: observed, pipe_directory: server.clone(), ..Signs::default() }));
         assert!(!ours(Signs { pid: 9, pipe_directory: server, ..Signs::default() }), "a tenant's client");
         let other = pipe("/run/other/daemons/gpu0/pipe");
-        assert!(!ours(Signs { pid: 9, token: true, pipe_directory: other, ..Signs::default() }));
-        assert!(!ours(Signs { pid: 9, token: true, ..Signs::default() }));
+        assert!(!ours(Signs { pid: 9, token: token.clone(), pipe_directory: other, ..Signs::default() }));
+        assert!(!ours(Signs { pid: 9, token, ..Signs::default() }));
         assert!(!ours(Signs { pid: 9, ancestors: &[1], ..Signs::default() }));
+        assert!(ours(Signs { pid: 9, token: Some("known".into()), ..Signs::default() }));
+
+        // Adopted: the control process, its server, a server that has lost it, and a client, which is its tenant's.
+        let controls = [50];
+        assert!(ours(Signs { pid: 50, controls: &controls, ..Signs::default() }));
+        assert!(ours(Signs { pid: 51, ancestors: &[50, 1], controls: &controls, ..Signs::default() }));
+        let theirs = pipe("/run/theirs");
+        let program = Some("nvidia-cuda-mps-server");
+        assert!(ours(Signs { pid: 52, program, pipe_directory: theirs.clone(), ..Signs::default() }));
+        assert!(!ours(Signs {
+            pid: 53,
+            program: Some("python"),
+            pipe_directory: theirs,
+            ..Signs::default()
+        }));
+        let elsewhere = pipe("/run/elsewhere");
+        assert!(!ours(Signs { pid: 54, program, pipe_directory: elsewhere, ..Signs::default() }));
     }
 }

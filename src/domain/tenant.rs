@@ -342,6 +342,7 @@ pub(crate) mod tests {
             compute_mode: ComputeMode::Default,
             mig_enabled: false,
             present: true,
+            device_file: None,
         }
     }
 

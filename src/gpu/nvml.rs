@@ -4,6 +4,7 @@
 //! makes no context: asking costs no GPU memory and is not seen by MPS.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
@@ -68,6 +69,7 @@ impl NvmlInventory {
             // A GPU that cannot do MIG answers "not supported".
             mig_enabled: device.mig_mode().is_ok_and(|mode| mode.current == 1),
             present: true,
+            device_file: device.minor_number().ok().map(device_file),
             uuid,
         };
         Ok(((pci.domain, pci.bus, pci.device), gpu))
@@ -154,10 +156,14 @@ impl Inventory for NvmlInventory {
                     .device_by_uuid(gpu.as_str())
                     .map_err(refused("nvmlDeviceGetHandleByUUID", Some(gpu)))?;
                 let minor = device.minor_number().map_err(refused("nvmlDeviceGetMinorNumber", Some(gpu)))?;
-                Ok(DeviceFile { gpu: gpu.clone(), path: format!("/dev/nvidia{minor}").into() })
+                Ok(DeviceFile { gpu: gpu.clone(), path: device_file(minor) })
             })
             .collect()
     }
+}
+
+fn device_file(minor: u32) -> PathBuf {
+    format!("/dev/nvidia{minor}").into()
 }
 
 /// Sorts GPUs by PCI address and numbers them.
@@ -305,6 +311,7 @@ mod tests {
             compute_mode: ComputeMode::Default,
             mig_enabled: false,
             present: true,
+            device_file: None,
         };
         let sorted =
             in_pci_order(vec![((1, 0, 0), gpu("c")), ((0, 0xa0, 0), gpu("b")), ((0, 0x1b, 0), gpu("a"))]);

@@ -131,6 +131,7 @@ impl Inventory for SimInventory {
                     index,
                     mig_enabled: gpu.mig_enabled || self.is_marked(&gpu.uuid, MIG),
                     present: true,
+                    device_file: Some(self.device_file(gpu.minor)),
                     sms: Some(gpu.sms),
                     memory_used: held.saturating_add(DRIVER_OVERHEAD).min(gpu.memory_total),
                     compute_mode: self.compute_mode(&gpu.uuid)?,
@@ -174,7 +175,8 @@ impl Inventory for SimInventory {
     }
 
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
-        let known = self.read_world()?.gpus;
+        let mut known = self.read_world()?.gpus;
+        known.retain(|gpu| !self.is_marked(&gpu.uuid, LOST));
         gpus.iter()
             .map(|uuid| {
                 let gpu = known.iter().find(|gpu| gpu.uuid == *uuid);

@@ -5,7 +5,9 @@
 //! the driver knows is answered with [`InventoryError::Suspended`].
 
 use std::path::PathBuf;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,11 +23,20 @@ pub struct Remembered {
     device_files: Vec<(GpuUuid, PathBuf)>,
 }
 
+/// Pause between two tries to close it while calls are under way.
+const RETRY: Duration = Duration::from_millis(10);
+
 type Opener = Box<dyn Fn() -> Result<Box<dyn Inventory>, InventoryError> + Send + Sync>;
 
 /// An inventory that is either open or closed.
+///
+/// The driver may take its time to open, or hang in a call. Whoever asks what is told without it never waits for that:
+/// nobody waits for the lock of `state` to write it, since those who want to read would wait behind.
 pub struct Suspendable {
     opener: Opener,
+    /// Held by the one who opens it.
+    opening: Mutex<()>,
+    live: AtomicBool,
     state: RwLock<State>,
 }
 
@@ -39,8 +50,8 @@ impl Suspendable {
     pub fn open(
         opener: impl Fn() -> Result<Box<dyn Inventory>, InventoryError> + Send + Sync + 'static,
     ) -> Result<Self, InventoryError> {
-        let state = RwLock::new(State::Open(opener()?));
-        Ok(Self { opener: Box::new(opener), state })
+        let state = State::Open(opener()?);
+        Ok(Self::in_state(opener, state))
     }
 
     /// Begins closed: the driver is not touched before [`resume`](Self::resume).
@@ -48,7 +59,15 @@ impl Suspendable {
         opener: impl Fn() -> Result<Box<dyn Inventory>, InventoryError> + Send + Sync + 'static,
         remembered: Remembered,
     ) -> Self {
-        Self { opener: Box::new(opener), state: RwLock::new(State::Suspended(remembered)) }
+        Self::in_state(opener, State::Suspended(remembered))
+    }
+
+    fn in_state(
+        opener: impl Fn() -> Result<Box<dyn Inventory>, InventoryError> + Send + Sync + 'static,
+        state: State,
+    ) -> Self {
+        let live = AtomicBool::new(matches!(state, State::Open(_)));
+        Self { opener: Box::new(opener), opening: Mutex::default(), live, state: RwLock::new(state) }
     }
 
     /// Everything that is told while it is closed.
@@ -64,18 +83,40 @@ impl Suspendable {
         Ok(Remembered { driver: open.driver()?, gpus, device_files })
     }
 
-    /// Closes it, after the calls that are under way.
-    pub fn suspend(&self, remembered: Remembered) {
-        *self.write() = State::Suspended(remembered);
+    /// Closes it, after the calls that are under way; false when these do not end within `patience`.
+    pub fn suspend(&self, remembered: Remembered, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let closed = loop {
+            if let Some(mut state) = self.try_write() {
+                self.live.store(false, Ordering::SeqCst);
+                break std::mem::replace(&mut *state, State::Suspended(remembered));
+            }
+            if Instant::now() > until {
+                return false;
+            }
+            std::thread::sleep(RETRY);
+        };
+        // Closing the driver may take its time, too.
+        drop(closed);
+        true
     }
 
     /// Opens it again; harmless when it is open.
     pub fn resume(&self) -> Result<(), InventoryError> {
-        let mut state = self.write();
-        if matches!(*state, State::Suspended(_)) {
-            *state = State::Open((self.opener)()?);
+        let _one = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.live() {
+            return Ok(());
         }
-        Ok(())
+        let opened = (self.opener)()?;
+        loop {
+            // Calls on a closed one are short.
+            if let Some(mut state) = self.try_write() {
+                *state = State::Open(opened);
+                self.live.store(true, Ordering::SeqCst);
+                return Ok(());
+            }
+            std::thread::sleep(RETRY);
+        }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State> {
@@ -83,8 +124,12 @@ impl Suspendable {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    fn try_write(&self) -> Option<RwLockWriteGuard<'_, State>> {
+        match self.state.try_write() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 
@@ -132,7 +177,7 @@ impl Inventory for Suspendable {
     }
 
     fn live(&self) -> bool {
-        matches!(*self.read(), State::Open(_))
+        self.live.load(Ordering::SeqCst)
     }
 }
 
@@ -189,7 +234,7 @@ mod tests {
         let text = serde_json::to_string(&remembered).expect("JSON");
         assert_eq!(serde_json::from_str::<Remembered>(&text).expect("the same"), remembered);
 
-        inventory.suspend(remembered.clone());
+        assert!(inventory.suspend(remembered.clone(), Duration::ZERO));
         assert_eq!((open.load(Ordering::SeqCst), inventory.live()), (0, false));
         let gpu = h200(0).uuid;
         assert_eq!(inventory.gpus().expect("remembered"), [h200(0)]);
@@ -206,5 +251,35 @@ mod tests {
         inventory.resume().expect("is open");
         assert_eq!((open.load(Ordering::SeqCst), inventory.live()), (1, true));
         assert!(inventory.processes(&gpu).is_ok());
+    }
+
+    #[test]
+    fn a_driver_that_hangs_holds_up_nobody_who_does_not_need_it() {
+        let (hangs, until) = std::sync::mpsc::channel::<()>();
+        let until = Mutex::new(until);
+        let (opens, begun) = std::sync::mpsc::channel::<()>();
+        let first = AtomicBool::new(true);
+        let inventory = Suspendable::open(move || {
+            if !first.swap(false, Ordering::SeqCst) {
+                opens.send(()).expect("somebody waits");
+                let _ = until.lock().expect("one").recv();
+            }
+            Ok(Box::new(Counted(Arc::new(AtomicUsize::new(1)))))
+        })
+        .expect("opens");
+        let remembered = inventory.remember().expect("seen");
+        // A call that hangs is not waited for for ever, and nobody waits behind who would close it.
+        let call = inventory.read();
+        assert!(!inventory.suspend(remembered.clone(), Duration::from_millis(30)));
+        assert!(inventory.live() && inventory.gpus().is_ok());
+        drop(call);
+        assert!(inventory.suspend(remembered, Duration::ZERO));
+        std::thread::scope(|scope| {
+            scope.spawn(|| inventory.resume().expect("opens"));
+            begun.recv().expect("it is being opened");
+            assert_eq!((inventory.gpus().expect("remembered").len(), inventory.live()), (1, false));
+            hangs.send(()).expect("it goes on");
+        });
+        assert!(inventory.live());
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for the death of a process that is no child of ours.
+//! The death of a process that is no child of ours: waited for, and brought about.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
 
-use super::process::is_alive;
-use super::{Identity, readable};
+use super::process::{is_alive, signal};
+use super::{Identity, Signal, readable};
 
 /// How often `/proc` is looked at where a pidfd cannot be had.
 const POLL: Duration = Duration::from_millis(200);
@@ -31,6 +31,44 @@ pub async fn death(id: Identity) {
     while is_alive(id) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// How a process came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing was sent to it.
+    ByItself,
+    /// It was sent a signal.
+    BySignal,
+}
+
+/// Why a process still lives; what it is about comes before.
+#[derive(Debug, thiserror::Error)]
+pub enum SeeOffError {
+    /// A signal was refused.
+    #[error("could not be signalled: {0}")]
+    Signal(#[from] io::Error),
+    /// It outlived SIGKILL.
+    #[error("does not die of SIGKILL: it hangs in the kernel")]
+    Immortal,
+}
+
+/// Waits for that very process to end and helps where it does not; `patience` is for its own end and for each signal.
+pub async fn see_off(id: Identity, patience: Duration) -> Result<Ended, SeeOffError> {
+    see_off_with(id, patience, [Signal::TERM, Signal::KILL]).await
+}
+
+async fn see_off_with(id: Identity, patience: Duration, signals: [Signal; 2]) -> Result<Ended, SeeOffError> {
+    if tokio::time::timeout(patience, death(id)).await.is_ok() {
+        return Ok(Ended::ByItself);
+    }
+    for next in signals {
+        signal(id, next)?;
+        if tokio::time::timeout(patience, death(id)).await.is_ok() {
+            return Ok(Ended::BySignal);
+        }
+    }
+    Err(SeeOffError::Immortal)
 }
 
 fn open(id: Identity) -> io::Result<AsyncFd<OwnedFd>> {
@@ -74,5 +112,24 @@ mod tests {
         let me = identify(std::process::id()).expect("alive");
         let earlier = Identity { start_time: me.start_time - 1, ..me };
         tokio::time::timeout(PATIENCE, death(earlier)).await.expect("at once");
+    }
+
+    #[tokio::test]
+    async fn a_process_is_seen_off_and_one_that_lives_on_is_an_error() {
+        let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
+        let id = identify(child.id()).expect("alive");
+        let moment = Duration::from_millis(20);
+        // As with a process that hangs in the kernel: signals do nothing to it.
+        let lives = see_off_with(id, moment, [Signal::CONT, Signal::WINCH]).await;
+        assert!(matches!(lives, Err(SeeOffError::Immortal)) && is_alive(id), "{lives:?}");
+        let killed = see_off_with(id, PATIENCE, [Signal::KILL, Signal::KILL]);
+        let (ended, ()) = tokio::join!(killed, async { child.kill().expect("kill") });
+        assert_eq!(ended.expect("dead"), Ended::ByItself);
+        child.wait().expect("reaped");
+
+        let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
+        let id = identify(child.id()).expect("alive");
+        assert_eq!(see_off(id, Duration::from_secs(1)).await.expect("dead"), Ended::BySignal);
+        child.wait().expect("reaped");
     }
 }

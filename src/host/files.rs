@@ -24,6 +24,8 @@ pub struct Search {
     pub found: Vec<Opened>,
     /// Living processes whose open files this user may not see.
     pub unexamined: u32,
+    /// Files that cannot be looked at, so that nobody knows by what to tell them: a file that was removed may be open.
+    pub unknown: Vec<PathBuf>,
 }
 
 /// What makes two paths one file: the device itself for a device file, of which a container has one of its own.
@@ -42,11 +44,16 @@ fn key(file: &Metadata) -> Key {
     }
 }
 
-/// Searches every process for these files; one that does not exist is open nowhere.
+/// Searches every process for these files.
 pub fn opened(files: &[PathBuf]) -> Search {
-    let wanted: Vec<(&PathBuf, Key)> =
-        files.iter().filter_map(|path| Some((path, key(&fs::metadata(path).ok()?)))).collect();
     let mut search = Search::default();
+    let mut wanted = Vec::new();
+    for path in files {
+        match fs::metadata(path) {
+            Ok(file) => wanted.push((path, key(&file))),
+            Err(_) => search.unknown.push(path.clone()),
+        }
+    }
     if wanted.is_empty() {
         return search;
     }
@@ -111,6 +118,7 @@ mod tests {
         let pids: Vec<u32> = search.found.iter().map(|opened| opened.identity.pid).collect();
         assert_eq!(pids, [first.id()]);
         assert_eq!(search.found[0].files, [files[0].clone()]);
+        assert_eq!(search.unknown, [files[2].clone()], "there is none to compare with");
         for child in [&mut first, &mut second] {
             child.kill().expect("kill");
             child.wait().expect("reaped");

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
 
 use super::Identity;
-pub use super::death::death;
+pub use super::death::{Ended, SeeOffError, death, see_off};
 
 /// What became of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

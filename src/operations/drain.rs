@@ -16,8 +16,8 @@ use crate::domain::client::ClientId;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::maintenance::{DrainLimit, OnTimeout};
 use crate::domain::operation::{Operation, Undo};
-use crate::host::process::death;
-use crate::host::{self, Identity, Signal};
+use crate::host::process::{Ended, death, see_off};
+use crate::host::{self, Identity};
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{FreshError, TerminateError};
 
@@ -266,7 +266,10 @@ async fn terminate(
             if cancel.is_cancelled() {
                 return Err(Stop::Cancelled);
             }
-            ended += u32::from(see_off(*holder).await?);
+            // It is no client: nothing of MPS depends on how it ends.
+            let seen_off = see_off(identity(*holder), PROCESS_END).await;
+            let how = seen_off.map_err(|error| Stop::Failed(format!("process {holder} {error}")))?;
+            ended += u32::from(how == Ended::BySignal);
         }
     }
     match occupants(engine, daemons).await? {
@@ -276,22 +279,6 @@ async fn terminate(
         }
         left => Err(Stop::Failed(format!("{ended} were ended, and there are still {left}"))),
     }
-}
-
-/// Ends a process that is no client: nothing of MPS depends on how. False when it ended by itself.
-async fn see_off(process: ClientId) -> Result<bool, Failure> {
-    let identity = identity(process);
-    if tokio::time::timeout(PROCESS_END, death(identity)).await.is_ok() {
-        return Ok(false);
-    }
-    for signal in [Signal::TERM, Signal::KILL] {
-        host::process::signal(identity, signal)
-            .map_err(|error| format!("process {process} could not be signalled: {error}"))?;
-        if tokio::time::timeout(PROCESS_END, death(identity)).await.is_ok() {
-            return Ok(true);
-        }
-    }
-    Err(format!("process {process} does not die of SIGKILL: it hangs in the kernel"))
 }
 
 /// Who is on the daemons.

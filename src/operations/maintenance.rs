@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::daemon::{handle, names, readiness, stopped};
-use super::holders::{self, Holders};
+use super::holders::Holders;
 use super::{Engine, Failure, Stop, drain};
 use crate::clock::unix_ms;
 use crate::domain::daemon::DesiredState;
@@ -19,12 +19,14 @@ use crate::domain::operation::{Operation, Undo};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::{Inventory as _, InventoryError, Remembered};
-use crate::store::{self, Fate, StoreError, Transaction};
+use crate::store::{self, Fate, StoreError};
 
 /// How long a process of ours that is on its way out may still have a GPU open.
 const LETTING_GO: Duration = Duration::from_secs(10);
 /// How long the compute modes may take to be put back, with one failure that is tried again.
 const RESTORING: Duration = Duration::from_secs(10);
+/// How long the driver may take to answer, and calls of it that are under way to end, before it would be closed.
+const CLOSING: Duration = Duration::from_secs(30);
 /// Pause between two looks at who has.
 const POLL: Duration = Duration::from_millis(200);
 /// Processes that are named in words.
@@ -111,33 +113,55 @@ async fn quit(engine: &Engine) -> Result<((), String), Failure> {
 }
 
 /// Waits until the drivers have put back the compute modes that were ours, as each does when its daemon is stopped.
+///
+/// That of a GPU which is missing is put back when it is here again.
 async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
     let until = Instant::now() + RESTORING;
     loop {
-        let held = engine.fleet.context().modes.among(gpus);
+        let inventory = Arc::clone(&engine.inventory);
+        let present = answered(move || inventory.gpus()).await?.map_err(|error| error.to_string())?;
+        let (held, missing): (Vec<GpuUuid>, Vec<GpuUuid>) = engine
+            .fleet
+            .context()
+            .modes
+            .among(gpus)
+            .into_iter()
+            .partition(|gpu| present.iter().any(|present| present.uuid == *gpu));
         if held.is_empty() {
-            return Ok(((), "no compute mode of these GPUs is ours".to_owned()));
+            return Ok(((), put_back(&missing)));
         }
         if Instant::now() > until {
-            let held: Vec<&str> = held.iter().map(GpuUuid::as_str).collect();
-            return Err(format!(
-                "the compute mode of {} was not put back: the log says why",
-                held.join(", ")
-            ));
+            return Err(format!("the compute mode of {} was not put back: the log says why", uuids(&held)));
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
+fn put_back(missing: &[GpuUuid]) -> String {
+    if missing.is_empty() {
+        return "no compute mode of these GPUs is ours".to_owned();
+    }
+    format!(
+        "no compute mode of the GPUs that are here is ours; that of {}, which is missing, is put back when it is here again",
+        uuids(missing)
+    )
+}
+
+fn uuids(gpus: &[GpuUuid]) -> String {
+    gpus.iter().map(GpuUuid::as_str).collect::<Vec<_>>().join(", ")
+}
+
 /// Closes the driver, after what is told of the GPUs meanwhile has been written.
 async fn let_go(engine: &Engine) -> Result<((), String), Failure> {
     let inventory = Arc::clone(&engine.inventory);
-    let remembered: Result<Remembered, InventoryError> = blocking(move || inventory.remember()).await?;
+    let remembered: Result<Remembered, InventoryError> = answered(move || inventory.remember()).await?;
     let remembered = remembered.map_err(|error| error.to_string())?;
     let text = serde_json::to_string(&remembered).map_err(|error| error.to_string())?;
     write(engine, Change::Active(text)).await?;
     let inventory = Arc::clone(&engine.inventory);
-    blocking(move || inventory.suspend(remembered)).await?;
+    if !blocking(move || inventory.suspend(remembered, CLOSING)).await? {
+        return Err(silent());
+    }
     Ok(((), "the driver is not asked from now on".to_owned()))
 }
 
@@ -145,11 +169,11 @@ async fn let_go(engine: &Engine) -> Result<((), String), Failure> {
 async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
     let until = Instant::now() + LETTING_GO;
     loop {
-        let found = found(engine, gpus).await?;
+        let found = engine.holders(gpus).await?;
         let (ours, others): (Vec<&Holder>, Vec<&Holder>) =
             found.processes.iter().partition(|holder| holder.ours);
         if ours.is_empty() {
-            return Ok(((), proven(&others, found.unexamined)));
+            return Ok(((), proven(&others, &found)));
         }
         if Instant::now() > until {
             return Err(format!(
@@ -162,22 +186,22 @@ async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failur
     }
 }
 
-fn proven(others: &[&Holder], unexamined: u32) -> String {
+fn proven(others: &[&Holder], Holders { unexamined, unproven, .. }: &Holders) -> String {
     let mut outcome = vec!["no process of ours has the device files open".to_owned()];
+    if !unproven.is_empty() {
+        let gpus: Vec<&str> = unproven.iter().map(GpuUuid::as_str).collect();
+        outcome.push(format!(
+            "not proven for {}, whose device file is not known or not there: look at them yourself",
+            gpus.join(", ")
+        ));
+    }
     if !others.is_empty() {
         outcome.push(format!("others that have: {}", words(others)));
     }
-    if unexamined > 0 {
+    if *unexamined > 0 {
         outcome.push(format!("{unexamined} processes of other users could not be looked into"));
     }
     outcome.join("; ")
-}
-
-async fn found(engine: &Engine, gpus: &[GpuUuid]) -> Result<Holders, Failure> {
-    let (inventory, gpus) = (Arc::clone(&engine.inventory), gpus.to_vec());
-    let daemons = engine.fleet.context().daemons_directory();
-    let found = blocking(move || holders::search(&*inventory, &gpus, &daemons)).await?;
-    found.map_err(|error| error.to_string())
 }
 
 /// Brings back what was taken down, since the maintenance did not come about.
@@ -283,7 +307,7 @@ async fn write(engine: &Engine, change: Change) -> Result<Vec<DaemonName>, Failu
                     }
                     Change::Quitting(emptied) => {
                         if let Some(before) = &before
-                            && covered_by(&mut *db, before)
+                            && store::daemons::managed_on(&mut *db, &before.gpus)
                                 .await?
                                 .iter()
                                 .all(|daemon| emptied.contains(daemon))
@@ -334,18 +358,24 @@ async fn state(engine: &Engine) -> Result<Option<MaintenanceState>, Failure> {
 async fn covered(engine: &Engine) -> Result<Vec<DaemonName>, Failure> {
     let Some(maintenance) = current(engine).await? else { return Ok(Vec::new()) };
     let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-    covered_by(&mut reader, &maintenance).await.map_err(|error| error.to_string())
-}
-
-async fn covered_by(db: Transaction<'_>, maintenance: &Maintenance) -> Result<Vec<DaemonName>, StoreError> {
-    let daemons = store::daemons::all(db).await?.into_iter().filter(|daemon| !daemon.spec.is_observed());
-    let covered = daemons.filter(|daemon| maintenance.covers(&daemon.spec.gpus));
-    Ok(covered.map(|daemon| daemon.name).collect())
+    store::daemons::managed_on(&mut reader, &maintenance.gpus).await.map_err(|error| error.to_string())
 }
 
 /// Runs what may wait for the driver or the kernel where waiting holds up nobody.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())
+}
+
+/// The same, given up when the driver does not answer: the call itself goes on, since nobody can end it.
+async fn answered<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    tokio::time::timeout(CLOSING, blocking(work)).await.map_err(|_| silent())?
+}
+
+fn silent() -> Failure {
+    format!(
+        "the driver has not answered a call for {} s, and is not closed in the middle of it",
+        CLOSING.as_secs()
+    )
 }
 
 fn listed(daemons: &[DaemonName]) -> String {

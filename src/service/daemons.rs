@@ -6,11 +6,11 @@ use super::adoption::{LETTING_GO, is_foreign};
 use super::foreign::held;
 use super::maintenance::{checked_drain, refuse_in_maintenance};
 use super::page::{Page, Paged};
-use super::{IdempotencyKey, Service, ServiceError, WriteOptions, Written, check_precondition, fate, once};
+use super::{IdempotencyKey, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Management, Phase};
 use crate::domain::gpu::{Gpu, GpuRef};
-use crate::domain::operation::OperationRequest;
+use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, admission, compute_mode};
 use crate::store;
 use crate::supervisor::LONGEST_PATH;
@@ -214,60 +214,36 @@ impl Service {
         request: OperationRequest,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
-    ) -> Result<crate::domain::operation::Operation, ServiceError> {
+    ) -> Result<Operation, ServiceError> {
         let service = self.clone();
         self.to_the_end(async move {
             if let OperationRequest::DrainDaemon { timeout_s, .. } = request {
                 checked_drain(timeout_s)?;
             }
-            let id = uuid::Uuid::now_v7();
-            let dry_run = options.dry_run;
-            let operation = service
-                .parts
-                .store
-                .write(move |db| {
+            let precondition = options.clone();
+            service
+                .ask(options, key, move |db| {
                     Box::pin(async move {
-                        let now = unix_ms();
-                        let operation = once(db, key.as_ref(), now, async |db| {
-                            let daemon = store::daemons::get(&mut *db, &name)
-                                .await?
-                                .ok_or_else(|| not_found(&name))?;
-                            check_precondition(&options, Some(daemon.revision))?;
-                            refuse_observed(&mut *db, &daemon, &request).await?;
-                            if matches!(request, OperationRequest::DeleteDaemon { .. }) {
-                                refuse_with_tenants(&mut *db, &name).await?;
-                            }
-                            let brings_up = matches!(
-                                request,
-                                OperationRequest::StartDaemon
-                                    | OperationRequest::RestartDaemon { .. }
-                                    | OperationRequest::DrainDaemon { .. }
-                            );
-                            if brings_up {
-                                refuse_in_maintenance(&mut *db, &name, &daemon.spec).await?;
-                            }
-                            store::operations::insert(
-                                &mut *db,
-                                id,
-                                std::slice::from_ref(&name),
-                                &request,
-                                now,
-                            )
-                            .await?;
-                            let written = store::operations::get(db, id).await?;
-                            written.ok_or_else(|| {
-                                ServiceError::Internal("the operation just written is gone".into())
-                            })
-                        })
-                        .await?;
-                        Ok::<_, ServiceError>((operation, fate(&options)))
+                        let daemon =
+                            store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                        check_precondition(&precondition, Some(daemon.revision))?;
+                        refuse_observed(&mut *db, &daemon, &request).await?;
+                        if matches!(request, OperationRequest::DeleteDaemon { .. }) {
+                            refuse_with_tenants(&mut *db, &name).await?;
+                        }
+                        let brings_up = matches!(
+                            request,
+                            OperationRequest::StartDaemon
+                                | OperationRequest::RestartDaemon { .. }
+                                | OperationRequest::DrainDaemon { .. }
+                        );
+                        if brings_up {
+                            refuse_in_maintenance(&mut *db, &name, &daemon.spec).await?;
+                        }
+                        Ok((request, vec![name]))
                     })
                 })
-                .await?;
-            if !dry_run {
-                service.parts.engine.wake();
-            }
-            Ok(operation)
+                .await
         })
         .await
     }

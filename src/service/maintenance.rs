@@ -1,18 +1,14 @@
 //! Maintenance of the host: begun, ended, shown.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
-use super::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
-use crate::clock::unix_ms;
+use super::{IdempotencyKey, Service, ServiceError, WriteOptions};
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::maintenance::{
     Holder, LONGEST_DRAIN_S, Maintenance, MaintenanceRequest, MaintenanceState,
 };
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid};
-use crate::operations::holders;
 use crate::store::{self, Transaction};
 
 /// The maintenance of the host, and who has its GPUs open now.
@@ -31,10 +27,14 @@ pub struct MaintenanceView {
     pub daemons: Vec<DaemonName>,
     /// Whether the driver is asked; while it is not, GPUs are shown as they were seen last.
     pub live: bool,
-    /// Who has the device files of these GPUs open now.
-    pub holders: Vec<Holder>,
+    /// Who has the device files of these GPUs open now; `null` when that cannot be told.
+    pub holders: Option<Vec<Holder>>,
+    /// Why it cannot be told.
+    pub holders_unknown: Option<String>,
     /// Processes that the manager may not look into, which may be holders, too: other users', unless it is root.
     pub unexamined: u32,
+    /// GPUs of which nobody can tell who has them open: their device file is not known or not there.
+    pub unproven: Vec<GpuUuid>,
 }
 
 impl Service {
@@ -50,18 +50,27 @@ impl Service {
                 gpus: Vec::new(),
                 daemons: Vec::new(),
                 live,
-                holders: Vec::new(),
+                holders: Some(Vec::new()),
+                holders_unknown: None,
                 unexamined: 0,
+                unproven: Vec::new(),
             });
         };
-        let daemons = covered(&mut reader, &maintenance.gpus).await?;
+        let daemons = store::daemons::managed_on(&mut reader, &maintenance.gpus).await?;
         drop(reader);
-        let inventory = Arc::clone(&self.parts.inventory);
-        let (gpus, directory) = (maintenance.gpus.clone(), self.parts.fleet.context().daemons_directory());
-        let found = tokio::task::spawn_blocking(move || holders::search(&*inventory, &gpus, &directory))
-            .await
-            .map_err(|error| ServiceError::Internal(error.to_string()))?
-            .map_err(|error| ServiceError::Unavailable(error.to_string()))?;
+        // How far it is has to be told above all when the driver is in trouble or hangs.
+        let patience = self.parts.patience;
+        let found = tokio::time::timeout(patience, self.parts.engine.holders(&maintenance.gpus)).await;
+        let found = found.unwrap_or_else(|_| {
+            Err(format!("who has the GPUs open was not found out within {} s", patience.as_secs_f64()))
+        });
+        let (found, holders_unknown) = match found {
+            Ok(found) => (Some(found), None),
+            Err(why) => (None, Some(why)),
+        };
+        let unexamined = found.as_ref().map_or(0, |found| found.unexamined);
+        let unproven =
+            found.as_ref().map_or_else(|| maintenance.gpus.clone(), |found| found.unproven.clone());
         Ok(MaintenanceView {
             state: Some(maintenance.state),
             since: Some(maintenance.since),
@@ -69,8 +78,10 @@ impl Service {
             gpus: maintenance.gpus,
             daemons,
             live,
-            holders: found.processes,
-            unexamined: found.unexamined,
+            holders: found.map(|found| found.processes),
+            holders_unknown,
+            unexamined,
+            unproven,
         })
     }
 
@@ -120,7 +131,7 @@ impl Service {
                                 present.into_iter().map(|gpu| gpu.uuid).chain(held).collect()
                             }
                         };
-                        let daemons = covered(&mut *db, &gpus).await?;
+                        let daemons = store::daemons::managed_on(&mut *db, &gpus).await?;
                         gpus.sort();
                         gpus.dedup();
                         Ok((OperationRequest::BeginMaintenance { gpus, timeout_s, on_timeout }, daemons))
@@ -144,53 +155,13 @@ impl Service {
                                 "the host is not in maintenance: there is nothing to end".to_owned(),
                             ));
                         };
-                        let daemons = covered(&mut *db, &maintenance.gpus).await?;
+                        let daemons = store::daemons::managed_on(&mut *db, &maintenance.gpus).await?;
                         Ok((OperationRequest::EndMaintenance, daemons))
                     })
                 })
                 .await
         })
         .await
-    }
-
-    /// Writes an operation whose request and daemons are worked out in the transaction that writes it.
-    async fn ask(
-        &self,
-        options: WriteOptions,
-        key: Option<IdempotencyKey>,
-        request: impl for<'c> FnOnce(
-            Transaction<'c>,
-        ) -> futures_util::future::BoxFuture<
-            'c,
-            Result<(OperationRequest, Vec<DaemonName>), ServiceError>,
-        > + Send
-        + 'static,
-    ) -> Result<Operation, ServiceError> {
-        let id = uuid::Uuid::now_v7();
-        let dry_run = options.dry_run;
-        let operation = self
-            .parts
-            .store
-            .write(move |db| {
-                Box::pin(async move {
-                    let now = unix_ms();
-                    let operation = once(db, key.as_ref(), now, async |db| {
-                        let (request, daemons) = request(&mut *db).await?;
-                        store::operations::insert(&mut *db, id, &daemons, &request, now).await?;
-                        let written = store::operations::get(db, id).await?;
-                        written.ok_or_else(|| {
-                            ServiceError::Internal("the operation just written is gone".into())
-                        })
-                    })
-                    .await?;
-                    Ok::<_, ServiceError>((operation, fate(&options)))
-                })
-            })
-            .await?;
-        if !dry_run {
-            self.parts.engine.wake();
-        }
-        Ok(operation)
     }
 }
 
@@ -203,13 +174,6 @@ pub(super) fn checked_drain(timeout_s: u32) -> Result<u32, ServiceError> {
         "/timeout_s",
         format!("timeout_s is {timeout_s}: give at most {LONGEST_DRAIN_S} seconds"),
     ))
-}
-
-/// The daemons with one of these GPUs, but those that are only looked at: they are their owners'.
-async fn covered(db: Transaction<'_>, gpus: &[GpuUuid]) -> Result<Vec<DaemonName>, ServiceError> {
-    let daemons = store::daemons::all(db).await?.into_iter().filter(|daemon| !daemon.spec.is_observed());
-    let covered = daemons.filter(|daemon| daemon.spec.gpus.iter().any(|gpu| gpus.contains(gpu)));
-    Ok(covered.map(|daemon| daemon.name).collect())
 }
 
 /// Refuses a second beginning or end beside one that has not ended.

@@ -1,12 +1,14 @@
-//! Operations: read and called off.
+//! Operations: written, read and called off.
 
+use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
 use super::page::{Page, Paged};
-use super::{Service, ServiceError};
+use super::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
 use crate::clock::unix_ms;
+use crate::domain::DaemonName;
 use crate::domain::operation::{Operation, OperationRequest, OperationState};
-use crate::store::{self, Fate};
+use crate::store::{self, Fate, Transaction};
 
 impl Service {
     /// One operation with its journal.
@@ -21,6 +23,45 @@ impl Service {
         let operations =
             store::operations::page(&mut *self.parts.store.read().await?, before, page.rows()).await?;
         Ok(page.cut(operations, |operation| operation.id.to_string()))
+    }
+
+    /// Writes an operation whose request and daemons are worked out in the transaction that writes it.
+    pub(super) async fn ask(
+        &self,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+        request: impl for<'c> FnOnce(
+            Transaction<'c>,
+        )
+            -> BoxFuture<'c, Result<(OperationRequest, Vec<DaemonName>), ServiceError>>
+        + Send
+        + 'static,
+    ) -> Result<Operation, ServiceError> {
+        let id = Uuid::now_v7();
+        let dry_run = options.dry_run;
+        let operation = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = unix_ms();
+                    let operation = once(db, key.as_ref(), now, async |db| {
+                        let (request, daemons) = request(&mut *db).await?;
+                        store::operations::insert(&mut *db, id, &daemons, &request, now).await?;
+                        let written = store::operations::get(db, id).await?;
+                        written.ok_or_else(|| {
+                            ServiceError::Internal("the operation just written is gone".into())
+                        })
+                    })
+                    .await?;
+                    Ok::<_, ServiceError>((operation, fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            self.parts.engine.wake();
+        }
+        Ok(operation)
     }
 
     /// Calls off an operation: one that has not begun never begins, and one that runs stops where it can.

@@ -187,14 +187,21 @@ impl Service {
     async fn take_up_modes(&self) -> Result<(), StoreError> {
         let mut reader = self.parts.store.read().await?;
         let held = store::compute_modes::all(&mut reader).await?;
-        let known = store::daemons::all(&mut reader).await?;
         drop(reader);
-        let mut gone: Vec<_> = held.iter().map(|(_, held)| held.daemon.clone()).collect();
-        gone.retain(|name| known.iter().all(|daemon| daemon.name != *name));
-        gone.sort();
-        gone.dedup();
+        self.parts.fleet.context().modes.load(held);
+        self.put_back_orphaned_modes().await
+    }
+
+    /// Puts back the compute modes of daemons that are gone: a driver may have had no chance to, as while its GPU was
+    /// missing or the driver was let go.
+    async fn put_back_orphaned_modes(&self) -> Result<(), StoreError> {
         let context = self.parts.fleet.context();
-        context.modes.load(held);
+        let mut gone = context.modes.holders();
+        if gone.is_empty() || !self.parts.inventory.live() || self.parts.store.is_sealed() {
+            return Ok(());
+        }
+        let known = store::daemons::all(&mut *self.parts.store.read().await?).await?;
+        gone.retain(|name| known.iter().all(|daemon| daemon.name != *name));
         for name in gone {
             if let Err(why) = context.settle_modes(&name, &[], &[], None).await {
                 tracing::error!(daemon = %name, %why, "a compute mode of a daemon that is gone could not be put back");
@@ -233,6 +240,9 @@ impl Service {
                 if changed && let Err(error) = self.remember(present).await {
                     tracing::warn!(%error, "the GPUs of this host could not be remembered");
                 }
+            }
+            if let Err(error) = self.put_back_orphaned_modes().await {
+                tracing::warn!(%error, "the compute modes of daemons that are gone could not be looked at");
             }
             tokio::time::sleep(every).await;
         }

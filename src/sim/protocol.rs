@@ -67,8 +67,6 @@ pub(crate) enum Order {
         wish: Wish,
         /// SMs of the partition that the wish names, if there is one.
         partition_sms: Option<u32>,
-        /// The client came before the server could take it.
-        waited: bool,
     },
     Status,
     Clients,
@@ -147,6 +145,9 @@ pub(crate) enum Grant {
 /// From a client to the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Notice {
+    /// The second message on a connection: who came is still there. What the real client says at this point is not
+    /// known, only that the server waits for it, and hangs over a client that is dead by then.
+    Here,
     /// A kernel of this process touched memory that it must not.
     Fault { context: u32 },
 }

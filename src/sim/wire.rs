@@ -85,9 +85,8 @@ impl Conn {
         let received = loop {
             let mut parts = [IoSliceMut::new(&mut bytes)];
             match recvmsg(&self.0, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(rustix::io::Errno::INTR) => {}
-                // The other side died with something of ours unread.
-                Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+                // Reset: the other side is gone with something of ours unread. That is said once, before what it sent.
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
                 other => break other?,
             }
         };

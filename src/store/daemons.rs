@@ -57,6 +57,13 @@ pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Daemon>, StoreError> {
     .collect()
 }
 
+/// The daemons with one of these GPUs, by name, but those that are only looked at: they are their owners'.
+pub async fn managed_on(db: &mut SqliteConnection, gpus: &[GpuUuid]) -> Result<Vec<DaemonName>, StoreError> {
+    let managed = all(db).await?.into_iter().filter(|daemon| !daemon.spec.is_observed());
+    let found = managed.filter(|daemon| daemon.spec.gpus.iter().any(|gpu| gpus.contains(gpu)));
+    Ok(found.map(|daemon| daemon.name).collect())
+}
+
 /// Up to `limit` daemons by name, from the one after `after`.
 pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<Vec<Daemon>, StoreError> {
     sqlx::query_as!(

@@ -1,6 +1,7 @@
 //! What GPUs were when they were last here, so that a daemon can be planned whose GPU is gone.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use sqlx::SqliteConnection;
 
@@ -27,6 +28,12 @@ pub async fn held(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, Option<
             Ok((parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?, facts))
         })
         .collect()
+}
+
+/// The device files of the GPUs that daemons hold, as far as they are remembered.
+pub async fn device_files(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, PathBuf>, StoreError> {
+    let known = held(db).await?.into_iter();
+    Ok(known.filter_map(|(uuid, facts)| Some((uuid, facts?.device_file?))).collect())
 }
 
 /// Remembers the GPUs that daemons hold as they are now; true when something of one was not known.

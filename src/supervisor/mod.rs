@@ -45,7 +45,8 @@ use crate::host::systemd::Scopes;
 use crate::mps::process::check_reachable;
 pub use modes::HeldModes;
 
-pub use crate::mps::process::{LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
+pub use crate::mps::process::foreign::reachable;
+pub use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
 use crate::mps::{Binaries, Capability, Control};
 pub use census::Census;
 
@@ -211,6 +212,14 @@ pub enum TerminateError {
          stopped (SIGSTOP) holds it up, so continue the client (SIGCONT) and look again"
     )]
     Unanswered(String),
+    /// Its work was ended, and its process lives on.
+    #[error("MPS ended its work, but process {client} {why}")]
+    Lives {
+        /// The client.
+        client: ClientId,
+        /// What became of the signals.
+        why: String,
+    },
     /// The daemon could not be reached.
     #[error("the daemon could not be asked: {0}")]
     Unreachable(String),

@@ -1,6 +1,6 @@
 //! Compute modes: what is held is shared by all drivers, and each brings about what its own daemon wants.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -21,6 +21,7 @@ const STEPS: usize = 8;
 #[derive(Debug, Default)]
 pub struct HeldModes {
     held: Mutex<BTreeMap<GpuUuid, HeldMode>>,
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl HeldModes {
@@ -32,6 +33,11 @@ impl HeldModes {
     /// Those of these GPUs that are still ours.
     pub fn among(&self, gpus: &[GpuUuid]) -> Vec<GpuUuid> {
         self.held().keys().filter(|gpu| gpus.contains(gpu)).cloned().collect()
+    }
+
+    /// The daemons that hold some.
+    pub fn holders(&self) -> BTreeSet<DaemonName> {
+        self.held().values().map(|held| held.daemon.clone()).collect()
     }
 
     fn get(&self, gpu: &GpuUuid) -> Option<HeldMode> {
@@ -84,13 +90,25 @@ impl Context {
         gpu: &GpuUuid,
         wanted: Option<ComputeMode>,
     ) -> Result<Option<ComputeModeStatus>, String> {
+        // One at a time: a GPU may go from one daemon to another.
+        let _turn = self.modes.turn.lock().await;
         if !self.inventory.live() {
-            return self.unasked(gpu, wanted);
+            return self.unasked(daemon, gpu, wanted);
         }
         for _ in 0..STEPS {
-            // One that is missing is looked at again when it is back.
-            let Some(now) = self.compute_mode(gpu).await? else { return Ok(None) };
             let held = self.modes.get(gpu);
+            if wanted.is_none() && held.as_ref().is_none_or(|held| held.daemon != *daemon) {
+                // Another daemon has it by now, and its mode is that one's.
+                return Ok(None);
+            }
+            let Some(now) = self.compute_mode(gpu).await? else {
+                // One that is missing is looked at again when it is back.
+                return Ok(held.map(|held| ComputeModeStatus {
+                    gpu: gpu.clone(),
+                    mode: None,
+                    previous: held.previous,
+                }));
+            };
             match next(daemon, wanted, held.as_ref(), now, &self.boot_id) {
                 ModeStep::Done => {
                     return Ok(held.map(|held| ComputeModeStatus {
@@ -120,11 +138,13 @@ impl Context {
     /// While the driver is not asked, what was set before still holds, and nothing can be changed.
     fn unasked(
         &self,
+        daemon: &DaemonName,
         gpu: &GpuUuid,
         wanted: Option<ComputeMode>,
     ) -> Result<Option<ComputeModeStatus>, String> {
         match self.modes.get(gpu) {
             None if wanted.is_none() => Ok(None),
+            Some(held) if wanted.is_none() && held.daemon != *daemon => Ok(None),
             Some(held) if Some(held.wanted) == wanted && held.boot_id == self.boot_id => {
                 Ok(Some(ComputeModeStatus { gpu: gpu.clone(), mode: None, previous: held.previous }))
             }
@@ -228,15 +248,154 @@ impl Modes {
     /// Shows them in a daemon's status.
     pub(super) fn show(&self, status: &mut DaemonStatus) {
         status.compute_modes.clone_from(&self.status);
-        let wanted = self.settled.as_ref().is_some_and(|(wanted, _)| wanted.is_some());
+        let Some((wanted, gpus)) = &self.settled else { return };
+        let read = self.status.iter().filter(|status| status.mode.is_some()).count();
         let condition = match &self.trouble {
             Some(why) => Condition::new("ComputeMode", false, "NotAsWanted", why.clone()),
-            None if wanted => {
+            None if wanted.is_none() => return,
+            None if read < gpus.len() => {
+                let message =
+                    "it was set, and is not read back while the GPU is missing or the host is in maintenance";
+                Condition::new("ComputeMode", false, "NotReadBack", message)
+            }
+            None => {
                 let message = "the compute mode of its GPUs was read back as its spec says";
                 Condition::new("ComputeMode", true, "SetAndReadBack", message)
             }
-            None => return,
         };
         status.conditions.push(condition);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::domain::gpu::{Gpu, GpuProcess};
+    use crate::domain::tenant::tests::h200;
+    use crate::gpu::{DeviceFile, Driver, Inventory};
+    use crate::host::systemd::Scopes;
+    use crate::mps::{Binaries, Capability};
+    use crate::supervisor::{Census, Lookout};
+
+    /// Longest wait for what has to come, and the wait for what must not.
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const LONG_ENOUGH: Duration = Duration::from_millis(300);
+
+    /// One GPU, whose first listing takes until it is told to go on.
+    struct Slow {
+        mode: Mutex<ComputeMode>,
+        begun: mpsc::Sender<()>,
+        gate: Mutex<Option<mpsc::Receiver<()>>>,
+    }
+
+    impl Inventory for Slow {
+        fn driver(&self) -> Result<Driver, InventoryError> {
+            Ok(Driver { driver_version: "1".into(), cuda_version: None, simulated: true, profile: None })
+        }
+
+        fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
+            let now = Gpu { compute_mode: *self.mode.lock().expect("whole"), ..h200(0) };
+            let gate = self.gate.lock().expect("whole").take();
+            if let Some(gate) = gate {
+                self.begun.send(()).expect("somebody waits");
+                gate.recv_timeout(PATIENCE).expect("it goes on");
+            }
+            Ok(vec![now])
+        }
+
+        fn processes(&self, _: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
+            Ok(Vec::new())
+        }
+
+        fn set_compute_mode(&self, _: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError> {
+            *self.mode.lock().expect("whole") = mode;
+            Ok(())
+        }
+
+        fn device_files(&self, _: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn context(inventory: Arc<dyn Inventory>) -> Context {
+        let (recorder, mut facts) = tokio::sync::mpsc::channel::<Fact>(4);
+        tokio::spawn(async move {
+            while let Some(fact) = facts.recv().await {
+                let _ = fact.written.send(true);
+            }
+        });
+        Context {
+            binaries: Binaries { control: "control".into(), server: "server".into() },
+            capability: Capability {
+                binary_version: 13_000,
+                commands: BTreeSet::default(),
+                options: BTreeSet::default(),
+            },
+            census: watch::channel(Census::default()).1,
+            scopes: Scopes::detect(1),
+            runtime_dir: "/nonexistent".into(),
+            extra_env: Vec::new(),
+            lookout: Lookout::new(Arc::clone(&inventory), &[]),
+            inventory,
+            boot_id: "boot".into(),
+            rhythm: PATIENCE,
+            deadline: PATIENCE,
+            grace_s: 1,
+            modes: HeldModes::default(),
+            recorder,
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_gpu_that_goes_from_one_daemon_to_another_ends_in_the_mode_of_the_second() {
+        let (one, other) =
+            (DaemonName::parse("one").expect("a name"), DaemonName::parse("other").expect("a name"));
+        let wanted = Some(ComputeMode::ExclusiveProcess);
+        for leaves_first in [true, false] {
+            let (begun, listing) = mpsc::channel();
+            let (go_on, gate) = mpsc::channel();
+            let mode = Mutex::new(ComputeMode::ExclusiveProcess);
+            let inventory = Arc::new(Slow { mode, begun, gate: Mutex::new(Some(gate)) });
+            let context = Arc::new(context(inventory.clone()));
+            let gpu = h200(0).uuid;
+            let held = HeldMode {
+                daemon: one.clone(),
+                previous: ComputeMode::Default,
+                wanted: ComputeMode::ExclusiveProcess,
+                boot_id: "boot".into(),
+            };
+            context.modes.load(vec![(gpu.clone(), held.clone())]);
+            let leaves = {
+                let (context, one) = (Arc::clone(&context), one.clone());
+                async move { context.settle_modes(&one, &[], &[], None).await }
+            };
+            let comes = {
+                let (context, other, gpus) = (Arc::clone(&context), other.clone(), [gpu.clone()]);
+                async move { context.settle_modes(&other, &gpus, &[], wanted).await }
+            };
+            // The first is in the middle of it when the second comes.
+            let (first, second): (tokio::task::JoinHandle<_>, _) = if leaves_first {
+                let first = tokio::spawn(leaves);
+                listing.recv_timeout(PATIENCE).expect("it looks");
+                (first, tokio::spawn(comes))
+            } else {
+                let first = tokio::spawn(comes);
+                listing.recv_timeout(PATIENCE).expect("it looks");
+                (first, tokio::spawn(leaves))
+            };
+            let mut second = Box::pin(second);
+            let early = tokio::time::timeout(LONG_ENOUGH, &mut second).await;
+            assert!(early.is_err(), "it did not wait for the first");
+            go_on.send(()).expect("it waits");
+            first.await.expect("no panic").expect("settled");
+            second.await.expect("no panic").expect("settled");
+            assert_eq!(*inventory.mode.lock().expect("whole"), ComputeMode::ExclusiveProcess);
+            assert_eq!(context.modes.get(&gpu), Some(HeldMode { daemon: other.clone(), ..held }));
+        }
     }
 }

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::{TerminateError, Termination};
 use crate::domain::client::ClientId;
-use crate::host::process::death;
-use crate::host::{self, Identity, Signal};
+use crate::host::Identity;
+use crate::host::process::{Ended, see_off};
 use crate::mps::session::SessionError;
 use crate::mps::{Command, Control, parse};
 
@@ -28,7 +28,14 @@ pub(super) async fn terminate(
         session.send(&Command::TerminateClient { server, client: client.pid }).await.map_err(explained)?;
     session.close().await;
     match parse::terminate(&reply) {
-        Ok(parse::Terminated::Done) => see_off(client).await,
+        Ok(parse::Terminated::Done) => {
+            let identity = Identity { pid: client.pid, start_time: client.start_time };
+            match see_off(identity, CLIENT_END).await {
+                Ok(Ended::ByItself) => Ok(Termination::ByMps),
+                Ok(Ended::BySignal) => Ok(Termination::ByMpsAndSignal),
+                Err(error) => Err(TerminateError::Lives { client, why: error.to_string() }),
+            }
+        }
         Ok(parse::Terminated::Refused { text, .. }) => Err(TerminateError::Refused(text)),
         Err(error) => Err(TerminateError::Refused(error.to_string())),
     }
@@ -39,23 +46,4 @@ fn explained(error: SessionError) -> TerminateError {
         SessionError::Unknown { command, cause } => TerminateError::Unanswered(format!("{command}: {cause}")),
         other => TerminateError::Unreachable(other.to_string()),
     }
-}
-
-/// Waits for the process to end, and helps where it does not.
-async fn see_off(client: ClientId) -> Result<Termination, TerminateError> {
-    let identity = Identity { pid: client.pid, start_time: client.start_time };
-    if tokio::time::timeout(CLIENT_END, death(identity)).await.is_ok() {
-        return Ok(Termination::ByMps);
-    }
-    for signal in [Signal::TERM, Signal::KILL] {
-        host::process::signal(identity, signal).map_err(|error| {
-            TerminateError::Refused(format!(
-                "MPS ended its work, but the process could not be signalled: {error}"
-            ))
-        })?;
-        if tokio::time::timeout(CLIENT_END, death(identity)).await.is_ok() {
-            break;
-        }
-    }
-    Ok(Termination::ByMpsAndSignal)
 }

@@ -6,11 +6,8 @@ use std::path::Path;
 use crate::host::{Identity, process};
 
 use super::super::binaries::CONTROL;
-use super::PIPE_ENV;
 use super::find::{is_same_directory, variable};
-
-/// Where the control program looks when nothing tells it (NVIDIA's documentation).
-const DEFAULT_DIRECTORY: &str = "/tmp/nvidia-mps";
+use super::{DEFAULT_PIPE_DIRECTORY, PIPE_ENV};
 
 /// A control process that is none of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +54,7 @@ fn asks(pid: u32, pipe_directory: &Path) -> bool {
     if process::environ(pid).is_none() {
         return false;
     }
-    let theirs = variable(pid, PIPE_ENV).unwrap_or_else(|| OsString::from(DEFAULT_DIRECTORY));
+    let theirs = variable(pid, PIPE_ENV).unwrap_or_else(|| OsString::from(DEFAULT_PIPE_DIRECTORY));
     is_same_directory(Path::new(&theirs), pipe_directory)
 }
 

@@ -12,11 +12,9 @@ use crate::host::{Identity, process};
 
 use super::directories::inode;
 use super::find::{is_control, is_same_directory, is_server};
-use super::{LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
+use super::{DEFAULT_PIPE_DIRECTORY, LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
-/// Where a daemon's sockets go when its environment does not say (FACTS.md, "Starting, stopping, dying").
-const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
-/// Where its logs go then.
+/// Where a daemon's logs go when its environment does not say (FACTS.md, "Starting, stopping, dying").
 const DEFAULT_LOG_DIRECTORY: &str = "/var/log/nvidia-mps";
 /// The variable by which a process belongs to a simulated host; the name is the simulated host's own.
 const WORLD_ENV: &str = "MPS_SIM_WORLD";
@@ -220,7 +218,7 @@ fn surroundings(pid: u32, text: impl Fn(&str) -> Option<String>) -> Surroundings
 }
 
 /// Whether a path leads here to where it leads for a process, which may live in a container.
-fn reachable(pid: u32, path: &Path) -> Result<Inode, String> {
+pub fn reachable(pid: u32, path: &Path) -> Result<Inode, String> {
     let shown = path.display();
     if !path.is_absolute() {
         return Err(format!("its pipe directory {shown} is no absolute path"));

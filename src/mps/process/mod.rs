@@ -34,8 +34,9 @@ pub use stop::{How, StopError, Stopped, clean_stale, stop};
 /// The variable that marks a daemon as ours: one random value for each start.
 pub const TOKEN_ENV: &str = "MPS_MANAGER_INCARNATION";
 /// The variable that tells programs where a daemon's pipes are.
-/// The variable that names a daemon's pipe directory.
 pub const PIPE_ENV: &str = "CUDA_MPS_PIPE_DIRECTORY";
+/// Where a daemon's sockets go when its environment does not say (FACTS.md, "Starting, stopping, dying").
+pub const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
 /// The variable that tells a daemon where to log.
 const LOG_ENV: &str = "CUDA_MPS_LOG_DIRECTORY";
 /// The file in the pipe directory that holds the daemon's PID, writable by everybody (recording 01).

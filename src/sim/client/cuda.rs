@@ -22,6 +22,8 @@ pub(super) struct Cuda {
     several: bool,
     /// How many contexts there have been: they are numbered.
     contexts: u32,
+    /// The connection at which this process kills itself: 0 for its own, from 1 on for its contexts.
+    dies_at: Option<u32>,
 }
 
 /// A primary context.
@@ -38,12 +40,12 @@ pub(super) struct Context {
 
 impl Cuda {
     /// `cuInit`: joins MPS if there is one in the pipe directory, else goes on without, with every GPU.
-    pub(super) fn init(world: &World) -> Result<Self, String> {
+    pub(super) fn init(world: &World, dies_at: Option<u32>) -> Result<Self, String> {
         let sticky = Sticky::default();
         let pipe = pipe_directory();
         let all = &world.host().gpus;
         let (daemon, mps): (Vec<&Gpu>, _) = if Link::probe(&pipe) {
-            let (link, grant) = Link::open(&pipe, wish(0, None), &sticky)?;
+            let (link, grant) = Link::open(&pipe, wish(0, None), &sticky, dies_at == Some(0))?;
             let Grant::Welcome { gpus } = grant else { return Err("CUDA_ERROR_MPS_RPC_FAILURE".to_owned()) };
             (gpus.iter().filter_map(|&index| all.get(index)).collect(), Some(link))
         } else {
@@ -54,7 +56,7 @@ impl Cuda {
         if devices.is_empty() {
             return Err("CUDA_ERROR_NO_DEVICE".to_owned());
         }
-        Ok(Self { devices, mps, sticky, several: daemon.len() > 1, contexts: 0 })
+        Ok(Self { devices, mps, sticky, several: daemon.len() > 1, contexts: 0, dies_at })
     }
 
     pub(super) fn devices(&self) -> &[Gpu] {
@@ -78,7 +80,8 @@ impl Cuda {
         let own = variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").as_deref().and_then(envvar::percentage);
         let (link, sms, limit) = if self.mps.is_some() {
             let wish = wish(number, Some(gpu.uuid.clone()));
-            let (link, grant) = Link::open(&pipe_directory(), wish, &self.sticky)?;
+            let (link, grant) =
+                Link::open(&pipe_directory(), wish, &self.sticky, self.dies_at == Some(number))?;
             let Grant::Context { percentage, limits, partition_sms } = grant else {
                 return Err("CUDA_ERROR_MPS_RPC_FAILURE".to_owned());
             };

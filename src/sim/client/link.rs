@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use super::super::protocol::{Grant, Hello, Wish};
+use super::super::protocol::{Grant, Hello, Notice, Wish};
 use super::super::wire::Conn;
 
 /// The first error that this process was given; it stays.
@@ -42,12 +42,16 @@ impl Link {
         Conn::connect(&pipe.join("control")).is_ok()
     }
 
-    /// Makes a wish and waits for the answer, however long the server takes to come.
-    pub(super) fn open(pipe: &Path, wish: Wish, sticky: &Sticky) -> Answered {
+    /// Makes a wish and waits for the answer, however long the server takes to come; or `dies` before it is taken.
+    pub(super) fn open(pipe: &Path, wish: Wish, sticky: &Sticky, dies: bool) -> Answered {
         const LOST: &str = "CUDA_ERROR_MPS_RPC_FAILURE";
         let failed = |_: io::Error| LOST.to_owned();
         let conn = Conn::connect(&pipe.join("control")).map_err(|_| "CUDA_ERROR_MPS_CONNECTION_FAILED")?;
         conn.tell(&Hello::Client(wish)).map_err(failed)?;
+        if dies {
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        }
+        conn.tell(&Notice::Here).map_err(failed)?;
         match conn.hear::<Grant>() {
             Some((Grant::Refused(error), _)) => Err(error),
             Some((grant, _)) => {

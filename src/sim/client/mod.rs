@@ -37,6 +37,9 @@ pub struct ClientArgs {
     /// Fault after so many seconds
     #[arg(long, value_name = "SECONDS")]
     pub fault_after: Option<f64>,
+    /// Die (SIGKILL) while this connection is taken: 0 for the process's own, 1 for its first context
+    #[arg(long, value_name = "CONNECTION")]
+    pub die_connecting: Option<u32>,
     /// Ordinals of the GPUs to use, as this process sees them [default: all of them]
     #[arg(long, value_name = "ORDINALS", value_delimiter = ',')]
     pub gpus: Option<Vec<usize>>,
@@ -104,7 +107,8 @@ impl<'a> Program<'a> {
 
     fn try_run(&self) -> Result<(), Exit> {
         let start = Instant::now();
-        let mut cuda = Cuda::init(&self.world).map_err(|error| self.refused("cuInit(0)", error, false))?;
+        let mut cuda = Cuda::init(&self.world, self.args.die_connecting)
+            .map_err(|error| self.refused("cuInit(0)", error, false))?;
         self.say(&format!(
             "cuInit(0) -> CUDA_SUCCESS\ndriver {} devices {} pid {}",
             self.world.host().cuda_driver_version,

@@ -3,6 +3,7 @@
 //! It waits for commands without blocking, so CUDA clients get on beside an open session; it executes a command
 //! to its end, so a command that hangs (`terminate_client` on a stopped process) hangs everybody else.
 
+use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -26,6 +27,9 @@ use super::servers::Server;
 /// How long a connection may take to say what it is.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How often it has the device file of each of its GPUs open, recorded (13).
+const DEVICE_FILES: usize = 4;
+
 pub(super) struct Daemon {
     pub(super) world: World,
     pub(super) mode: Mode,
@@ -40,6 +44,8 @@ pub(super) struct Daemon {
     pub(super) change: Option<Change>,
     session: Option<Rc<Session>>,
     refusals: usize,
+    /// The device files of its GPUs, open for life: four times each and without a server, recorded (13).
+    _devices: Vec<File>,
 }
 
 /// What upcoming servers start with.
@@ -76,6 +82,12 @@ impl Daemon {
             .unwrap_or(100.0);
         let priority =
             u8::from(std::env::var("CUDA_MPS_CLIENT_PRIORITY").is_ok_and(|text| text.trim() == "1"));
+        // One whose file cannot be opened is there no more.
+        let files = gpus.iter().map(|&index| world.device_file(&world.host().gpus[index]));
+        let devices = files
+            .flat_map(|file| std::iter::repeat_n(file, DEVICE_FILES))
+            .filter_map(|file| File::open(file).ok());
+        let devices = devices.collect();
         let partitions = Partitions::new(gpus.iter().map(|&index| &world.host().gpus[index]));
         Self {
             world,
@@ -90,6 +102,7 @@ impl Daemon {
             change: None,
             session: None,
             refusals: 0,
+            _devices: devices,
         }
     }
 
@@ -233,7 +246,7 @@ impl Daemon {
         }
         if self.server.as_ref().is_some_and(|server| server.ready && server.uid == uid) {
             self.say_log(&format!("{client}: Server already exists"));
-            self.hand_over(pending, false);
+            self.hand_over(pending);
         } else {
             self.say_log(&format!("{client}: Server is not ready, push client to pending list"));
             self.pending.push(pending);
@@ -265,7 +278,7 @@ impl Daemon {
                 self.pending = others;
                 let mine: Vec<Pending> = mine;
                 for pending in mine {
-                    self.hand_over(pending, true);
+                    self.hand_over(pending);
                 }
                 if self.quit.is_some() {
                     return;

@@ -12,7 +12,7 @@ use std::time::Instant;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::super::kernel::RELEASE;
-use super::super::protocol::{Answer, Order, Orders, Report};
+use super::super::protocol::{Answer, Grant, Order, Orders, Report};
 use super::super::wire::Conn;
 use super::daemon::{Daemon, Pending};
 use super::instance::spawn_server;
@@ -24,6 +24,8 @@ pub(super) struct Server {
     /// Open from when the server has connected and for as long as it lives.
     pub(super) conn: Option<Conn>,
     pub(super) ready: bool,
+    /// It was given a client and has not said yet that it has it.
+    taking: bool,
     /// Of a dead server: when the kernel reports its end.
     pub(super) reported_at: Option<Instant>,
 }
@@ -44,7 +46,7 @@ impl Daemon {
         let started = spawn_server(&self.world, self.mode, uid).and_then(|child| {
             let pid = Pid::from_child(&child);
             let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-            Ok(Server { child, pidfd, uid, conn: None, ready: false, reported_at: None })
+            Ok(Server { child, pidfd, uid, conn: None, ready: false, taking: false, reported_at: None })
         });
         match started {
             Ok(server) => self.server = Some(server),
@@ -69,15 +71,33 @@ impl Daemon {
         }
     }
 
-    /// Hands a client's connection to the server; a client that a dead server cannot take waits for the next one.
-    pub(super) fn hand_over(&mut self, pending: Pending, waited: bool) {
+    /// Hands a client's connection to the server, one at a time: over one that hung the server nobody waits, and who
+    /// comes next hangs the daemon, recorded. A client that a dead server cannot take waits for the next one.
+    pub(super) fn hand_over(&mut self, pending: Pending) {
         let partition_sms = pending.wish.partition.as_deref().and_then(|name| self.partitions.sms(name));
-        let order = Order::Serve { pid: pending.pid, wish: pending.wish.clone(), partition_sms, waited };
-        let conn = self.server.as_ref().and_then(|server| server.conn.as_ref());
-        if conn.is_none_or(|conn| conn.tell_with(&order, Some(pending.conn.as_fd())).is_err()) {
+        let order = Order::Serve { pid: pending.pid, wish: pending.wish.clone(), partition_sms };
+        if self.finish_taking().is_none() {
+            let _ = pending.conn.tell(&Grant::Refused("CUDA_ERROR_MPS_CONNECTION_FAILED".to_owned()));
+            return;
+        }
+        let server = self.server.as_mut();
+        let told = server.and_then(|server| {
+            server.conn.as_ref()?.tell_with(&order, Some(pending.conn.as_fd())).ok()?;
+            server.taking = true;
+            Some(())
+        });
+        if told.is_none() {
             self.server_died();
             self.pending.push(pending);
         }
+    }
+
+    /// Waits until the server has the client that it was given last; `None` when it dies before.
+    fn finish_taking(&mut self) -> Option<()> {
+        while self.server.as_ref().is_some_and(|server| server.taking) {
+            self.answer()?;
+        }
+        Some(())
     }
 
     pub(super) fn note(&mut self, report: &Report) {
@@ -89,7 +109,13 @@ impl Daemon {
                     self.say_log(&format!("NEW SERVER {pid}: Ready"));
                 }
             }
-            Report::Answer(_) => {}
+            Report::Answer(_) => self.taken(),
+        }
+    }
+
+    fn taken(&mut self) {
+        if let Some(server) = &mut self.server {
+            server.taking = false;
         }
     }
 
@@ -107,14 +133,23 @@ impl Daemon {
         while !self.server.as_ref()?.ready {
             self.turn(false);
         }
+        self.finish_taking()?;
         if self.server.as_ref()?.conn.as_ref()?.tell(order).is_err() {
             self.server_died();
             return None;
         }
+        self.answer()
+    }
+
+    /// The server's next answer; `None` when it dies before.
+    fn answer(&mut self) -> Option<Answer> {
         loop {
             let report = self.server.as_ref()?.conn.as_ref()?.hear::<Report>();
             match report {
-                Some((Report::Answer(answer), _)) => return Some(answer),
+                Some((Report::Answer(answer), _)) => {
+                    self.taken();
+                    return Some(answer);
+                }
                 Some((report, _)) => self.note(&report),
                 None => {
                     self.server_died();

@@ -92,14 +92,11 @@ fn obey(server: &Arc<Server>) -> Option<()> {
     loop {
         let (order, fd) = server.control.hear::<Order>()?;
         let answer = match order {
-            Order::Serve { pid, wish, partition_sms, waited } => {
+            Order::Serve { pid, wish, partition_sms } => {
                 if let Some(conn) = fd.map(Conn::from_fd) {
-                    if waited && conn.closed() {
-                        serve::dead_client(server);
-                    }
                     serve::client(server, conn, pid, &wish, partition_sms);
                 }
-                continue;
+                Answer::Done
             }
             Order::Status => Answer::Status { fault: server.table().faulted() },
             Order::Clients => Answer::Clients(server.table().rows()),

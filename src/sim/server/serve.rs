@@ -12,10 +12,17 @@ use super::table::{Context, Process, Server};
 /// with the 2 each that are usual under MPS the ceiling on clients comes first.
 const DEVICE_CONNECTIONS: u32 = 127;
 
-/// Accepts or refuses a connection.
+/// Accepts or refuses a connection, and hangs over one whose client is dead.
 pub(super) fn client(server: &Arc<Server>, conn: Conn, pid: i32, wish: &Wish, partition_sms: Option<u32>) {
     let number = wish.context;
-    received(server);
+    let (last, of) = server.table().stale;
+    server.log(&format_args!("Received new client request for {{PID: {last}, Context ID: {of}}}"));
+    let here = matches!(conn.hear::<Notice>(), Some((Notice::Here, _)));
+    if !here || conn.closed() {
+        // Recorded of one that died while it waited for its server to start, or just as it was let in.
+        server.log(&"User did not send valid credentials");
+        server.hang();
+    }
     let conn = Arc::new(conn);
     let admitted = if number == 0 {
         process(server, &conn, pid, wish)
@@ -39,18 +46,6 @@ pub(super) fn client(server: &Arc<Server>, conn: Conn, pid: i32, wish: &Wish, pa
         }
         Err(error) => drop(conn.tell(&Grant::Refused(error.to_owned()))),
     }
-}
-
-/// A client that died while it waited for this server. The real server hangs over it, recorded.
-pub(super) fn dead_client(server: &Server) -> ! {
-    received(server);
-    server.log(&"User did not send valid credentials");
-    server.hang()
-}
-
-fn received(server: &Server) {
-    let (pid, context) = server.table().stale;
-    server.log(&format_args!("Received new client request for {{PID: {pid}, Context ID: {context}}}"));
 }
 
 fn process(server: &Server, conn: &Arc<Conn>, pid: i32, wish: &Wish) -> Result<Grant, &'static str> {
@@ -124,8 +119,9 @@ fn gpu(server: &Server, uuid: &str) -> Option<usize> {
 /// Waits for the client's end of the connection to close.
 fn worker(server: &Server, conn: &Conn, pid: i32, number: u32) {
     while let Some((notice, _)) = conn.hear::<Notice>() {
-        let Notice::Fault { context } = notice;
-        server.fault(pid, context);
+        if let Notice::Fault { context } = notice {
+            server.fault(pid, context);
+        }
     }
     if number == 0 { process_left(server, pid) } else { server.context_left(pid, number) }
 }

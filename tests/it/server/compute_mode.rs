@@ -250,6 +250,48 @@ fn maintenance_puts_the_mode_back_and_its_end_sets_it_again() {
 }
 
 #[test]
+fn a_gpu_that_is_missing_stops_no_maintenance_and_gets_its_mode_back_when_it_is_here_again() {
+    let host = Host::ready();
+    exclusive(&host, 0);
+    let device = directory(&host, 0);
+    // Not by its index, which is another's while it is missing.
+    let mode = || fs::read_to_string(device.join("compute_mode")).unwrap().trim().to_owned();
+    let uuid = device.file_name().unwrap().to_str().unwrap();
+    fs::write(device.join("lost"), "").unwrap();
+    host.await_phase("gpu0", "blocked");
+    let held = eventually("it is shown, and not as read", || {
+        let status = &host.daemon("gpu0")["status"];
+        (status["compute_modes"][0]["mode"] == json!(null)).then(|| status["compute_modes"].clone())
+    });
+    assert_eq!(held, json!([{"gpu": uuid, "mode": null, "previous": "default"}]));
+    let condition = condition(&host, 0).unwrap();
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!(false), &json!("NotReadBack")));
+
+    let begun = host.api().post("/api/v1/host/maintenance", &json!({"timeout_s": 5}));
+    let operation = host.api().succeeds(&begun);
+    let restored = operation["steps"][3]["outcome"].as_str().unwrap();
+    assert!(restored.contains(uuid) && restored.contains("missing"), "{restored}");
+    assert_eq!(mode(), "exclusive_process", "nobody can");
+    host.api().outcome(&host.api().delete("/api/v1/host/maintenance"));
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop?grace_s=1", &json!({})));
+    fs::remove_file(device.join("lost")).unwrap();
+    eventually("it is put back", || (mode() == "default").then_some(()));
+}
+
+#[test]
+fn a_daemon_that_is_deleted_while_the_driver_is_let_go_leaves_no_mode_behind() {
+    let host = Host::ready();
+    exclusive(&host, 1);
+    let path = "/api/v1/host/maintenance";
+    host.api().succeeds(&host.api().post(path, &json!({"gpus": ["0"], "timeout_s": 5})));
+    host.api().outcome(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
+    assert_eq!(host.api().get("/api/v1/daemons/gpu1").status, 404);
+    assert_eq!(mode(&host, 1), "exclusive_process", "the driver is not asked");
+    host.api().succeeds(&host.api().delete(path));
+    await_mode(&host, 1, "default");
+}
+
+#[test]
 fn a_daemon_whose_mode_cannot_be_set_is_not_started_and_says_why() {
     let host = Host::ready();
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));

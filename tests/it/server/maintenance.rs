@@ -312,6 +312,26 @@ fn nothing_is_claimed_while_a_process_of_ours_clings_to_a_gpu() {
 }
 
 #[test]
+fn a_gpu_that_the_driver_lists_no_longer_is_proven_by_the_device_file_it_had() {
+    let host = Host::ready();
+    let gpu = host.api().get("/api/v1/gpus/0").ok()["uuid"].as_str().unwrap().to_owned();
+    let clinging = Clinging::start(&host);
+    fs::write(host.runtime("sim/gpus").join(&gpu).join("lost"), "").unwrap();
+    host.await_phase("gpu0", "blocked");
+    let body = json!({"gpus": [gpu], "timeout_s": 5});
+    let failed = host.api().outcome(&begin(&host, &body));
+    let error = failed["error"].as_str().unwrap_or_else(|| panic!("nothing clings: {failed}"));
+    assert!(error.contains(&format!("{} (sleep 600)", clinging.0.id())), "{error}");
+    drop(clinging);
+
+    // Without its device file nobody can tell who has it open.
+    fs::remove_file(host.runtime("sim/dev/nvidia0")).unwrap();
+    let operation = host.api().succeeds(&begin(&host, &body));
+    let proof = operation["steps"][5]["outcome"].as_str().unwrap();
+    assert!(proof.contains(&format!("not proven for {gpu}")), "{proof}");
+}
+
+#[test]
 fn a_manager_killed_while_it_proves_looks_again() {
     let mut host = Host::ready();
     let clinging = Clinging::start(&host);
@@ -412,33 +432,26 @@ fn a_manager_killed_while_it_drains_goes_on_draining() {
 
 #[test]
 fn a_manager_killed_while_daemons_quit_goes_on_quitting() {
-    let mut host = Host::configured("control_deadline_s = 1\nstop_grace_s = 2");
-    // A daemon that stands still takes its time to be stopped.
+    let mut host = Host::configured("control_deadline_s = 1\nstop_grace_s = 20");
+    // A daemon that stands still is asked to quit until its grace is over.
     let daemon = host.daemon_pid("gpu0");
-    let accepted = begin(&host, &json!({"gpus": ["0"], "timeout_s": 600}));
-    await_state_then_stop(&host, daemon);
+    crate::harness::signal(daemon, Signal::STOP);
+    host.await_reason("gpu0", "Wedged");
+    let body = json!({"gpus": ["0"], "timeout_s": 0, "on_timeout": "terminate"});
+    let accepted = begin(&host, &body);
+    await_state(&host, "quitting");
     host.end_manager(Signal::KILL);
+    let state = host.ask_sql("SELECT state FROM maintenance");
+    assert_eq!((state, is_alive(daemon)), (vec!["quitting".to_owned()], true));
     signal_if_there(daemon, Signal::CONT);
     host.serve();
     let operation = host.api().succeeds(&accepted);
+    assert_eq!(steps(&operation).iter().filter(|step| **step == "quit the daemons").count(), 2);
     assert_eq!(steps(&operation).last(), TAKEN_DOWN.last());
     assert!(!is_alive(daemon));
     assert_eq!(host.holders(0), Vec::<u32>::new());
     end(&host);
     host.await_ready();
-}
-
-/// Stops a daemon in its tracks as soon as it is drained, so that quitting it lasts.
-fn await_state_then_stop(host: &Host, daemon: u32) {
-    // A look has to succeed for the drain to end, and the stop comes after it.
-    eventually("the daemon is being stopped", || {
-        let state = now(host)["state"].clone();
-        if state == "quitting" || state == "active" {
-            signal_if_there(daemon, Signal::STOP);
-            return Some(());
-        }
-        None
-    });
 }
 
 #[test]

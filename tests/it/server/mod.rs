@@ -14,6 +14,7 @@ mod foreign_kept;
 mod foreign_refused;
 mod foreign_shared;
 mod gpus;
+mod holders;
 mod interrupted;
 mod isolation;
 mod machine;

@@ -1,4 +1,4 @@
-//! A server that hangs over a client which died while it waited, and what hangs with it (recording 10).
+//! A server that hangs over a client which died before it was taken, and what hangs with it (recordings 10 and 17).
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -68,15 +68,14 @@ fn a_client_killed_while_its_server_starts_hangs_that_server_and_with_it_the_dae
 fn a_hung_server_outlives_its_daemon_with_its_memory() {
     let (host, server) = hung();
     let daemon = host.daemon();
-    // A client of the hung server waits, and learns of the daemon's death no sooner.
-    let mut waits = Busy::spawn(&mut host.client_command(&[], &[]));
+    let waits = Busy::spawn(&mut host.client_command(&[], &[]));
     eventually("it is handed over", || host.log("control.log").contains("Server already exists"));
     host.signal(daemon, Signal::KILL);
     eventually("the daemon is gone", || host.control("ps").stderr.starts_with("Cannot find"));
     host.start(&["-d"], &[]);
     assert_eq!(host.ask("get_server_list"), "");
     assert_ne!(host.server(), server);
-    assert!(on_gpu(&host, server) && waits.running());
+    assert!(on_gpu(&host, server));
     host.signal(server, Signal::KILL);
     eventually("its memory is free", || !on_gpu(&host, server));
     assert_eq!(waits.finish(DEADLINE).rc, 3);
@@ -113,14 +112,60 @@ fn a_client_killed_while_another_user_has_the_server_hangs_its_own_server() {
     ask_in_vain(&host, "ps");
 }
 
+/// Recorded in 17-h200-x1-killed-connecting.txt: with the process's own connection (its hang 1) and that of a context
+/// (its hang 6).
 #[test]
-fn a_client_killed_beside_a_ready_server_is_harmless() {
+fn a_client_killed_as_a_ready_server_takes_it_hangs_that_server_and_the_next_one_the_daemon() {
+    let recorded = transcript::hardware("17-h200-x1-killed-connecting.txt");
+    let (_, hangs) = recorded.split_once("== hang 1 ").unwrap();
+    let (first, _) = hangs.split_once("== hang 2 ").unwrap();
+    let (_, server) = first.split_once(", server ").unwrap();
+    let (server_there, _) = server.split_once(',').unwrap();
+    let unanswered: Vec<&str> = first
+        .lines()
+        .filter_map(|line| line.trim().split_once(": NO ANSWER in "))
+        .map(|(ask, _)| ask)
+        .collect();
+    assert_eq!(unanswered.len(), 8);
+    for connection in ["0", "1"] {
+        let host = Host::new("h200x1@13.0");
+        host.start(&["-d"], &[]);
+        let server = host.server();
+        let name = server.as_raw_nonzero();
+        let mut busy = host.busy_client(&["--spin", "60"], &[]);
+        assert_eq!(host.client(&["--die-connecting", connection], &[]).rc, 128 + 9);
+        eventually("the server hangs", || host.log("server.log").contains(LAST_WORDS));
+        let log = host.log("server.log");
+        let (before, _) = log.split_once(LAST_WORDS).unwrap();
+        assert!(
+            before.lines().rev().take(3).any(|line| line.contains("Received new client request")),
+            "{log}"
+        );
+        let waits = Busy::spawn(&mut host.client_command(&["--json"], &[]));
+        let accepted = format!("NEW CLIENT {} from user", waits.pid().as_raw_nonzero());
+        eventually("the daemon hands it over", || host.log("control.log").contains(&accepted));
+        for line in &unanswered {
+            ask_in_vain(&host, &line.replace(server_there, &name.to_string()));
+        }
+        assert!(busy.running(), "who is connected goes on");
+
+        host.signal(server, Signal::KILL);
+        eventually("the daemon is back", || host.ask("get_server_list").is_empty());
+        let waited = waits.finish(DEADLINE);
+        assert!(waited.rc == 3 && waited.stdout.contains("CUDA_ERROR_MPS_CONNECTION_FAILED"), "{waited:?}");
+        let ended = busy.finish(DEADLINE);
+        assert!(ended.rc == 4 && ended.stderr.contains("cudaErrorMpsRpcFailure"), "{ended:?}");
+        assert_eq!(host.client(&[], &[]).rc, 0);
+    }
+}
+
+#[test]
+fn a_client_killed_once_it_has_its_contexts_is_harmless() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let server = host.server();
-    for round in 0..20 {
-        let client = Busy::spawn(&mut host.client_command(&["--spin", "60"], &[]));
-        std::thread::sleep(Duration::from_millis(round));
+    for _ in 0..10 {
+        let client = host.busy_client(&["--spin", "60"], &[]);
         client.signal(Signal::KILL);
         client.finish(DEADLINE);
     }

@@ -1,0 +1,77 @@
+//! Who has the GPUs open in maintenance: whose each is, and what is said when that cannot be told.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::foreign::beside_another;
+use crate::harness::{Host, eventually, is_alive, pid};
+
+const PATH: &str = "/api/v1/host/maintenance";
+
+fn now(host: &Host) -> Value {
+    host.api().get(PATH).ok()
+}
+
+/// Who has a GPU open in maintenance, and whether each counts as the manager's.
+fn holders(host: &Host) -> Vec<(u32, bool)> {
+    let now = now(host);
+    let holders = now["holders"].as_array().unwrap_or_else(|| panic!("{now}")).iter();
+    holders.map(|holder| (pid(&holder["pid"]), holder["ours"] == true)).collect()
+}
+
+#[test]
+fn the_processes_of_an_adopted_daemon_are_the_managers_and_its_clients_are_not() {
+    let (host, foreign, client) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
+    host.await_ready();
+    let (control, server) = (foreign.pid(), host.server_pid("theirs"));
+    let gpus = host.daemon("theirs")["spec"]["gpus"].clone();
+    let begun = host.api().post(PATH, &json!({"gpus": gpus, "timeout_s": 600}));
+    eventually("it is said who is whose", || {
+        let now = holders(&host);
+        let known = |pid, ours| now.contains(&(pid, ours));
+        (known(control, true) && known(server, true) && known(client.pid(), false)).then_some(())
+    });
+    drop(client);
+    host.api().succeeds(&begun);
+    assert_eq!((is_alive(control), is_alive(server), holders(&host)), (false, false, Vec::new()));
+    host.api().succeeds(&host.api().delete(PATH));
+    host.await_ready();
+}
+
+#[test]
+fn a_daemon_of_the_managers_that_is_only_looked_at_does_not_stop_maintenance() {
+    let host = Host::ready();
+    let mut spec = host.daemon("gpu1")["spec"].clone();
+    spec["management"] = json!("observed");
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
+    host.await_phase("gpu1", "observed");
+    let control = host.daemon_pid("gpu1");
+    host.api().succeeds(&host.api().post(PATH, &json!({"timeout_s": 5})));
+    assert!(holders(&host).contains(&(control, false)), "{:?}", holders(&host));
+    assert!(is_alive(control));
+    host.api().succeeds(&host.api().delete(PATH));
+    host.await_ready();
+}
+
+#[test]
+fn how_far_it_is_is_told_although_the_driver_is_in_trouble() {
+    let host = Host::ready();
+    let client = host.client("demo");
+    let accepted = host.api().post(PATH, &json!({"timeout_s": 600}));
+    let draining = eventually("it drains", || Some(now(&host)).filter(|now| now["state"] == "draining"));
+    assert!(draining["holders"].as_array().is_some_and(|holders| !holders.is_empty()), "{draining}");
+    assert_eq!((&draining["holders_unknown"], &draining["unproven"]), (&json!(null), &json!([])));
+    let (world, away) = (host.runtime("sim/world.json"), host.runtime("sim/away.json"));
+    fs::rename(&world, &away).unwrap();
+    let told = now(&host);
+    fs::rename(&away, &world).unwrap();
+    assert_eq!((&told["state"], &told["holders"]), (&json!("draining"), &json!(null)));
+    assert!(told["holders_unknown"].as_str().unwrap().contains("world.json"), "{told}");
+    assert_eq!(told["unproven"], told["gpus"]);
+    drop(client);
+    host.api().succeeds(&accepted);
+    host.api().succeeds(&host.api().delete(PATH));
+    host.await_ready();
+}
