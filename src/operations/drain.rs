@@ -197,7 +197,7 @@ async fn wait(
             return Ok(Some(occupants));
         }
         let deaths: Vec<_> =
-            occupants.processes().map(|process| Box::pin(death(identity(process)))).collect();
+            occupants.processes().map(|process| Box::pin(death(Identity::from(process)))).collect();
         let heard = async {
             if deaths.is_empty() {
                 return std::future::pending().await;
@@ -267,7 +267,7 @@ async fn terminate(
                 return Err(Stop::Cancelled);
             }
             // It is no client: nothing of MPS depends on how it ends.
-            let seen_off = see_off(identity(*holder), PROCESS_END).await;
+            let seen_off = see_off(Identity::from(*holder), PROCESS_END).await;
             let how = seen_off.map_err(|error| Stop::Failed(format!("process {holder} {error}")))?;
             ended += u32::from(how == Ended::BySignal);
         }
@@ -358,12 +358,9 @@ async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<Occupants,
         .map_err(|error| error.to_string())?
         .into_iter();
     let mine = leases.filter(|lease| tenants.iter().any(|tenant| tenant.name == lease.tenant));
-    let holders = mine.map(|lease| lease.holder).filter(|holder| host::process::is_alive(identity(*holder)));
+    let holders =
+        mine.map(|lease| lease.holder).filter(|holder| host::process::is_alive(Identity::from(*holder)));
     occupants.holders =
         holders.filter(|holder| occupants.clients.iter().all(|(_, client)| client != holder)).collect();
     Ok(occupants)
-}
-
-fn identity(process: ClientId) -> Identity {
-    Identity { pid: process.pid, start_time: process.start_time }
 }

@@ -23,7 +23,7 @@ use crate::domain::DaemonName;
 use crate::domain::maintenance::DrainLimit;
 use crate::domain::operation::{Operation, OperationRequest, OperationState, Resume, Undo, resume};
 use crate::gpu::Suspendable;
-use crate::host::{self, Identity};
+use crate::host;
 use crate::store::{self, Fate, Store, StoreError};
 use crate::supervisor::Fleet;
 
@@ -123,9 +123,7 @@ impl Engine {
 
     fn take_up(&self, operation: Operation) {
         let client_alive = match operation.request {
-            OperationRequest::TerminateClient { client } => {
-                host::process::is_alive(Identity { pid: client.pid, start_time: client.start_time })
-            }
+            OperationRequest::TerminateClient { client } => host::process::is_alive(client.into()),
             _ => false,
         };
         let decision = resume(&operation, client_alive);

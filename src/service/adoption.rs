@@ -142,7 +142,7 @@ impl Service {
                 ),
             )
         })?;
-        let identity = Identity { pid: id.pid, start_time: id.start_time };
+        let identity = Identity::from(id);
         let neighbour = self.parts.fleet.context().lookout.inspect(identity).await;
         let neighbour = neighbour.map_err(|reason| ServiceError::field("/process", reason))?;
         Ok((neighbour, identity))

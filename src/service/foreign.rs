@@ -110,7 +110,7 @@ impl Service {
         let known = ClientId::parse(id).map_err(|_| {
             not_found("it is named by a process ID, a hyphen and a start time, as the list gives it")
         })?;
-        let identity = Identity { pid: known.pid, start_time: known.start_time };
+        let identity = Identity::from(known);
         let lookout = &self.parts.fleet.context().lookout;
         let neighbour = lookout.inspect(identity).await.map_err(|reason| not_found(&reason))?;
         if let Some(owner) = lookout.owner(&neighbour.daemon) {

@@ -16,7 +16,7 @@ use crate::domain::percentage::sms_for;
 use crate::domain::plan::Desired;
 use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
 use crate::domain::{DaemonName, TenantName};
-use crate::host::{self, Identity};
+use crate::host;
 use crate::store::{self, Fate};
 
 /// How often a process is let in anew because its tenant was changed meanwhile.
@@ -466,7 +466,7 @@ impl Service {
 
 /// Whether the very process that a lease was given to still runs.
 fn is_alive(holder: ClientId) -> bool {
-    host::process::is_alive(Identity { pid: holder.pid, start_time: holder.start_time })
+    host::process::is_alive(holder.into())
 }
 
 /// The processes that hold a lease of the tenant and still run.

@@ -201,10 +201,7 @@ impl Driver {
 
     fn servers(&self) -> Vec<Identity> {
         let seen = self.state.seen.as_ref();
-        seen.into_iter()
-            .flat_map(|seen| &seen.servers)
-            .map(|server| Identity { pid: server.pid, start_time: server.start_time })
-            .collect()
+        seen.into_iter().flat_map(|seen| &seen.servers).map(Identity::from).collect()
     }
 
     async fn perform(&mut self, action: Action, desired: &Desired, shared: &Shared) {

@@ -336,6 +336,6 @@ fn ancestors(pid: u32) -> Vec<ClientId> {
         .take_while(|pid| *pid > 1)
         .take(ANCESTORS)
         .filter_map(host::process::identify)
-        .map(|identity| ClientId { pid: identity.pid, start_time: identity.start_time })
+        .map(ClientId::from)
         .collect()
 }

@@ -2,7 +2,27 @@
 
 use super::state::Process;
 use crate::domain::GpuUuid;
+use crate::domain::client::ClientId;
+use crate::domain::daemon::Server;
 use crate::host::{self, Identity};
+
+impl From<ClientId> for Identity {
+    fn from(client: ClientId) -> Self {
+        Self { pid: client.pid, start_time: client.start_time }
+    }
+}
+
+impl From<Identity> for ClientId {
+    fn from(process: Identity) -> Self {
+        Self { pid: process.pid, start_time: process.start_time }
+    }
+}
+
+impl From<&Server> for Identity {
+    fn from(server: &Server) -> Self {
+        Self { pid: server.pid, start_time: server.start_time }
+    }
+}
 
 /// What an adopted process was started with, from /proc.
 pub(super) fn shape(identity: Identity) -> Process {

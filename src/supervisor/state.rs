@@ -184,7 +184,7 @@ impl State {
     /// A server died: it is no longer seen, which ends readiness before the next look.
     pub fn server_died(&mut self, alive: impl Fn(Identity) -> bool) {
         if let Some(seen) = &mut self.seen {
-            seen.servers.retain(|server| alive(Identity { pid: server.pid, start_time: server.start_time }));
+            seen.servers.retain(|server| alive(server.into()));
         }
         self.look_now = true;
     }

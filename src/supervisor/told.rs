@@ -3,7 +3,7 @@
 //! Whoever reaches the pipe directory can write into the logs (FACTS.md, "Logs"). So a line may cost a look, and what
 //! is kept here is shown only where /proc or the daemon's own answer agrees.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::civil::DateTime;
 
@@ -25,8 +25,22 @@ pub(super) struct Told {
     limits: Logged,
     /// Processes that wait for a server, with their user and since when.
     pending: BTreeMap<u32, Pending>,
+    /// Where each server stands with the client at its door.
+    doors: BTreeMap<u32, Door>,
+    /// Processes that a server let in and that it has not said to be gone.
+    let_in: BTreeSet<u32>,
     /// The last command of somebody else that changes something.
     foreign: Option<String>,
+}
+
+/// Where a server stands with the client at its door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Door {
+    /// It takes the client.
+    Taking,
+    /// It found the client dead, and hangs: it has never written anything about another one after that (recordings 10, 16
+    /// and 17).
+    Hung,
 }
 
 /// A process that was put on the list of those who wait.
@@ -66,6 +80,7 @@ impl Told {
             }
             Event::StartingServer { pid, uid } => {
                 self.limits.retain(|(server, _), _| server != pid);
+                self.doors.remove(pid);
                 if self.servers.len() < KEPT {
                     self.servers.insert(*pid, *uid);
                 }
@@ -115,10 +130,33 @@ impl Told {
                 }
                 false
             }
-            Event::ClientConnected(_)
-            | Event::ClientStatus { .. }
+            Event::ClientKnocking => {
+                if self.doors.len() < KEPT {
+                    self.doors.insert(record.pid, Door::Taking);
+                }
+                false
+            }
+            Event::InvalidCredentials => {
+                let taking = self.doors.get_mut(&record.pid).filter(|door| **door == Door::Taking);
+                taking.map(|door| *door = Door::Hung).is_some()
+            }
+            Event::ClientConnected(client) => {
+                self.doors.remove(&record.pid);
+                if self.let_in.len() < KEPT {
+                    self.let_in.insert(client.pid);
+                }
+                true
+            }
+            Event::ClientRefused { .. } => {
+                self.doors.remove(&record.pid);
+                true
+            }
+            Event::ClientDisconnected { pid } => {
+                self.let_in.remove(pid);
+                true
+            }
+            Event::ClientStatus { .. }
             | Event::ContextExited { .. }
-            | Event::ClientDisconnected { .. }
             | Event::TerminationSucceeded
             | Event::FatalError(_)
             | Event::HandlingFault
@@ -126,8 +164,7 @@ impl Told {
             | Event::ProcessTornDown { .. }
             | Event::TornDownWithProcess { .. }
             | Event::DeviceReset { .. }
-            | Event::StickyError { .. }
-            | Event::ClientRefused { .. } => true,
+            | Event::StickyError { .. } => true,
             _ => false,
         }
     }
@@ -137,6 +174,18 @@ impl Told {
         self.servers.retain(|pid, _| alive(*pid));
         self.limits.retain(|(pid, _), _| alive(*pid));
         self.pending.retain(|pid, _| alive(*pid));
+        self.doors.retain(|pid, _| alive(*pid));
+        self.let_in.retain(|pid| alive(*pid));
+    }
+
+    /// Servers that hang over a client that died at their door.
+    pub(super) fn hung(&self) -> impl Iterator<Item = u32> {
+        self.doors.iter().filter(|(_, door)| **door == Door::Hung).map(|(pid, _)| *pid)
+    }
+
+    /// Processes that a server let in and that it has not said to be gone; some may be dead.
+    pub(super) fn let_in(&self) -> impl Iterator<Item = u32> {
+        self.let_in.iter().copied()
     }
 
     /// For whom a server was started.
@@ -181,7 +230,8 @@ pub(super) fn died_in_session(records: &[Record]) -> Option<String> {
         Some(line) => format!("after the command {:?}", line.chars().take(120).collect::<String>()),
     };
     Some(format!(
-        "it died while a session of somebody else was open, {said}: a line of 4100 bytes kills it, whoever sends it, so look          for who reaches its socket"
+        "it died while a session of somebody else was open, {said}: a line of 4100 bytes kills it, whoever sends it, so look \
+         for who reaches its socket"
     ))
 }
 
@@ -282,6 +332,36 @@ mod tests {
         assert_eq!(died(&["NEW UI", "Cmd:ps", "UI closed"]), None);
         assert_eq!(died(&["NEW UI", "Cmd:quit", "Exit with status 0"]), None);
         assert_eq!(died(&[]), None);
+    }
+
+    #[test]
+    fn a_server_hangs_from_when_it_finds_its_next_client_dead() {
+        let hung = |lines: &[&str]| {
+            let mut state = Told::default();
+            for line in lines {
+                let line = format!("[2026-11-21 10:37:17.446 Server  1115] {line}\n");
+                for record in log::read(line.as_bytes()) {
+                    state.server(&record, &[]);
+                }
+            }
+            (state.hung().collect::<Vec<_>>(), state.let_in().collect::<Vec<_>>())
+        };
+        let (knocks, denied) = (
+            "Received new client request for {PID: 1146, Context ID: 0}",
+            "User did not send valid credentials",
+        );
+        let enters = "Client {PID: 1149, Context ID: 0} connected";
+        assert_eq!(hung(&[denied]).0, [0; 0]);
+        assert_eq!(hung(&[knocks]).0, [0; 0], "it may be taking it");
+        assert_eq!(hung(&[knocks, enters, denied]), (vec![], vec![1149]));
+        assert_eq!(
+            hung(&[knocks, "Failed to accept client {PID: 1149, Context ID: 0} with status 807", denied]).0,
+            [0; 0]
+        );
+        // As recorded: the end of a client comes between the two lines.
+        let left = "Server failed to recevie command with status 806, assuming client {PID: 1149, Context ID: 0} exit";
+        assert_eq!(hung(&[knocks, enters, knocks, left, denied]), (vec![1115], vec![1149]));
+        assert_eq!(hung(&[knocks, denied, "Client process 1149 disconnected"]).0, [1115]);
     }
 
     #[test]

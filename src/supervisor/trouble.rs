@@ -35,6 +35,10 @@ pub struct Evidence {
     pub stopped: Vec<(&'static str, u32)>,
     /// Its own processes that are near their limit on open files.
     pub files: Vec<LowFiles>,
+    /// Its servers that hang over a client that died while it was let in.
+    pub hung: Vec<Identity>,
+    /// Processes that are connected, as far as is known.
+    pub connected: Vec<u32>,
     /// Its pipe directory.
     pub pipes: Pipes,
 }
@@ -87,6 +91,9 @@ pub(super) fn name(look: &Look, evidence: &Evidence) -> Option<Trouble> {
         Look::Seen(_) => None,
         Look::Busy(why) if evidence.held.is_empty() => trouble("OthersInterfere", interfering(why, evidence)),
         Look::Busy(why) => trouble("SessionHeldOpen", held_open(why, evidence)),
+        Look::Unanswered(_) if !evidence.hung.is_empty() && evidence.stopped.is_empty() => {
+            trouble("ServerHangs", server_hangs(evidence))
+        }
         Look::Unanswered(command) => trouble("Wedged", wedged(command, evidence)),
         Look::Unreadable(why) => trouble(
             "Unreadable",
@@ -122,7 +129,8 @@ pub(super) fn pipes_lost(what: &str) -> String {
 /// What a full log disk means and what to do about it.
 pub(super) fn log_disk_full(directory: &std::path::Path, room: u64) -> String {
     format!(
-        "{room} bytes are left on the file system of {}: MPS drops the log lines that do not fit, so what happens is seen at the          next look and not at once, and a restart may fail; make room there",
+        "{room} bytes are left on the file system of {}: MPS drops the log lines that do not fit, so what happens is seen at the \
+         next look and not at once, and a restart may fail; make room there",
         directory.display()
     )
 }
@@ -172,6 +180,22 @@ fn started_by(caller: &Caller) -> String {
         }
         None => uid,
     }
+}
+
+fn server_hangs(evidence: &Evidence) -> String {
+    let list = |pids: &mut dyn Iterator<Item = u32>| {
+        pids.take(NAMED).map(|pid| pid.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let server = list(&mut evidence.hung.iter().map(|server| server.pid));
+    let connected = match evidence.connected.len() {
+        0 => "nobody is".to_owned(),
+        count => format!("{count}: {}", list(&mut evidence.connected.iter().copied())),
+    };
+    format!(
+        "server {server} hangs since a client died just as it was let in: nobody else gets in, and the daemon does not answer; \
+         who is connected goes on ({connected}). The server is ended as soon as nobody is connected, unless the daemon is only \
+         observed; restart the daemon, or kill -9 {server}, to have that at once"
+    )
 }
 
 fn wedged(command: &str, evidence: &Evidence) -> String {
@@ -233,6 +257,22 @@ mod tests {
         let (reason, message) = named(&Look::Unanswered("ps".into()), &evidence);
         assert_eq!(reason, "Wedged");
         assert!(message.contains("client 9") && message.contains("kill -CONT"), "{message}");
+    }
+
+    #[test]
+    fn a_server_that_hangs_is_named_with_who_is_connected() {
+        let hung = vec![Identity { pid: 7, start_time: 1 }];
+        let evidence = Evidence { hung: hung.clone(), connected: vec![8, 9], ..Evidence::default() };
+        let (reason, message) = named(&Look::Unanswered("ps".into()), &evidence);
+        assert_eq!(reason, "ServerHangs");
+        assert!(message.contains("server 7 hangs") && message.contains("(2: 8, 9)"), "{message}");
+        assert!(message.contains("kill -9 7"), "{message}");
+        let stopped = Evidence { hung, stopped: vec![("client", 9)], ..Evidence::default() };
+        assert_eq!(
+            named(&Look::Unanswered("ps".into()), &stopped).0,
+            "Wedged",
+            "what stands still may go on"
+        );
     }
 
     #[test]

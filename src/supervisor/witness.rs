@@ -1,5 +1,6 @@
 //! What /proc and the file system tell around a daemon: evidence for naming a trouble, and what runs out slowly.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,15 @@ pub struct Shortages {
     pub files: Vec<LowFiles>,
 }
 
+/// What the logs say, and what counts only where /proc agrees.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Hints {
+    /// Servers that hang.
+    pub(super) hung: Vec<u32>,
+    /// Processes that were let in.
+    pub(super) let_in: Vec<u32>,
+}
+
 /// Gathers what may explain a look that failed. Blocks for up to a quarter of a second.
 pub(super) fn gather(
     look: &Look,
@@ -34,6 +44,7 @@ pub(super) fn gather(
     pipe_inode: Option<Inode>,
     control: Identity,
     clients: &[ClientFacts],
+    told: &Hints,
 ) -> Evidence {
     let mut evidence = Evidence { pipes: pipes(pipe_directory, pipe_inode), ..Evidence::default() };
     match look {
@@ -43,6 +54,9 @@ pub(super) fn gather(
         Look::Unanswered(_) => {
             evidence.stopped = stopped(control, clients);
             evidence.files = near_their_limit(own(control));
+            evidence.hung = daemon::servers(control.pid);
+            evidence.hung.retain(|server| told.hung.contains(&server.pid));
+            evidence.connected = connected(clients, &told.let_in);
         }
         _ => {}
     }
@@ -84,6 +98,14 @@ fn watch_callers(evidence: &mut Evidence, pipe_directory: &Path, control: Identi
     evidence.held =
         first.iter().map(|caller| caller.identity).filter(|identity| there(&last, *identity)).collect();
     evidence.callers = seen;
+}
+
+/// Who is connected and lives: those of the last look, and those who came since.
+fn connected(clients: &[ClientFacts], let_in: &[u32]) -> Vec<u32> {
+    let known =
+        clients.iter().filter(|client| process::is_alive(client.id.into())).map(|client| client.id.pid);
+    let since = let_in.iter().copied().filter(|pid| process::identify(*pid).is_some());
+    known.chain(since).collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
 fn stopped(control: Identity, clients: &[ClientFacts]) -> Vec<(&'static str, u32)> {

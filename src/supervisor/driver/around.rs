@@ -8,11 +8,10 @@ use super::super::look;
 use super::super::state::{Look, Obstacle};
 use super::super::told::died_in_session;
 use super::super::trouble::{self, Evidence, Pipes, Trouble, log_disk_full, pipes_lost};
-use super::super::witness;
+use super::super::witness::{self, Hints};
 use super::Driver;
 use crate::clock::unix_ms;
 use crate::domain::Inode;
-use crate::domain::client::ClientFacts;
 use crate::domain::gpu::GpuUuid;
 use crate::domain::plan::Desired;
 use crate::host::process::death;
@@ -66,18 +65,29 @@ impl Driver {
         self.state.shortages = witness::shortages(&self.log_directory, &processes);
     }
 
-    /// Finds out why a look failed, and names it.
+    /// Finds out why a look failed, and names it; ends a server that hangs and serves nobody.
     pub(super) async fn explain(&mut self, look: Look) {
         let Some(process) = &self.state.process else { return };
         let (directory, control) = (self.pipe_directory.clone(), process.identity);
         let (inode, clients) = (self.pipe_inode(), self.clients.clone());
+        let (gpus, observed) = {
+            let desired = self.desired.borrow();
+            (desired.gpus.clone(), desired.is_observed())
+        };
+        self.logs.read(&gpus);
+        let told = self.logs.told();
+        let hints = Hints { hung: told.hung().collect(), let_in: told.let_in().collect() };
         let found = tokio::task::spawn_blocking(move || {
-            let evidence = witness::gather(&look, &directory, inode, control, &clients);
-            trouble::name(&look, &evidence)
+            let evidence = witness::gather(&look, &directory, inode, control, &clients, &hints);
+            (trouble::name(&look, &evidence), evidence)
         });
-        if let Ok(Some(trouble)) = found.await {
-            self.state.explain(trouble);
+        let Ok((Some(trouble), evidence)) = found.await else { return };
+        let useless = trouble.reason == "ServerHangs" && evidence.connected.is_empty() && !observed;
+        for server in evidence.hung.iter().filter(|_| useless) {
+            tracing::error!(%server, "killing a server that hangs and that nobody is connected to");
+            let _ = host::process::signal(*server, Signal::KILL);
         }
+        self.state.explain(trouble);
     }
 
     /// The inode of the pipe directory that the process was started with.
@@ -93,10 +103,7 @@ impl Driver {
         }
         let Pipes::Lost(what) = witness::pipes(&self.pipe_directory, self.pipe_inode()) else { return };
         // Nobody can be asked who is connected; who is dead is not.
-        let alive = |client: &ClientFacts| {
-            host::process::is_alive(Identity { pid: client.id.pid, start_time: client.id.start_time })
-        };
-        self.clients.retain(alive);
+        self.clients.retain(|client| host::process::is_alive(client.id.into()));
         if self.clients.is_empty() && !self.state.restart && !desired.is_observed() {
             tracing::error!(daemon = %desired.name, what, "no client is connected: restarting the daemon");
             self.state.restart = true;

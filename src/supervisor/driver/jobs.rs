@@ -7,7 +7,7 @@ use super::super::termination::terminate;
 use super::super::{Job, TerminateError, Termination};
 use super::Driver;
 use crate::domain::client::ClientId;
-use crate::host::{self, Identity};
+use crate::host;
 
 impl Driver {
     pub(super) async fn work(&mut self, job: Job) {
@@ -30,7 +30,7 @@ impl Driver {
 
     /// Ends a client, if it still is one: the last look may be seconds old.
     async fn terminate(&mut self, client: ClientId) -> Result<Termination, TerminateError> {
-        if !host::process::is_alive(Identity { pid: client.pid, start_time: client.start_time }) {
+        if !host::process::is_alive(client.into()) {
             return Ok(Termination::AlreadyGone);
         }
         let desired = self.desired.borrow().clone();

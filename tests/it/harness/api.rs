@@ -1,6 +1,7 @@
 //! The API as any HTTP client sees it.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::Value;
@@ -25,7 +26,9 @@ pub(crate) struct Answer {
 impl Api {
     pub(super) fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+        // Long enough for every answer, and short of for ever.
+        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(120));
+        let http = http.build().expect("a client");
         Self { http, runtime: Arc::new(runtime.expect("a runtime")), target: Arc::default() }
     }
 

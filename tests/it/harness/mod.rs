@@ -24,7 +24,7 @@ use tempfile::TempDir;
 pub(crate) use api::{Answer, Api};
 pub(crate) use client::{Client, said};
 pub(crate) use foreign::Foreign;
-pub(crate) use outsider::{SmallDisk, limit_files, open_files};
+pub(crate) use outsider::{SmallDisk, limit_files, limit_of_one_more, open_files};
 pub(crate) use process::{
     command_line, environment, is_alive, processes_with, reap_orphans, signal, signal_if_there,
 };

@@ -150,6 +150,13 @@ pub(crate) fn limit_files(pid: u32, soft: Option<u64>) -> Option<u64> {
     prlimit(Some(raw(pid)), Resource::Nofile, new).expect("a process of the test's own user").current
 }
 
+/// The limit that leaves a process one file to open: the manager can let a caller in, and start no program.
+pub(crate) fn limit_of_one_more(pid: u32) -> u64 {
+    let taken = |number: &u64| std::fs::symlink_metadata(format!("/proc/{pid}/fd/{number}")).is_ok();
+    let free = (0..).find(|number| !taken(number)).expect("no process has every number open");
+    free + 1
+}
+
 /// How many files a process has open.
 pub(crate) fn open_files(pid: u32) -> u64 {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process of the test's own user");

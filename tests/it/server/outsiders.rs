@@ -1,13 +1,16 @@
 //! What others do to a daemon has a name and a remedy, gives no wrong answer meanwhile, and is over when they stop.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Host, SmallDisk, eventually, is_alive, limit_files, open_files, signal};
+use crate::harness::{
+    Host, SmallDisk, eventually, is_alive, limit_files, limit_of_one_more, open_files, signal,
+};
 
 /// A fresh read that must be refused for this reason, in time.
 fn assert_no_answer(host: &Host, daemon: &str, reason: &str) {
@@ -110,6 +113,54 @@ fn a_stopped_client_that_holds_up_its_termination_is_named() {
     host.api().outcome(&accepted);
     host.await_ready();
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
+}
+
+/// A program of the tenant that is killed while its daemon's server takes it, which hangs that server.
+fn die_connecting(host: &Host) {
+    let status = host.client_command("demo", &["--die-connecting", "0"]).status().unwrap();
+    assert_eq!(status.signal(), Some(9));
+}
+
+#[test]
+fn a_server_hung_by_a_killed_client_is_ended_as_soon_as_it_serves_nobody() {
+    let host = Host::configured("control_deadline_s = 2");
+    let (daemon, server) = (host.daemon_pid("gpu0"), host.server_pid("gpu0"));
+    let mut client = host.client("demo");
+    die_connecting(&host);
+    let message = host.await_reason("gpu0", "ServerHangs");
+    assert!(
+        message.contains(&format!("server {server} hangs"))
+            && message.contains(&format!("(1: {})", client.pid())),
+        "{message}"
+    );
+    assert_no_answer(&host, "gpu0", "ServerHangs");
+    assert_eq!(host.api().get("/readyz/daemons/gpu1").status, 200, "the other daemon is well");
+    assert!(client.is_running() && is_alive(server), "who is connected goes on");
+    client.signal(Signal::KILL);
+    client.ended();
+    host.await_ready();
+    assert!(!is_alive(server));
+    assert_ne!(host.server_pid("gpu0"), server);
+    assert_eq!((host.daemon_pid("gpu0"), &host.daemon("gpu0")["status"]["deaths"]), (daemon, &json!(0)));
+    assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
+    // Nobody is connected now, so nobody has to be waited for.
+    die_connecting(&host);
+    eventually("another server serves", || host.run("demo", &["true"]).status.success().then_some(()));
+    host.client("demo");
+}
+
+#[test]
+fn a_restart_ends_a_server_that_hangs_with_its_daemon() {
+    let host = Host::configured("control_deadline_s = 2");
+    let server = host.server_pid("gpu0");
+    let mut client = host.client("demo");
+    die_connecting(&host);
+    host.await_reason("gpu0", "ServerHangs");
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/restart?grace_s=0", &json!({})));
+    assert!(!is_alive(server));
+    client.ended();
+    host.await_ready();
+    host.client("demo");
 }
 
 #[test]
@@ -234,7 +285,7 @@ fn a_manager_without_files_says_so_and_takes_no_daemon_for_dead() {
     let client = host.client("demo");
     let daemons = ["gpu0", "gpu1"].map(|name| (host.daemon_pid(name), host.server_pid(name)));
     let manager = host.manager_pid();
-    let before = limit_files(manager, Some(3));
+    let before = limit_files(manager, Some(limit_of_one_more(manager)));
     let message = host.await_reason("gpu0", "FilesExhausted");
     assert!(message.contains("LimitNOFILE") && message.contains("fs.file-max"), "{message}");
     assert_no_answer(&host, "gpu0", "FilesExhausted");
