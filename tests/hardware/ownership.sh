@@ -180,41 +180,8 @@ outsiders_noise() {
 read_by_sixteen() {
     local server
     server=$(daemon_now gpu0 'd["status"]["effective"]["servers"][0]["pid"]')
-    python3 - "$RUNTIME/api.sock" "$server" "$LOGS/noise.json" <<'PY'
-import http.client, json, socket, sys, threading, time
-class Unix(http.client.HTTPConnection):
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(30)
-        self.sock.connect(sys.argv[1])
-server, failed, wrong, times, processes, lock = int(sys.argv[2]), [], [], [], {}, threading.Lock()
-def reader():
-    connection = Unix("manager")
-    for _ in range(63):
-        before = time.time()
-        connection.request("GET", "/api/v1/daemons/gpu0?fresh=true")
-        answer = connection.getresponse()
-        body = json.loads(answer.read())
-        with lock:
-            times.append(time.time() - before)
-            if answer.status != 200:
-                failed.append((answer.status, body))
-                continue
-            seen = body["status"]["effective"]
-            processes[seen["observed_at"]] = seen["control_processes"]
-            # The truth: one server, this one, with 4 GiB and 25 %, and defaults alike.
-            limits = [m["bytes"] for s in seen["servers"] for m in s["memory_limits"]] + [m["bytes"] for m in seen["default_memory_limits"]]
-            shares = [s["active_thread_percentage"] for s in seen["servers"]] + [seen["default_active_thread_percentage"]]
-            if [s["pid"] for s in seen["servers"]] != [server] or set(limits) != {4 << 30} or set(shares) != {25}:
-                wrong.append(body)
-threads = [threading.Thread(target=reader) for _ in range(16)]
-[t.start() for t in threads]
-[t.join() for t in threads]
-times.sort()
-json.dump({"reads": len(times), "failed": len(failed), "wrong": len(wrong), "median_ms": times[len(times) // 2] * 1000,
-    "longest_ms": times[-1] * 1000, "looks": len(processes), "control_processes": sum(processes.values()),
-    "first_failed": failed[:1], "first_wrong": wrong[:1]}, open(sys.argv[3], "w"))
-PY
+    # The truth: this server, with 4 GiB and 25 %, and defaults alike.
+    python3 "$here/readers.py" "$RUNTIME/api.sock" gpu0 "$server" $((4 << 30)) 25 >"$LOGS/noise.json"
     say "$(cut -c1-2000 "$LOGS/noise.json")"
     check "1008 live reads by 16 callers $READ_BESIDE: wrong answers" 0 "$(json "$LOGS/noise.json" 'd["wrong"]')"
     check "and failed answers ($(json "$LOGS/noise.json" 'd["looks"]') looks took $(json "$LOGS/noise.json" 'd["control_processes"]') control processes)" \
