@@ -8,7 +8,7 @@ use super::compute_mode::ComputeModeStatus;
 use super::drift::{DriftPolicy, DriftStatus};
 use super::gpu::{ComputeMode, Gpu, GpuRef};
 use super::isolation::Isolation;
-use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
+use super::{DaemonName, GpuUuid, Inode, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
 /// What an operator wants of a daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -163,8 +163,8 @@ pub struct Incarnation {
     pub boot_id: String,
     /// Its process and start time; `None` between the writing of the token and the start.
     pub process: Option<(u32, u64)>,
-    /// The inode of its pipe directory.
-    pub pipe_inode: Option<u64>,
+    /// Its pipe directory, told from a later one.
+    pub pipe_inode: Option<Inode>,
     /// The generation that it was last read to hold.
     pub applied: i64,
     /// Where it was adopted from; `None` for one that this manager started in the directories it gives.

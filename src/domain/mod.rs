@@ -12,6 +12,7 @@ pub mod drift;
 pub mod environment;
 pub mod foreign;
 pub mod gpu;
+mod inode;
 pub mod isolation;
 pub mod maintenance;
 pub mod memory;
@@ -23,6 +24,7 @@ pub mod priority;
 pub mod tenant;
 
 pub use gpu::GpuUuid;
+pub use inode::Inode;
 pub use memory::MemoryLimit;
 pub use name::{DaemonName, TenantName};
 pub use percentage::ThreadPercentage;

@@ -117,7 +117,7 @@ pub struct Step {
     pub started_at: i64,
     /// When it ended; `null` while it runs, or when the manager died in it.
     pub finished_at: Option<i64>,
-    /// What came of it.
+    /// What came of it; while it runs, what it waits for, if that is known.
     pub outcome: Option<String>,
 }
 
@@ -152,7 +152,8 @@ pub struct Operation {
 impl Operation {
     /// What came of a step, from the first time that it came to its end.
     pub fn outcome_of(&self, name: &str) -> Option<&str> {
-        self.steps.iter().filter(|step| step.name == name).find_map(|step| step.outcome.as_deref())
+        let ended = |step: &&Step| step.name == name && step.finished_at.is_some();
+        self.steps.iter().filter(ended).find_map(|step| step.outcome.as_deref())
     }
 }
 

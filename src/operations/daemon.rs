@@ -11,7 +11,7 @@ use crate::domain::operation::Operation;
 use crate::domain::plan::Desired;
 use crate::gpu::Inventory as _;
 use crate::store::{self, Fate, StoreError};
-use crate::supervisor::Handle;
+use crate::supervisor::{Handle, Observed};
 
 /// Longest time for a daemon to become ready: a server of eight GPUs takes about three seconds.
 const READY: Duration = Duration::from_secs(120);
@@ -22,7 +22,13 @@ pub(super) async fn start(engine: &Engine, operation: &Operation) -> Result<(), 
     engine
         .step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Running))
         .await?;
-    engine.step(operation.id, "wait until ready", ready(&handle(engine, the_daemon(operation)?)?)).await
+    let handle = handle(engine, the_daemon(operation)?)?;
+    let ready = async {
+        let seen = until(engine, operation, &handle, READY, |status| status.phase == Phase::Ready).await;
+        let status = seen.map_err(|why| format!("not ready{why}"))?;
+        Ok(((), format!("generation {} read back", status.observed_generation)))
+    };
+    engine.step(operation.id, "wait until ready", ready).await
 }
 
 pub(super) async fn stop(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
@@ -62,25 +68,17 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
                 handle.set_grace(grace_s);
                 handle.restart().await.map_err(|error| error.to_string())?;
             }
-            let replaced = handle.wait_for(patience, |observed| another(&observed.status)).await;
-            match replaced {
-                Some(seen) => {
-                    Ok(((), format!("replaced by process {}", seen.status.pid.unwrap_or_default())))
-                }
-                None => Err(format!(
-                    "no new control process within {patience:?}: {}",
-                    words(&handle.observed().status)
-                )),
-            }
+            let replaced = until(engine, operation, &handle, patience, another).await;
+            let status = replaced.map_err(|why| format!("no new control process{why}"))?;
+            Ok::<_, Failure>(((), format!("replaced by process {}", status.pid.unwrap_or_default())))
         })
         .await?;
     engine
         .step(operation.id, "wait until ready", async {
             let ready = |status: &DaemonStatus| status.phase == Phase::Ready && another(status);
-            match handle.wait_for(READY, |observed| ready(&observed.status)).await {
-                Some(seen) => Ok(((), format!("generation {} read back", seen.status.observed_generation))),
-                None => Err(format!("not ready within {READY:?}: {}", words(&handle.observed().status))),
-            }
+            let seen = until(engine, operation, &handle, READY, ready).await;
+            let status = seen.map_err(|why| format!("not ready{why}"))?;
+            Ok(((), format!("generation {} read back", status.observed_generation)))
         })
         .await
 }
@@ -239,10 +237,44 @@ pub(super) async fn readiness(handle: &Handle) -> Result<(), Failure> {
     }
 }
 
-async fn ready(handle: &Handle) -> Result<((), String), Failure> {
-    match handle.wait_for(READY, |observed| observed.status.phase == Phase::Ready).await {
-        Some(seen) => Ok(((), format!("generation {} read back", seen.status.observed_generation))),
-        None => Err(format!("not ready within {READY:?}: {}", words(&handle.observed().status))),
+/// Waits until the daemon is so, which is tried at once whatever was in the way before; gives up where something is in
+/// the way that takes a hand, and says in the journal what else it waits for. A failure is the end of a sentence that
+/// says what did not come about.
+async fn until(
+    engine: &Engine,
+    operation: &Operation,
+    handle: &Handle,
+    patience: Duration,
+    done: impl Fn(&DaemonStatus) -> bool,
+) -> Result<DaemonStatus, Failure> {
+    let mut told: Option<String> = None;
+    let waiting = async {
+        let tried = handle.try_again().await.map_err(|error| format!(": {error}"))?;
+        loop {
+            let is_news = |message: &String| told.as_ref() != Some(message);
+            let news = |seen: &Observed| {
+                done(&seen.status) || seen.obstacle(tried).is_some_and(|found| is_news(&found.message))
+            };
+            // The patience of the whole is counted outside.
+            let Some(seen) = handle.wait_for(patience, news).await else {
+                return std::future::pending().await;
+            };
+            let Some(obstacle) = seen.obstacle(tried).filter(|_| !done(&seen.status)) else {
+                return Ok(seen.status);
+            };
+            if obstacle.takes_a_hand() {
+                return Err(format!(
+                    ": {}. It is to run from now on, and is started as soon as this is out of the way",
+                    obstacle.message
+                ));
+            }
+            engine.waits_for(operation.id, format!("waits: {}", obstacle.message)).await;
+            told = Some(obstacle.message.clone());
+        }
+    };
+    match tokio::time::timeout(patience, waiting).await {
+        Ok(ended) => ended,
+        Err(_) => Err(format!(" within {patience:?}: {}", words(&handle.observed().status))),
     }
 }
 

@@ -85,7 +85,7 @@ impl Engine {
         let unfinished = store::operations::running(&mut reader).await?;
         drop(reader);
         for operation in unfinished {
-            self.take_up(operation).await?;
+            self.take_up(operation);
         }
         let claiming = self.clone();
         self.tasks.spawn(async move { claiming.claim().await });
@@ -121,7 +121,7 @@ impl Engine {
         self.tasks.wait().await;
     }
 
-    async fn take_up(&self, operation: Operation) -> Result<(), StoreError> {
+    fn take_up(&self, operation: Operation) {
         let client_alive = match operation.request {
             OperationRequest::TerminateClient { client } => host::process::is_alive(client.into()),
             _ => false,
@@ -131,12 +131,20 @@ impl Engine {
         match decision {
             Resume::Finish => self.spawn(operation, None),
             Resume::Undo(why) => self.spawn(operation, Some(why)),
-            Resume::Done => self.finish(operation.id, Ok(())).await?,
-            Resume::Abandon(reason) => {
-                self.finish(operation.id, Err(Stop::Failed(reason.to_owned()))).await?;
-            }
+            Resume::Done => self.end(operation.id, Ok(())),
+            Resume::Abandon(reason) => self.end(operation.id, Err(Stop::Failed(reason.to_owned()))),
         }
-        Ok(())
+    }
+
+    /// Writes how an operation ended that nothing more is done for; the manager serves meanwhile, however long it takes.
+    fn end(&self, id: Uuid, result: Result<(), Stop>) {
+        let engine = self.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = engine.finish_at_last(id, result) => engine.wake(),
+                () = engine.stop.cancelled() => {}
+            }
+        });
     }
 
     async fn claim(&self) {
@@ -250,6 +258,22 @@ impl Engine {
             Ok(true) => Ok(()),
             Ok(false) => Err(Stop::Cancelled),
             Err(error) => Err(Stop::Failed(error.to_string())),
+        }
+    }
+
+    /// Says in the journal what the step that runs waits for; what cannot be said is not worth failing for.
+    async fn waits_for(&self, id: Uuid, what: String) {
+        let noted: Result<(), StoreError> = self
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::operations::note_wait(db, id, &what).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        if let Err(error) = noted {
+            tracing::warn!(operation = %id, %error, "what the operation waits for could not be written");
         }
     }
 

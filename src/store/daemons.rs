@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::{StoreError, from_json, parsed, to_json};
 use crate::domain::daemon::{Daemon, DaemonSpec, Home, Incarnation, Management};
-use crate::domain::{DaemonName, GpuUuid};
+use crate::domain::{DaemonName, GpuUuid, Inode};
 
 struct DaemonRow {
     name: String,
@@ -147,7 +147,7 @@ pub async fn incarnation(
 ) -> Result<Option<Incarnation>, StoreError> {
     let name = name.as_str();
     let row = sqlx::query!(
-        r#"SELECT token, boot_id, pid, start_time, pipe_inode, applied, is_foreign AS "is_foreign: bool",
+        r#"SELECT token, boot_id, pid, start_time, pipe_inode, pipe_born, applied, is_foreign AS "is_foreign: bool",
                   pipe_directory, log_directory
            FROM incarnations WHERE daemon = ?"#,
         name
@@ -161,7 +161,9 @@ pub async fn incarnation(
             token: row.token,
             boot_id: row.boot_id,
             process: parsed("a process ID", pid)?.zip(parsed("a start time", start_time)?),
-            pipe_inode: row.pipe_inode.map(i64::cast_unsigned),
+            pipe_inode: row
+                .pipe_inode
+                .map(|number| Inode { number: number.cast_unsigned(), born: row.pipe_born }),
             applied: row.applied,
             home: row.pipe_directory.zip(row.log_directory).map(|(pipe, log)| Home {
                 pipe_directory: pipe.into(),
@@ -202,7 +204,8 @@ pub async fn put_incarnation(
     let name = name.as_str();
     let pid = incarnation.process.map(|(pid, _)| i64::from(pid));
     let start_time = incarnation.process.map(|(_, start)| start.cast_signed());
-    let inode = incarnation.pipe_inode.map(u64::cast_signed);
+    let inode = incarnation.pipe_inode.map(|inode| inode.number.cast_signed());
+    let born = incarnation.pipe_inode.and_then(|inode| inode.born);
     let home = incarnation.home.as_ref();
     let foreign = home.is_some_and(|home| home.foreign);
     // Adoption refuses a directory whose name is no text.
@@ -211,8 +214,8 @@ pub async fn put_incarnation(
     sqlx::query!(
         "INSERT OR REPLACE INTO incarnations
              (daemon, token, boot_id, pid, start_time, pipe_inode, applied, written_at,
-              is_foreign, pipe_directory, log_directory)
-         SELECT name, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM daemons WHERE name = ?1",
+              is_foreign, pipe_directory, log_directory, pipe_born)
+         SELECT name, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 FROM daemons WHERE name = ?1",
         name,
         incarnation.token,
         incarnation.boot_id,
@@ -223,7 +226,8 @@ pub async fn put_incarnation(
         now,
         foreign,
         pipe_directory,
-        log_directory
+        log_directory,
+        born
     )
     .execute(db)
     .await?;

@@ -55,7 +55,8 @@ pub async fn forget_other_boots(db: &mut SqliteConnection, boot_id: &str) -> Res
         .execute(&mut *db)
         .await?;
     sqlx::query!(
-        "UPDATE incarnations SET pid = NULL, start_time = NULL, pipe_inode = NULL, applied = 0 WHERE boot_id <> ?",
+        "UPDATE incarnations SET pid = NULL, start_time = NULL, pipe_inode = NULL, pipe_born = NULL, applied = 0
+         WHERE boot_id <> ?",
         boot_id
     )
     .execute(&mut *db)

@@ -325,6 +325,21 @@ pub async fn end_step(
     Ok(())
 }
 
+/// Writes what the step that runs waits for.
+pub async fn note_wait(db: &mut SqliteConnection, id: Uuid, what: &str) -> Result<(), StoreError> {
+    let id = id.to_string();
+    sqlx::query!(
+        "UPDATE operation_steps SET outcome = ?2
+         WHERE operation = ?1 AND finished_at IS NULL
+           AND ordinal = (SELECT max(ordinal) FROM operation_steps WHERE operation = ?1)",
+        id,
+        what
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
 /// Forgets ended operations older than `before`.
 pub async fn forget(db: &mut SqliteConnection, before: i64) -> Result<(), StoreError> {
     sqlx::query!("DELETE FROM operations WHERE finished_at < ?", before).execute(db).await?;

@@ -25,6 +25,7 @@ use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
 use super::status::{Counts, status};
 use super::{Context, Fact, Job, Lasting, Neighbour, Observed, Shared};
 use crate::clock::unix_ms;
+use crate::domain::Inode;
 use crate::domain::client::ClientFacts;
 use crate::domain::daemon::{Incarnation, Phase, SessionCounts};
 use crate::domain::isolation::Isolation;
@@ -62,6 +63,9 @@ pub(super) struct Driver {
     deaths: u64,
     looks: u64,
     failed_looks: u64,
+    /// Requests to try again what was blocked, and how many of them what is published answers.
+    tries: u64,
+    tried: u64,
     control: Control,
     pipe_directory: PathBuf,
     log_directory: PathBuf,
@@ -92,8 +96,15 @@ impl Driver {
         let logs = Logs::new(&pipe_directory, &log_directory);
         let counts = Counts::default();
         let status = status(&state, &desired.borrow(), &counts, &pipe_directory, &log_directory, unix_ms());
-        let (observed, watcher) =
-            watch::channel(Observed { status, clients: Vec::new(), served: 0, failed: None, follows: 0 });
+        let (observed, watcher) = watch::channel(Observed {
+            status,
+            clients: Vec::new(),
+            served: 0,
+            failed: None,
+            follows: 0,
+            obstacle: None,
+            tried: 0,
+        });
         let census = context.census.clone();
         let driver = Self {
             context,
@@ -115,6 +126,8 @@ impl Driver {
             deaths: 0,
             looks: 0,
             failed_looks: 0,
+            tries: 0,
+            tried: 0,
             control,
             pipe_directory,
             log_directory,
@@ -137,7 +150,9 @@ impl Driver {
             self.state.gpus_lost(self.census.borrow_and_update().obstacle(&desired));
             self.settle_modes(&desired).await;
             let action = self.state.decide(&desired, self.clients.len(), unix_ms());
+            let tried = self.tries;
             if let Action::Wait(until) = action {
+                self.tried = tried;
                 self.publish(&desired);
                 self.wait(until.min(self.modes.due())).await;
             } else {
@@ -148,6 +163,7 @@ impl Driver {
                     // Left where it is: whatever was begun, the next manager finds out as after a crash.
                     () = async { stop.cancelled().await; tokio::time::sleep(LAST_ACTION).await } => return,
                 }
+                self.tried = tried;
             }
             self.notice_death(&desired).await;
             self.notice_lost_pipes(&desired);
@@ -526,6 +542,7 @@ impl Driver {
         );
         let unreadable = self.state.process.is_none() && idle;
         let asked = *self.fresh.borrow();
+        let (obstacle, tried) = (self.state.in_the_way(status.phase).cloned(), self.tried);
         self.observed.send_if_modified(|observed| {
             let mut changed = observed.status != status || observed.clients != self.clients;
             if unreadable && observed.served < asked {
@@ -538,6 +555,7 @@ impl Driver {
                 observed.status = status;
                 observed.clients.clone_from(&self.clients);
             }
+            (observed.obstacle, observed.tried) = (obstacle, tried);
             // Waiters compare `served`, which `sync` has set without waking them.
             true
         });
@@ -549,6 +567,6 @@ fn doubtful(message: String) -> Obstacle {
     Obstacle { reason: "DoubtfulProcess", message }
 }
 
-fn inode(path: &Path) -> Option<u64> {
+fn inode(path: &Path) -> Option<Inode> {
     daemon::pipe_inode(path).ok()
 }

@@ -33,6 +33,7 @@ use tokio_util::task::TaskTracker;
 
 pub use self::look::ForeignLook;
 pub use self::lookout::{Lookout, Neighbour};
+pub use self::state::Obstacle;
 use crate::clock::unix_ms;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::compute_mode::HeldMode;
@@ -162,12 +163,28 @@ pub struct Observed {
     failed: Option<String>,
     /// The generation that the driver works by; whatever it did by an earlier one is over.
     follows: i64,
+    /// What stands in the way, if the daemon is blocked.
+    obstacle: Option<Obstacle>,
+    /// The last request to try again that this answers.
+    tried: u64,
+}
+
+impl Observed {
+    /// What stands in the way, found after it was tried again on this request.
+    pub fn obstacle(&self, tried: u64) -> Option<&Obstacle> {
+        self.obstacle.as_ref().filter(|_| self.tried >= tried)
+    }
 }
 
 /// What a driver is asked to do once, in its turn.
 enum Job {
     Restart,
-    Terminate { client: ClientId, answer: oneshot::Sender<Result<Termination, TerminateError>> },
+    /// Answered with the number of the request.
+    TryAgain(oneshot::Sender<u64>),
+    Terminate {
+        client: ClientId,
+        answer: oneshot::Sender<Result<Termination, TerminateError>>,
+    },
 }
 
 /// How a client ended.
@@ -344,6 +361,13 @@ impl Handle {
     /// Stops the daemon once; it is started again since its desired value says so.
     pub async fn restart(&self) -> Result<(), FreshError> {
         self.shared.jobs.send(Job::Restart).await.map_err(|_| FreshError::Gone)
+    }
+
+    /// Has the driver try at once what was blocked; gives the number by which [`Observed::obstacle`] tells what came of it.
+    pub async fn try_again(&self) -> Result<u64, FreshError> {
+        let (answer, answered) = oneshot::channel();
+        self.shared.jobs.send(Job::TryAgain(answer)).await.map_err(|_| FreshError::Gone)?;
+        answered.await.map_err(|_| FreshError::Gone)
     }
 
     /// Ends a client in the safe order.

@@ -65,6 +65,22 @@ pub struct Obstacle {
     pub message: String,
 }
 
+impl Obstacle {
+    /// Whether it is there until somebody does something about it; what is short or busy may pass by itself.
+    pub fn takes_a_hand(&self) -> bool {
+        matches!(
+            self.reason,
+            "DirectoryUnusable"
+                | "DoubtfulProcess"
+                | "ForeignDaemon"
+                | "GpuMissing"
+                | "GpuSharedWithForeignDaemon"
+                | "MigEnabled"
+                | "ServesOtherwise"
+        )
+    }
+}
+
 /// Everything known about one daemon between two actions.
 #[derive(Debug, Clone, Default)]
 pub struct State {
@@ -206,6 +222,19 @@ impl State {
         self.obstacle = Some(obstacle);
         self.retry_at = now + BLOCKED_RETRY_MS;
         self.search_at = self.retry_at;
+    }
+
+    /// What stands in the way now, if the daemon is blocked.
+    pub fn in_the_way(&self, phase: Phase) -> Option<&Obstacle> {
+        self.obstacle.as_ref().or(self.lost.as_ref()).filter(|_| phase == Phase::Blocked)
+    }
+
+    /// Somebody asks to try again what was blocked, without waiting for the time to come.
+    pub fn try_again(&mut self) {
+        if self.obstacle.is_some() {
+            self.retry_at = 0;
+            self.search_at = 0;
+        }
     }
 
     /// A control process was started.

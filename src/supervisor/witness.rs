@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::state::Look;
 use super::trouble::{Evidence, LowFiles, Pipes};
+use crate::domain::Inode;
 use crate::domain::client::ClientFacts;
 use crate::host::{Identity, process};
 use crate::mps::process::{self as daemon, Caller, SOCKET, callers};
@@ -40,7 +41,7 @@ pub(super) struct Hints {
 pub(super) fn gather(
     look: &Look,
     pipe_directory: &Path,
-    pipe_inode: Option<u64>,
+    pipe_inode: Option<Inode>,
     control: Identity,
     clients: &[ClientFacts],
     told: &Hints,
@@ -62,10 +63,11 @@ pub(super) fn gather(
     evidence
 }
 
-/// What is left of a pipe directory, given the inode that its daemon was started with.
-pub(super) fn pipes(directory: &Path, started_with: Option<u64>) -> Pipes {
+/// What is left of a pipe directory, given the one that its daemon was started with.
+pub(super) fn pipes(directory: &Path, started_with: Option<Inode>) -> Pipes {
     let present = daemon::pipe_inode(directory).ok();
-    if started_with.is_some() && present != started_with {
+    let is_it = |started_with| present.is_some_and(|present| present.is_same(started_with));
+    if !started_with.is_none_or(is_it) {
         return Pipes::Lost(format!("its pipe directory {} was removed or replaced", directory.display()));
     }
     let socket = directory.join(SOCKET);

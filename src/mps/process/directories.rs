@@ -5,8 +5,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use nix::unistd::{Gid, Uid, User, getgrouplist};
+
+use crate::domain::Inode;
 
 /// The longest path of a pipe directory, in bytes.
 ///
@@ -96,8 +99,13 @@ pub fn usable_directories(pipe: &Path, log: &Path, uid: Option<u32>) -> Result<(
 }
 
 /// The inode of a pipe directory, which tells it from a later one of the same name.
-pub fn pipe_inode(pipe: &Path) -> io::Result<u64> {
-    Ok(fs::metadata(pipe)?.ino())
+pub fn pipe_inode(pipe: &Path) -> io::Result<Inode> {
+    Ok(inode(&fs::metadata(pipe)?))
+}
+
+pub(super) fn inode(metadata: &Metadata) -> Inode {
+    let born = metadata.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+    Inode { number: metadata.ino(), born: born.and_then(|born| i64::try_from(born.as_nanos()).ok()) }
 }
 
 fn check_path(path: &Path) -> Result<(), DirectoryError> {
@@ -231,7 +239,14 @@ mod tests {
         for made in [&pipe, &log, &top.path().join("a")] {
             assert_eq!(fs::metadata(made).expect("made").mode() & 0o7777, 0o755);
         }
-        assert_eq!(pipe_inode(&pipe).expect("inode"), fs::metadata(&pipe).expect("made").ino());
+        let before = pipe_inode(&pipe).expect("inode");
+        assert_eq!(before.number, fs::metadata(&pipe).expect("made").ino());
+        assert!(pipe_inode(&pipe).expect("inode").is_same(before));
+        // Longer than the clock tick by which file systems count.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        fs::remove_dir(&pipe).expect("empty");
+        fs::create_dir(&pipe).expect("made");
+        assert!(!pipe_inode(&pipe).expect("inode").is_same(before));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 
+use crate::domain::Inode;
 use crate::host::process::variable;
 use crate::host::{Identity, process};
 
@@ -37,7 +38,7 @@ pub struct Recorded {
     /// Its process.
     pub identity: Identity,
     /// The inode of its pipe directory.
-    pub pipe_inode: u64,
+    pub pipe_inode: Inode,
 }
 
 /// A daemon that holds a pipe directory.
@@ -104,7 +105,7 @@ pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: Recorded) -> 
             ),
         };
     }
-    if inode != Some(recorded.pipe_inode) {
+    if !inode.is_some_and(|inode| inode.is_same(recorded.pipe_inode)) {
         return Found::Doubtful { reason: moved(pipe_directory, recorded.pipe_inode, inode) };
     }
     found
@@ -131,12 +132,12 @@ pub fn find_adopted(pipe_directory: &Path, recorded: Recorded, of_anybody: bool)
         return doubtful(format!("process {pid} was adopted and has another uid than {me}"));
     }
     match pipe_inode(pipe_directory).ok() {
-        Some(inode) if inode == recorded.pipe_inode => Found::Ours(recorded.identity),
+        Some(inode) if inode.is_same(recorded.pipe_inode) => Found::Ours(recorded.identity),
         inode => doubtful(moved(pipe_directory, recorded.pipe_inode, inode)),
     }
 }
 
-fn moved(pipe_directory: &Path, recorded: u64, now: Option<u64>) -> String {
+fn moved(pipe_directory: &Path, recorded: Inode, now: Option<Inode>) -> String {
     format!(
         "{} is not the directory that the daemon was started in (inode {recorded}, now {})",
         pipe_directory.display(),

@@ -7,8 +7,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::domain::Inode;
 use crate::host::{Identity, process};
 
+use super::directories::inode;
 use super::find::{is_control, is_same_directory, is_server};
 use super::{DEFAULT_PIPE_DIRECTORY, LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
@@ -49,7 +51,7 @@ pub struct Surroundings {
     pub token: Option<String>,
     /// The inode of its pipe directory; why not, where that directory is another one here than for the daemon, or
     /// none.
-    pub reachable: Result<u64, String>,
+    pub reachable: Result<Inode, String>,
 }
 
 /// Every control daemon that runs on the host that `world` names: a simulated one by its directory, or the real one.
@@ -216,7 +218,7 @@ fn surroundings(pid: u32, text: impl Fn(&str) -> Option<String>) -> Surroundings
 }
 
 /// Whether a path leads here to where it leads for a process, which may live in a container.
-pub fn reachable(pid: u32, path: &Path) -> Result<u64, String> {
+pub fn reachable(pid: u32, path: &Path) -> Result<Inode, String> {
     let shown = path.display();
     if !path.is_absolute() {
         return Err(format!("its pipe directory {shown} is no absolute path"));
@@ -225,7 +227,7 @@ pub fn reachable(pid: u32, path: &Path) -> Result<u64, String> {
     let theirs = fs::metadata(&inside)
         .map_err(|error| format!("its pipe directory {shown} cannot be looked at: {error}"))?;
     match fs::metadata(path) {
-        Ok(ours) if (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()) => Ok(ours.ino()),
+        Ok(ours) if (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()) => Ok(inode(&ours)),
         _ => Err(format!(
             "its pipe directory {shown} is in another mount namespace, as in a container, and is not the one of that \
              name here"

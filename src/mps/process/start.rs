@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::time::Instant;
 
-use crate::domain::GpuUuid;
+use crate::domain::{GpuUuid, Inode};
 use crate::host::{Identity, Signal, process};
 
 use super::super::binaries::{Binaries, base_environment};
@@ -66,7 +66,7 @@ pub struct Started {
     /// Its process.
     pub identity: Identity,
     /// The inode of its pipe directory.
-    pub pipe_inode: u64,
+    pub pipe_inode: Inode,
     /// Why it was not started by the launcher that it should have been started by.
     pub refused: Option<String>,
 }

@@ -11,6 +11,7 @@ use super::super::trouble::{self, Evidence, Pipes, Trouble, log_disk_full, pipes
 use super::super::witness::{self, Hints};
 use super::Driver;
 use crate::clock::unix_ms;
+use crate::domain::Inode;
 use crate::domain::gpu::GpuUuid;
 use crate::domain::plan::Desired;
 use crate::host::process::death;
@@ -90,7 +91,7 @@ impl Driver {
     }
 
     /// The inode of the pipe directory that the process was started with.
-    pub(super) fn pipe_inode(&self) -> Option<u64> {
+    pub(super) fn pipe_inode(&self) -> Option<Inode> {
         self.incarnation.as_ref().and_then(|incarnation| incarnation.pipe_inode)
     }
 
@@ -166,7 +167,7 @@ pub(super) async fn happens(
     logs: &mut Logs,
     gpus: &[GpuUuid],
     pipe_directory: &Path,
-    pipe_inode: Option<u64>,
+    pipe_inode: Option<Inode>,
 ) {
     loop {
         logs.changed().await;

@@ -15,6 +15,11 @@ impl Driver {
             Job::Restart => {
                 self.state.restart = self.state.process.is_some() && !self.desired.borrow().is_observed();
             }
+            Job::TryAgain(answer) => {
+                self.state.try_again();
+                self.tries += 1;
+                let _ = answer.send(self.tries);
+            }
             Job::Terminate { client, answer } => {
                 let result = self.terminate(client).await;
                 self.state.look_soon();

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
-use super::{Client, Host, MANAGER, eventually};
+use super::{Client, Host, MANAGER, command_line, eventually, processes_with, signal};
 
 /// A control daemon of somebody else's.
 pub(crate) struct Foreign {
@@ -61,7 +62,7 @@ impl Host {
 
     /// Asks the manager to adopt a foreign daemon.
     pub(crate) fn adopt(&self, name: &str, foreign: &Foreign, management: &str) -> super::Answer {
-        let body = serde_json::json!({"process": self.foreign_id(foreign), "management": management});
+        let body = json!({"process": self.foreign_id(foreign), "management": management});
         self.api().post(&format!("/api/v1/daemons/{name}/adopt"), &body)
     }
 }
@@ -134,6 +135,27 @@ impl Foreign {
         let client = Client::start(command);
         assert_eq!(client.seen["error"], Value::Null, "{}", client.seen);
         client
+    }
+
+    /// How many callers of the control program are at work in its directory.
+    pub(crate) fn sessions(&self) -> usize {
+        let callers = processes_with("CUDA_MPS_PIPE_DIRECTORY", &self.pipe());
+        let is_caller = |pid: &u32| {
+            let words = command_line(*pid);
+            words.len() == 1 && words[0].ends_with("nvidia-cuda-mps-control")
+        };
+        callers.into_iter().filter(is_caller).count()
+    }
+
+    /// Stands still, once it is adopted as this daemon, with the manager inside the session that writes a setting to
+    /// it; gives the spec with that setting. Goes on with SIGCONT.
+    pub(crate) fn hold_in_a_write(&self, host: &Host, daemon: &str) -> Value {
+        signal(self.pid(), Signal::STOP);
+        let mut spec = host.daemon(daemon)["spec"].clone();
+        spec["defaults"]["active_thread_percentage"] = json!(50);
+        assert_eq!(host.api().put(&format!("/api/v1/daemons/{daemon}"), &spec).status, 200);
+        eventually("the driver writes", || (self.sessions() > 0).then_some(()));
+        spec
     }
 
     /// How often its control.log has this text.

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
+use mps_manager::domain::Inode;
 use mps_manager::host::{Identity, Signal, process};
 use mps_manager::mps::process::{
     Found, How, Recorded, StartError, clean_stale, find, find_recorded, occupant, pipe_inode, servers, start,
@@ -110,11 +111,15 @@ async fn what_does_not_agree_is_doubtful() {
     let earlier = Identity { pid, start_time: start_time - 1 };
     let recorded = Recorded { identity: earlier, pipe_inode: started.pipe_inode };
     assert!(matches!(find_recorded(&spec.token, &spec.pipe_directory, recorded), Found::Doubtful { .. }));
-    let recorded = Recorded { identity: started.identity, pipe_inode: started.pipe_inode + 1 };
-    let Found::Doubtful { reason } = find_recorded(&spec.token, &spec.pipe_directory, recorded) else {
-        panic!("another inode")
-    };
-    assert!(reason.contains("not the directory that the daemon was started in"), "{reason}");
+    let Inode { number, born } = started.pipe_inode;
+    let earlier = born.map(|born| Inode { number, born: Some(born - 1) });
+    for other in [Some(Inode { number: number + 1, born }), earlier].into_iter().flatten() {
+        let recorded = Recorded { identity: started.identity, pipe_inode: other };
+        let Found::Doubtful { reason } = find_recorded(&spec.token, &spec.pipe_directory, recorded) else {
+            panic!("another inode")
+        };
+        assert!(reason.contains("not the directory that the daemon was started in"), "{reason}");
+    }
 
     // The directory was swapped for another of its name.
     let moved = spec.pipe_directory.with_extension("old");

@@ -5,11 +5,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
 
 use super::foreign::{beside_another, condition};
-use super::foreign_refused::{Sleeper, adopt, host_with_a_free_gpu, refused, sessions_with};
+use super::foreign_refused::{Sleeper, adopt, host_with_a_free_gpu, refused};
 use crate::harness::{Client, eventually, is_alive, signal};
 
 #[test]
@@ -18,12 +19,7 @@ fn a_daemon_released_while_a_setting_is_written_is_foreign_again() {
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
     let pid = foreign.pid();
-    // One that stands still keeps the driver inside the session that writes.
-    signal(pid, Signal::STOP);
-    let mut spec = host.daemon("theirs")["spec"].clone();
-    spec["defaults"]["active_thread_percentage"] = json!(50);
-    assert_eq!(host.api().put("/api/v1/daemons/theirs", &spec).status, 200);
-    eventually("the driver writes", || (sessions_with(&foreign) > 0).then_some(()));
+    foreign.hold_in_a_write(&host, "theirs");
     let answer = std::thread::scope(|scope| {
         let releasing = scope.spawn(|| host.api().post("/api/v1/daemons/theirs/release", &json!({})));
         eventually("it is forgotten", || {
@@ -39,6 +35,31 @@ fn a_daemon_released_while_a_setting_is_written_is_foreign_again() {
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).status, 201);
     let blocked = host.await_phase("gpu1", "blocked");
     assert_eq!(condition(&blocked, "Ready").unwrap()["reason"], "GpuSharedWithForeignDaemon");
+}
+
+#[test]
+fn a_daemon_created_while_another_of_its_name_is_released_is_driven() {
+    let (host, foreign, _client) = beside_another();
+    let spec = json!({"gpus": ["1"]}).to_string();
+    for _ in 0..5 {
+        assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
+        host.await_phase("theirs", "observed");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                eventually("the name is free", || {
+                    let only_creates = [("if-none-match", "*")];
+                    let body = Some(spec.clone());
+                    let put = host.api().send(Method::PUT, "/api/v1/daemons/theirs", &only_creates, body);
+                    assert!(matches!(put.status, 201 | 412), "{} {}", put.status, put.text);
+                    (put.status == 201).then_some(())
+                });
+            });
+            assert_eq!(host.api().post("/api/v1/daemons/theirs/release", &json!({})).status, 204);
+        });
+        let blocked = host.await_phase("theirs", "blocked");
+        assert_eq!(condition(&blocked, "Ready").unwrap()["reason"], "GpuSharedWithForeignDaemon");
+        super::foreign::delete(&host, "theirs");
+    }
 }
 
 #[test]
@@ -190,11 +211,7 @@ fn a_daemon_that_is_let_go_of_is_written_to_no_more_once_that_is_answered() {
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
     let pid = foreign.pid();
-    signal(pid, Signal::STOP);
-    let mut spec = host.daemon("theirs")["spec"].clone();
-    spec["defaults"]["active_thread_percentage"] = json!(50);
-    assert_eq!(host.api().put("/api/v1/daemons/theirs", &spec).status, 200);
-    eventually("the driver writes", || (sessions_with(&foreign) > 0).then_some(()));
+    let mut spec = foreign.hold_in_a_write(&host, "theirs");
     spec["management"] = json!("observed");
     let answer = std::thread::scope(|scope| {
         let letting_go = scope.spawn(|| host.api().put("/api/v1/daemons/theirs", &spec));

@@ -203,14 +203,14 @@ fn a_daemon_that_dies_while_it_is_adopted_leaves_nothing_behind() {
             if is_alive(pid) { (id.clone(), pid) } else { (host.foreign_id(&foreign), foreign.pid()) };
         // A daemon that stands still keeps the adoption waiting for its answer.
         signal(pid, Signal::STOP);
-        let sessions = sessions_with(&foreign);
+        let sessions = foreign.sessions();
         let answer = std::thread::scope(|scope| {
             let adopting = scope.spawn(|| {
                 host.api()
                     .post("/api/v1/daemons/theirs/adopt", &json!({"process": id, "management": management}))
             });
             crate::harness::eventually("the adoption waits for the daemon", || {
-                (sessions_with(&foreign) > sessions).then_some(())
+                (foreign.sessions() > sessions).then_some(())
             });
             signal(pid, Signal::KILL);
             adopting.join().unwrap()
@@ -221,20 +221,6 @@ fn a_daemon_that_dies_while_it_is_adopted_leaves_nothing_behind() {
     }
     host.await_ready();
     assert!(!foreign.pipe().join("log").exists() || !is_alive(foreign.pid()), "nobody started it again");
-}
-
-/// How many callers of the control program are at work in the daemon's directory.
-pub(super) fn sessions_with(foreign: &Foreign) -> usize {
-    let pipe = foreign.pipe();
-    let processes =
-        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    processes
-        .filter_map(|name| name.parse::<u32>().ok())
-        .filter(|pid| {
-            crate::harness::environment(*pid, "CUDA_MPS_PIPE_DIRECTORY").as_deref() == pipe.to_str()
-                && fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.ends_with(b"\0-d\0"))
-        })
-        .count()
 }
 
 #[test]

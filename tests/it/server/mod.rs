@@ -2,6 +2,7 @@
 
 mod admission;
 mod auth;
+mod blocked;
 mod clients;
 mod compute_mode;
 mod daemons;

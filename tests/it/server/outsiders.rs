@@ -207,6 +207,37 @@ fn a_deleted_pipe_directory_is_made_again_by_a_restart_once_nobody_is_connected(
 }
 
 #[test]
+fn a_pipe_directory_that_was_replaced_is_lost_though_it_has_the_same_inode() {
+    let mut host = Host::ready();
+    let client = host.client("demo");
+    let daemon = host.daemon_pid("gpu0");
+    let pipe = host.runtime("daemons/gpu0/pipe");
+    let socket = host.dir().join("socket");
+    let born = || fs::metadata(&pipe).unwrap().created().ok();
+    let before = born();
+    // What answers is there all the time, in a directory that most often has the same number.
+    fs::rename(pipe.join("control"), &socket).unwrap();
+    fs::remove_dir_all(&pipe).unwrap();
+    fs::create_dir(&pipe).unwrap();
+    fs::rename(&socket, pipe.join("control")).unwrap();
+    if before.is_none() {
+        eprintln!("SKIPPED: this file system does not say when a directory was made");
+        return;
+    }
+    assert_ne!(born(), before);
+    let message = host.await_reason("gpu0", "PipeDirectoryLost");
+    assert!(message.contains("was removed or replaced"), "{message}");
+    assert!(is_alive(daemon) && is_alive(client.pid()));
+
+    // The next manager remembers which one it was.
+    host.end_manager(Signal::KILL);
+    host.serve();
+    let message = host.await_reason("gpu0", "DoubtfulProcess");
+    assert!(message.contains("not the directory that the daemon was started in"), "{message}");
+    assert!(is_alive(daemon) && is_alive(client.pid()));
+}
+
+#[test]
 fn a_pipe_directory_without_its_socket_is_lost_too_and_well_when_that_is_back() {
     let host = Host::ready();
     let client = host.client("demo");

@@ -92,7 +92,9 @@ fn a_tenant_whose_user_cannot_reach_the_pipes_keeps_its_daemon_from_starting_als
     let message = host.await_reason("gpu1", "DirectoryUnusable");
     assert!(message.contains("uid 65534 cannot pass through") && message.contains("chmod o+x"), "{message}");
     assert_eq!(host.daemon("gpu1")["status"]["pid"], json!(null));
+    let failed = host.api().outcome(&started);
+    assert_eq!(failed["state"], "failed", "it takes a hand: {failed}");
+    assert!(failed["error"].as_str().unwrap().contains("chmod o+x"), "{failed}");
     close(0o755);
-    host.api().succeeds(&started);
     host.await_ready();
 }

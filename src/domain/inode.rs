@@ -1,0 +1,47 @@
+//! What tells a directory from a later one of the same name.
+
+/// A directory's inode with the time it was made at: a file system may give the number of one that was removed to the
+/// next that is made (ext4 does at once).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inode {
+    /// Its number.
+    pub number: u64,
+    /// When it was made, in unix nanoseconds; `None` where the file system does not keep it, or nobody wrote it down.
+    pub born: Option<i64>,
+}
+
+impl Inode {
+    /// Whether a directory is the one that was remembered; by the number alone where one of the two has no time.
+    pub fn is_same(self, remembered: Self) -> bool {
+        self.number == remembered.number
+            && self.born.zip(remembered.born).is_none_or(|(now, before)| now == before)
+    }
+}
+
+impl std::fmt::Display for Inode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.born {
+            Some(born) => {
+                write!(f, "{} made at {}.{:09}", self.number, born / 1_000_000_000, born % 1_000_000_000)
+            }
+            None => write!(f, "{}", self.number),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_was_given_again_is_another_directory() {
+        let inode = |number, born| Inode { number, born };
+        assert!(inode(7, Some(1)).is_same(inode(7, Some(1))));
+        assert!(!inode(7, Some(2)).is_same(inode(7, Some(1))));
+        assert!(!inode(8, Some(1)).is_same(inode(7, Some(1))));
+        // A row of an earlier version has no time.
+        assert!(inode(7, Some(2)).is_same(inode(7, None)));
+        assert!(!inode(8, Some(2)).is_same(inode(7, None)));
+        assert_eq!(inode(7, Some(1_500_000_000)).to_string(), "7 made at 1.500000000");
+    }
+}
