@@ -1,6 +1,7 @@
 //! A CUDA program on the simulated host.
 
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use rustix::process::Signal;
@@ -71,6 +72,19 @@ impl Host {
         assert_eq!(client.seen["error"], json!(null), "{}", client.seen);
         self.listed(client.pid());
         client
+    }
+
+    /// Hangs the server of a daemon by a program of its tenant that dies as it is let in; gives the server.
+    pub(crate) fn hang_server(&self, daemon: &str, tenant: &str) -> u32 {
+        let server = self.server_pid(daemon);
+        let mut command = self.client_command(tenant, &["--die-connecting", "0"]);
+        assert_eq!(command.status().expect("a client").signal(), Some(9));
+        let log = self.home(daemon).join("log/server.log");
+        super::eventually("the server takes the dead client", || {
+            let log = std::fs::read_to_string(&log).ok()?;
+            let last = log.lines().rfind(|line| line.ends_with("User did not send valid credentials"))?;
+            last.contains(&format!(" {server}] ")).then_some(server)
+        })
     }
 
     /// A program that `run` becomes.

@@ -43,42 +43,12 @@ fn half_a_token_is_none() {
     host.await_ready();
 }
 
-/// Makes a server of a daemon hang: a client that waits for a server which is starting, and dies meanwhile, does.
-fn hang_a_server(host: &Host, daemon: &str) -> u32 {
+/// Control daemon and manager die while a server hangs, and the next manager sees that off.
+fn seen_off(host: &mut Host, daemon: &str) {
     let spec = json!({"daemon": daemon, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("dies", &spec).status, 201);
     host.await_ready();
-    let mut command = host.client_command("dies", &["--spin", "600"]);
-    let pipe = host.home(daemon).join("pipe");
-    let mut last = host.server_pid(daemon);
-    let hung = eventually("a server stands still while it starts", || {
-        signal(last, Signal::KILL);
-        last = eventually("the next server starts", || {
-            let servers = processes_with("CUDA_MPS_PIPE_DIRECTORY", &pipe);
-            let is_server =
-                |pid: &u32| command_line(*pid).iter().any(|word| word.ends_with("nvidia-cuda-mps-server"));
-            servers.into_iter().find(|pid| *pid != last && is_server(pid))
-        });
-        signal(last, Signal::STOP);
-        (host.logged(daemon, &format!("NEW SERVER {last}: Ready")) == 0).then_some(last)
-    });
-    let mut waiting = command.stdout(std::process::Stdio::null()).spawn().unwrap();
-    let waits = format!("NEW CLIENT {} ", waiting.id());
-    eventually("the client waits", || (host.logged(daemon, &waits) > 0).then_some(()));
-    waiting.kill().unwrap();
-    waiting.wait().unwrap();
-    signal(hung, Signal::CONT);
-    eventually("the next server takes the dead client", || {
-        let log = fs::read_to_string(host.home(daemon).join("log/server.log")).unwrap();
-        let mut lines = log.lines().filter(|line| line.contains(&format!(" {hung}] ")));
-        lines.any(|line| line.ends_with("User did not send valid credentials")).then_some(())
-    });
-    hung
-}
-
-/// Control daemon and manager die while a server hangs, and the next manager sees that off.
-fn seen_off(host: &mut Host, daemon: &str) {
-    let (control, hung) = (host.daemon_pid(daemon), hang_a_server(host, daemon));
+    let (control, hung) = (host.daemon_pid(daemon), host.hang_server(daemon, "dies"));
     signal(control, Signal::KILL);
     host.end_manager(Signal::KILL);
     assert!(is_alive(hung), "it outlives its daemon");

@@ -1,7 +1,6 @@
 //! What others do to a daemon has a name and a remedy, gives no wrong answer meanwhile, and is over when they stop.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -115,18 +114,12 @@ fn a_stopped_client_that_holds_up_its_termination_is_named() {
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
 }
 
-/// A program of the tenant that is killed while its daemon's server takes it, which hangs that server.
-fn die_connecting(host: &Host) {
-    let status = host.client_command("demo", &["--die-connecting", "0"]).status().unwrap();
-    assert_eq!(status.signal(), Some(9));
-}
-
 #[test]
 fn a_server_hung_by_a_killed_client_is_ended_as_soon_as_it_serves_nobody() {
     let host = Host::configured("control_deadline_s = 2");
     let (daemon, server) = (host.daemon_pid("gpu0"), host.server_pid("gpu0"));
     let mut client = host.client("demo");
-    die_connecting(&host);
+    host.hang_server("gpu0", "demo");
     let message = host.await_reason("gpu0", "ServerHangs");
     assert!(
         message.contains(&format!("server {server} hangs"))
@@ -144,7 +137,7 @@ fn a_server_hung_by_a_killed_client_is_ended_as_soon_as_it_serves_nobody() {
     assert_eq!((host.daemon_pid("gpu0"), &host.daemon("gpu0")["status"]["deaths"]), (daemon, &json!(0)));
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
     // Nobody is connected now, so nobody has to be waited for.
-    die_connecting(&host);
+    host.hang_server("gpu0", "demo");
     eventually("another server serves", || host.run("demo", &["true"]).status.success().then_some(()));
     host.client("demo");
 }
@@ -154,7 +147,7 @@ fn a_restart_ends_a_server_that_hangs_with_its_daemon() {
     let host = Host::configured("control_deadline_s = 2");
     let server = host.server_pid("gpu0");
     let mut client = host.client("demo");
-    die_connecting(&host);
+    host.hang_server("gpu0", "demo");
     host.await_reason("gpu0", "ServerHangs");
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/restart?grace_s=0", &json!({})));
     assert!(!is_alive(server));
