@@ -64,6 +64,8 @@ pub(super) enum Strike {
     Deleting { after_us: [u64; 2] },
     /// The foreign daemon is to be adopted and to be released, and the manager dies so long after each request was sent.
     Borrowing { managed: bool, after_us: [u64; 2] },
+    /// A client dies as its server lets it in, which hangs the server; then the daemon's other clients die.
+    LetIn { daemon: usize },
     /// A server dies, and a client that waits for the next one, which hangs over it; then control daemon and manager.
     Hanging { daemon: usize },
 }
@@ -99,7 +101,8 @@ impl Strike {
                 let longest = if part == Part::Manager { 300 } else { 1_500 };
                 Self::Stop { part, ms: rng.u64(1..longest) }
             }
-            92..95 => Self::Session,
+            92..94 => Self::Session,
+            94..95 => Self::LetIn { daemon: daemon(rng) },
             95..97 => Self::Terminating { client: rng.usize(..), after_us: rng.u64(..60_000) },
             97..98 => Self::Deleting { after_us: [rng.u64(..300_000), rng.u64(..400_000)] },
             98..99 => Self::Restarting { daemon: daemon(rng), after_us: rng.u64(..600_000) },
@@ -130,6 +133,7 @@ impl Strike {
             Self::Maintaining { .. } => "manager in maintenance, twice",
             Self::Deleting { .. } => "manager while it deletes and creates a daemon",
             Self::Borrowing { .. } => "manager while it adopts and releases",
+            Self::LetIn { .. } => "client as it is let in",
             Self::Hanging { .. } => "hanging server, control daemon and manager",
         }
     }
@@ -141,7 +145,7 @@ impl Strike {
                 let controls = parts.iter().filter(|part| matches!(part, Part::Daemon(_)));
                 controls.filter_map(Part::daemon).collect()
             }
-            Self::WhileItServes { .. } => Vec::new(),
+            Self::WhileItServes { .. } | Self::LetIn { .. } => Vec::new(),
             other => other.servers(),
         }
     }
@@ -154,6 +158,7 @@ impl Strike {
             | Self::WhileItStarts { daemon, .. }
             | Self::WhileItServes { daemon, .. }
             | Self::Restarting { daemon, .. }
+            | Self::LetIn { daemon }
             | Self::Hanging { daemon } => vec![*daemon],
             Self::InAWrite { .. }
             | Self::AtItsStart { .. }

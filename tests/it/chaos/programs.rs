@@ -106,6 +106,18 @@ impl Programs {
         (!connected.is_empty()).then(|| connected[number % connected.len()])
     }
 
+    /// The processes of those that have their contexts on a daemon and have not ended.
+    pub(super) fn of(&mut self, daemon: &str) -> Vec<u32> {
+        self.tend();
+        let of = |program: &&mut Program| program.seen.is_some() && program.daemon.as_deref() == Some(daemon);
+        let running = self
+            .all
+            .iter_mut()
+            .filter(of)
+            .filter_map(|program| program.exited().is_none().then(|| program.pid()));
+        running.collect()
+    }
+
     pub(super) fn connected(&self) -> impl Iterator<Item = &Program> {
         self.all.iter().filter(|program| program.seen.is_some())
     }

@@ -9,7 +9,9 @@ use serde_json::json;
 
 use super::plan::{BORROWED, DAEMONS, Part, Strike, VOLATILE, VOLATILE_GPU};
 use super::{Scene, Standing};
-use crate::harness::{Answer, Api, Host, command_line, eventually, processes_with, signal_if_there};
+use crate::harness::{
+    Answer, Api, Host, command_line, eventually, is_alive, processes_with, signal_if_there,
+};
 
 /// What a strike leaves behind to be looked at.
 #[derive(Debug, Default)]
@@ -130,6 +132,7 @@ impl Scene {
             Strike::Maintaining { daemon, after_us } => self.maintaining(*daemon, *after_us, &mut outcome),
             Strike::Borrowing { managed, after_us } => self.borrowing(*managed, *after_us, &mut outcome),
             Strike::Deleting { after_us } => self.deleting(*after_us, &mut outcome),
+            Strike::LetIn { daemon } => self.let_in(*daemon, standing[*daemon], &mut outcome),
             Strike::Hanging { daemon } => self.hanging(*daemon, standing[*daemon], &mut outcome),
         }
         outcome
@@ -283,6 +286,20 @@ impl Scene {
             self.end_manager();
             asking.join().expect("no answer is an answer too")
         })
+    }
+
+    /// The manager has to end the server that hangs, once nobody is connected to it.
+    fn let_in(&mut self, daemon: usize, standing: Standing, outcome: &mut Outcome) {
+        let name = DAEMONS[daemon];
+        self.host.hang_server(name, super::STEADY[daemon]);
+        self.desk.story.tell(format!("server {} of {name} has taken a dead client", standing.server));
+        eventually("a server that hangs and serves nobody is ended", || {
+            for pid in self.programs.of(name) {
+                outcome.doomed.push(pid);
+                send(pid, Signal::KILL);
+            }
+            (!is_alive(standing.server)).then_some(())
+        });
     }
 
     fn hanging(&mut self, daemon: usize, standing: Standing, outcome: &mut Outcome) {
