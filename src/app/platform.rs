@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::{StartError, refused};
 use crate::config::Config;
-use crate::gpu::{Inventory, InventoryError, Remembered, Suspendable, nvml, sim::SimInventory};
+use crate::gpu::{Inventory, InventoryError, Patient, Remembered, Suspendable, nvml, sim::SimInventory};
 use crate::mps::Binaries;
 use crate::sim;
 
 /// The GPUs and the programs.
 pub(super) struct Platform {
-    pub(super) inventory: Arc<Suspendable>,
+    pub(super) inventory: Arc<Patient<Suspendable>>,
     pub(super) binaries: Binaries,
     pub(super) extra_env: Vec<(OsString, OsString)>,
     pub(super) simulated: bool,
@@ -26,10 +26,8 @@ impl Platform {
     pub(super) fn settle(&self, remembered: Option<Remembered>) -> Result<(), StartError> {
         match remembered {
             Some(remembered) if self.inventory.live() => {
-                if !self.inventory.suspend(remembered, CLOSING) {
-                    tracing::error!(
-                        "the driver does not answer, and is not closed though the host is in maintenance"
-                    );
+                if let Err(error) = self.inventory.suspend(remembered, CLOSING) {
+                    tracing::error!(%error, "the driver is not closed, though the host is in maintenance");
                 }
             }
             None => self.inventory.resume().map_err(refused)?,
@@ -52,19 +50,20 @@ pub(super) fn remembered(text: Option<&str>) -> Option<Remembered> {
 ///
 /// In maintenance the driver is not touched, and need not even be there.
 pub(super) fn real(config: &Config, remembered: Option<Remembered>) -> Result<Platform, StartError> {
-    let inventory = match remembered {
-        Some(remembered) => Ok(Suspendable::closed(open_nvml, remembered)),
-        None => Suspendable::open(open_nvml).map_err(|error| error.to_string()).and_then(|inventory| {
-            match inventory.gpus() {
-                Ok(gpus) if gpus.is_empty() => {
-                    Err("the NVIDIA driver lists no GPU on this host, or can describe none: the log says why"
-                        .to_owned())
+    let inventory =
+        match remembered {
+            Some(remembered) => Ok(Patient::new(Suspendable::closed(open_nvml, remembered))),
+            None => Patient::open(open_nvml).map_err(|error| error.to_string()).and_then(|inventory| {
+                match inventory.gpus() {
+                    Ok(gpus) if gpus.is_empty() => Err(
+                        "the NVIDIA driver lists no GPU on this host, or can describe none: the log says why"
+                            .to_owned(),
+                    ),
+                    Ok(_) => Ok(inventory),
+                    Err(error) => Err(error.to_string()),
                 }
-                Ok(_) => Ok(inventory),
-                Err(error) => Err(error.to_string()),
-            }
-        }),
-    };
+            }),
+        };
     let binaries = Binaries::locate(config.mps_dir.as_deref()).map_err(|error| error.to_string());
     match (inventory, binaries) {
         (Ok(inventory), Ok(binaries)) => {
@@ -97,7 +96,7 @@ pub(super) fn simulated(config: &Config, remembered: Option<Remembered>) -> Resu
         None => Suspendable::open(opener).map_err(refused)?,
     };
     Ok(Platform {
-        inventory: Arc::new(inventory),
+        inventory: Arc::new(Patient::new(inventory)),
         binaries: Binaries::locate(Some(&programs)).map_err(refused)?,
         extra_env: vec![("MPS_SIM_WORLD".into(), directory.into_os_string())],
         simulated: true,

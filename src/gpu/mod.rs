@@ -8,6 +8,7 @@
 
 mod cuda;
 pub mod nvml;
+mod patient;
 pub mod probe;
 pub mod report;
 pub mod sim;
@@ -20,12 +21,13 @@ use serde::{Deserialize, Serialize};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 
+pub use patient::Patient;
 pub use suspend::{Remembered, Suspendable};
 
 /// What the GPUs of the host are and who is on them.
 ///
-/// The calls block for as long as the driver takes (milliseconds when it is well, seconds when a GPU is not),
-/// so an asynchronous caller hands them to a thread that may wait.
+/// The calls block for as long as the driver takes (milliseconds when it is well, for ever when a GPU is not, but for
+/// those of a [`Patient`] one), so an asynchronous caller hands them to a thread that may wait.
 pub trait Inventory: Send + Sync + 'static {
     /// The driver.
     fn driver(&self) -> Result<Driver, InventoryError>;
@@ -48,6 +50,16 @@ pub trait Inventory: Send + Sync + 'static {
     /// Whether the driver is asked; false where answers are remembered from before it was let go.
     fn live(&self) -> bool {
         true
+    }
+
+    /// The driver as it was told last, if it does not answer now.
+    fn known_driver(&self) -> Result<Driver, InventoryError> {
+        self.driver()
+    }
+
+    /// The GPUs as they were told last, if the driver does not answer now: which there are changes seldom.
+    fn known_gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
+        self.gpus()
     }
 }
 
@@ -90,6 +102,15 @@ pub enum InventoryError {
         "the driver is not asked while the host is in maintenance: end that first (DELETE /api/v1/host/maintenance)"
     )]
     Suspended,
+    /// The driver was asked, and no answer came.
+    #[error(
+        "the driver has not answered a call for {seconds} s: see dmesg and nvidia-smi for a GPU in trouble; it is asked nothing \
+         else until that call returns, and daemons that run go on meanwhile"
+    )]
+    Silent {
+        /// How long it was waited for.
+        seconds: f64,
+    },
     /// The driver refused a question.
     #[error("the driver did not answer {call}: {detail}")]
     Driver {

@@ -38,6 +38,8 @@ pub struct Suspendable {
     opening: Mutex<()>,
     live: AtomicBool,
     state: RwLock<State>,
+    /// What is told while it is being closed, so that no new call keeps it open.
+    closing: RwLock<Option<Remembered>>,
 }
 
 enum State {
@@ -67,7 +69,13 @@ impl Suspendable {
         state: State,
     ) -> Self {
         let live = AtomicBool::new(matches!(state, State::Open(_)));
-        Self { opener: Box::new(opener), opening: Mutex::default(), live, state: RwLock::new(state) }
+        Self {
+            opener: Box::new(opener),
+            opening: Mutex::default(),
+            live,
+            state: RwLock::new(state),
+            closing: RwLock::default(),
+        }
     }
 
     /// Everything that is told while it is closed.
@@ -85,29 +93,46 @@ impl Suspendable {
 
     /// Closes it, after the calls that are under way; false when these do not end within `patience`.
     pub fn suspend(&self, remembered: Remembered, patience: Duration) -> bool {
+        *self.closing.write().unwrap_or_else(PoisonError::into_inner) = Some(remembered.clone());
+        let closed = self.close(remembered, patience);
+        *self.closing.write().unwrap_or_else(PoisonError::into_inner) = None;
+        // Closing the driver may take its time, too.
+        closed.map(drop).is_some()
+    }
+
+    fn close(&self, remembered: Remembered, patience: Duration) -> Option<State> {
         let until = Instant::now() + patience;
-        let closed = loop {
+        loop {
             if let Some(mut state) = self.try_write() {
                 self.live.store(false, Ordering::SeqCst);
-                break std::mem::replace(&mut *state, State::Suspended(remembered));
+                return Some(std::mem::replace(&mut *state, State::Suspended(remembered)));
             }
             if Instant::now() > until {
-                return false;
+                return None;
             }
             std::thread::sleep(RETRY);
-        };
-        // Closing the driver may take its time, too.
-        drop(closed);
-        true
+        }
     }
 
     /// Opens it again; harmless when it is open.
     pub fn resume(&self) -> Result<(), InventoryError> {
+        self.resume_if(|| true)
+    }
+
+    /// The same, if that is still wanted once the driver is open; closes it again if not.
+    pub fn resume_if(&self, wanted: impl FnOnce() -> bool) -> Result<(), InventoryError> {
         let _one = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if self.live() {
             return Ok(());
         }
         let opened = (self.opener)()?;
+        // The first look at a GPU may have to initialise it, which takes seconds: here it is waited for.
+        if let Err(error) = opened.gpus() {
+            tracing::warn!(%error, "the driver is open, and does not list the GPUs");
+        }
+        if !wanted() {
+            return Err(InventoryError::Suspended);
+        }
         loop {
             // Calls on a closed one are short.
             if let Some(mut state) = self.try_write() {
@@ -124,6 +149,17 @@ impl Suspendable {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Asks what is open, or what is remembered of it.
+    fn ask<T>(&self, call: impl FnOnce(&dyn Inventory) -> T) -> T {
+        if let Some(remembered) = &*self.closing.read().unwrap_or_else(PoisonError::into_inner) {
+            return call(remembered);
+        }
+        match &*self.read() {
+            State::Open(open) => call(&**open),
+            State::Suspended(remembered) => call(remembered),
+        }
+    }
+
     fn try_write(&self) -> Option<RwLockWriteGuard<'_, State>> {
         match self.state.try_write() {
             Ok(state) => Some(state),
@@ -135,49 +171,59 @@ impl Suspendable {
 
 impl Inventory for Suspendable {
     fn driver(&self) -> Result<Driver, InventoryError> {
-        match &*self.read() {
-            State::Open(open) => open.driver(),
-            State::Suspended(remembered) => Ok(remembered.driver.clone()),
-        }
+        self.ask(Inventory::driver)
     }
 
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
-        match &*self.read() {
-            State::Open(open) => open.gpus(),
-            State::Suspended(remembered) => Ok(remembered.gpus.clone()),
-        }
+        self.ask(Inventory::gpus)
     }
 
     fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
-        match &*self.read() {
-            State::Open(open) => open.processes(gpu),
-            State::Suspended(_) => Err(InventoryError::Suspended),
-        }
+        self.ask(|inventory| inventory.processes(gpu))
     }
 
     fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError> {
-        match &*self.read() {
-            State::Open(open) => open.set_compute_mode(gpu, mode),
-            State::Suspended(_) => Err(InventoryError::Suspended),
-        }
+        self.ask(|inventory| inventory.set_compute_mode(gpu, mode))
     }
 
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
-        match &*self.read() {
-            State::Open(open) => open.device_files(gpus),
-            State::Suspended(remembered) => gpus
-                .iter()
-                .map(|gpu| {
-                    let known = remembered.device_files.iter().find(|(known, _)| known == gpu);
-                    let (_, path) = known.ok_or_else(|| InventoryError::UnknownGpu(gpu.clone()))?;
-                    Ok(DeviceFile { gpu: gpu.clone(), path: path.clone() })
-                })
-                .collect(),
-        }
+        self.ask(|inventory| inventory.device_files(gpus))
     }
 
     fn live(&self) -> bool {
         self.live.load(Ordering::SeqCst)
+    }
+}
+
+impl Inventory for Remembered {
+    fn driver(&self) -> Result<Driver, InventoryError> {
+        Ok(self.driver.clone())
+    }
+
+    fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
+        Ok(self.gpus.clone())
+    }
+
+    fn processes(&self, _: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
+        Err(InventoryError::Suspended)
+    }
+
+    fn set_compute_mode(&self, _: &GpuUuid, _: ComputeMode) -> Result<(), InventoryError> {
+        Err(InventoryError::Suspended)
+    }
+
+    fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
+        gpus.iter()
+            .map(|gpu| {
+                let known = self.device_files.iter().find(|(known, _)| known == gpu);
+                let (_, path) = known.ok_or_else(|| InventoryError::UnknownGpu(gpu.clone()))?;
+                Ok(DeviceFile { gpu: gpu.clone(), path: path.clone() })
+            })
+            .collect()
+    }
+
+    fn live(&self) -> bool {
+        false
     }
 }
 
@@ -272,8 +318,16 @@ mod tests {
         let call = inventory.read();
         assert!(!inventory.suspend(remembered.clone(), Duration::from_millis(30)));
         assert!(inventory.live() && inventory.gpus().is_ok());
-        drop(call);
-        assert!(inventory.suspend(remembered, Duration::ZERO));
+        // Nor do those who go on asking keep it open.
+        std::thread::scope(|scope| {
+            let closing = scope.spawn(|| inventory.suspend(remembered, Duration::from_secs(30)));
+            while !matches!(inventory.processes(&h200(0).uuid), Err(InventoryError::Suspended)) {
+                assert!(!closing.is_finished(), "a call is under way");
+            }
+            assert!(inventory.live() && inventory.gpus().is_ok());
+            drop(call);
+            assert!(closing.join().expect("whole"));
+        });
         std::thread::scope(|scope| {
             scope.spawn(|| inventory.resume().expect("opens"));
             begun.recv().expect("it is being opened");

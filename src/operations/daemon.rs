@@ -1,6 +1,5 @@
 //! Starting, stopping, restarting and forgetting a daemon.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Engine, Failure};
@@ -9,7 +8,6 @@ use crate::domain::DaemonName;
 use crate::domain::daemon::{DaemonSpec, DaemonStatus, DesiredState, Phase};
 use crate::domain::operation::Operation;
 use crate::domain::plan::Desired;
-use crate::gpu::Inventory as _;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{Handle, Observed};
 
@@ -198,11 +196,7 @@ pub(super) async fn desired_now(
     name: DaemonName,
     state: Option<DesiredState>,
 ) -> Result<Option<Desired>, Failure> {
-    let inventory = Arc::clone(&engine.inventory);
-    let gpus = tokio::task::spawn_blocking(move || inventory.gpus())
-        .await
-        .map_err(|error| error.to_string())?
-        .map_err(|error| error.to_string())?;
+    let gpus = engine.gpus().await?;
     let manager_uid = engine.manager_uid;
     let desired: Result<_, StoreError> = engine
         .store

@@ -75,11 +75,16 @@ fn search(
     for gpu in gpus {
         match inventory.device_files(std::slice::from_ref(gpu)) {
             Ok(files) => known.extend(files),
-            // Whoever had it open when it went has it open still.
-            Err(InventoryError::UnknownGpu(_)) => match remembered.get(gpu) {
-                Some(path) => known.push(DeviceFile { gpu: gpu.clone(), path: path.clone() }),
-                None => unproven.push(gpu.clone()),
-            },
+            // Whoever had it open when it went has it open still, unless the file is that of another GPU since a reboot.
+            Err(InventoryError::UnknownGpu(_)) => {
+                let present = inventory.gpus()?;
+                let others =
+                    |path: &PathBuf| present.iter().any(|other| other.device_file.as_ref() == Some(path));
+                match remembered.get(gpu).filter(|path| !others(path)) {
+                    Some(path) => known.push(DeviceFile { gpu: gpu.clone(), path: path.clone() }),
+                    None => unproven.push(gpu.clone()),
+                }
+            }
             Err(error) => return Err(error),
         }
     }
@@ -132,4 +137,65 @@ fn ours(id: ClientId, known: &Ours) -> bool {
 /// Whether a pipe directory is the one of that name here: a container has its own. One that is gone may have been.
 fn is_here(pid: u32, path: &Path) -> bool {
     !path.exists() || reachable(pid, path).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
+    use crate::domain::tenant::tests::h200;
+    use crate::gpu::Driver;
+
+    /// A host of one GPU, whose device file is this.
+    struct One(PathBuf);
+
+    impl Inventory for One {
+        fn driver(&self) -> Result<Driver, InventoryError> {
+            Ok(Driver { driver_version: "1".into(), cuda_version: None, simulated: true, profile: None })
+        }
+
+        fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
+            Ok(vec![Gpu { device_file: Some(self.0.clone()), ..h200(0) }])
+        }
+
+        fn processes(&self, _: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
+            Ok(Vec::new())
+        }
+
+        fn set_compute_mode(&self, _: &GpuUuid, _: ComputeMode) -> Result<(), InventoryError> {
+            Ok(())
+        }
+
+        fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
+            gpus.iter()
+                .map(|gpu| {
+                    if *gpu != h200(0).uuid {
+                        return Err(InventoryError::UnknownGpu(gpu.clone()));
+                    }
+                    Ok(DeviceFile { gpu: gpu.clone(), path: self.0.clone() })
+                })
+                .collect()
+        }
+    }
+
+    #[test]
+    fn a_remembered_device_file_that_is_another_gpus_now_proves_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, "").expect("a file");
+            path
+        };
+        let (here, its_own) = (path("nvidia0"), path("nvidia1"));
+        let missing = h200(1).uuid;
+        let opened = std::fs::File::open(&its_own).expect("a file");
+        for (remembered, unproven, found) in [(&here, 1, 0), (&its_own, 0, 1)] {
+            let remembered = BTreeMap::from([(missing.clone(), remembered.clone())]);
+            let gpus = std::slice::from_ref(&missing);
+            let holders = search(&One(here.clone()), gpus, &remembered, &Ours::default()).expect("found");
+            let this = holders.processes.iter().filter(|holder| holder.pid == std::process::id()).count();
+            assert_eq!((holders.unproven.len(), this), (unproven, found), "{holders:?}");
+        }
+        drop(opened);
+    }
 }

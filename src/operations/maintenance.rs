@@ -18,14 +18,16 @@ use crate::domain::maintenance::{DrainLimit, Holder, Maintenance, MaintenanceSta
 use crate::domain::operation::{Operation, Undo};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
-use crate::gpu::{Inventory as _, InventoryError, Remembered};
+use crate::gpu::{Inventory, InventoryError, Patient, Remembered, Suspendable};
 use crate::store::{self, Fate, StoreError};
 
 /// How long a process of ours that is on its way out may still have a GPU open.
 const LETTING_GO: Duration = Duration::from_secs(10);
 /// How long the compute modes may take to be put back, with one failure that is tried again.
 const RESTORING: Duration = Duration::from_secs(10);
-/// How long the driver may take to answer, and calls of it that are under way to end, before it would be closed.
+/// How long the driver may be silent before it is given up that it says what is remembered: daemons are down meanwhile.
+const ANSWERING: Duration = Duration::from_secs(15);
+/// How long calls of the driver that are under way may take to end before it would be closed.
 const CLOSING: Duration = Duration::from_secs(30);
 /// Pause between two looks at who has.
 const POLL: Duration = Duration::from_millis(200);
@@ -118,15 +120,13 @@ async fn quit(engine: &Engine) -> Result<((), String), Failure> {
 async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
     let until = Instant::now() + RESTORING;
     loop {
-        let inventory = Arc::clone(&engine.inventory);
-        let present = answered(move || inventory.gpus()).await?.map_err(|error| error.to_string())?;
-        let (held, missing): (Vec<GpuUuid>, Vec<GpuUuid>) = engine
-            .fleet
-            .context()
-            .modes
-            .among(gpus)
-            .into_iter()
-            .partition(|gpu| present.iter().any(|present| present.uuid == *gpu));
+        let ours = engine.fleet.context().modes.among(gpus);
+        if ours.is_empty() {
+            return Ok(((), put_back(&ours)));
+        }
+        let present = answered(engine, until, Inventory::gpus).await?;
+        let (held, missing): (Vec<GpuUuid>, Vec<GpuUuid>) =
+            ours.into_iter().partition(|gpu| present.iter().any(|present| present.uuid == *gpu));
         if held.is_empty() {
             return Ok(((), put_back(&missing)));
         }
@@ -153,15 +153,12 @@ fn uuids(gpus: &[GpuUuid]) -> String {
 
 /// Closes the driver, after what is told of the GPUs meanwhile has been written.
 async fn let_go(engine: &Engine) -> Result<((), String), Failure> {
-    let inventory = Arc::clone(&engine.inventory);
-    let remembered: Result<Remembered, InventoryError> = answered(move || inventory.remember()).await?;
-    let remembered = remembered.map_err(|error| error.to_string())?;
+    let remembered: Remembered = answered(engine, Instant::now() + ANSWERING, Patient::remember).await?;
     let text = serde_json::to_string(&remembered).map_err(|error| error.to_string())?;
     write(engine, Change::Active(text)).await?;
     let inventory = Arc::clone(&engine.inventory);
-    if !blocking(move || inventory.suspend(remembered, CLOSING)).await? {
-        return Err(silent());
-    }
+    let closed = blocking(move || inventory.suspend(remembered, CLOSING)).await?;
+    closed.map_err(|error| format!("the driver is not let go: {error}"))?;
     Ok(((), "the driver is not asked from now on".to_owned()))
 }
 
@@ -287,8 +284,7 @@ enum Change {
 /// Writes how far the maintenance is and, in the same transaction, raises the generation of each daemon that it covers;
 /// publishes what they should be after the commit.
 async fn write(engine: &Engine, change: Change) -> Result<Vec<DaemonName>, Failure> {
-    let inventory = Arc::clone(&engine.inventory);
-    let gpus = blocking(move || inventory.gpus()).await?.map_err(|error| error.to_string())?;
+    let gpus = engine.gpus().await?;
     let manager_uid = engine.manager_uid;
     let written: Result<Vec<Desired>, StoreError> = engine
         .store
@@ -366,16 +362,20 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())
 }
 
-/// The same, given up when the driver does not answer: the call itself goes on, since nobody can end it.
-async fn answered<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
-    tokio::time::timeout(CLOSING, blocking(work)).await.map_err(|_| silent())?
-}
-
-fn silent() -> Failure {
-    format!(
-        "the driver has not answered a call for {} s, and is not closed in the middle of it",
-        CLOSING.as_secs()
-    )
+/// Asks the driver, again and again until then while it does not answer.
+async fn answered<T: Send + 'static>(
+    engine: &Engine,
+    until: Instant,
+    call: fn(&Patient<Suspendable>) -> Result<T, InventoryError>,
+) -> Result<T, Failure> {
+    loop {
+        let inventory = Arc::clone(&engine.inventory);
+        match blocking(move || call(&inventory)).await? {
+            Ok(answer) => return Ok(answer),
+            Err(InventoryError::Silent { .. }) if Instant::now() < until => tokio::time::sleep(POLL).await,
+            Err(error) => return Err(error.to_string()),
+        }
+    }
 }
 
 fn listed(daemons: &[DaemonName]) -> String {

@@ -20,9 +20,10 @@ use uuid::Uuid;
 
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
+use crate::domain::gpu::Gpu;
 use crate::domain::maintenance::DrainLimit;
 use crate::domain::operation::{Operation, OperationRequest, OperationState, Resume, Undo, resume};
-use crate::gpu::Suspendable;
+use crate::gpu::{Inventory as _, Patient, Suspendable};
 use crate::host;
 use crate::store::{self, Fate, Store, StoreError};
 use crate::supervisor::Fleet;
@@ -35,7 +36,7 @@ const REMEMBERED_MS: i64 = 30 * 24 * 60 * 60 * 1000;
 pub struct Engine {
     store: Store,
     fleet: Fleet,
-    inventory: Arc<Suspendable>,
+    inventory: Arc<Patient<Suspendable>>,
     manager_uid: u32,
     wake: Arc<Notify>,
     tasks: TaskTracker,
@@ -66,7 +67,7 @@ impl From<Failure> for Stop {
 
 impl Engine {
     /// Puts the parts together; nothing is claimed before [`Engine::begin`].
-    pub fn new(store: Store, fleet: Fleet, inventory: Arc<Suspendable>, manager_uid: u32) -> Self {
+    pub fn new(store: Store, fleet: Fleet, inventory: Arc<Patient<Suspendable>>, manager_uid: u32) -> Self {
         Self {
             store,
             fleet,
@@ -219,6 +220,16 @@ impl Engine {
             OperationRequest::EndMaintenance => maintenance::end(self, operation).await,
         };
         Ok(done?)
+    }
+
+    /// The GPUs of this host, as far as they are known: a plan is made of those that are not here as they were.
+    async fn gpus(&self) -> Result<Vec<Gpu>, Failure> {
+        let inventory = Arc::clone(&self.inventory);
+        let known = tokio::task::spawn_blocking(move || inventory.known_gpus()).await;
+        Ok(known.map_err(|error| error.to_string())?.unwrap_or_else(|error| {
+            tracing::warn!(%error, "planning with what is remembered of the GPUs");
+            Vec::new()
+        }))
     }
 
     /// Publishes what a daemon should be now.

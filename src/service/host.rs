@@ -1,11 +1,9 @@
 //! The host and its GPUs.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
 use super::take_up::ReadOnly;
-use super::{Service, ServiceError};
+use super::{Service, ServiceError, unavailable};
 use crate::domain::gpu::{ComputeMode, Gpu, GpuRef};
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
@@ -141,11 +139,8 @@ pub enum GpuProcessKind {
 impl Service {
     /// The host.
     pub async fn host(&self) -> Result<HostView, ServiceError> {
-        let inventory = Arc::clone(&self.parts.inventory);
-        let (driver, gpus) = tokio::task::spawn_blocking(move || (inventory.driver(), inventory.gpus()))
-            .await
-            .map_err(|error| ServiceError::Internal(error.to_string()))?;
-        let unavailable = |error: crate::gpu::InventoryError| ServiceError::Unavailable(error.to_string());
+        let (driver, gpus) =
+            self.asked(|inventory| (inventory.known_driver(), inventory.known_gpus())).await?;
         let (driver, gpus) = (driver.map_err(unavailable)?, gpus.map_err(unavailable)?);
         let read_only = self.read_only().await?;
         let context = self.parts.fleet.context();
@@ -171,7 +166,7 @@ impl Service {
 
     /// All GPUs, in PCI order, and after them those that a daemon holds and that are missing.
     pub async fn gpu_views(&self) -> Result<Vec<GpuView>, ServiceError> {
-        let known = self.gpus().await?;
+        let known = self.seen_gpus().await?;
         let held = store::gpus::held(&mut *self.parts.store.read().await?).await?;
         let mut views = Vec::new();
         for gpu in &known {
@@ -186,7 +181,7 @@ impl Service {
     /// One GPU by UUID, unique prefix, index or PCI address.
     pub async fn gpu(&self, name: &str) -> Result<GpuView, ServiceError> {
         let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
-        let gpus = self.gpus().await?;
+        let gpus = self.seen_gpus().await?;
         if let Ok(gpu) = GpuRef(name.to_owned()).resolve(&gpus) {
             return self.gpu_view(gpu).await;
         }
@@ -195,6 +190,12 @@ impl Service {
             view if view.daemon.is_some() => Ok(view),
             _ => Err(not_found()),
         }
+    }
+
+    /// The GPUs as the driver tells them now, and those that a daemon holds and that are missing.
+    async fn seen_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+        let present = self.present_gpus().await?;
+        Ok(store::gpus::all(&mut *self.parts.store.read().await?, present).await?)
     }
 
     async fn gpu_view(&self, gpu: &Gpu) -> Result<GpuView, ServiceError> {
@@ -253,14 +254,10 @@ impl Service {
 
     /// The processes on a GPU; `None` when the driver does not tell, which hides no other GPU.
     async fn processes_on(&self, gpu: &GpuUuid) -> Result<Option<Vec<GpuProcessView>>, ServiceError> {
-        let inventory = Arc::clone(&self.parts.inventory);
         let uuid = gpu.clone();
-        let listed = tokio::task::spawn_blocking(move || inventory.processes(&uuid))
-            .await
-            .map_err(|error| ServiceError::Internal(error.to_string()))?;
-        let processes = match listed {
+        let processes = match self.asked(move |inventory| inventory.processes(&uuid)).await? {
             Ok(processes) => processes,
-            Err(InventoryError::Suspended) => return Ok(None),
+            Err(InventoryError::Suspended | InventoryError::Silent { .. }) => return Ok(None),
             Err(error) => {
                 tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
                 return Ok(None);

@@ -25,7 +25,7 @@ pub use error::{FieldError, ServiceError};
 
 use crate::domain::gpu::Gpu;
 use crate::domain::plan::Desired;
-use crate::gpu::Inventory;
+use crate::gpu::{Inventory, InventoryError};
 use crate::operations::Engine;
 use crate::store::{self, Fate, Store, StoreError, Transaction};
 use crate::supervisor::Fleet;
@@ -102,19 +102,36 @@ impl Service {
         self.parts.tasks.spawn(work).await.map_err(|error| ServiceError::Internal(error.to_string()))?
     }
 
-    /// The GPUs as they are now, and those that a daemon holds and that are missing, as they were.
+    /// The GPUs of this host, as they were if the driver does not answer now, and those that a daemon holds and that are
+    /// missing, as they were.
     async fn gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
-        let present = self.present_gpus().await?;
-        Ok(store::gpus::all(&mut *self.parts.store.read().await?, present).await?)
+        let known = self.asked(Inventory::known_gpus).await?;
+        Ok(store::gpus::all(&mut *self.parts.store.read().await?, known.map_err(unavailable)?).await?)
+    }
+
+    /// The same for who asks for nothing but what daemons hold: that is remembered even if the driver never answered.
+    async fn held_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+        let known = self.asked(Inventory::known_gpus).await?;
+        let known = match known {
+            Err(InventoryError::Silent { .. }) => Vec::new(),
+            known => known.map_err(unavailable)?,
+        };
+        Ok(store::gpus::all(&mut *self.parts.store.read().await?, known).await?)
     }
 
     /// The GPUs that the driver lists now.
     async fn present_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+        self.asked(Inventory::gpus).await?.map_err(unavailable)
+    }
+
+    /// Asks the driver where waiting for it holds up nobody.
+    async fn asked<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Inventory) -> T + Send + 'static,
+    ) -> Result<T, ServiceError> {
         let inventory = Arc::clone(&self.parts.inventory);
-        tokio::task::spawn_blocking(move || inventory.gpus())
-            .await
-            .map_err(|error| ServiceError::Internal(error.to_string()))?
-            .map_err(|error| ServiceError::Unavailable(error.to_string()))
+        let answer = tokio::task::spawn_blocking(move || call(&*inventory)).await;
+        answer.map_err(|error| ServiceError::Internal(error.to_string()))
     }
 
     /// Publishes what the daemons should hold after a commit.
@@ -123,6 +140,11 @@ impl Service {
             self.parts.fleet.publish(desired, None);
         }
     }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "as `map_err` wants it")]
+fn unavailable(error: InventoryError) -> ServiceError {
+    ServiceError::Unavailable(error.to_string())
 }
 
 /// Refuses a write whose entity tag is not the present one.

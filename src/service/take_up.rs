@@ -203,7 +203,12 @@ impl Service {
         let known = store::daemons::all(&mut *self.parts.store.read().await?).await?;
         gone.retain(|name| known.iter().all(|daemon| daemon.name != *name));
         for name in gone {
-            if let Err(why) = context.settle_modes(&name, &[], &[], None).await {
+            // Somebody may create one of that name meanwhile; what cannot be read is put back another time.
+            let is_gone = || async {
+                let Ok(mut reader) = self.parts.store.read().await else { return false };
+                matches!(store::daemons::get(&mut reader, &name).await, Ok(None))
+            };
+            if let Err(why) = context.put_back_modes(&name, is_gone).await {
                 tracing::error!(daemon = %name, %why, "a compute mode of a daemon that is gone could not be put back");
             }
         }

@@ -218,7 +218,7 @@ impl Service {
         if fresh && let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) {
             handle.fresh(self.parts.patience).await?;
         }
-        let gpus = self.gpus().await?;
+        let gpus = self.held_gpus().await?;
         self.tenant_view(tenant, &gpus).await
     }
 
@@ -231,7 +231,7 @@ impl Service {
         let mut reader = self.parts.store.read().await?;
         let tenants = store::tenants::page(&mut reader, daemon, &page.after, page.rows()).await?;
         drop(reader);
-        let gpus = self.gpus().await?;
+        let gpus = self.held_gpus().await?;
         let paged = page.cut(tenants, |tenant| tenant.name.to_string());
         let clients = self.attributed().await?;
         let mut items = Vec::with_capacity(paged.items.len());
@@ -246,7 +246,7 @@ impl Service {
     /// The environment of a tenant's processes.
     pub async fn tenant_environment(&self, name: &TenantName) -> Result<EnvironmentView, ServiceError> {
         let tenant = self.stored_tenant(name).await?;
-        let gpus = self.gpus().await?;
+        let gpus = self.held_gpus().await?;
         self.environment_of(&tenant, &gpus).await
     }
 
@@ -286,7 +286,7 @@ impl Service {
         let pipe = self.parts.fleet.pipe_directory(&tenant.spec.daemon);
         let reachable = self.parts.fleet.context().check_reachable(pipe, tenant.spec.uid).await;
         reachable.map_err(ServiceError::Conflict)?;
-        let gpus = self.gpus().await?;
+        let gpus = self.held_gpus().await?;
         let environment = self.environment_of(&tenant, &gpus).await?;
         let clients = self.families_of(&name).await?;
         let holder = ClientId { pid: identity.pid, start_time: identity.start_time };

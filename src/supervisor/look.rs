@@ -281,8 +281,8 @@ async fn clients(context: &Context, gpus: &[GpuUuid], rows: Vec<parse::ClientRow
         gpus.into_iter()
             .map(|gpu| {
                 let processes = inventory.processes(&gpu).unwrap_or_else(|error| {
-                    // As said by whoever let go of it; the clients' memory is unknown meanwhile.
-                    if !matches!(error, InventoryError::Suspended) {
+                    // As said by whoever let go of it or found it silent; the clients' memory is unknown meanwhile.
+                    if !matches!(error, InventoryError::Suspended | InventoryError::Silent { .. }) {
                         tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
                     }
                     Vec::new()

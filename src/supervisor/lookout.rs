@@ -83,7 +83,7 @@ impl Lookout {
         let scanned = tokio::task::spawn_blocking(move || {
             let running = foreign::running(world.as_deref());
             // A host on which no daemon runs, ours or not, need not ask the driver.
-            let gpus = if running.is_empty() { Ok(Vec::new()) } else { inventory.gpus() };
+            let gpus = if running.is_empty() { Ok(Vec::new()) } else { inventory.known_gpus() };
             let gpus = gpus.map_err(|error| error.to_string());
             running.into_iter().map(|daemon| neighbour(daemon, gpus.as_deref())).collect::<Vec<_>>()
         });
@@ -107,7 +107,7 @@ impl Lookout {
         let (world, inventory) = (self.world.clone(), Arc::clone(&self.inventory));
         tokio::task::spawn_blocking(move || {
             let daemon = foreign::inspect(identity, world.as_deref())?;
-            let gpus = inventory.gpus().map_err(|error| error.to_string());
+            let gpus = inventory.known_gpus().map_err(|error| error.to_string());
             Ok(neighbour(daemon, gpus.as_deref()))
         })
         .await

@@ -84,6 +84,23 @@ impl Context {
         Ok(settled)
     }
 
+    /// Puts back what a daemon left that is gone; nothing from when one of its name is there again, which has its own.
+    pub async fn put_back_modes<F: Future<Output = bool>>(
+        &self,
+        daemon: &DaemonName,
+        is_gone: impl Fn() -> F,
+    ) -> Result<(), String> {
+        for gpu in self.modes.of(daemon) {
+            // One that is created from now on settles its modes after this.
+            let _turn = self.modes.turn.lock().await;
+            if !is_gone().await {
+                return Ok(());
+            }
+            self.settle_in_turn(daemon, &gpu, None).await?;
+        }
+        Ok(())
+    }
+
     async fn settle_mode(
         &self,
         daemon: &DaemonName,
@@ -92,6 +109,15 @@ impl Context {
     ) -> Result<Option<ComputeModeStatus>, String> {
         // One at a time: a GPU may go from one daemon to another.
         let _turn = self.modes.turn.lock().await;
+        self.settle_in_turn(daemon, gpu, wanted).await
+    }
+
+    async fn settle_in_turn(
+        &self,
+        daemon: &DaemonName,
+        gpu: &GpuUuid,
+        wanted: Option<ComputeMode>,
+    ) -> Result<Option<ComputeModeStatus>, String> {
         if !self.inventory.live() {
             return self.unasked(daemon, gpu, wanted);
         }
@@ -238,7 +264,9 @@ impl Modes {
                 self.status = status;
             }
             Err(why) => {
-                tracing::error!(%daemon, %why, "a compute mode is not as it should be");
+                if self.trouble.as_ref() != Some(&why) {
+                    tracing::error!(%daemon, %why, "a compute mode is not as it should be");
+                }
                 self.trouble = Some(why);
                 self.due = Some(now + RETRY_MS);
             }

@@ -9,6 +9,7 @@ mod daemons;
 mod death;
 mod drain;
 mod drift;
+mod driver_silent;
 mod foreign;
 mod foreign_kept;
 mod foreign_refused;
