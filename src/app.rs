@@ -79,13 +79,12 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     platform.settle(platform::remembered(written.map_err(refused)?.as_deref()))?;
     let manager_uid = rustix::process::geteuid().as_raw();
     let (recorder, facts) = mpsc::channel(FACTS);
-    let (census, listed) = watch::channel(Census::default());
     let inventory: Arc<dyn Inventory> = platform.inventory.clone();
     let fleet = Fleet::new(Context {
         binaries: platform.binaries,
         capability,
         inventory: Arc::clone(&inventory),
-        census: listed,
+        census: watch::Sender::new(Census::default()),
         scopes: host::systemd::Scopes::detect(manager_uid),
         runtime_dir: config.runtime_dir.clone(),
         lookout: Lookout::new(Arc::clone(&inventory), &platform.extra_env),
@@ -112,7 +111,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     });
     let first_start = service.begin().await.map_err(refused)?;
     let every = Duration::from_secs(config.look_interval_s.into());
-    let watching = tokio::spawn(service.clone().watch_gpus(every, census));
+    let watching = tokio::spawn(service.clone().watch_gpus(every));
     let unfinished = config.state_dir.join(FURNISHING);
     // A copied state directory may bring the file along: what is sealed gets nothing new.
     if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {

@@ -1,6 +1,10 @@
-//! What tells a directory from a later one of the same name.
+//! What tells a file or a directory from a later one of the same name.
 
-/// A directory's inode with the time it was made at: a file system may give the number of one that was removed to the
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::time::UNIX_EPOCH;
+
+/// The inode of a file or a directory, with the time it was made at: a file system may give the number of one that was removed to the
 /// next that is made (ext4 does at once).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inode {
@@ -10,8 +14,15 @@ pub struct Inode {
     pub born: Option<i64>,
 }
 
+impl From<&Metadata> for Inode {
+    fn from(metadata: &Metadata) -> Self {
+        let born = metadata.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        Self { number: metadata.ino(), born: born.and_then(|born| i64::try_from(born.as_nanos()).ok()) }
+    }
+}
+
 impl Inode {
-    /// Whether a directory is the one that was remembered; by the number alone where one of the two has no time.
+    /// Whether this is the one that was remembered; by the number alone where one of the two has no time.
     pub fn is_same(self, remembered: Self) -> bool {
         self.number == remembered.number
             && self.born.zip(remembered.born).is_none_or(|(now, before)| now == before)

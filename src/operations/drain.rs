@@ -309,7 +309,13 @@ impl Occupants {
 impl std::fmt::Display for Occupants {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (clients, holders) = (self.clients.len(), self.holders.len());
-        write!(f, "{clients} clients and {holders} other processes started by `run`")?;
+        // Of a daemon that answers nothing, nobody can say which of them are clients.
+        let which = if self.unread.is_empty() {
+            "other processes started by `run`"
+        } else {
+            "processes started by `run`"
+        };
+        write!(f, "{clients} clients and {holders} {which}")?;
         if clients + holders > 0 {
             let named: Vec<String> =
                 self.processes().take(NAMED).map(|process| process.to_string()).collect();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 
 use super::host::HostView;
 use super::{Service, ServiceError};
@@ -232,16 +232,14 @@ impl Service {
     }
 
     /// Looks again and again which GPUs are here, and tells all drivers when that changes.
-    pub async fn watch_gpus(self, every: Duration, census: watch::Sender<Census>) {
+    pub async fn watch_gpus(self, every: Duration) {
+        let mut remembered = None;
         loop {
             // While the driver does not answer, what it said last goes on to hold.
             if let Ok(present) = self.present_gpus().await {
                 let now = Census::of(&present);
-                let changed = census.send_if_modified(|known| {
-                    let changed = *known != now;
-                    *known = now;
-                    changed
-                });
+                now.clone().tell(&self.parts.fleet.context().census);
+                let changed = remembered.replace(now.clone()) != Some(now);
                 if changed && let Err(error) = self.remember(present).await {
                     tracing::warn!(%error, "the GPUs of this host could not be remembered");
                 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tokio::sync::watch;
+
 use super::state::Obstacle;
 use crate::domain::GpuUuid;
 use crate::domain::gpu::Gpu;
@@ -18,6 +20,15 @@ impl Census {
     pub fn of(gpus: &[Gpu]) -> Self {
         let listed = gpus.iter().filter(|gpu| gpu.present);
         Self { mig: Some(listed.map(|gpu| (gpu.uuid.clone(), gpu.mig_enabled)).collect()) }
+    }
+
+    /// Tells all drivers what the driver lists now, if it is another list.
+    pub fn tell(self, drivers: &watch::Sender<Self>) {
+        drivers.send_if_modified(|known| {
+            let changed = *known != self;
+            *known = self;
+            changed
+        });
     }
 
     /// What of this keeps a daemon from its GPUs.

@@ -105,7 +105,7 @@ impl Driver {
             obstacle: None,
             tried: 0,
         });
-        let census = context.census.clone();
+        let census = context.census.subscribe();
         let driver = Self {
             context,
             census,

@@ -82,6 +82,9 @@ impl Logs {
         let server = self.server.read();
         // What was passed over may have been anything.
         self.woken |= control.skipped || server.skipped;
+        if server.skipped {
+            self.told.missed();
+        }
         for record in &control.records {
             self.woken |= self.told.control(record);
         }
@@ -100,6 +103,8 @@ impl Logs {
             match log::bound(&path, LOG_BOUND) {
                 Ok(true) => {
                     follow.emptied();
+                    // What came between the reading and the emptying is lost.
+                    self.told.missed();
                     tracing::info!(path = %path.display(), "emptied a log that had grown past {LOG_BOUND} bytes");
                 }
                 Ok(false) => {}
@@ -116,6 +121,11 @@ impl Logs {
     /// Whether something happened since the last call that is worth a look.
     pub(super) fn take_woken(&mut self) -> bool {
         std::mem::take(&mut self.woken)
+    }
+
+    /// A look has listed all clients of these servers.
+    pub(super) fn looked(&mut self, servers: impl Iterator<Item = u32>) {
+        self.told.looked(servers);
     }
 
     /// Forgets the dead.

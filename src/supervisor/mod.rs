@@ -63,7 +63,7 @@ pub struct Context {
     /// The GPUs.
     pub inventory: Arc<dyn Inventory>,
     /// Which of them are here, looked at for all daemons together.
-    pub census: watch::Receiver<Census>,
+    pub census: watch::Sender<Census>,
     /// Whether daemons get systemd scopes of their own.
     pub scopes: Scopes,
     /// Where each daemon gets a directory of its own.

@@ -364,7 +364,7 @@ mod tests {
                 commands: BTreeSet::default(),
                 options: BTreeSet::default(),
             },
-            census: watch::channel(Census::default()).1,
+            census: watch::channel(Census::default()).0,
             scopes: Scopes::detect(1),
             runtime_dir: "/nonexistent".into(),
             extra_env: Vec::new(),

@@ -27,8 +27,11 @@ pub(super) struct Told {
     pending: BTreeMap<u32, Pending>,
     /// Where each server stands with the client at its door.
     doors: BTreeMap<u32, Door>,
-    /// Processes that a server let in and that it has not said to be gone.
+    /// Processes that a server let in and that it has not said to be gone, and those that it has.
     let_in: BTreeSet<u32>,
+    left: BTreeSet<u32>,
+    /// Servers of which every client is known: from their first line on, or from a look on.
+    followed: BTreeSet<u32>,
     /// The last command of somebody else that changes something.
     foreign: Option<String>,
 }
@@ -81,6 +84,7 @@ impl Told {
             Event::StartingServer { pid, uid } => {
                 self.limits.retain(|(server, _), _| server != pid);
                 self.doors.remove(pid);
+                self.followed.remove(pid);
                 if self.servers.len() < KEPT {
                     self.servers.insert(*pid, *uid);
                 }
@@ -130,6 +134,12 @@ impl Told {
                 }
                 false
             }
+            Event::ServerStep(step) if step == "Startup" => {
+                if self.followed.len() < KEPT {
+                    self.followed.insert(record.pid);
+                }
+                false
+            }
             Event::ClientKnocking => {
                 if self.doors.len() < KEPT {
                     self.doors.insert(record.pid, Door::Taking);
@@ -142,8 +152,11 @@ impl Told {
             }
             Event::ClientConnected(client) => {
                 self.doors.remove(&record.pid);
+                self.left.remove(&client.pid);
                 if self.let_in.len() < KEPT {
                     self.let_in.insert(client.pid);
+                } else {
+                    self.missed();
                 }
                 true
             }
@@ -153,6 +166,9 @@ impl Told {
             }
             Event::ClientDisconnected { pid } => {
                 self.let_in.remove(pid);
+                if self.left.len() < KEPT {
+                    self.left.insert(*pid);
+                }
                 true
             }
             Event::ClientStatus { .. }
@@ -175,7 +191,29 @@ impl Told {
         self.limits.retain(|(pid, _), _| alive(*pid));
         self.pending.retain(|pid, _| alive(*pid));
         self.doors.retain(|pid, _| alive(*pid));
-        self.let_in.retain(|pid| alive(*pid));
+        for pids in [&mut self.let_in, &mut self.left, &mut self.followed] {
+            pids.retain(|pid| alive(*pid));
+        }
+    }
+
+    /// Lines may have been missed: who is connected is not known any more, before the next look.
+    pub(super) fn missed(&mut self) {
+        self.followed.clear();
+    }
+
+    /// A look has listed all clients of these servers.
+    pub(super) fn looked(&mut self, servers: impl Iterator<Item = u32>) {
+        self.followed = servers.collect();
+    }
+
+    /// Servers of which every client is known, together with those of the last look.
+    pub(super) fn followed(&self) -> impl Iterator<Item = u32> {
+        self.followed.iter().copied()
+    }
+
+    /// Processes that a server has said to be gone, and not let in again.
+    pub(super) fn left(&self) -> impl Iterator<Item = u32> {
+        self.left.iter().copied()
     }
 
     /// Servers that hang over a client that died at their door.
@@ -362,6 +400,34 @@ mod tests {
         let left = "Server failed to recevie command with status 806, assuming client {PID: 1149, Context ID: 0} exit";
         assert_eq!(hung(&[knocks, enters, knocks, left, denied]), (vec![1115], vec![1149]));
         assert_eq!(hung(&[knocks, denied, "Client process 1149 disconnected"]).0, [1115]);
+    }
+
+    #[test]
+    fn who_is_connected_is_known_from_a_servers_first_line_or_a_look_until_lines_are_missed() {
+        let mut state = Told::default();
+        let read = |state: &mut Told, line: &str| {
+            for record in log::read(format!("[2026-11-21 10:37:17.446 Server  1115] {line}\n").as_bytes()) {
+                state.server(&record, &[]);
+            }
+        };
+        let followed = |state: &Told| state.followed().collect::<Vec<_>>();
+        read(&mut state, "Client {PID: 7, Context ID: 0} connected");
+        assert_eq!(followed(&state), [0; 0], "others may have come before");
+        read(&mut state, "Startup");
+        assert_eq!(followed(&state), [1115]);
+        state.missed();
+        assert_eq!(followed(&state), [0; 0]);
+        state.looked([1115].into_iter());
+        assert_eq!(followed(&state), [1115]);
+        read(&mut state, "Client process 7 disconnected");
+        assert_eq!((state.let_in().count(), state.left().collect::<Vec<_>>()), (0, vec![7]));
+        read(&mut state, "Client {PID: 7, Context ID: 0} connected");
+        assert_eq!((state.let_in().collect::<Vec<_>>(), state.left().count()), (vec![7], 0));
+        // Too many to be kept are as good as missed.
+        for pid in 10_000..12_000 {
+            read(&mut state, &format!("Client {{PID: {pid}, Context ID: 0}} connected"));
+        }
+        assert_eq!(followed(&state), [0; 0]);
     }
 
     #[test]

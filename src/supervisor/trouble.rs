@@ -37,8 +37,8 @@ pub struct Evidence {
     pub files: Vec<LowFiles>,
     /// Its servers that hang over a client that died while it was let in.
     pub hung: Vec<Identity>,
-    /// Processes that are connected, as far as is known.
-    pub connected: Vec<u32>,
+    /// The processes that are connected to those; `None` where that is not known.
+    pub connected: Option<Vec<u32>>,
     /// Its pipe directory.
     pub pipes: Pipes,
 }
@@ -187,14 +187,22 @@ fn server_hangs(evidence: &Evidence) -> String {
         pids.take(NAMED).map(|pid| pid.to_string()).collect::<Vec<_>>().join(", ")
     };
     let server = list(&mut evidence.hung.iter().map(|server| server.pid));
-    let connected = match evidence.connected.len() {
-        0 => "nobody is".to_owned(),
-        count => format!("{count}: {}", list(&mut evidence.connected.iter().copied())),
+    let (connected, then) = match evidence.connected.as_deref() {
+        None => (
+            "who that is is not known, since server.log was not read from the server's first line on"
+                .to_owned(),
+            "The server is left alone for that",
+        ),
+        Some([]) => ("nobody is".to_owned(), "The server is ended, unless the daemon is only observed"),
+        Some(pids) => (
+            format!("{}: {}", pids.len(), list(&mut pids.iter().copied())),
+            "The server is ended as soon as nobody is connected, unless the daemon is only observed",
+        ),
     };
     format!(
         "server {server} hangs since a client died just as it was let in: nobody else gets in, and the daemon does not answer; \
-         who is connected goes on ({connected}). The server is ended as soon as nobody is connected, unless the daemon is only \
-         observed; restart the daemon, or kill -9 {server}, to have that at once"
+         who is connected goes on ({connected}). {then}; kill -9 {server} ends it at once, with who is connected, and a restart of \
+         the daemon after its grace"
     )
 }
 
@@ -262,11 +270,13 @@ mod tests {
     #[test]
     fn a_server_that_hangs_is_named_with_who_is_connected() {
         let hung = vec![Identity { pid: 7, start_time: 1 }];
-        let evidence = Evidence { hung: hung.clone(), connected: vec![8, 9], ..Evidence::default() };
+        let evidence = Evidence { hung: hung.clone(), connected: Some(vec![8, 9]), ..Evidence::default() };
         let (reason, message) = named(&Look::Unanswered("ps".into()), &evidence);
         assert_eq!(reason, "ServerHangs");
         assert!(message.contains("server 7 hangs") && message.contains("(2: 8, 9)"), "{message}");
         assert!(message.contains("kill -9 7"), "{message}");
+        let unknown = Evidence { hung: hung.clone(), ..Evidence::default() };
+        assert!(named(&Look::Unanswered("ps".into()), &unknown).1.contains("not known"));
         let stopped = Evidence { hung, stopped: vec![("client", 9)], ..Evidence::default() };
         assert_eq!(
             named(&Look::Unanswered("ps".into()), &stopped).0,

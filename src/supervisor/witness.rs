@@ -33,8 +33,11 @@ pub struct Shortages {
 pub(super) struct Hints {
     /// Servers that hang.
     pub(super) hung: Vec<u32>,
-    /// Processes that were let in.
+    /// Processes that were let in, and those that have left.
     pub(super) let_in: Vec<u32>,
+    pub(super) left: Vec<u32>,
+    /// Servers of which every client is known.
+    pub(super) followed: Vec<u32>,
 }
 
 /// Gathers what may explain a look that failed. Blocks for up to a quarter of a second.
@@ -56,7 +59,8 @@ pub(super) fn gather(
             evidence.files = near_their_limit(own(control));
             evidence.hung = daemon::servers(control.pid);
             evidence.hung.retain(|server| told.hung.contains(&server.pid));
-            evidence.connected = connected(clients, &told.let_in);
+            let known = evidence.hung.iter().all(|server| told.followed.contains(&server.pid));
+            evidence.connected = known.then(|| connected(clients, told));
         }
         _ => {}
     }
@@ -101,11 +105,12 @@ fn watch_callers(evidence: &mut Evidence, pipe_directory: &Path, control: Identi
 }
 
 /// Who is connected and lives: those of the last look, and those who came since.
-fn connected(clients: &[ClientFacts], let_in: &[u32]) -> Vec<u32> {
-    let known =
+fn connected(clients: &[ClientFacts], told: &Hints) -> Vec<u32> {
+    let listed =
         clients.iter().filter(|client| process::is_alive(client.id.into())).map(|client| client.id.pid);
-    let since = let_in.iter().copied().filter(|pid| process::identify(*pid).is_some());
-    known.chain(since).collect::<BTreeSet<u32>>().into_iter().collect()
+    let since = told.let_in.iter().copied().filter(|pid| process::identify(*pid).is_some());
+    let all: BTreeSet<u32> = listed.chain(since).filter(|pid| !told.left.contains(pid)).collect();
+    all.into_iter().collect()
 }
 
 fn stopped(control: Identity, clients: &[ClientFacts]) -> Vec<(&'static str, u32)> {

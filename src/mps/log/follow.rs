@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
 use super::{Reader, Record};
+use crate::domain::Inode;
 
 /// The most that is read of a log that was not read before, or that grew faster than it was read, in bytes.
 const MOST: u64 = 1 << 20;
@@ -17,7 +17,7 @@ const MOST: u64 = 1 << 20;
 pub struct Follow {
     path: PathBuf,
     reader: Reader,
-    inode: u64,
+    inode: Option<Inode>,
     offset: u64,
 }
 
@@ -26,14 +26,14 @@ pub struct Follow {
 pub struct Gained {
     /// The messages, in their order.
     pub records: Vec<Record>,
-    /// Whether older messages were passed over, since there were too many.
+    /// Whether messages may have been missed: there were too many, or somebody else emptied or replaced the log.
     pub skipped: bool,
 }
 
 impl Follow {
     /// Nothing is read yet.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, reader: Reader::default(), inode: 0, offset: 0 }
+        Self { path, reader: Reader::default(), inode: None, offset: 0 }
     }
 
     /// Reads what was written since the last time; nothing when the log cannot be read.
@@ -45,8 +45,8 @@ impl Follow {
             Ok(gained) => gained,
             Err(error) => {
                 tracing::debug!(path = %self.path.display(), %error, "a log cannot be read");
-                // Whatever is there later is another log, though it may get the inode of this one.
-                self.inode = 0;
+                // Whatever is there later is another log.
+                self.inode = None;
                 Gained::default()
             }
         }
@@ -60,14 +60,16 @@ impl Follow {
     fn try_read(&mut self) -> io::Result<Gained> {
         let mut file = open(&self.path)?;
         let metadata = file.metadata()?;
-        let (inode, length) = (metadata.ino(), metadata.len());
-        if inode != self.inode || length < self.offset {
-            self.inode = inode;
+        let (inode, length) = (Inode::from(&metadata), metadata.len());
+        let mut skipped = false;
+        if Some(inode) != self.inode || length < self.offset {
+            skipped = self.offset > 0;
+            self.inode = Some(inode);
             self.offset = 0;
             self.reader = Reader::default();
         }
-        let skipped = length - self.offset > MOST;
-        if skipped {
+        if length - self.offset > MOST {
+            skipped = true;
             self.offset = length - MOST;
             self.reader = Reader::default();
         }
@@ -120,6 +122,25 @@ mod tests {
     fn append(path: &Path, text: &str) {
         let mut file = fs::File::options().create(true).append(true).open(path).expect("a log");
         file.write_all(text.as_bytes()).expect("written");
+    }
+
+    #[test]
+    fn what_somebody_else_emptied_or_replaced_may_have_said_more() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("server.log");
+        let mut follow = Follow::new(path.clone());
+        append(&path, &line("one"));
+        assert!(!follow.read().skipped, "the first time nothing is missed");
+        fs::write(&path, "").expect("emptied");
+        assert!(follow.read().skipped);
+        append(&path, &line("two"));
+        assert!(!follow.read().skipped);
+        fs::remove_file(&path).expect("removed");
+        append(&path, &line("three and longer than the one before"));
+        assert!(follow.read().skipped);
+        fs::write(&path, "").expect("emptied");
+        follow.emptied();
+        assert!(!follow.read().skipped, "by this process");
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
@@ -100,12 +99,7 @@ pub fn usable_directories(pipe: &Path, log: &Path, uid: Option<u32>) -> Result<(
 
 /// The inode of a pipe directory, which tells it from a later one of the same name.
 pub fn pipe_inode(pipe: &Path) -> io::Result<Inode> {
-    Ok(inode(&fs::metadata(pipe)?))
-}
-
-pub(super) fn inode(metadata: &Metadata) -> Inode {
-    let born = metadata.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
-    Inode { number: metadata.ino(), born: born.and_then(|born| i64::try_from(born.as_nanos()).ok()) }
+    Ok(Inode::from(&fs::metadata(pipe)?))
 }
 
 fn check_path(path: &Path) -> Result<(), DirectoryError> {

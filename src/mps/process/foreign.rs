@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use crate::domain::Inode;
 use crate::host::{Identity, process};
 
-use super::directories::inode;
 use super::find::{is_control, is_same_directory, is_server};
 use super::{DEFAULT_PIPE_DIRECTORY, LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
@@ -227,7 +226,7 @@ pub fn reachable(pid: u32, path: &Path) -> Result<Inode, String> {
     let theirs = fs::metadata(&inside)
         .map_err(|error| format!("its pipe directory {shown} cannot be looked at: {error}"))?;
     match fs::metadata(path) {
-        Ok(ours) if (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()) => Ok(inode(&ours)),
+        Ok(ours) if (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()) => Ok(Inode::from(&ours)),
         _ => Err(format!(
             "its pipe directory {shown} is in another mount namespace, as in a container, and is not the one of that \
              name here"

@@ -53,6 +53,8 @@ impl Driver {
 
     /// After a look that saw everything: who waits, and what runs out.
     pub(super) fn see_around(&mut self, desired: &Desired) {
+        let listed = self.state.seen.iter().flat_map(|seen| &seen.servers).map(|server| server.pid);
+        self.logs.looked(listed);
         self.logs.prune();
         if self.state.drift.present {
             self.state.drift.command = self.logs.told().foreign().map(str::to_owned);
@@ -76,13 +78,19 @@ impl Driver {
         };
         self.logs.read(&gpus);
         let told = self.logs.told();
-        let hints = Hints { hung: told.hung().collect(), let_in: told.let_in().collect() };
+        let hints = Hints {
+            hung: told.hung().collect(),
+            let_in: told.let_in().collect(),
+            left: told.left().collect(),
+            followed: told.followed().collect(),
+        };
         let found = tokio::task::spawn_blocking(move || {
             let evidence = witness::gather(&look, &directory, inode, control, &clients, &hints);
             (trouble::name(&look, &evidence), evidence)
         });
         let Ok((Some(trouble), evidence)) = found.await else { return };
-        let useless = trouble.reason == "ServerHangs" && evidence.connected.is_empty() && !observed;
+        let nobody = evidence.connected.as_ref().is_some_and(Vec::is_empty);
+        let useless = trouble.reason == "ServerHangs" && nobody && !observed;
         for server in evidence.hung.iter().filter(|_| useless) {
             tracing::error!(%server, "killing a server that hangs and that nobody is connected to");
             let _ = host::process::signal(*server, Signal::KILL);

@@ -1,7 +1,10 @@
 //! What a driver is asked to do once, in its turn.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
+use super::super::census::Census;
 use super::super::state::Look;
 use super::super::termination::terminate;
 use super::super::{Job, TerminateError, Termination};
@@ -16,6 +19,7 @@ impl Driver {
                 self.state.restart = self.state.process.is_some() && !self.desired.borrow().is_observed();
             }
             Job::TryAgain(answer) => {
+                self.count_gpus().await;
                 self.state.try_again();
                 self.tries += 1;
                 let _ = answer.send(self.tries);
@@ -25,6 +29,14 @@ impl Driver {
                 self.state.look_soon();
                 let _ = answer.send(result);
             }
+        }
+    }
+
+    /// Asks the driver which GPUs there are, for all daemons: the last time may be seconds ago.
+    async fn count_gpus(&self) {
+        let inventory = Arc::clone(&self.context.inventory);
+        if let Ok(Ok(gpus)) = tokio::task::spawn_blocking(move || inventory.gpus()).await {
+            Census::of(&gpus).tell(&self.context.census);
         }
     }
 

@@ -128,7 +128,7 @@ impl Foreign {
     pub(crate) fn client(&self) -> Client {
         let mut command = Command::new(MANAGER);
         command
-            .args(["sim", "client", "--json", "--spin", "600", "--alloc", "256"])
+            .args(["sim", "client", "--json", "--spin", "36000", "--alloc", "256"])
             .env_clear()
             .env("MPS_SIM_WORLD", &self.world)
             .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe());

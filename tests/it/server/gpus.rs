@@ -35,6 +35,20 @@ fn stop(host: &Host, daemon: &str) {
 }
 
 #[test]
+fn a_restart_once_a_gpu_is_back_asks_the_driver_and_not_what_was_known() {
+    let mut host = Host::looked_at_once_an_hour("");
+    let (gone, before) = (uuid(&host, 1), host.daemon_pid("gpu1"));
+    mark(&host, &gone, "lost");
+    host.end_manager(Signal::KILL);
+    host.serve();
+    host.await_reason("gpu1", "GpuMissing");
+    unmark(&host, &gone, "lost");
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=0", &json!({})));
+    assert_ne!(host.daemon_pid("gpu1"), before);
+    host.await_ready();
+}
+
+#[test]
 fn a_gpu_that_goes_while_its_daemon_runs_blocks_that_one_and_no_other() {
     let host = Host::ready();
     let gone = uuid(&host, 1);

@@ -1,6 +1,7 @@
 //! What others do to a daemon has a name and a remedy, gives no wrong answer meanwhile, and is over when they stop.
 
 use std::fs;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -140,6 +141,33 @@ fn a_server_hung_by_a_killed_client_is_ended_as_soon_as_it_serves_nobody() {
     host.hang_server("gpu0", "demo");
     eventually("another server serves", || host.run("demo", &["true"]).status.success().then_some(()));
     host.client("demo");
+}
+
+#[test]
+fn a_server_that_hangs_is_left_alone_by_a_manager_that_cannot_know_who_is_connected() {
+    let mut host = Host::configured("control_deadline_s = 2");
+    let server = host.server_pid("gpu0");
+    let mut client = host.client("demo");
+    // The next manager reads the end of the log only.
+    let log = host.home("gpu0").join("log/server.log");
+    let line = format!("[2026-11-21 02:53:15.169 Other  {server}] {}\n", "x".repeat(1000));
+    let mut file = fs::File::options().append(true).open(log).unwrap();
+    file.write_all(line.repeat(1400).as_bytes()).unwrap();
+    host.hang_server("gpu0", "demo");
+    host.end_manager(Signal::KILL);
+    host.serve();
+    let message = host.await_reason("gpu0", "ServerHangs");
+    assert!(
+        message.contains(&format!("server {server} hangs")) && message.contains("is not known"),
+        "{message}"
+    );
+    // One more look that is in vain changes nothing.
+    let failed = || host.daemon("gpu0")["status"]["sessions"]["failed"].as_u64().unwrap();
+    let before = failed();
+    eventually("it was looked at again", || (failed() > before).then_some(()));
+    assert!(is_alive(server) && client.is_running());
+    signal(server, Signal::KILL);
+    host.await_ready();
 }
 
 #[test]
