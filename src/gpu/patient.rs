@@ -270,6 +270,9 @@ impl Patient<Suspendable> {
 
     /// Opens it again; harmless when it is open. What opens too late is closed at once: nobody would know of it.
     pub fn resume(&self) -> Result<(), InventoryError> {
+        if self.live() {
+            return Ok(());
+        }
         let inner = Arc::clone(&self.inner);
         let decided = Arc::new(AtomicBool::new(false));
         let first = |decided: &AtomicBool| !decided.swap(true, Ordering::SeqCst);

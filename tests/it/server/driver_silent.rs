@@ -140,7 +140,11 @@ fn a_start_waits_for_the_driver_says_so_and_comes_about_when_it_answers() {
 fn a_maintenance_of_a_silent_driver_is_called_off_or_fails_and_leaves_nothing_behind() {
     let host = Host::ready();
     let client = host.run_client("demo");
-    let begin = || host.api().post("/api/v1/host/maintenance", &json!({"timeout_s": 600}));
+    let begin = || {
+        let accepted = host.api().post("/api/v1/host/maintenance", &json!({"timeout_s": 600}));
+        assert_eq!(accepted.status, 202, "{}", accepted.text);
+        accepted
+    };
     let draining =
         || eventually("clients are waited for", || (state(&host) == json!("draining")).then_some(()));
     let called_off = begin();
