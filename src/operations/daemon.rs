@@ -87,6 +87,9 @@ const NOTE: &str = "note the running process";
 /// The step of a deletion that keeps whether the daemon should run if it cannot be deleted.
 const NOTE_STATE: &str = "note the desired state";
 
+/// The step of a deletion in which the daemon goes.
+const FORGET: &str = "forget";
+
 /// What an earlier manager noted in this step; one that died while it did noted nothing.
 fn noted(operation: &Operation, step: &str) -> Option<String> {
     operation.outcome_of(step).map(str::to_owned)
@@ -94,6 +97,8 @@ fn noted(operation: &Operation, step: &str) -> Option<String> {
 
 pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
     let before = match noted(operation, NOTE_STATE) {
+        // An earlier manager may have died between forgetting the daemon and saying so.
+        Some(_) if is_forgotten(engine, operation).await? => return Ok(()),
         Some(before) => before,
         None => {
             engine
@@ -120,6 +125,18 @@ pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32)
     Err(why)
 }
 
+/// Whether the daemon that is to be deleted is there no longer; one of its name may have been created since.
+async fn is_forgotten(engine: &Engine, operation: &Operation) -> Result<bool, Failure> {
+    if noted(operation, FORGET).is_some() {
+        return Ok(true);
+    }
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+    let daemon = store::daemons::get(&mut reader, the_daemon(operation)?).await;
+    Ok(daemon
+        .map_err(|error| error.to_string())?
+        .is_none_or(|daemon| daemon.created_at > operation.created_at))
+}
+
 fn in_a_word(state: DesiredState) -> String {
     format!("{state:?}").to_lowercase()
 }
@@ -128,7 +145,7 @@ async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Resu
     stop(engine, operation, grace_s).await?;
     let name = the_daemon(operation)?.clone();
     engine
-        .step(operation.id, "forget", async {
+        .step(operation.id, FORGET, async {
             let deleted: Result<bool, StoreError> = engine
                 .store
                 .write(move |db| {

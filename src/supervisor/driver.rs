@@ -52,6 +52,8 @@ pub(super) struct Driver {
     observed: watch::Sender<Observed>,
     state: State,
     clients: Vec<ClientFacts>,
+    /// The request for a fresh look that the last look answers, and why it failed; until it is published.
+    read: Option<(u64, Option<String>)>,
     incarnation: Option<Incarnation>,
     isolation: Option<Isolation>,
     /// Why the present process was started without the scope it should have had.
@@ -116,6 +118,7 @@ impl Driver {
             observed,
             state,
             clients: Vec::new(),
+            read: None,
             incarnation: earlier,
             isolation: None,
             refused: None,
@@ -464,11 +467,7 @@ impl Driver {
             self.record(desired, incarnation).await;
         }
         self.foresee_move(desired);
-        let failed = self.state.trouble.as_ref().map(ToString::to_string);
-        self.observed.send_modify(|observed| {
-            observed.served = serving;
-            observed.failed = failed;
-        });
+        self.read = Some((serving, self.state.trouble.as_ref().map(ToString::to_string)));
     }
 
     /// Brings the compute modes to what is wanted as long as the daemon runs or is to run, and back when it is to rest.
@@ -543,21 +542,20 @@ impl Driver {
         let unreadable = self.state.process.is_none() && idle;
         let asked = *self.fresh.borrow();
         let (obstacle, tried) = (self.state.in_the_way(status.phase).cloned(), self.tried);
-        self.observed.send_if_modified(|observed| {
-            let mut changed = observed.status != status || observed.clients != self.clients;
+        let read = self.read.take();
+        // Together with what was read, since a waiter may look at any moment.
+        self.observed.send_modify(|observed| {
+            if let Some((served, failed)) = read {
+                (observed.served, observed.failed) = (served, failed);
+            }
             if unreadable && observed.served < asked {
                 // No process can be looked at: what is published is all there is to know, unless there may be one.
                 observed.served = asked;
                 observed.failed = self.state.doubt();
-                changed = true;
             }
-            if changed {
-                observed.status = status;
-                observed.clients.clone_from(&self.clients);
-            }
+            observed.status = status;
+            observed.clients.clone_from(&self.clients);
             (observed.obstacle, observed.tried) = (obstacle, tried);
-            // Waiters compare `served`, which `sync` has set without waking them.
-            true
         });
     }
 }

@@ -32,6 +32,41 @@ fn a_host_that_was_half_furnished_gets_the_rest_and_nothing_twice() {
     assert!(!host.state("furnishing").exists());
 }
 
+/// The manager dies after the daemon is forgotten: before it says so in the journal, or after.
+#[test]
+fn a_deletion_that_is_taken_up_when_all_is_done_has_succeeded() {
+    let mut host = Host::ready();
+    let accepted = host.api().delete("/api/v1/daemons/gpu1?grace_s=0");
+    let id = accepted.json()["id"].as_str().unwrap().to_owned();
+    host.api().succeeds(&accepted);
+    let taken_up = |host: &mut Host| {
+        for undone in
+            ["", "UPDATE operation_steps SET outcome = NULL, finished_at = NULL WHERE name = 'forget'"]
+        {
+            host.end_manager(Signal::KILL);
+            host.execute_sql(&format!(
+                "UPDATE operations SET state = 'running', finished_at = NULL WHERE id = '{id}';
+                 INSERT INTO operation_locks (daemon, operation) VALUES ('gpu1', '{id}'); {undone}"
+            ));
+            host.serve();
+            let operation = eventually("it has ended", || {
+                let operation = host.api().get(&format!("/api/v1/operations/{id}")).ok();
+                operation["finished_at"].is_i64().then_some(operation)
+            });
+            assert_eq!(operation["state"], "succeeded", "{operation}");
+        }
+    };
+    taken_up(&mut host);
+    assert_eq!(host.api().get("/api/v1/daemons/gpu1").status, 404);
+    // One of its name that is created later is another one.
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).status, 201);
+    host.await_ready();
+    let later = host.daemon_pid("gpu1");
+    taken_up(&mut host);
+    host.await_ready();
+    assert_eq!(host.daemon_pid("gpu1"), later);
+}
+
 #[test]
 fn half_a_token_is_none() {
     let mut host = Host::new("");
