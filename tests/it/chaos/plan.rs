@@ -239,5 +239,5 @@ fn a_seed_is_a_whole_story_and_every_kind_is_drawn() {
     };
     assert_eq!(story(7), story(7));
     assert_ne!(story(7), story(8));
-    assert_eq!(kinds().len(), 19, "{:?}", kinds());
+    assert_eq!(kinds().len(), 20, "{:?}", kinds());
 }
