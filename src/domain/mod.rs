@@ -18,6 +18,7 @@ pub mod maintenance;
 pub mod memory;
 pub mod name;
 pub mod operation;
+pub mod partition_id;
 pub mod percentage;
 pub mod plan;
 pub mod priority;
@@ -27,6 +28,7 @@ pub use gpu::GpuUuid;
 pub use inode::Inode;
 pub use memory::MemoryLimit;
 pub use name::{DaemonName, TenantName};
+pub use partition_id::PartitionId;
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;
 
