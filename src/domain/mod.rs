@@ -27,8 +27,12 @@ pub mod tenant;
 pub use gpu::GpuUuid;
 pub use inode::Inode;
 pub use memory::MemoryLimit;
+<<<<<<< Updated upstream
 pub use name::{DaemonName, TenantName};
 pub use partition_id::PartitionId;
+=======
+pub use name::{DaemonName, TenantName};
+>>>>>>> Stashed changes
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;
 
