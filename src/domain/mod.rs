@@ -19,6 +19,7 @@ pub mod memory;
 pub mod name;
 pub mod operation;
 pub mod partition_id;
+pub mod partitions;
 pub mod percentage;
 pub mod plan;
 pub mod priority;
@@ -27,12 +28,8 @@ pub mod tenant;
 pub use gpu::GpuUuid;
 pub use inode::Inode;
 pub use memory::MemoryLimit;
-<<<<<<< Updated upstream
-pub use name::{DaemonName, TenantName};
+pub use name::{DaemonName, LayoutName, PartitionName, TenantName};
 pub use partition_id::PartitionId;
-=======
-pub use name::{DaemonName, TenantName};
->>>>>>> Stashed changes
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;
 

@@ -93,6 +93,14 @@ name! {
     /// The name of a partition within its layout.
     PartitionName, "partition"
 }
+name! {
+    /// The name of a partition layout.
+    LayoutName, "layout"
+}
+name! {
+    /// The name of a partition within its layout.
+    PartitionName, "partition"
+}
 
 #[cfg(test)]
 mod tests {
