@@ -93,14 +93,6 @@ name! {
     /// The name of a partition within its layout.
     PartitionName, "partition"
 }
-name! {
-    /// The name of a partition layout.
-    LayoutName, "layout"
-}
-name! {
-    /// The name of a partition within its layout.
-    PartitionName, "partition"
-}
 
 #[cfg(test)]
 mod tests {
