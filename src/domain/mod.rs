@@ -14,6 +14,7 @@ pub mod foreign;
 pub mod gpu;
 mod inode;
 pub mod isolation;
+pub mod layout;
 pub mod maintenance;
 pub mod memory;
 pub mod name;

@@ -1,0 +1,580 @@
+//! A plan being done: pure, told after each command what the daemon answered and what it lists now.
+//!
+//! What a command did is decided by the list before and after it, never by its words: MPS answers rc 0 to errors, a reply
+//! may be lost on its way, and a removal has no known words of success. So a lost reply is resolved as soon as the list
+//! can be read: exactly one new partition is what was made, none means that nothing happened, and anything else means that
+//! somebody else is at work, which stops everything.
+//!
+//! ```text
+//!   forward ──each step as planned──────────────────────────► done
+//!      │ a step failed, gave another ID, or somebody interfered
+//!      ▼
+//!   back: what this run made is removed, what it removed is made again, in reverse ──► undone
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::plan::{Action, Plan, Reason, add_command, remove_command};
+use super::record::{Degraded, Record, RecordedStep};
+use super::{Change, ResolvedStep};
+use crate::domain::partitions::GpuPartitions;
+use crate::domain::{GpuUuid, PartitionId, PartitionName};
+
+/// A move to come, or one that was made.
+#[derive(Debug, Clone)]
+struct Ahead {
+    gpu: GpuUuid,
+    partition: Option<PartitionName>,
+    chunks: u32,
+    change: Change,
+    /// Of a removal, the partition's ID, unless a step of this run makes it first; of an addition to come, the ID on record,
+    /// and of one that was made, the ID it gave.
+    id: Option<PartitionId>,
+    /// The step of the layout that it is.
+    step: Option<usize>,
+    /// Whether it is put back when the run is undone.
+    restorable: bool,
+}
+
+/// How often a command is sent that is seen to have done nothing since its reply was lost.
+const ATTEMPTS: u32 = 3;
+
+/// What an ID that differs from the one on record leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnDifference {
+    /// Everything is undone.
+    Stop,
+    /// It is kept and named: something is being put back, and there is nothing better to be had.
+    Keep,
+}
+
+/// A command to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Move {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Its name; `None` for one that no layout of ours made.
+    pub partition: Option<PartitionName>,
+    /// Its chunks.
+    pub chunks: u32,
+    /// What is done.
+    pub deed: Deed,
+}
+
+/// What a move does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Deed {
+    /// Makes a partition, which is to have this ID if one is on record.
+    Add {
+        /// The ID on record.
+        expected: Option<PartitionId>,
+    },
+    /// Removes the partition of that ID.
+    Remove {
+        /// The ID.
+        id: PartitionId,
+    },
+}
+
+impl Move {
+    /// The command, as the control daemon takes it.
+    pub fn command(&self) -> String {
+        match &self.deed {
+            Deed::Add { .. } => add_command(&self.gpu, self.chunks),
+            Deed::Remove { id } => remove_command(&self.gpu, id),
+        }
+    }
+}
+
+/// What came of sending a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The daemon named the partition that it made.
+    Named(PartitionId),
+    /// The daemon said nothing that means anything.
+    Silent,
+    /// The daemon refused in these words.
+    Refused(String),
+    /// No whole reply came; the command may have been done.
+    Lost(String),
+}
+
+/// One command that was sent and what came of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Taken {
+    /// The step of the layout, counted from 0; `null` for the removal of what the layout does not have, and on the way back.
+    pub step: Option<usize>,
+    /// What was done.
+    pub change: Change,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The partition; `null` for one that no layout of ours made.
+    pub partition: Option<PartitionName>,
+    /// Its chunks.
+    pub chunks: u32,
+    /// The command.
+    pub command: String,
+    /// The ID on record.
+    pub expected: Option<PartitionId>,
+    /// The ID that it gave or took away; `null` where it did nothing.
+    pub id: Option<PartitionId>,
+    /// SMs that the daemon lists for it.
+    pub sms: Option<u32>,
+    /// Whether it was sent on the way back.
+    pub undo: bool,
+    /// What was wrong with it.
+    pub trouble: Option<String>,
+    /// Microseconds from the command to the list that shows what it did.
+    pub duration_us: u64,
+}
+
+/// Why a run did not come to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Cause {
+    /// A step gave another ID than the one on record.
+    OtherId {
+        /// The step of the layout, counted from 0.
+        step: usize,
+        /// The partition.
+        partition: PartitionName,
+        /// The ID on record.
+        expected: PartitionId,
+        /// The ID that it gave.
+        got: PartitionId,
+    },
+    /// The daemon did not do a step.
+    NotDone {
+        /// The command.
+        command: String,
+        /// What it said.
+        said: String,
+    },
+    /// Partitions came or went that no step of this run made or removed.
+    Interference {
+        /// What was seen.
+        seen: String,
+    },
+    /// The daemon could not be asked any more.
+    Unreachable {
+        /// Why.
+        why: String,
+    },
+    /// Nothing was done, since something stood in the way.
+    Blocked {
+        /// What.
+        why: String,
+    },
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::OtherId { step, partition, expected, got } => {
+                write!(f, "step {step} gave partition {partition} the ID {got}, and {expected} is on record")
+            }
+            Self::NotDone { command, said } => write!(f, "the daemon did not do `{command}`: {said}"),
+            Self::Interference { seen } => {
+                write!(f, "somebody else changes partitions of this daemon: {seen}")
+            }
+            Self::Unreachable { why } => write!(f, "the daemon could not be asked: {why}"),
+            Self::Blocked { why } => write!(f, "{why}"),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// What is there now of ours: of the layout when `cause` is none, else of what was before.
+    pub record: Record,
+    /// What is not as it should be.
+    pub degraded: Vec<Degraded>,
+    /// Why it was undone; `None` when it was done.
+    pub cause: Option<Cause>,
+    /// Every command.
+    pub taken: Vec<Taken>,
+}
+
+/// A run under way.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    steps: Vec<ResolvedStep>,
+    base: Record,
+    on_difference: OnDifference,
+    ahead: Vec<Ahead>,
+    next: usize,
+    attempts: u32,
+    listed: Listing,
+    /// The ID of each step of the layout, once it is known.
+    ids: BTreeMap<usize, PartitionId>,
+    done: Vec<Ahead>,
+    taken: Vec<Taken>,
+    cause: Option<Cause>,
+    degraded: Vec<Degraded>,
+    over: bool,
+}
+
+/// Partitions by GPU and ID, with their chunks and SMs.
+type Listing = BTreeMap<GpuUuid, BTreeMap<PartitionId, (u32, u32)>>;
+
+impl Execution {
+    /// Begins to do a plan that was made of these steps, this record and this list.
+    pub fn new(
+        plan: &Plan,
+        steps: &[ResolvedStep],
+        base: &Record,
+        present: &[GpuPartitions],
+        on_difference: OnDifference,
+    ) -> Self {
+        let mut ids = BTreeMap::new();
+        let kept: Vec<&GpuUuid> =
+            plan.steps.iter().filter(|step| step.action == Action::Keep).map(|step| &step.gpu).collect();
+        for gpu in kept {
+            // Beginnings agree in what they do, so the steps of the record are those of the layout, one for one.
+            let wanted = steps.iter().enumerate().filter(|(_, step)| step.gpu == *gpu);
+            let taken = base.0.iter().filter(|step| step.gpu == *gpu);
+            ids.extend(wanted.zip(taken).map(|((number, _), taken)| (number, taken.id.clone())));
+        }
+        let planned: Vec<usize> = plan
+            .steps
+            .iter()
+            .filter(|step| step.action != Action::Keep)
+            .filter_map(|step| step.step)
+            .collect();
+        ids.retain(|number, _| !planned.contains(number));
+        let mut execution = Self {
+            steps: steps.to_vec(),
+            base: base.clone(),
+            on_difference,
+            ahead: Vec::new(),
+            next: 0,
+            attempts: 0,
+            listed: listing(present),
+            ids,
+            done: Vec::new(),
+            taken: Vec::new(),
+            cause: None,
+            degraded: Vec::new(),
+            over: false,
+        };
+        execution.ahead = plan
+            .steps
+            .iter()
+            .filter(|step| step.action != Action::Keep)
+            .map(|step| Ahead {
+                gpu: step.gpu.clone(),
+                partition: step.partition.clone(),
+                chunks: step.chunks,
+                change: if step.action == Action::Add { Change::Add } else { Change::Remove },
+                id: if step.action == Action::Add { step.expected.clone() } else { step.id.clone() },
+                step: step.step,
+                restorable: step.reason != Reason::CutShort,
+            })
+            .collect();
+        execution.over = execution.ahead.is_empty();
+        execution
+    }
+
+    /// The next command; `None` when the run has ended.
+    pub fn next(&self) -> Option<Move> {
+        if self.over {
+            return None;
+        }
+        let ahead = self.ahead.get(self.next)?;
+        let deed = match ahead.change {
+            Change::Add => Deed::Add { expected: ahead.id.clone() },
+            Change::Remove => Deed::Remove {
+                id: ahead.id.clone().or_else(|| self.made_by(ahead.partition.as_ref(), ahead.step))?,
+            },
+        };
+        Some(Move { gpu: ahead.gpu.clone(), partition: ahead.partition.clone(), chunks: ahead.chunks, deed })
+    }
+
+    /// The ID of the partition that an earlier step of the layout made and this one removes.
+    fn made_by(&self, partition: Option<&PartitionName>, step: Option<usize>) -> Option<PartitionId> {
+        let (name, step) = (partition?, step?);
+        let made = |(number, made): &(usize, &ResolvedStep)| {
+            *number < step && made.change == Change::Add && made.partition == *name
+        };
+        let (number, _) = self.steps.iter().enumerate().find(made)?;
+        self.ids.get(&number).cloned()
+    }
+
+    /// Whether the run is on its way back.
+    pub fn is_undoing(&self) -> bool {
+        self.cause.is_some()
+    }
+
+    /// How many commands were sent that did something, and how many there are, on the way that it is on.
+    pub fn progress(&self) -> (usize, usize) {
+        (self.next, self.ahead.len())
+    }
+
+    /// What was sent so far.
+    pub fn taken(&self) -> &[Taken] {
+        &self.taken
+    }
+
+    /// Tells what came of the command that [`Execution::next`] gave.
+    pub fn told(&mut self, answer: &Answer, present: &[GpuPartitions], duration_us: u64) {
+        let (Some(sent), Some(ahead)) = (self.next(), self.ahead.get(self.next).cloned()) else { return };
+        let now = listing(present);
+        let seen = compare(&self.listed, &now);
+        self.listed = now;
+        let judged = self.judge(&sent, answer, &seen);
+        self.write_down(&sent, &ahead, &judged, duration_us);
+        match judged {
+            Judged::Again => self.attempts += 1,
+            Judged::Done { id } => self.step_done(ahead, id),
+            Judged::Failed(cause) if self.is_undoing() => self.undo_failed(&sent, &cause),
+            Judged::Failed(cause) => self.turn_back(cause),
+        }
+    }
+
+    /// Tells that the daemon cannot be asked any more: nothing more is sent.
+    pub fn unreachable(&mut self, why: String) {
+        let cause = Cause::Unreachable { why };
+        self.cause.get_or_insert(cause);
+        self.over = true;
+    }
+
+    fn judge(&self, sent: &Move, answer: &Answer, seen: &Changes) -> Judged {
+        let failed = |said: String| Judged::Failed(Cause::NotDone { command: sent.command(), said });
+        let nothing = match answer {
+            Answer::Lost(_) if self.attempts + 1 < ATTEMPTS => Judged::Again,
+            Answer::Lost(why) => failed(format!("no reply, {ATTEMPTS} times, and nothing was done: {why}")),
+            Answer::Refused(said) => failed(said.clone()),
+            Answer::Named(id) => failed(format!("it named {id}, which it does not list")),
+            Answer::Silent => failed("it said nothing, and nothing was done".to_owned()),
+        };
+        match (&sent.deed, seen.came.as_slice(), seen.went.as_slice()) {
+            (_, [], []) => nothing,
+            (Deed::Add { .. }, [(gpu, id)], []) if *gpu == sent.gpu => {
+                let chunks = self.listed.get(gpu).and_then(|ids| ids.get(id)).map(|(chunks, _)| *chunks);
+                match answer {
+                    Answer::Named(named) if named != id => {
+                        let seen = format!("`{}` was answered {named}, and {id} is new", sent.command());
+                        Judged::Failed(Cause::Interference { seen })
+                    }
+                    _ if chunks != Some(sent.chunks) => {
+                        let seen = format!(
+                            "`{}` is followed by {id} of {} chunks",
+                            sent.command(),
+                            chunks.unwrap_or(0)
+                        );
+                        Judged::Failed(Cause::Interference { seen })
+                    }
+                    _ => Judged::Done { id: id.clone() },
+                }
+            }
+            (Deed::Remove { id }, [], [(gpu, gone)]) if *gpu == sent.gpu && gone == id => {
+                Judged::Done { id: id.clone() }
+            }
+            _ => Judged::Failed(Cause::Interference { seen: seen.words(&sent.command()) }),
+        }
+    }
+
+    fn write_down(&mut self, sent: &Move, ahead: &Ahead, judged: &Judged, duration_us: u64) {
+        let id = match judged {
+            Judged::Done { id } => Some(id.clone()),
+            _ => None,
+        };
+        let listed = id.as_ref().and_then(|id| self.listed.get(&sent.gpu)?.get(id));
+        self.taken.push(Taken {
+            step: ahead.step,
+            change: ahead.change,
+            gpu: sent.gpu.clone(),
+            partition: sent.partition.clone(),
+            chunks: sent.chunks,
+            command: sent.command(),
+            expected: match &sent.deed {
+                Deed::Add { expected } => expected.clone(),
+                Deed::Remove { .. } => None,
+            },
+            sms: listed.map(|(_, sms)| *sms),
+            id,
+            undo: self.is_undoing(),
+            trouble: match judged {
+                Judged::Done { .. } => None,
+                Judged::Again => Some("no reply, and nothing was done: sent again".to_owned()),
+                Judged::Failed(cause) => Some(cause.to_string()),
+            },
+            duration_us,
+        });
+    }
+
+    fn step_done(&mut self, ahead: Ahead, id: PartitionId) {
+        self.attempts = 0;
+        self.next += 1;
+        self.over = self.next == self.ahead.len();
+        let undoing = self.is_undoing();
+        if let Some(step) = ahead.step.filter(|_| !undoing) {
+            self.ids.insert(step, id.clone());
+        }
+        if !undoing {
+            self.done.push(Ahead { id: Some(id.clone()), ..ahead.clone() });
+        }
+        let expected = ahead.id.filter(|expected| ahead.change == Change::Add && *expected != id);
+        let Some(expected) = expected else { return };
+        if let (Some(step), Some(partition), OnDifference::Stop, false) =
+            (ahead.step, ahead.partition.clone(), self.on_difference, undoing)
+        {
+            return self.turn_back(Cause::OtherId { step, partition, expected, got: id });
+        }
+        let (expected, got) = (Some(expected), Some(id));
+        self.degraded.push(Degraded { gpu: ahead.gpu, partition: ahead.partition, expected, got, why: None });
+    }
+
+    /// Turns round: what this run did is undone in reverse.
+    fn turn_back(&mut self, cause: Cause) {
+        self.cause = Some(cause);
+        self.degraded.clear();
+        self.attempts = 0;
+        self.next = 0;
+        self.ahead = self.done.iter().rev().filter_map(|done| self.opposite(done)).collect();
+        self.over = self.ahead.is_empty();
+    }
+
+    /// What undoes a move that was made, if anything has to.
+    fn opposite(&self, done: &Ahead) -> Option<Ahead> {
+        let back = |change| Ahead { change, step: None, ..done.clone() };
+        let id = done.id.as_ref()?;
+        match done.change {
+            // A later step, or somebody else, may have taken it away again.
+            Change::Add => {
+                let there = self.listed.get(&done.gpu).is_some_and(|ids| ids.contains_key(id));
+                there.then(|| back(Change::Remove))
+            }
+            Change::Remove => (done.restorable && !self.made_in_this_run(done)).then(|| back(Change::Add)),
+        }
+    }
+
+    /// Whether this run made what it removed again: then there is nothing to put back.
+    fn made_in_this_run(&self, removed: &Ahead) -> bool {
+        removed.step.is_some()
+            && self.done.iter().any(|made| {
+                made.change == Change::Add
+                    && (&made.gpu, &made.partition, &made.id)
+                        == (&removed.gpu, &removed.partition, &removed.id)
+            })
+    }
+
+    fn undo_failed(&mut self, sent: &Move, cause: &Cause) {
+        let (expected, got) = match &sent.deed {
+            Deed::Add { expected } => (expected.clone(), None),
+            Deed::Remove { id } => (None, Some(id.clone())),
+        };
+        self.degraded.push(Degraded {
+            gpu: sent.gpu.clone(),
+            partition: sent.partition.clone(),
+            expected,
+            got,
+            why: Some(cause.to_string()),
+        });
+        self.attempts = 0;
+        self.next += 1;
+        self.over = self.next == self.ahead.len();
+    }
+
+    /// How it ended, once [`Execution::next`] gives nothing more.
+    pub fn outcome(self) -> Outcome {
+        let record = match &self.cause {
+            None => self.of_layout(),
+            Some(_) => self.of_before(),
+        };
+        Outcome { record, degraded: self.degraded, cause: self.cause, taken: self.taken }
+    }
+
+    fn of_layout(&self) -> Record {
+        let id_of = |number: usize, step: &ResolvedStep| match step.change {
+            Change::Add => self.ids.get(&number).cloned(),
+            Change::Remove => {
+                self.made_by(Some(&step.partition), Some(number)).or_else(|| self.ids.get(&number).cloned())
+            }
+        };
+        let steps = self.steps.iter().enumerate().filter_map(|(number, step)| {
+            Some(RecordedStep {
+                gpu: step.gpu.clone(),
+                partition: step.partition.clone(),
+                chunks: step.chunks,
+                change: step.change,
+                id: id_of(number, step)?,
+            })
+        });
+        Record(steps.collect())
+    }
+
+    /// What was before, with the IDs under which it came back.
+    fn of_before(&self) -> Record {
+        let mut record = self.base.clone();
+        for degraded in &self.degraded {
+            let (Some(name), Some(expected), Some(got)) =
+                (&degraded.partition, &degraded.expected, &degraded.got)
+            else {
+                continue;
+            };
+            let same = |step: &&mut RecordedStep| {
+                step.partition == *name && step.gpu == degraded.gpu && step.id == *expected
+            };
+            for step in record.0.iter_mut().filter(same) {
+                step.id = got.clone();
+            }
+        }
+        record
+    }
+}
+
+enum Judged {
+    Done { id: PartitionId },
+    Again,
+    Failed(Cause),
+}
+
+/// What came and went between two lists.
+struct Changes {
+    came: Vec<(GpuUuid, PartitionId)>,
+    went: Vec<(GpuUuid, PartitionId)>,
+}
+
+impl Changes {
+    fn words(&self, command: &str) -> String {
+        let list = |what: &[(GpuUuid, PartitionId)]| {
+            what.iter().map(|(gpu, id)| format!("{gpu}/{id}")).collect::<Vec<_>>().join(", ")
+        };
+        match (self.came.is_empty(), self.went.is_empty()) {
+            (false, true) => format!("with `{command}` came {}", list(&self.came)),
+            (true, _) => format!("with `{command}` went {}", list(&self.went)),
+            (false, false) => {
+                format!("with `{command}` came {} and went {}", list(&self.came), list(&self.went))
+            }
+        }
+    }
+}
+
+fn compare(before: &Listing, now: &Listing) -> Changes {
+    let missing = |from: &Listing, other: &Listing| {
+        from.iter()
+            .flat_map(|(gpu, ids)| ids.keys().map(move |id| (gpu, id)))
+            .filter(|(gpu, id)| !other.get(*gpu).is_some_and(|ids| ids.contains_key(*id)))
+            .map(|(gpu, id)| (gpu.clone(), id.clone()))
+            .collect::<Vec<_>>()
+    };
+    Changes { came: missing(now, before), went: missing(before, now) }
+}
+
+fn listing(present: &[GpuPartitions]) -> Listing {
+    present
+        .iter()
+        .map(|gpu| {
+            let ids = gpu
+                .partitions
+                .iter()
+                .map(|listed| (listed.id.clone(), (listed.chunks, listed.sms)))
+                .collect();
+            (gpu.gpu.clone(), ids)
+        })
+        .collect()
+}

@@ -1,0 +1,370 @@
+//! Partition layouts: named, versioned, ordered lists of the steps that divide GPUs among tenants.
+//!
+//! A layout names no GPU of any machine: its steps say *roles*, and whoever puts it on a daemon says which GPU plays
+//! which ([`GpuMap`]). The order of its steps is part of it, removals included, since the IDs that a daemon gives depend
+//! on what was reserved before (FACTS.md, "Static SM partitions"). So a version means one sequence from empty GPUs, and
+//! every plan ends in the state, IDs included, that this sequence gives.
+
+pub mod active;
+pub mod execution;
+pub mod plan;
+pub mod record;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::gpu::Gpu;
+use super::{GpuUuid, InvalidValue, LayoutName, PartitionName, TenantName};
+
+/// Which GPU of a host: its index among the host's GPUs of the layout's SKU, in PCI order.
+pub type Role = u32;
+
+/// Which GPU plays which role on one daemon.
+pub type GpuMap = BTreeMap<Role, GpuUuid>;
+
+/// Most steps of a layout; a GPU has a few dozen chunks.
+pub const MAX_STEPS: usize = 512;
+/// Most roles of a layout.
+pub const MAX_ROLES: usize = 16;
+
+/// What one version of a layout says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Layout {
+    /// What makes the partitions hold.
+    #[serde(default)]
+    pub enforcement: Enforcement,
+    /// The product name of its GPUs, as `NVIDIA H200`; left out, that of the daemon's first GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sku: Option<String>,
+    /// What is done, from empty GPUs and in this order.
+    #[schema(max_items = 512)]
+    pub steps: Vec<Step>,
+}
+
+/// What makes a layout's partitions hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Enforcement {
+    /// Static SM partitions of the daemon (`-S`, CUDA 13.1 and later): SMs are reserved, and each partition has an ID.
+    #[default]
+    Static,
+    /// A thread percentage that gives as many SMs: works on older drivers, reserves nothing, and has no IDs.
+    Percentage,
+}
+
+/// One step of a layout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// Makes a partition.
+    Add(AddStep),
+    /// Removes a partition that an earlier step made.
+    Remove(RemoveStep),
+}
+
+/// A partition to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddStep {
+    /// The GPU it is on.
+    pub gpu: Role,
+    /// Its name, used once in a layout.
+    pub partition: PartitionName,
+    /// Its chunks: 8 SMs each from Hopper on, 4 before (NVIDIA's documentation).
+    #[schema(minimum = 1)]
+    pub chunks: u32,
+    /// Who works in it; several tenants may share one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tenants: Vec<TenantName>,
+}
+
+/// A partition to be removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveStep {
+    /// Its name.
+    pub partition: PartitionName,
+}
+
+/// What a version is called.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct VersionRef {
+    /// The layout.
+    pub name: LayoutName,
+    /// Its version, counted from 1.
+    pub version: u32,
+}
+
+impl std::fmt::Display for VersionRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} version {}", self.name, self.version)
+    }
+}
+
+/// A layout that is wrong in itself: where, as a JSON pointer into it, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Invalid {
+    /// As `/steps/2/add/partition`.
+    pub pointer: String,
+    /// What is wrong and what would be right.
+    pub reason: InvalidValue,
+}
+
+impl Layout {
+    /// Refuses a layout that is wrong on any GPU; what depends on the GPU is the plan's.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.steps.len() > MAX_STEPS {
+            return Err(invalid(
+                "/steps".into(),
+                format!("{} steps: give at most {MAX_STEPS}", self.steps.len()),
+            ));
+        }
+        let mut made: BTreeMap<&PartitionName, &AddStep> = BTreeMap::new();
+        let mut removed = BTreeSet::new();
+        for (number, step) in self.steps.iter().enumerate() {
+            match step {
+                Step::Add(add) => {
+                    Self::check_add(number, add)?;
+                    if made.insert(&add.partition, add).is_some() {
+                        return Err(invalid(
+                            format!("/steps/{number}/add/partition"),
+                            format!(
+                                "partition {} is made twice: give each its own name, also after a removal",
+                                add.partition
+                            ),
+                        ));
+                    }
+                }
+                Step::Remove(RemoveStep { partition }) => {
+                    let pointer = format!("/steps/{number}/remove/partition");
+                    if self.enforcement == Enforcement::Percentage {
+                        let reason = "a percentage reserves nothing, so there is nothing to remove: leave the partition out";
+                        return Err(invalid(pointer, reason.into()));
+                    }
+                    if !made.contains_key(partition) || !removed.insert(partition) {
+                        let reason = format!(
+                            "there is no partition {partition} at this step: remove one that an earlier step made"
+                        );
+                        return Err(invalid(pointer, reason));
+                    }
+                }
+            }
+        }
+        let roles: BTreeSet<Role> = self.roles();
+        if roles.len() > MAX_ROLES {
+            return Err(invalid("/steps".into(), format!("{} GPUs: give at most {MAX_ROLES}", roles.len())));
+        }
+        self.check_tenants(&removed)
+    }
+
+    fn check_add(number: usize, add: &AddStep) -> Result<(), Invalid> {
+        if add.chunks == 0 {
+            return Err(invalid(format!("/steps/{number}/add/chunks"), "0 chunks: give at least 1".into()));
+        }
+        let twice = add.tenants.iter().enumerate().find(|(at, tenant)| add.tenants[..*at].contains(tenant));
+        if let Some((at, tenant)) = twice {
+            let pointer = format!("/steps/{number}/add/tenants/{at}");
+            return Err(invalid(pointer, format!("tenant {tenant} is named twice: name it once")));
+        }
+        Ok(())
+    }
+
+    fn check_tenants(&self, removed: &BTreeSet<&PartitionName>) -> Result<(), Invalid> {
+        let mut bound: BTreeMap<(&TenantName, Role), &AddStep> = BTreeMap::new();
+        for (number, step) in self.steps.iter().enumerate() {
+            let Step::Add(add) = step else { continue };
+            for (at, tenant) in add.tenants.iter().enumerate() {
+                let pointer = format!("/steps/{number}/add/tenants/{at}");
+                if removed.contains(&add.partition) {
+                    let reason = format!(
+                        "partition {} is removed by a later step: bind {tenant} to one that stays",
+                        add.partition
+                    );
+                    return Err(invalid(pointer, reason));
+                }
+                if let Some(other) = bound.insert((tenant, add.gpu), add) {
+                    let reason = format!(
+                        "tenant {tenant} is in partitions {} and {} of GPU {}: a client has one partition a GPU, so name the \
+                         tenant in one of them",
+                        other.partition, add.partition, add.gpu
+                    );
+                    return Err(invalid(pointer, reason));
+                }
+            }
+        }
+        if self.enforcement == Enforcement::Percentage {
+            return self.check_one_percentage();
+        }
+        Ok(())
+    }
+
+    /// A process has one percentage for all its GPUs.
+    fn check_one_percentage(&self) -> Result<(), Invalid> {
+        let mut chunks: BTreeMap<&TenantName, &AddStep> = BTreeMap::new();
+        for (number, step) in self.steps.iter().enumerate() {
+            let Step::Add(add) = step else { continue };
+            for (at, tenant) in add.tenants.iter().enumerate() {
+                let first = chunks.entry(tenant).or_insert(add);
+                if first.chunks != add.chunks {
+                    let reason = format!(
+                        "tenant {tenant} has {} chunks in {} and {} in {}: a process has one thread percentage for all its \
+                         GPUs, so give it partitions of one size",
+                        first.chunks, first.partition, add.chunks, add.partition
+                    );
+                    return Err(invalid(format!("/steps/{number}/add/tenants/{at}"), reason));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The roles that it has steps for.
+    pub fn roles(&self) -> BTreeSet<Role> {
+        self.adds().map(|add| add.gpu).collect()
+    }
+
+    /// The partitions that it makes, those it removes again included.
+    pub fn adds(&self) -> impl Iterator<Item = &AddStep> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Add(add) => Some(add),
+            Step::Remove(_) => None,
+        })
+    }
+
+    /// The partitions that are there at its end, in the order in which they are made.
+    pub fn partitions(&self) -> impl Iterator<Item = &AddStep> {
+        let removed: BTreeSet<&PartitionName> = self
+            .steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::Remove(remove) => Some(&remove.partition),
+                Step::Add(_) => None,
+            })
+            .collect();
+        self.adds().filter(move |add| !removed.contains(&add.partition))
+    }
+
+    /// Its steps on the GPUs of a host.
+    pub fn resolve(&self, map: &GpuMap) -> Result<Vec<ResolvedStep>, InvalidValue> {
+        let mut gpu_of: BTreeMap<&PartitionName, (&GpuUuid, u32)> = BTreeMap::new();
+        let mut resolved = Vec::with_capacity(self.steps.len());
+        for step in &self.steps {
+            match step {
+                Step::Add(add) => {
+                    let gpu = map.get(&add.gpu).ok_or_else(|| unmapped(add.gpu))?;
+                    gpu_of.insert(&add.partition, (gpu, add.chunks));
+                    let (gpu, partition) = (gpu.clone(), add.partition.clone());
+                    resolved.push(ResolvedStep { gpu, partition, chunks: add.chunks, change: Change::Add });
+                }
+                Step::Remove(RemoveStep { partition }) => {
+                    let known = gpu_of.get(partition);
+                    let (gpu, chunks) =
+                        known.ok_or_else(|| InvalidValue(format!("there is no partition {partition}")))?;
+                    let (gpu, chunks) = ((*gpu).clone(), *chunks);
+                    resolved.push(ResolvedStep {
+                        gpu,
+                        partition: partition.clone(),
+                        chunks,
+                        change: Change::Remove,
+                    });
+                }
+            }
+        }
+        Ok(resolved)
+    }
+}
+
+/// A step on a GPU of a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResolvedStep {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The partition.
+    pub partition: PartitionName,
+    /// Its chunks.
+    pub chunks: u32,
+    /// What is done to it.
+    pub change: Change,
+}
+
+/// What is done to a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// It is made.
+    Add,
+    /// It is removed.
+    Remove,
+}
+
+/// Works out which GPU plays which role, or checks what the caller says: `given` may leave roles out.
+///
+/// `offered` are the daemon's GPUs and `host` all GPUs of the host, in PCI order.
+pub fn map_roles(
+    layout: &Layout,
+    given: &GpuMap,
+    offered: &[GpuUuid],
+    host: &[Gpu],
+) -> Result<GpuMap, InvalidValue> {
+    let sku = match &layout.sku {
+        Some(sku) => sku.as_str(),
+        None => {
+            host.iter().find(|gpu| offered.first() == Some(&gpu.uuid)).map_or("", |gpu| gpu.name.as_str())
+        }
+    };
+    let roles = layout.roles();
+    if let Some(stray) = given.keys().find(|role| !roles.contains(role)) {
+        return Err(InvalidValue(format!(
+            "the layout has no steps for GPU {stray}: leave it out of the map"
+        )));
+    }
+    let of_sku: Vec<&Gpu> = host.iter().filter(|gpu| gpu.name == sku).collect();
+    let mut map = GpuMap::new();
+    for role in roles {
+        let by_index = || of_sku.get(usize::try_from(role).unwrap_or(usize::MAX)).map(|gpu| gpu.uuid.clone());
+        let Some(uuid) = given.get(&role).cloned().or_else(by_index) else {
+            return Err(InvalidValue(format!(
+                "GPU {role} of the layout is this host's {sku} number {role} counted from 0, and it has {}: say which GPU is \
+                 meant in gpu_map",
+                of_sku.len()
+            )));
+        };
+        if !offered.contains(&uuid) {
+            let offered: Vec<&str> = offered.iter().map(GpuUuid::as_str).collect();
+            return Err(InvalidValue(format!(
+                "GPU {role} of the layout would be {uuid}, which the daemon does not offer: say in gpu_map which of its GPUs \
+                 is meant ({})",
+                offered.join(", ")
+            )));
+        }
+        let known = host.iter().find(|gpu| gpu.uuid == uuid);
+        if let Some(gpu) = known.filter(|gpu| gpu.name != sku) {
+            return Err(InvalidValue(format!("GPU {uuid} is a {}, and the layout is for {sku}", gpu.name)));
+        }
+        if let Some(gpu) = known.filter(|gpu| gpu.mig_enabled) {
+            return Err(InvalidValue(format!(
+                "GPU {} ({uuid}) is in MIG mode, in which it has no SM partitions of MPS: choose another GPU, or switch MIG \
+                 mode off (nvidia-smi -mig 0)",
+                gpu.index
+            )));
+        }
+        if let Some((other, _)) = map.iter().find(|(_, taken)| **taken == uuid) {
+            return Err(InvalidValue(format!(
+                "GPUs {other} and {role} of the layout would both be {uuid}: map each to its own"
+            )));
+        }
+        map.insert(role, uuid);
+    }
+    Ok(map)
+}
+
+fn unmapped(role: Role) -> InvalidValue {
+    InvalidValue(format!("no GPU plays role {role}: name one in gpu_map"))
+}
+
+fn invalid(pointer: String, reason: String) -> Invalid {
+    Invalid { pointer, reason: InvalidValue(reason) }
+}

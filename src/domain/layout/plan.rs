@@ -1,0 +1,539 @@
+//! What has to be done to a daemon so that it holds a layout: pure, from the layout, what was made before, and what is
+//! listed now.
+//!
+//! A daemon's allocator looks at what is reserved and at the size asked for. So the state after the first steps of a layout is
+//! reached again, IDs included, by removing everything else, as long as the partitions of that state are still there. For
+//! each GPU the longest such beginning is kept and never touched, all else is removed, and the rest of the steps follow.
+//! Whatever has to be removed though it is in the layout too is *made again*, since it would otherwise not have the ID that
+//! the layout gives; that is done only when it is asked for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::record::{Record, RecordedStep};
+use super::{Change, ResolvedStep};
+use crate::domain::client::ClientId;
+use crate::domain::partitions::{GpuPartitions, ListedPartition};
+use crate::domain::{GpuUuid, PartitionId, PartitionName};
+
+/// What a plan is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Given<'a> {
+    /// The steps of the layout, from empty GPUs.
+    pub steps: &'a [ResolvedStep],
+    /// The ID of each step, where it is on record what they give here.
+    pub expected: Option<&'a [PartitionId]>,
+    /// What was made in the present control process.
+    pub record: &'a Record,
+    /// The IDs that were there before a session that was cut short.
+    pub before: Option<&'a BTreeMap<GpuUuid, BTreeSet<PartitionId>>>,
+    /// What is listed now.
+    pub present: &'a [GpuPartitions],
+    /// SMs of a chunk of each GPU.
+    pub chunk_sms: &'a BTreeMap<GpuUuid, u32>,
+}
+
+/// What has to be done, and what stands in the way of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Plan {
+    /// In the order in which they are done: what is kept, then removals, then the rest of the layout.
+    pub steps: Vec<PlannedStep>,
+    /// What each GPU comes to.
+    pub gpus: Vec<GpuTotals>,
+    /// Why it cannot be done, or not without being told so.
+    pub blocked: Vec<Blocked>,
+}
+
+/// One step of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PlannedStep {
+    /// What is done.
+    pub action: Action,
+    /// Why, in a word.
+    pub reason: Reason,
+    /// The step of the layout that it is, counted from 0; `null` for the removal of what the layout does not have.
+    pub step: Option<usize>,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The partition; `null` for one that no layout of ours made.
+    pub partition: Option<PartitionName>,
+    /// Its chunks.
+    pub chunks: u32,
+    /// The SMs that its chunks make; a client may see more, since the left-over ones go somewhere.
+    pub sms: u32,
+    /// Its ID, where it is there already.
+    pub id: Option<PartitionId>,
+    /// The ID that it is to have, where that is on record.
+    pub expected: Option<PartitionId>,
+    /// Chunks of the GPU before it.
+    pub before: Chunks,
+    /// And after it.
+    pub after: Chunks,
+    /// The clients that hold it.
+    #[schema(value_type = Vec<String>)]
+    pub clients: Vec<ClientId>,
+}
+
+/// What is done to a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// It stays as it is.
+    Keep,
+    /// It is made.
+    Add,
+    /// It is removed.
+    Remove,
+}
+
+/// Why a step is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The layout says so.
+    Layout,
+    /// The layout does not have it.
+    NotInLayout,
+    /// It is made again in the layout's order, so that it gets the ID that the layout gives.
+    MadeAgain,
+    /// It was made by steps that were cut short.
+    CutShort,
+    /// Somebody else made it.
+    Unknown,
+}
+
+/// Chunks of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Chunks {
+    /// Those that a new partition could have.
+    pub free: u32,
+    /// Those in partitions.
+    pub used: u32,
+}
+
+/// What a GPU comes to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct GpuTotals {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// SMs of a chunk.
+    pub chunk_sms: u32,
+    /// Its SMs.
+    pub sms: u32,
+    /// Before the plan.
+    pub before: Chunks,
+    /// After it.
+    pub after: Chunks,
+    /// SMs that make no whole chunk.
+    pub left_over_sms: u32,
+}
+
+/// Something in the way of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Blocked {
+    /// A step asks for more chunks than there are.
+    TooManyChunks {
+        /// The step of the layout, counted from 0.
+        step: usize,
+        /// The partition.
+        partition: PartitionName,
+        /// The GPU.
+        gpu: GpuUuid,
+        /// Chunks asked for.
+        requested: u32,
+        /// Chunks free at that step, which is also the most that fits.
+        free: u32,
+    },
+    /// A partition has to go and is in use.
+    InUse {
+        /// The partition.
+        partition: Option<PartitionName>,
+        /// The GPU.
+        gpu: GpuUuid,
+        /// Its ID.
+        id: PartitionId,
+        /// Those who hold it, as far as they can be told.
+        #[schema(value_type = Vec<String>)]
+        clients: Vec<ClientId>,
+    },
+    /// A partition would have to be made again, which may change its ID; done only with `recreate`.
+    MadeAgain {
+        /// The partition.
+        partition: PartitionName,
+        /// The GPU.
+        gpu: GpuUuid,
+        /// The ID that it has.
+        id: PartitionId,
+    },
+    /// The daemon lists no partitions for a GPU.
+    NotListed {
+        /// The GPU.
+        gpu: GpuUuid,
+    },
+}
+
+impl std::fmt::Display for Blocked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooManyChunks { step, partition, gpu, requested, free } => write!(
+                f,
+                "partition {partition} (step {step}) asks for {requested} chunks of {gpu}, and {free} are free at that step: \
+                 give at most {free}"
+            ),
+            Self::InUse { partition, gpu, id, clients } => {
+                let name = partition
+                    .as_ref()
+                    .map_or_else(|| "a partition".to_owned(), |name| format!("partition {name}"));
+                let who: Vec<String> = clients.iter().map(ToString::to_string).collect();
+                let who =
+                    if who.is_empty() { "clients that cannot be told".to_owned() } else { who.join(", ") };
+                write!(
+                    f,
+                    "{name} ({gpu}/{id}) has to be removed and is in use by {who}: end or terminate them first"
+                )
+            }
+            Self::MadeAgain { partition, gpu, id } => write!(
+                f,
+                "partition {partition} ({gpu}/{id}) stays in the layout but would have to be made again in its order, which may \
+                 change its ID: end the processes that were started with it and say recreate"
+            ),
+            Self::NotListed { gpu } => write!(f, "the daemon lists no partitions of {gpu}"),
+        }
+    }
+}
+
+impl Plan {
+    /// Whether nothing has to be done.
+    pub fn is_empty(&self) -> bool {
+        self.steps.iter().all(|step| step.action == Action::Keep)
+    }
+
+    /// What stands in the way; with `recreate`, nothing of what is only made again.
+    pub fn refusals(&self, recreate: bool) -> impl Iterator<Item = &Blocked> {
+        self.blocked.iter().filter(move |blocked| !(recreate && matches!(blocked, Blocked::MadeAgain { .. })))
+    }
+}
+
+impl PlannedStep {
+    /// The command that does it, as the control daemon takes it; none where nothing is done or the ID is not known yet.
+    pub fn command(&self) -> Option<String> {
+        match self.action {
+            Action::Keep => None,
+            Action::Add => Some(add_command(&self.gpu, self.chunks)),
+            Action::Remove => self.id.as_ref().map(|id| remove_command(&self.gpu, id)),
+        }
+    }
+}
+
+/// The command that makes a partition.
+pub fn add_command(gpu: &GpuUuid, chunks: u32) -> String {
+    format!("sm_partition add {gpu} {chunks}")
+}
+
+/// The command that removes a partition.
+pub fn remove_command(gpu: &GpuUuid, id: &PartitionId) -> String {
+    format!("sm_partition rm {gpu}/{id}")
+}
+
+/// What has to be done.
+pub fn plan(given: &Given<'_>) -> Plan {
+    let mut planning = Planning::new(given);
+    let mut done: BTreeSet<usize> = BTreeSet::new();
+    let mut gone: Vec<(Reason, Option<PartitionName>, GpuUuid, ListedPartition)> = Vec::new();
+    for gpu in touched(given) {
+        let Some(present) = given.present.iter().find(|present| present.gpu == gpu) else {
+            planning.blocked.push(Blocked::NotListed { gpu });
+            continue;
+        };
+        let kept = kept(given, present);
+        done.extend(&kept.steps);
+        for (step, name, listed) in &kept.partitions {
+            planning.keep(*step, name, &gpu, listed);
+        }
+        let stays =
+            |listed: &ListedPartition| kept.partitions.iter().any(|(_, _, kept)| kept.id == listed.id);
+        // The newest first.
+        for listed in present.partitions.iter().rev().filter(|listed| !stays(listed)) {
+            let (reason, name) = why_it_goes(given, &gpu, listed);
+            gone.push((reason, name, gpu.clone(), listed.clone()));
+        }
+    }
+    for (reason, name, gpu, listed) in gone {
+        planning.take_away(reason, name, &gpu, &listed);
+    }
+    for (number, step) in given.steps.iter().enumerate().filter(|(number, _)| !done.contains(number)) {
+        planning.follow(number, step);
+    }
+    planning.finish()
+}
+
+/// The GPUs that the plan may touch: those with steps, and those where an earlier layout made something.
+fn touched(given: &Given<'_>) -> Vec<GpuUuid> {
+    let mut gpus: Vec<GpuUuid> = Vec::new();
+    let named = given.steps.iter().map(|step| &step.gpu).chain(given.record.0.iter().map(|step| &step.gpu));
+    let cut_short = given.before.into_iter().flat_map(BTreeMap::keys);
+    for gpu in named.chain(cut_short) {
+        if !gpus.contains(gpu) {
+            gpus.push(gpu.clone());
+        }
+    }
+    gpus
+}
+
+/// The longest beginning of the layout whose state is still there.
+struct Kept<'a> {
+    /// The steps that need not be taken.
+    steps: Vec<usize>,
+    /// The partitions of that state: the step, the name that the layout gives, and what is listed.
+    partitions: Vec<(usize, &'a PartitionName, &'a ListedPartition)>,
+}
+
+fn kept<'a>(given: &Given<'a>, present: &'a GpuPartitions) -> Kept<'a> {
+    let wanted: Vec<(usize, &ResolvedStep)> =
+        given.steps.iter().enumerate().filter(|(_, step)| step.gpu == present.gpu).collect();
+    let taken: Vec<&RecordedStep> = given.record.0.iter().filter(|step| step.gpu == present.gpu).collect();
+    for length in (1..=common(&wanted, &taken)).rev() {
+        let mut live: Vec<(usize, &PartitionName, &PartitionId, u32)> = Vec::new();
+        let mut as_expected = true;
+        for ((number, step), taken) in wanted.iter().zip(&taken).take(length) {
+            as_expected &= given.expected.is_none_or(|ids| ids.get(*number) == Some(&taken.id));
+            match step.change {
+                Change::Add => live.push((*number, &step.partition, &taken.id, step.chunks)),
+                Change::Remove => live.retain(|(_, name, _, _)| *name != &step.partition),
+            }
+        }
+        let listed: Option<Vec<_>> = live
+            .iter()
+            .map(|(number, name, id, chunks)| {
+                let listed = present.get(id).filter(|listed| listed.chunks == *chunks)?;
+                Some((*number, *name, listed))
+            })
+            .collect();
+        if let Some(partitions) = listed.filter(|_| as_expected) {
+            let steps = wanted.iter().take(length).map(|(number, _)| *number).collect();
+            return Kept { steps, partitions };
+        }
+    }
+    Kept { steps: Vec::new(), partitions: Vec::new() }
+}
+
+/// How many steps at the beginning are the same to the daemon, whatever the partitions are called.
+fn common(wanted: &[(usize, &ResolvedStep)], taken: &[&RecordedStep]) -> usize {
+    let mut called: BTreeMap<&PartitionName, &PartitionName> = BTreeMap::new();
+    wanted
+        .iter()
+        .zip(taken)
+        .take_while(|((_, step), taken)| match (step.change, taken.change) {
+            (Change::Add, Change::Add) => {
+                called.insert(&step.partition, &taken.partition);
+                step.chunks == taken.chunks
+            }
+            (Change::Remove, Change::Remove) => called.get(&step.partition) == Some(&&taken.partition),
+            _ => false,
+        })
+        .count()
+}
+
+fn why_it_goes(
+    given: &Given<'_>,
+    gpu: &GpuUuid,
+    listed: &ListedPartition,
+) -> (Reason, Option<PartitionName>) {
+    let live = given.record.live();
+    let ours = live.values().find(|step| step.gpu == *gpu && step.id == listed.id);
+    if let Some(ours) = ours {
+        let stays =
+            final_partitions(given.steps).any(|step| step.gpu == *gpu && step.partition == ours.partition);
+        let reason = if stays { Reason::MadeAgain } else { Reason::NotInLayout };
+        return (reason, Some(ours.partition.clone()));
+    }
+    let cut_short =
+        given.before.is_some_and(|before| !before.get(gpu).is_some_and(|ids| ids.contains(&listed.id)));
+    (if cut_short { Reason::CutShort } else { Reason::Unknown }, None)
+}
+
+/// The partitions that are there after all steps.
+fn final_partitions(steps: &[ResolvedStep]) -> impl Iterator<Item = &ResolvedStep> {
+    let removed: BTreeSet<&PartitionName> =
+        steps.iter().filter(|step| step.change == Change::Remove).map(|step| &step.partition).collect();
+    steps.iter().filter(move |step| !removed.contains(&step.partition))
+}
+
+/// A plan under way, with the chunks of each GPU as they are after the steps so far.
+struct Planning<'a> {
+    given: &'a Given<'a>,
+    chunks: BTreeMap<GpuUuid, Chunks>,
+    steps: Vec<PlannedStep>,
+    blocked: Vec<Blocked>,
+}
+
+impl<'a> Planning<'a> {
+    fn new(given: &'a Given<'a>) -> Self {
+        let chunks = given
+            .present
+            .iter()
+            .map(|gpu| (gpu.gpu.clone(), Chunks { free: gpu.free_chunks, used: gpu.used_chunks }))
+            .collect();
+        Self { given, chunks, steps: Vec::new(), blocked: Vec::new() }
+    }
+
+    fn chunks(&self, gpu: &GpuUuid) -> Chunks {
+        self.chunks.get(gpu).copied().unwrap_or(Chunks { free: 0, used: 0 })
+    }
+
+    fn sms(&self, gpu: &GpuUuid, chunks: u32) -> u32 {
+        self.given.chunk_sms.get(gpu).copied().unwrap_or(0).saturating_mul(chunks)
+    }
+
+    fn expected(&self, step: usize) -> Option<PartitionId> {
+        self.given.expected.and_then(|ids| ids.get(step)).cloned()
+    }
+
+    fn keep(&mut self, step: usize, name: &PartitionName, gpu: &GpuUuid, listed: &ListedPartition) {
+        let chunks = self.chunks(gpu);
+        self.steps.push(PlannedStep {
+            action: Action::Keep,
+            reason: Reason::Layout,
+            step: Some(step),
+            gpu: gpu.clone(),
+            partition: Some(name.clone()),
+            chunks: listed.chunks,
+            sms: listed.sms,
+            id: Some(listed.id.clone()),
+            expected: self.expected(step),
+            before: chunks,
+            after: chunks,
+            clients: listed.clients.clone(),
+        });
+    }
+
+    fn take_away(
+        &mut self,
+        reason: Reason,
+        partition: Option<PartitionName>,
+        gpu: &GpuUuid,
+        listed: &ListedPartition,
+    ) {
+        let before = self.chunks(gpu);
+        let after = self.changed(gpu, Change::Remove, listed.chunks);
+        let id = listed.id.clone();
+        if listed.is_held() {
+            let clients = listed.clients.clone();
+            self.blocked.push(Blocked::InUse {
+                partition: partition.clone(),
+                gpu: gpu.clone(),
+                id: id.clone(),
+                clients,
+            });
+        }
+        if let Some(partition) = partition.clone().filter(|_| reason == Reason::MadeAgain) {
+            self.blocked.push(Blocked::MadeAgain { partition, gpu: gpu.clone(), id: id.clone() });
+        }
+        self.steps.push(PlannedStep {
+            action: Action::Remove,
+            reason,
+            step: None,
+            gpu: gpu.clone(),
+            partition,
+            chunks: listed.chunks,
+            sms: listed.sms,
+            id: Some(id),
+            expected: None,
+            before,
+            after,
+            clients: listed.clients.clone(),
+        });
+    }
+
+    /// A step of the layout.
+    fn follow(&mut self, number: usize, step: &ResolvedStep) {
+        let before = self.chunks(&step.gpu);
+        if step.change == Change::Add && step.chunks > before.free {
+            self.blocked.push(Blocked::TooManyChunks {
+                step: number,
+                partition: step.partition.clone(),
+                gpu: step.gpu.clone(),
+                requested: step.chunks,
+                free: before.free,
+            });
+            // The steps after it are shown as they would be without it.
+            return;
+        }
+        let after = self.changed(&step.gpu, step.change, step.chunks);
+        let id = self.known_id(step);
+        let listed = id.as_ref().and_then(|id| self.listed(&step.gpu, id));
+        let clients = listed.map_or_else(Vec::new, |listed| listed.clients.clone());
+        if let Some(listed) = listed.filter(|listed| listed.is_held()) {
+            self.blocked.push(Blocked::InUse {
+                partition: Some(step.partition.clone()),
+                gpu: step.gpu.clone(),
+                id: listed.id.clone(),
+                clients: clients.clone(),
+            });
+        }
+        self.steps.push(PlannedStep {
+            action: if step.change == Change::Add { Action::Add } else { Action::Remove },
+            reason: Reason::Layout,
+            step: Some(number),
+            gpu: step.gpu.clone(),
+            partition: Some(step.partition.clone()),
+            chunks: step.chunks,
+            sms: self.sms(&step.gpu, step.chunks),
+            id,
+            expected: self.expected(number),
+            before,
+            after,
+            clients,
+        });
+    }
+
+    /// The ID of a partition that a kept step made and this one removes.
+    fn known_id(&self, step: &ResolvedStep) -> Option<PartitionId> {
+        let same = |kept: &&PlannedStep| {
+            kept.action == Action::Keep
+                && kept.gpu == step.gpu
+                && kept.partition.as_ref() == Some(&step.partition)
+        };
+        let kept = self.steps.iter().find(same).filter(|_| step.change == Change::Remove)?;
+        kept.id.clone()
+    }
+
+    fn listed(&self, gpu: &GpuUuid, id: &PartitionId) -> Option<&'a ListedPartition> {
+        self.given.present.iter().find(|present| present.gpu == *gpu)?.get(id)
+    }
+
+    fn changed(&mut self, gpu: &GpuUuid, change: Change, chunks: u32) -> Chunks {
+        let now = self.chunks.entry(gpu.clone()).or_insert(Chunks { free: 0, used: 0 });
+        let (from, to) = match change {
+            Change::Add => (&mut now.free, &mut now.used),
+            Change::Remove => (&mut now.used, &mut now.free),
+        };
+        *from = from.saturating_sub(chunks);
+        *to = to.saturating_add(chunks);
+        *now
+    }
+
+    fn finish(self) -> Plan {
+        let gpus = self
+            .given
+            .present
+            .iter()
+            .map(|gpu| {
+                let chunk_sms = self.given.chunk_sms.get(&gpu.gpu).copied().unwrap_or(0);
+                let sms = gpu.free_sms + gpu.used_sms;
+                let whole = (gpu.free_chunks + gpu.used_chunks).saturating_mul(chunk_sms);
+                GpuTotals {
+                    gpu: gpu.gpu.clone(),
+                    chunk_sms,
+                    sms,
+                    before: Chunks { free: gpu.free_chunks, used: gpu.used_chunks },
+                    after: self.chunks(&gpu.gpu),
+                    left_over_sms: sms.saturating_sub(whole),
+                }
+            })
+            .collect();
+        Plan { steps: self.steps, gpus, blocked: self.blocked }
+    }
+}

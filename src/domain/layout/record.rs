@@ -1,0 +1,193 @@
+//! What the steps of a layout gave on a daemon, and what is remembered while they are taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Change, ResolvedStep, VersionRef};
+use crate::domain::partitions::GpuPartitions;
+use crate::domain::{GpuUuid, PartitionId, PartitionName};
+
+/// A step that was taken, with the ID that it gave or took away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct RecordedStep {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The partition.
+    pub partition: PartitionName,
+    /// Its chunks.
+    pub chunks: u32,
+    /// What was done to it.
+    pub change: Change,
+    /// Its ID.
+    pub id: PartitionId,
+}
+
+/// The steps of a layout as they were taken from empty GPUs, in their order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(transparent)]
+pub struct Record(pub Vec<RecordedStep>);
+
+impl Record {
+    /// The partitions that are there at its end, by name.
+    pub fn live(&self) -> BTreeMap<&PartitionName, &RecordedStep> {
+        let mut live = BTreeMap::new();
+        for step in &self.0 {
+            match step.change {
+                Change::Add => live.insert(&step.partition, step),
+                Change::Remove => live.remove(&step.partition),
+            };
+        }
+        live
+    }
+
+    /// The ID that each step gave or took away.
+    pub fn ids(&self) -> Vec<PartitionId> {
+        self.0.iter().map(|step| step.id.clone()).collect()
+    }
+
+    /// Whether these are the steps that it is of.
+    pub fn is_of(&self, steps: &[ResolvedStep]) -> bool {
+        self.0.len() == steps.len()
+            && self.0.iter().zip(steps).all(|(taken, step)| {
+                (&taken.gpu, &taken.partition, taken.chunks, taken.change)
+                    == (&step.gpu, &step.partition, step.chunks, step.change)
+            })
+    }
+
+    /// What the daemon lists otherwise than it says.
+    pub fn drift(&self, present: &[GpuPartitions]) -> Vec<PartitionDrift> {
+        let live = self.live();
+        let mut found: Vec<PartitionDrift> = live
+            .values()
+            .filter_map(|step| {
+                let listed = present.iter().find(|gpu| gpu.gpu == step.gpu).and_then(|gpu| gpu.get(&step.id));
+                let kind = match listed {
+                    None => DriftKind::Missing,
+                    Some(listed) if listed.chunks != step.chunks => DriftKind::OtherSize,
+                    Some(_) => return None,
+                };
+                Some(PartitionDrift {
+                    kind,
+                    gpu: step.gpu.clone(),
+                    partition: Some(step.partition.clone()),
+                    id: step.id.clone(),
+                    chunks: listed.map_or(step.chunks, |listed| listed.chunks),
+                })
+            })
+            .collect();
+        let known: BTreeSet<(&GpuUuid, &PartitionId)> =
+            live.values().map(|step| (&step.gpu, &step.id)).collect();
+        for gpu in present {
+            let strange = gpu.partitions.iter().filter(|listed| !known.contains(&(&gpu.gpu, &listed.id)));
+            found.extend(strange.map(|listed| PartitionDrift {
+                kind: DriftKind::Unknown,
+                gpu: gpu.gpu.clone(),
+                partition: None,
+                id: listed.id.clone(),
+                chunks: listed.chunks,
+            }));
+        }
+        found
+    }
+}
+
+/// A partition that is not as the active layout left it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PartitionDrift {
+    /// How it differs.
+    pub kind: DriftKind,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Its name; `null` for one that the layout does not know.
+    pub partition: Option<PartitionName>,
+    /// Its ID.
+    pub id: PartitionId,
+    /// Its chunks, as listed where it is listed.
+    pub chunks: u32,
+}
+
+/// How a partition differs from what the active layout left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DriftKind {
+    /// It is gone.
+    Missing,
+    /// It is there, and the layout did not make it.
+    Unknown,
+    /// It is there with another number of chunks.
+    OtherSize,
+}
+
+impl std::fmt::Display for PartitionDrift {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { gpu, id, chunks, .. } = self;
+        match (self.kind, &self.partition) {
+            (DriftKind::Missing, Some(name)) => write!(f, "partition {name} ({gpu}/{id}) is gone"),
+            (DriftKind::OtherSize, Some(name)) => {
+                write!(f, "partition {name} ({gpu}/{id}) has {chunks} chunks")
+            }
+            (_, Some(name)) => write!(f, "partition {name} ({gpu}/{id}) is not the layout's"),
+            (_, None) => write!(f, "partition {gpu}/{id} of {chunks} chunks is not the layout's"),
+        }
+    }
+}
+
+/// A partition that is there under another ID than the one on record, or not there though it should be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Degraded {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Its name; `null` for one that no layout of ours made.
+    pub partition: Option<PartitionName>,
+    /// The ID that it had, or should have.
+    pub expected: Option<PartitionId>,
+    /// The ID that it has; `null` where it is not there.
+    pub got: Option<PartitionId>,
+    /// What stood in the way, where something did.
+    pub why: Option<String>,
+}
+
+impl std::fmt::Display for Degraded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.partition {
+            Some(name) => write!(f, "partition {name}")?,
+            None => write!(f, "a partition that no layout made")?,
+        }
+        match (&self.expected, &self.got) {
+            (Some(expected), Some(got)) => write!(f, " has the ID {got} and had {expected}")?,
+            (Some(expected), None) => write!(f, " ({expected}) is not there any more")?,
+            (None, Some(got)) => write!(f, " ({got}) is still there")?,
+            (None, None) => write!(f, " is not as it was")?,
+        }
+        match &self.why {
+            Some(why) => write!(f, " ({why})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What outlives the manager of the partitions of one control process.
+///
+/// It is written before a session that changes partitions and after it, so that a manager that starts in between knows
+/// what was there before: whatever is listed beside that was made by steps whose end nobody has seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionRun {
+    /// The incarnation of the control process: partitions vanish with it.
+    pub token: String,
+    /// What the record is of.
+    pub layout: Option<VersionRef>,
+    /// What was made, as of the last session that ended.
+    pub record: Record,
+    /// What is not as it was, since something had to be undone.
+    pub degraded: Vec<Degraded>,
+    /// The session under way: the IDs that were there before it.
+    pub before: Option<BTreeMap<GpuUuid, BTreeSet<PartitionId>>>,
+}
+
+impl PartitionRun {
+    /// One for a control process that has no partitions of ours.
+    pub fn new(token: String) -> Self {
+        Self { token, layout: None, record: Record::default(), degraded: Vec::new(), before: None }
+    }
+}
