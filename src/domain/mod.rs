@@ -19,6 +19,7 @@ pub mod memory;
 pub mod name;
 pub mod operation;
 pub mod partition_id;
+pub mod partitions;
 pub mod percentage;
 pub mod plan;
 pub mod priority;
