@@ -18,6 +18,8 @@ pub mod maintenance;
 pub mod memory;
 pub mod name;
 pub mod operation;
+pub mod partition_id;
+pub mod partitions;
 pub mod percentage;
 pub mod plan;
 pub mod priority;
@@ -26,7 +28,8 @@ pub mod tenant;
 pub use gpu::GpuUuid;
 pub use inode::Inode;
 pub use memory::MemoryLimit;
-pub use name::{DaemonName, TenantName};
+pub use name::{DaemonName, LayoutName, PartitionName, TenantName};
+pub use partition_id::PartitionId;
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;
 
