@@ -28,7 +28,7 @@ pub mod tenant;
 pub use gpu::GpuUuid;
 pub use inode::Inode;
 pub use memory::MemoryLimit;
-pub use name::{DaemonName, TenantName};
+pub use name::{DaemonName, LayoutName, PartitionName, TenantName};
 pub use partition_id::PartitionId;
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;

@@ -85,6 +85,14 @@ name! {
     /// The name of a tenant.
     TenantName, "tenant"
 }
+name! {
+    /// The name of a partition layout.
+    LayoutName, "layout"
+}
+name! {
+    /// The name of a partition within its layout.
+    PartitionName, "partition"
+}
 
 #[cfg(test)]
 mod tests {

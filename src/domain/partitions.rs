@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::client::{ClientFacts, ClientId};
 use super::{GpuUuid, InvalidValue, PartitionId};
 
-/// The partitions of a GPU, as its daemon listed them.
+/// What `lspart` lists of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct GpuPartitions {
     /// The GPU.
@@ -18,28 +18,43 @@ pub struct GpuPartitions {
     pub free_chunks: u32,
     /// Chunks in partitions.
     pub used_chunks: u32,
-    /// SMs outside partitions: those of the free chunks, and those that make no chunk.
+    /// SMs outside partitions, those that make no whole chunk included.
     pub free_sms: u32,
     /// SMs in partitions.
     pub used_sms: u32,
     /// Its partitions, in the daemon's order.
-    pub partitions: Vec<PartitionReading>,
+    pub partitions: Vec<ListedPartition>,
 }
 
-/// A partition, as its daemon listed it.
+/// A partition as the daemon lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct PartitionReading {
-    /// Its ID within the GPU; it names SMs, and comes back for whoever reserves the same ones later.
+pub struct ListedPartition {
+    /// Its ID.
     pub id: PartitionId,
     /// Its chunks.
     pub chunks: u32,
     /// Its SMs, which may be more than its chunks make: the left-over ones go somewhere.
     pub sms: u32,
-    /// Whether a client uses it, in the daemon's word; `null` where it gives none.
+    /// Whether a client uses it, by the daemon's word; `null` where it does not say.
     pub in_use: Option<bool>,
-    /// The connected clients that named it in the environment they were started with.
+    /// The connected clients that named it in the environment they were started with. They and `in_use` come from
+    /// different places and may disagree.
     #[schema(value_type = Vec<String>, example = json!(["1234-567890"]))]
     pub clients: Vec<ClientId>,
+}
+
+impl ListedPartition {
+    /// Whether a removal would be refused, or might be.
+    pub fn is_held(&self) -> bool {
+        self.in_use.unwrap_or(!self.clients.is_empty())
+    }
+}
+
+impl GpuPartitions {
+    /// The partition of that ID.
+    pub fn get(&self, id: &PartitionId) -> Option<&ListedPartition> {
+        self.partitions.iter().find(|partition| partition.id == *id)
+    }
 }
 
 /// A partition of a GPU, as programs name it: `<uuid>/<id>`.
@@ -138,7 +153,7 @@ mod tests {
     }
 
     fn listing(gpu: &str, ids: &[(&str, Option<bool>)]) -> GpuPartitions {
-        let partition = |(id, in_use): &(&str, Option<bool>)| PartitionReading {
+        let partition = |(id, in_use): &(&str, Option<bool>)| ListedPartition {
             id: PartitionId::parse(id).expect("id"),
             chunks: 1,
             sms: 8,

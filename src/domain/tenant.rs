@@ -339,7 +339,7 @@ pub fn effective(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::domain::gpu::ComputeMode;
+    use crate::domain::gpu::{ComputeCapability, ComputeMode};
 
     pub(crate) fn h200(index: u32) -> Gpu {
         Gpu {
@@ -348,6 +348,7 @@ pub(crate) mod tests {
             pci_bus_id: format!("00000000:0{}:00.0", 6 + index),
             name: "NVIDIA H200".into(),
             sms: Some(132),
+            compute_capability: Some(ComputeCapability { major: 9, minor: 0 }),
             memory_total: 150_109_880_320,
             memory_used: 0,
             compute_mode: ComputeMode::Default,

@@ -42,6 +42,7 @@ use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Mode, Phase};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::Inventory;
+use crate::gpu::probe::Prober;
 use crate::host::systemd::Scopes;
 use crate::mps::process::check_reachable;
 pub use modes::HeldModes;
@@ -63,6 +64,8 @@ pub struct Context {
     pub capability: Capability,
     /// The GPUs.
     pub inventory: Arc<dyn Inventory>,
+    /// Sends CUDA processes to see what they are given of them.
+    pub prober: Prober,
     /// Which of them are here, looked at for all daemons together.
     pub census: watch::Sender<Census>,
     /// Whether daemons get systemd scopes of their own.

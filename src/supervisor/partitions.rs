@@ -4,7 +4,7 @@
 //! none, makes the whole reading an error: who guesses a GPU removes somebody else's partition later.
 
 use crate::domain::GpuUuid;
-use crate::domain::partitions::{GpuPartitions, PartitionReading};
+use crate::domain::partitions::{GpuPartitions, ListedPartition};
 use crate::mps::parse::{Partition, PartitionDevice, Partitions};
 
 /// The listing by GPU, in the order of `gpus`, with no clients yet; the reason where it does not fit these GPUs.
@@ -27,7 +27,7 @@ pub(super) fn by_gpu(listing: Partitions, gpus: &[GpuUuid]) -> Result<Vec<GpuPar
         if device.partitions.iter().any(|known| known.id == id) {
             return Err(format!("lspart lists partition {id} of GPU {} twice", gpus[ordinal]));
         }
-        device.partitions.push(PartitionReading { id, chunks, sms, in_use, clients: Vec::new() });
+        device.partitions.push(ListedPartition { id, chunks, sms, in_use, clients: Vec::new() });
     }
     let missing = |(device, gpu): (Option<GpuPartitions>, &GpuUuid)| {
         device.ok_or_else(|| format!("lspart does not list GPU {gpu}, which the daemon was started with"))
