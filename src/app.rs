@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::gpu::Inventory;
+use crate::gpu::probe::Prober;
 use crate::http::auth::Authenticator;
 use crate::http::server::{Listeners, check_loopback};
 use crate::http::{AppState, router};
@@ -84,6 +85,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         binaries: platform.binaries,
         capability,
         inventory: Arc::clone(&inventory),
+        prober: Prober::new(&platform.extra_env),
         census: watch::Sender::new(Census::default()),
         scopes: host::systemd::Scopes::detect(manager_uid),
         runtime_dir: config.runtime_dir.clone(),

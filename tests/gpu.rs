@@ -6,9 +6,11 @@
 
 use std::env;
 use std::process::Command;
+use std::time::Duration;
 
 use mps_manager::gpu::Inventory;
 use mps_manager::gpu::nvml::NvmlInventory;
+use mps_manager::gpu::probe::{CensusRequest, Prober};
 use mps_manager::gpu::report::Report;
 
 fn binary() -> String {
@@ -55,13 +57,39 @@ fn cuda_and_nvml_tell_the_same_outside_mps() {
     assert_eq!(report.error, None);
     assert_eq!(report.mps, Some(false));
     let gpus = NvmlInventory::open().expect("a driver").gpus().expect("GPUs");
-    let by_nvml: Vec<_> = gpus.iter().map(|gpu| (&gpu.uuid, gpu.sms, gpu.memory_total)).collect();
-    let by_cuda: Vec<_> =
-        report.devices.iter().map(|device| (&device.uuid, Some(device.sms), device.memory_total)).collect();
+    let by_nvml: Vec<_> =
+        gpus.iter().map(|gpu| (&gpu.uuid, gpu.sms, gpu.compute_capability, gpu.memory_total)).collect();
+    let by_cuda: Vec<_> = report
+        .devices
+        .iter()
+        .map(|device| (&device.uuid, Some(device.sms), device.compute_capability, device.memory_total))
+        .collect();
     assert_eq!(by_cuda, by_nvml);
     for device in &report.devices {
         let allocation = device.allocation.as_ref().expect("it was asked for");
         assert_eq!((allocation.largest, &allocation.refused_with), (1 << 30, &None));
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs an NVIDIA GPU"]
+async fn every_gpu_has_chunks() {
+    let inventory = NvmlInventory::open().expect("a driver").gpus().expect("GPUs");
+    let request = CensusRequest {
+        pipe_directory: None,
+        uid: rustix::process::geteuid().as_raw(),
+        gpus: inventory.iter().map(|gpu| gpu.uuid.clone()).collect(),
+        timeout: Duration::from_secs(60),
+    };
+    let counted = Prober::with_program(binary().into(), &[]).census(&request).await.expect("counted");
+    for (gpu, chunks) in inventory.iter().zip(counted) {
+        println!("{chunks:?}");
+        assert_eq!((&gpu.uuid, gpu.sms), (&chunks.gpu, Some(chunks.sms)));
+        assert_eq!(chunks.chunks * chunks.chunk_sms + chunks.left_over_sms, chunks.sms);
+        // As it was recorded of five of them (recordings 02 and 08).
+        if gpu.name == "NVIDIA H200" {
+            assert_eq!((chunks.chunk_sms, chunks.chunks, chunks.left_over_sms), (8, 15, 12));
+        }
     }
 }
 

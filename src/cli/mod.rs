@@ -11,8 +11,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::client::{Client, ClientError};
 use crate::config::{self, Config, LogFormat};
-use crate::domain::TenantName;
 use crate::domain::client::ClientId;
+use crate::domain::{MemoryLimit, TenantName};
 use crate::{app, gpu, http, sim, telemetry};
 
 /// Exit code of a question answered with no, as `status` of a host that is not ready.
@@ -182,7 +182,7 @@ fn emit(text: std::fmt::Arguments<'_>) {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        Command::CudaProbe(args) => return gpu::probe::run(&args),
+        Command::CudaProbe(args) => return cuda_probe(&args),
         Command::Sim { command: SimCommand::Client(args) } => return sim::client::run(&args),
         Command::Openapi => {
             http::api::document().to_pretty_json().map_err(|error| error.to_string()).map(|text| {
@@ -210,6 +210,16 @@ pub fn main() -> ExitCode {
         eprintln!("mps-manager: {message}");
         ExitCode::from(ERROR)
     })
+}
+
+/// The probe; in the process that uses CUDA, the simulated host's CUDA is used where the environment names one.
+fn cuda_probe(args: &gpu::probe::ProbeArgs) -> ExitCode {
+    match std::env::var_os(sim::world::WORLD_VARIABLE) {
+        Some(world) if args.child => {
+            sim::client::probe::run(world.as_ref(), args.allocate_up_to.map(MemoryLimit::bytes))
+        }
+        _ => gpu::probe::run(args),
+    }
 }
 
 /// Runs a question to the server to its end.

@@ -4,16 +4,15 @@
 //! becomes the command: the process ID and the start time stay, so the lease stays good until the command ends,
 //! and the exit code is the command's own.
 
-use std::collections::BTreeMap;
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use nix::unistd::{Gid, Uid, User, initgroups, setgid, setuid};
 
 use super::Server;
 use crate::domain::TenantName;
+use crate::host::user::become_user;
 use crate::service::tenants::{LeaseRequest, LeaseView};
 
 #[derive(Debug, Args)]
@@ -65,32 +64,4 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
     eprintln!("mps-manager: {} cannot be run: {error}", program.to_string_lossy());
     let missing = error.kind() == std::io::ErrorKind::NotFound;
     Ok(ExitCode::from(if missing { 127 } else { 126 }))
-}
-
-/// Drops to a user with all of its groups; gives the variables that name the user.
-fn become_user(uid: u32) -> Result<BTreeMap<&'static str, OsString>, String> {
-    let wanted = Uid::from_raw(uid);
-    if Uid::effective() == wanted {
-        return Ok(BTreeMap::new());
-    }
-    if !Uid::effective().is_root() {
-        return Err(format!(
-            "the tenant's processes run as uid {uid}, and only root may become another user: run this as root or as that user"
-        ));
-    }
-    let user = User::from_uid(wanted).map_err(|error| error.to_string())?;
-    let failed = |what: &str, error: nix::Error| format!("{what} for uid {uid} failed: {error}");
-    let Some(user) = user else {
-        // A user that this host has no name for, as in many containers: its group has the same number.
-        nix::unistd::setgroups(&[]).map_err(|error| failed("setgroups", error))?;
-        setgid(Gid::from_raw(uid)).map_err(|error| failed("setgid", error))?;
-        setuid(wanted).map_err(|error| failed("setuid", error))?;
-        return Ok(BTreeMap::new());
-    };
-    let name = CString::new(user.name.as_bytes()).map_err(|error| error.to_string())?;
-    initgroups(&name, user.gid).map_err(|error| failed("initgroups", error))?;
-    setgid(user.gid).map_err(|error| failed("setgid", error))?;
-    setuid(wanted).map_err(|error| failed("setuid", error))?;
-    let home = user.dir.into_os_string();
-    Ok(BTreeMap::from([("HOME", home), ("USER", user.name.clone().into()), ("LOGNAME", user.name.into())]))
 }

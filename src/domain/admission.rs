@@ -4,7 +4,7 @@
 //! tenant. A tenant without a limit may take the whole GPU, once. Percentages are not added up: MPS lets them
 //! overlap, and they reserve nothing.
 
-use super::daemon::DaemonSpec;
+use super::daemon::{DaemonSpec, Mode};
 use super::gpu::Gpu;
 use super::memory::Bytes;
 use super::tenant::{TenantSpec, resolve};
@@ -51,6 +51,7 @@ pub fn admit(
         }
         resolve(tenant, daemon, gpus).map_err(|error| Refusal { field: "sms", detail: error.to_string() })?;
     }
+    no_percentages(daemon_name, daemon, tenants)?;
     same_user(daemon_name, daemon, tenants)?;
     for uuid in &daemon.gpus {
         let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == *uuid) else { continue };
@@ -76,6 +77,34 @@ pub fn admit(
         }
     }
     Ok(())
+}
+
+/// Under `-S` MPS ignores thread percentages (NVIDIA's documentation), so no tenant of such a daemon has one.
+fn no_percentages(
+    daemon_name: &str,
+    daemon: &DaemonSpec,
+    tenants: &[(TenantName, TenantSpec)],
+) -> Result<(), Refusal> {
+    if daemon.mode == Mode::Shared {
+        return Ok(());
+    }
+    let share = |tenant: &TenantSpec| match (tenant.sms, tenant.active_thread_percentage) {
+        (Some(sms), _) => Some(("sms", sms.to_string())),
+        (None, Some(percentage)) => Some(("active_thread_percentage", percentage.to_string())),
+        (None, None) => None,
+    };
+    let having: Vec<_> = tenants.iter().filter_map(|(name, tenant)| Some((name, share(tenant)?))).collect();
+    let Some((_, (field, _))) = having.last() else { return Ok(()) };
+    let named: Vec<String> =
+        having.iter().map(|(name, (field, value))| format!("{name} ({field} {value})")).collect();
+    Err(Refusal {
+        field,
+        detail: format!(
+            "daemon {daemon_name} in static mode gives a client the SMs of its partition, and MPS ignores thread \
+             percentages there, which these tenants have: {}; take that away from them, or use a daemon in shared mode",
+            named.join(", ")
+        ),
+    })
 }
 
 /// Without `-M` a client of another user waits until the present user's clients are gone, which may be never
@@ -203,6 +232,26 @@ mod tests {
         let error = check(&daemon(""), &[tenant, tenant]).expect_err("50 clients");
         assert_eq!(error.field, "max_clients");
         assert!(error.detail.contains("25 + t1 25 = 50"), "{}", error.detail);
+    }
+
+    #[test]
+    fn tenants_of_a_static_daemon_have_no_share_of_threads() {
+        let tenants = [
+            r#"{"daemon":"gpu0","device_memory_limit":"1G","active_thread_percentage":25}"#,
+            r#"{"daemon":"gpu0","device_memory_limit":"1G"}"#,
+            r#"{"daemon":"gpu0","device_memory_limit":"1G","sms":32}"#,
+        ];
+        let partitioned = daemon(r#","mode":"static""#);
+        let error = check(&partitioned, &tenants).expect_err("two of them have");
+        assert_eq!(error.field, "sms");
+        assert!(
+            error.detail.contains("have: t0 (active_thread_percentage 25.0), t2 (sms 32);"),
+            "{}",
+            error.detail
+        );
+        assert_eq!(check(&partitioned, &tenants[..1]).expect_err("it has").field, "active_thread_percentage");
+        assert!(check(&partitioned, &tenants[1..2]).is_ok());
+        assert!(check(&daemon(""), &tenants).is_ok());
     }
 
     #[test]

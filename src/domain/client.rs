@@ -75,6 +75,8 @@ pub struct ClientFacts {
     pub ancestors: Vec<ClientId>,
     /// `MPS_MANAGER_TENANT` in the environment it was started with.
     pub hint: Option<String>,
+    /// `CUDA_MPS_SM_PARTITION` in the environment it was started with: its own choice, which nobody checks.
+    pub sm_partition: Option<String>,
 }
 
 /// The right of a process that `run` started to be a client of its tenant.
@@ -168,6 +170,7 @@ mod tests {
             memory: vec![],
             ancestors: vec![ClientId { pid: 9, start_time: 4 }],
             hint: hint.map(Into::into),
+            sm_partition: None,
         }
     }
 

@@ -8,6 +8,7 @@ use super::compute_mode::ComputeModeStatus;
 use super::drift::{DriftPolicy, DriftStatus};
 use super::gpu::{ComputeMode, Gpu, GpuRef};
 use super::isolation::Isolation;
+use super::partitions::GpuPartitions;
 use super::{DaemonName, GpuUuid, Inode, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
 /// What an operator wants of a daemon.
@@ -17,6 +18,9 @@ pub struct DaemonSpec<G = GpuUuid> {
     /// The GPUs that the daemon offers, in PCI order; one is the safe choice (see `docs/limits.md`).
     #[schema(min_items = 1)]
     pub gpus: Vec<G>,
+    /// How its clients share the SMs of a GPU.
+    #[serde(default)]
+    pub mode: Mode,
     /// Whether clients of several users may be connected at once (`-M`).
     #[serde(default)]
     pub multi_user: bool,
@@ -51,6 +55,17 @@ pub struct DaemonSpec<G = GpuUuid> {
 
 fn yes() -> bool {
     true
+}
+
+/// How the clients of a daemon share the SMs of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// All clients share all SMs, each within its thread percentage.
+    #[default]
+    Shared,
+    /// Each client has the SMs of the static partition that it names and no others (`-S`, CUDA 13.1 and later).
+    Static,
 }
 
 /// Whether a daemon should run.
@@ -307,6 +322,9 @@ pub struct Effective {
     pub default_memory_limits: Vec<MemoryReading>,
     /// The servers, at most one of them taking clients.
     pub servers: Vec<Server>,
+    /// The static SM partitions of each of its GPUs; `null` for a daemon in shared mode, which has none.
+    #[serde(default)]
+    pub partitions: Option<Vec<GpuPartitions>>,
 }
 
 /// A memory limit as read back for one GPU.
@@ -379,6 +397,7 @@ impl<G> DaemonSpec<G> {
     pub fn of(gpus: Vec<G>) -> Self {
         Self {
             gpus,
+            mode: Mode::default(),
             multi_user: false,
             desired_state: DesiredState::default(),
             management: Management::default(),
@@ -400,6 +419,7 @@ impl<G> DaemonSpec<G> {
     fn with_gpus<H>(self, gpus: Vec<H>) -> DaemonSpec<H> {
         let Self {
             gpus: _,
+            mode,
             multi_user,
             desired_state,
             management,
@@ -412,6 +432,7 @@ impl<G> DaemonSpec<G> {
         } = self;
         DaemonSpec {
             gpus,
+            mode,
             multi_user,
             desired_state,
             management,
@@ -437,6 +458,17 @@ impl DaemonSpec {
         }
         Ok(())
     }
+
+    /// Refuses a default thread percentage in static mode, in which MPS ignores it.
+    pub fn check_default_percentage(&self) -> Result<(), InvalidValue> {
+        match (self.mode, self.defaults.active_thread_percentage) {
+            (Mode::Static, Some(percentage)) => Err(InvalidValue(format!(
+                "in static mode MPS ignores thread percentages ({percentage} given), and a client has the SMs of its \
+                 partition: leave it out, or set mode to shared"
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What is known of a daemon whose spec somebody replaces.
@@ -461,9 +493,10 @@ pub fn check_management(current: Option<Standing<'_>>, spec: &DaemonSpec) -> Res
             "there is no daemon of that name to observe: adopt one that runs (POST /api/v1/daemons/NAME/adopt)",
         );
     };
-    if (&spec.gpus, spec.multi_user) != (&current.spec.gpus, current.spec.multi_user) {
+    let started_with = |spec: &DaemonSpec| (spec.gpus.clone(), spec.mode, spec.multi_user);
+    if started_with(spec) != started_with(current.spec) {
         return refused(
-            "a daemon that is only observed is never changed: leave its gpus and multi_user as they are",
+            "a daemon that is only observed is never changed: leave its gpus, mode and multi_user as they are",
         );
     }
     if current.spec.management == Management::Observed {
@@ -505,11 +538,13 @@ mod tests {
         assert!(check_management(None, &managed).is_ok());
         assert!(check_management(Some(standing), &observed).is_ok());
         let other = DaemonSpec { multi_user: true, ..observed.clone() };
+        let partitioned = DaemonSpec { mode: Mode::Static, ..observed.clone() };
         for (current, spec, said) in [
             (None, &observed, "adopt one"),
             (Some(Standing { has_tenants: true, ..standing }), &observed, "serves tenants"),
             (Some(Standing { runs_as_specified: false, ..standing }), &observed, "nothing to observe"),
             (Some(standing), &other, "never changed"),
+            (Some(standing), &partitioned, "never changed"),
             (Some(Standing { spec: &observed, ..standing }), &other, "never changed"),
         ] {
             let error = check_management(current, spec).expect_err(said).to_string();

@@ -148,6 +148,7 @@ mod tests {
                 in_server_log: None,
             }],
             servers: Vec::new(),
+            partitions: None,
         }
     }
 

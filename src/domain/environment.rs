@@ -15,10 +15,13 @@ pub const MANAGED: [&str; 8] = [
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     "CUDA_MPS_CLIENT_PRIORITY",
-    "CUDA_MPS_SM_PARTITION",
+    SM_PARTITION,
     // More connections for one client leave room for fewer clients (recording 08).
     "CUDA_DEVICE_MAX_CONNECTIONS",
 ];
+
+/// The variable by which a client of a daemon in static mode says which partitions it runs in.
+pub const SM_PARTITION: &str = "CUDA_MPS_SM_PARTITION";
 
 /// The name of the hint by which a process says whose it is.
 pub const TENANT_HINT: &str = "MPS_MANAGER_TENANT";

@@ -1,6 +1,6 @@
 //! Control daemons that are not ours: which GPUs one serves, and what spec holds what is in force in it.
 
-use super::daemon::{DaemonSpec, Defaults, Effective, Management, MemoryReading};
+use super::daemon::{DaemonSpec, Defaults, Effective, Management, MemoryReading, Mode};
 use super::gpu::Gpu;
 use super::memory::{Bytes, MIB};
 use super::{GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
@@ -47,6 +47,8 @@ pub fn visible_gpus(
 pub struct InForce {
     /// Its GPUs, in its own order.
     pub gpus: Vec<GpuUuid>,
+    /// How its clients share SMs.
+    pub mode: Mode,
     /// Whether its clients may be of several users.
     pub multi_user: bool,
     /// Its settings, devices named by ordinal.
@@ -75,6 +77,12 @@ fn spec_in_force(seen: &InForce) -> Result<Reading, InvalidValue> {
     let priority = effective
         .default_priority
         .ok_or_else(|| InvalidValue("its default client priority is not known".into()))?;
+    if seen.mode == Mode::Static && percentage != ThreadPercentage::FULL {
+        return Err(InvalidValue(format!(
+            "its default active thread percentage is {percentage}, which MPS ignores in static mode and a spec in that mode \
+             cannot hold: set it to 100 first"
+        )));
+    }
     let limit = common_limit(effective, &mut notes)?;
     for server in &effective.servers {
         if server.active_thread_percentage != Some(percentage) {
@@ -99,6 +107,7 @@ fn spec_in_force(seen: &InForce) -> Result<Reading, InvalidValue> {
         }
     }
     let mut spec = DaemonSpec::of(seen.gpus.clone());
+    spec.mode = seen.mode;
     spec.multi_user = seen.multi_user;
     spec.defaults = Defaults {
         device_memory_limit: limit,
@@ -125,8 +134,10 @@ pub struct Candidate {
     pub uid: Option<u32>,
     /// Whether another manager's token is in its environment.
     pub held: bool,
-    /// Whether it serves static SM partitions.
-    pub static_partitions: bool,
+    /// How its clients share SMs.
+    pub mode: Mode,
+    /// Why the control program of this manager could not start it again in this mode.
+    pub mode_unsupported: Option<String>,
     /// Whether its clients may be of several users.
     pub multi_user: bool,
     /// Why its pipe directory cannot be reached from here.
@@ -149,7 +160,7 @@ impl Candidate {
         if management == Management::Observed {
             let reading = self.in_force.as_ref().ok().and_then(|seen| spec_in_force(seen).ok());
             let notes = reading.as_ref().map(|reading| reading.notes.clone()).unwrap_or_default();
-            return Ok(Reading { spec: spec_to_observe(gpus, self.multi_user, reading), notes });
+            return Ok(Reading { spec: self.spec_to_observe(gpus, reading), notes });
         }
         self.refuse_to_manage(manager_uid)?;
         let seen = self.in_force.as_ref().map_err(|reason| {
@@ -181,12 +192,23 @@ impl Candidate {
                     .into(),
             ));
         }
-        if self.static_partitions {
-            return Err(InvalidValue(
-                "it serves static SM partitions, which a spec cannot hold yet: observe it".into(),
-            ));
+        match &self.mode_unsupported {
+            None => Ok(()),
+            Some(reason) => {
+                Err(InvalidValue(format!("it could not be started again: {reason}, or observe it")))
+            }
         }
-        Ok(())
+    }
+
+    /// A spec by which it is only looked at: what is in force where a spec can hold it.
+    fn spec_to_observe(&self, gpus: Vec<GpuUuid>, reading: Option<Reading>) -> DaemonSpec {
+        DaemonSpec {
+            mode: self.mode,
+            multi_user: self.multi_user,
+            management: Management::Observed,
+            defaults: reading.map(|reading| reading.spec.defaults).unwrap_or_default(),
+            ..DaemonSpec::of(gpus)
+        }
     }
 
     fn reachable_gpus(&self, present: &[Gpu]) -> Result<Vec<GpuUuid>, InvalidValue> {
@@ -213,12 +235,6 @@ impl Candidate {
         }
         Ok(gpus)
     }
-}
-
-/// A spec by which a daemon is only looked at: what is in force where a spec can hold it.
-fn spec_to_observe(gpus: Vec<GpuUuid>, multi_user: bool, reading: Option<Reading>) -> DaemonSpec {
-    let defaults = reading.map(|reading| reading.spec.defaults).unwrap_or_default();
-    DaemonSpec { multi_user, management: Management::Observed, defaults, ..DaemonSpec::of(gpus) }
 }
 
 /// The one default limit of all GPUs; refused where it is not known exactly, since writing what the getter prints
@@ -331,6 +347,7 @@ mod tests {
         });
         InForce {
             gpus: defaults.iter().map(|reading| reading.gpu.clone()).collect(),
+            mode: Mode::Shared,
             multi_user: true,
             effective: Effective {
                 observed_at: 0,
@@ -339,6 +356,7 @@ mod tests {
                 default_priority: Some(Priority::BelowNormal),
                 default_memory_limits: defaults,
                 servers: servers.into_iter().collect(),
+                partitions: None,
             },
             limited_by_uuid: Vec::new(),
         }
@@ -378,7 +396,8 @@ mod tests {
         let good = Candidate {
             uid: Some(0),
             held: false,
-            static_partitions: false,
+            mode: Mode::Shared,
+            mode_unsupported: None,
             multi_user: true,
             unreachable: None,
             gpus: Ok(seen.gpus.clone()),
@@ -390,7 +409,7 @@ mod tests {
             (Candidate { uid: Some(1000), ..good.clone() }, "runs as uid 1000"),
             (Candidate { uid: None, ..good.clone() }, "uid unknown"),
             (Candidate { held: true, ..good.clone() }, "another mps-manager"),
-            (Candidate { static_partitions: true, ..good.clone() }, "static SM partitions"),
+            (Candidate { mode_unsupported: Some("needs 13010".into()), ..good.clone() }, "needs 13010"),
             (Candidate { in_force: Err("it hangs".into()), ..good.clone() }, "it hangs"),
         ] {
             let error = candidate.adopt(Management::Managed, 0, &present).expect_err(said).to_string();
@@ -415,6 +434,7 @@ mod tests {
     #[test]
     fn what_no_spec_can_hold_is_refused_with_the_reason() {
         let nonsense = MemoryReading { unreadable: Some("17179869183G".into()), ..reading(0, None, false) };
+        let partitioned = InForce { mode: Mode::Static, ..in_force(vec![reading(0, None, true)], None) };
         let by_uuid =
             InForce { limited_by_uuid: vec![h200(0).uuid], ..in_force(vec![reading(0, None, true)], None) };
         for (seen, said) in [
@@ -433,6 +453,7 @@ mod tests {
             ),
             (in_force(vec![reading(0, None, true)], Some((400, vec![nonsense]))), "17179869183G"),
             (by_uuid, "under that UUID"),
+            (partitioned, "is 40.0, which MPS ignores in static mode"),
         ] {
             let error = spec_in_force(&seen).expect_err(said).to_string();
             assert!(error.contains(said), "{error}");

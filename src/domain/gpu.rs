@@ -123,6 +123,58 @@ impl GpuRef {
     }
 }
 
+/// The compute capability of a GPU, as `9.0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ComputeCapability {
+    /// The number before the dot, which stands for an architecture.
+    pub major: u32,
+    /// The number after it.
+    pub minor: u32,
+}
+
+impl ComputeCapability {
+    /// Parses two numbers with a dot between them.
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let number =
+            |part: &str| part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse().ok()).flatten();
+        let numbers = text.split_once('.').and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
+        let (major, minor) = numbers.ok_or_else(|| {
+            let shown: String = text.chars().take(40).collect();
+            InvalidValue(format!("{shown:?} is not a compute capability: it looks like 9.0"))
+        })?;
+        Ok(Self { major, minor })
+    }
+
+    /// SMs of one chunk, the unit of static partitions: 8 from Hopper on, 4 before.
+    ///
+    /// FACTS.md, "Static SM partitions"; CUDA's splitter makes no smaller groups on an H200 (recording 02).
+    /// Integrated GPUs have other chunks.
+    pub fn chunk_sms(self) -> u32 {
+        if self.major >= 9 { 8 } else { 4 }
+    }
+}
+
+impl TryFrom<String> for ComputeCapability {
+    type Error = InvalidValue;
+
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
+        Self::parse(&text)
+    }
+}
+
+impl From<ComputeCapability> for String {
+    fn from(capability: ComputeCapability) -> Self {
+        capability.to_string()
+    }
+}
+
+impl std::fmt::Display for ComputeCapability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
 /// A GPU as the driver describes it, or as it was remembered when it is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
@@ -136,6 +188,9 @@ pub struct Gpu {
     pub name: String,
     /// Streaming multiprocessors; `None` where the driver does not tell (the inventory may not start CUDA).
     pub sms: Option<u32>,
+    /// Its compute capability; `None` where the driver does not tell.
+    #[serde(default)]
+    pub compute_capability: Option<ComputeCapability>,
     /// Memory of the whole device, in bytes.
     pub memory_total: u64,
     /// Memory in use by all processes and the driver, in bytes.
@@ -162,6 +217,9 @@ pub struct GpuFacts {
     pub name: String,
     /// Streaming multiprocessors.
     pub sms: Option<u32>,
+    /// Its compute capability.
+    #[serde(default)]
+    pub compute_capability: Option<ComputeCapability>,
     /// Memory of the whole device, in bytes.
     pub memory_total: u64,
     /// Its device file, which processes may have open although the driver lists the GPU no longer.
@@ -172,13 +230,14 @@ pub struct GpuFacts {
 impl GpuFacts {
     /// What is worth remembering of a GPU that is here.
     pub fn of(gpu: &Gpu) -> Self {
-        let Gpu { index, pci_bus_id, name, sms, memory_total, device_file, .. } = gpu.clone();
-        Self { index, pci_bus_id, name, sms, memory_total, device_file }
+        let Gpu { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file, .. } =
+            gpu.clone();
+        Self { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file }
     }
 
     /// The GPU that these are the facts of, while it is gone.
     fn absent(self, uuid: GpuUuid) -> Gpu {
-        let Self { index, pci_bus_id, name, sms, memory_total, device_file } = self;
+        let Self { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file } = self;
         let compute_mode = ComputeMode::Default;
         Gpu {
             uuid,
@@ -186,6 +245,7 @@ impl GpuFacts {
             pci_bus_id,
             name,
             sms,
+            compute_capability,
             memory_total,
             memory_used: 0,
             compute_mode,
@@ -266,6 +326,17 @@ mod tests {
         assert_eq!(GpuRef(gone.uuid.to_string()).resolve(&all).map(|gpu| gpu.present), Ok(false));
         let refused = GpuRef("1".into()).resolve(&all).expect_err("no index").to_string();
         assert!(refused.contains(&format!("{} (missing)", gone.uuid)), "{refused}");
+    }
+
+    #[test]
+    fn a_compute_capability_says_how_large_a_chunk_is() {
+        for (text, chunk) in [("9.0", 8), ("10.0", 8), ("12.1", 8), ("8.9", 4), ("8.0", 4), ("7.0", 4)] {
+            let capability = ComputeCapability::parse(text).expect("good");
+            assert_eq!((capability.to_string().as_str(), capability.chunk_sms()), (text, chunk));
+        }
+        for bad in ["", "9", "9.", ".0", "9.0.1", "+9.0", "nine", "9.0a"] {
+            assert!(ComputeCapability::parse(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a daemon should hold, worked out from its spec and its tenants.
 
-use super::daemon::{DaemonSpec, DesiredState, Effective, Management};
+use super::daemon::{DaemonSpec, DesiredState, Effective, Management, Mode};
 use super::drift::DriftPolicy;
 use super::gpu::{ComputeMode, Gpu};
 use super::maintenance::MaintenanceState;
@@ -29,6 +29,8 @@ pub struct Desired {
     pub maintenance: Option<MaintenanceState>,
     /// Its GPUs in PCI order: the position is the ordinal that MPS commands take.
     pub gpus: Vec<GpuUuid>,
+    /// How clients share the SMs of a GPU.
+    pub mode: Mode,
     /// Whether clients of several users may be connected at once.
     pub multi_user: bool,
     /// The user whose server is started ahead of the first client.
@@ -108,6 +110,7 @@ pub fn desired(
         compute_mode: daemon.compute_mode,
         maintenance,
         gpus: daemon.gpus.clone(),
+        mode: daemon.mode,
         multi_user: daemon.multi_user,
         server_uid,
         memory_limits,

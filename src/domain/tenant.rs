@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::daemon::{Condition, DaemonSpec};
+use super::daemon::{Condition, DaemonSpec, Mode};
 use super::gpu::{Gpu, GpuRef};
 use super::percentage::{percentage_for, sms_for};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, TenantName, ThreadPercentage};
@@ -144,6 +144,15 @@ pub struct Resolved {
     pub percentage: ThreadPercentage,
     /// Its priority.
     pub priority: Priority,
+    /// How its daemon shares out SMs: in static mode by partitions, and no percentage tells how many it sees.
+    pub mode: Mode,
+}
+
+impl Resolved {
+    /// SMs that a client is predicted to see on a GPU of so many; `None` where a partition decides it.
+    pub fn predicted_sms(&self, total: u32) -> Option<u32> {
+        (self.mode == Mode::Shared).then(|| sms_for(self.percentage, total))
+    }
 }
 
 /// Fills in what the tenant leaves to its daemon; `sms` becomes the smallest percentage that gives it.
@@ -179,6 +188,7 @@ pub fn resolve(spec: &TenantSpec, daemon: &DaemonSpec, gpus: &[Gpu]) -> Result<R
         memory: spec.device_memory_limit.or(daemon.defaults.device_memory_limit),
         percentage,
         priority: spec.priority.or(daemon.defaults.priority).unwrap_or_default(),
+        mode: daemon.mode,
     })
 }
 
@@ -217,7 +227,8 @@ pub struct EffectiveThreads {
     /// The percentage.
     #[schema(value_type = f64)]
     pub active_thread_percentage: ThreadPercentage,
-    /// SMs that a client is predicted to see; `null` where the SMs of the GPU are not known.
+    /// SMs that a client is predicted to see; `null` where the SMs of the GPU are not known, and in static mode, where
+    /// its partition decides.
     pub predicted_sms: Option<u32>,
     /// Whether the prediction was measured on this kind of GPU (132-SM H200) or only follows from it.
     pub measured_on_this_gpu: bool,
@@ -308,8 +319,8 @@ pub fn effective(
         device_memory_limit: EffectiveMemory { bytes: limit, enforced_by: memory },
         threads: EffectiveThreads {
             active_thread_percentage: resolved.percentage,
-            predicted_sms: sms.map(|total| sms_for(resolved.percentage, total)),
-            measured_on_this_gpu: mine.iter().all(|gpu| measured(gpu)),
+            predicted_sms: sms.and_then(|total| resolved.predicted_sms(total)),
+            measured_on_this_gpu: resolved.mode == Mode::Shared && mine.iter().all(|gpu| measured(gpu)),
             enforced_by: threads,
         },
         priority: EffectivePriority {
@@ -328,7 +339,7 @@ pub fn effective(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::domain::gpu::ComputeMode;
+    use crate::domain::gpu::{ComputeCapability, ComputeMode};
 
     pub(crate) fn h200(index: u32) -> Gpu {
         Gpu {
@@ -337,6 +348,7 @@ pub(crate) mod tests {
             pci_bus_id: format!("00000000:0{}:00.0", 6 + index),
             name: "NVIDIA H200".into(),
             sms: Some(132),
+            compute_capability: Some(ComputeCapability { major: 9, minor: 0 }),
             memory_total: 150_109_880_320,
             memory_used: 0,
             compute_mode: ComputeMode::Default,

@@ -18,13 +18,15 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use crate::domain::GpuUuid;
+use crate::domain::gpu::ComputeCapability;
 
 use super::nvml::NvmlInventory;
 use super::report::{Allocation, Device, Failure, Priorities, Report, Split};
 use super::{Inventory, cuda_version_text};
 
-/// Group sizes that the splitter is asked about: a partition's chunk on Hopper, and its next multiples.
-const GROUP_SIZES: [u32; 3] = [8, 16, 32];
+/// Group sizes that the splitter is asked about: a partition's chunk before Hopper and from then on, and the next
+/// multiples. Nothing below a device's own chunk is asked for.
+const GROUP_SIZES: [u32; 4] = [4, 8, 16, 32];
 
 const MIB: u64 = 1 << 20;
 
@@ -98,6 +100,7 @@ fn describe(ordinal: u32, allocate_up_to: Option<u64>) -> Result<Device, Failure
         unsafe { result::ctx::set_current(context) }.map_err(about("cuCtxSetCurrent"))?;
         let sms = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
             .map_err(about("cuDeviceGetAttribute"))?;
+        let compute_capability = compute_capability(device).map_err(about("cuDeviceGetAttribute"))?;
         let (free, total) = result::mem_get_info().map_err(about("cuMemGetInfo"))?;
         let (least, greatest) =
             result::stream::get_priority_range().map_err(about("cuCtxGetStreamPriorityRange"))?;
@@ -105,6 +108,7 @@ fn describe(ordinal: u32, allocate_up_to: Option<u64>) -> Result<Device, Failure
             ordinal,
             uuid: gpu_uuid(&uuid),
             name,
+            compute_capability: Some(compute_capability),
             // A driver that does not know the attribute calls it an invalid value.
             mps: attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED)
                 .ok()
@@ -114,7 +118,8 @@ fn describe(ordinal: u32, allocate_up_to: Option<u64>) -> Result<Device, Failure
             memory_total: total as u64,
             context_ms,
             priorities: Priorities { least, greatest },
-            splitter: census(device).map_err(about("cuDeviceGetDevResource"))?,
+            splitter: census(device, compute_capability.chunk_sms())
+                .map_err(about("cuDeviceGetDevResource"))?,
             allocation: allocate_up_to.map(largest_allocation),
         })
     })();
@@ -128,8 +133,17 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i3
     unsafe { result::device::get_attribute(device, which) }
 }
 
-/// How the driver divides the device's multiprocessors, for each of [`GROUP_SIZES`] that it accepts.
-fn census(device: sys::CUdevice) -> Result<Vec<Split>, DriverError> {
+fn compute_capability(device: sys::CUdevice) -> Result<ComputeCapability, DriverError> {
+    use sys::CUdevice_attribute as A;
+    let number = |which| attribute(device, which).map(|value| u32::try_from(value).unwrap_or(0));
+    Ok(ComputeCapability {
+        major: number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        minor: number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    })
+}
+
+/// How the driver divides the device's multiprocessors, for each of [`GROUP_SIZES`] from `least` on that it accepts.
+fn census(device: sys::CUdevice, least: u32) -> Result<Vec<Split>, DriverError> {
     if !has_symbol(b"cuDevSmResourceSplitByCount\0") || !has_symbol(b"cuDeviceGetDevResource\0") {
         return Ok(Vec::new());
     }
@@ -145,7 +159,11 @@ fn census(device: sys::CUdevice) -> Result<Vec<Split>, DriverError> {
         .result()?;
         all.assume_init()
     };
-    Ok(GROUP_SIZES.into_iter().filter_map(|min_sms| split(&all, min_sms).ok()).collect())
+    Ok(GROUP_SIZES
+        .into_iter()
+        .filter(|size| *size >= least)
+        .filter_map(|min_sms| split(&all, min_sms).ok())
+        .collect())
 }
 
 /// One division into groups of at least `min_sms`. Only counts: no context is made from the groups.

@@ -15,7 +15,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::{DeviceFile, Driver, Inventory, InventoryError, cuda_version_text};
 use crate::domain::GpuUuid;
-use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
+use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuProcess};
 
 /// How often a list of processes is asked for again when it grew between its count and its reading.
 const LIST_ATTEMPTS: u32 = 5;
@@ -54,6 +54,7 @@ impl NvmlInventory {
             pci_bus_id: pci.bus_id,
             name: device.name().map_err(refused("nvmlDeviceGetName", Some(&uuid)))?,
             sms: sm_count(&device),
+            compute_capability: compute_capability(&device),
             // What the driver reserves for itself (616 MiB of an H200) is nobody's to use: without it, this is
             // the total that CUDA reports, and an idle GPU uses nothing.
             memory_total: memory.total.saturating_sub(memory.reserved),
@@ -209,16 +210,19 @@ fn union(compute: Vec<ProcessInfo>, mps: Vec<ProcessInfo>) -> Vec<GpuProcess> {
     by_pid.into_values().collect()
 }
 
+fn compute_capability(device: &Device<'_>) -> Option<ComputeCapability> {
+    let told = device.cuda_compute_capability().ok()?;
+    Some(ComputeCapability { major: told.major.try_into().ok()?, minor: told.minor.try_into().ok()? })
+}
+
 /// Streaming multiprocessors, which NVML tells only as CUDA cores.
 fn sm_count(device: &Device<'_>) -> Option<u32> {
-    let capability = device.cuda_compute_capability().ok()?;
-    let cores = device.num_cores().ok()?;
-    sms_of(cores, capability.major, capability.minor)
+    sms_of(device.num_cores().ok()?, compute_capability(device)?)
 }
 
 /// SMs from cores, by the cores that an SM of the compute capability has; `None` for one not known here.
-fn sms_of(cores: u32, major: i32, minor: i32) -> Option<u32> {
-    let per_sm = match (major, minor) {
+fn sms_of(cores: u32, capability: ComputeCapability) -> Option<u32> {
+    let per_sm = match (capability.major, capability.minor) {
         (7, 0 | 2 | 5) | (8, 0) => 64,
         (8, 6 | 7 | 9) | (9, 0) | (10 | 12, _) => 128,
         _ => return None,
@@ -273,13 +277,14 @@ mod tests {
 
     #[test]
     fn sms_come_from_cores() {
-        assert_eq!(sms_of(16896, 9, 0), Some(132), "H200");
-        assert_eq!(sms_of(6912, 8, 0), Some(108), "A100");
-        assert_eq!(sms_of(18176, 8, 9), Some(142), "L40S");
-        assert_eq!(sms_of(5120, 7, 0), Some(80), "V100");
-        assert_eq!(sms_of(16896, 11, 0), None, "not known");
-        assert_eq!(sms_of(100, 9, 0), None, "does not divide");
-        assert_eq!(sms_of(0, 9, 0), None);
+        let sms = |cores, major, minor| sms_of(cores, ComputeCapability { major, minor });
+        assert_eq!(sms(16896, 9, 0), Some(132), "H200");
+        assert_eq!(sms(6912, 8, 0), Some(108), "A100");
+        assert_eq!(sms(18176, 8, 9), Some(142), "L40S");
+        assert_eq!(sms(5120, 7, 0), Some(80), "V100");
+        assert_eq!(sms(16896, 11, 0), None, "not known");
+        assert_eq!(sms(100, 9, 0), None, "does not divide");
+        assert_eq!(sms(0, 9, 0), None);
     }
 
     #[test]
@@ -306,6 +311,7 @@ mod tests {
             pci_bus_id: String::new(),
             name: name.to_owned(),
             sms: None,
+            compute_capability: None,
             memory_total: 0,
             memory_used: 0,
             compute_mode: ComputeMode::Default,

@@ -11,6 +11,8 @@
 //! (tests/fixtures/hardware/10-h200-x1-probe.txt). So the child is left to wait, in a process group of its own
 //! so that an interrupt from the terminal passes it by, and ends by itself as soon as `cuInit` returns.
 //!
+//! The server has the same done by a [`Prober`], in the environment and as the user of a tenant.
+//!
 //! One JSON object goes to stdout, a [`Report`]. Exit code 0 says that CUDA worked, 3 that it did not (`error`
 //! says why), 2 that the arguments are wrong.
 
@@ -24,6 +26,13 @@ use crate::domain::MemoryLimit;
 
 use super::cuda;
 use super::report::{Failure, Report};
+use crate::host::user::become_user;
+
+mod census;
+mod prober;
+
+pub use census::{CensusError, CensusRequest, Chunks};
+pub use prober::{ProbeRequest, Prober};
 
 /// Exit code when CUDA refuses, or is not there.
 const REFUSED: u8 = 3;
@@ -45,6 +54,9 @@ pub struct ProbeArgs {
     /// clients to leave, say) may wait for ever; its process is left waiting, and its PID is in the answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub timeout: u64,
+    /// Look as this user; only root may look as another.
+    #[arg(long, value_name = "UID")]
+    pub uid: Option<u32>,
     /// Be the process that uses CUDA.
     #[arg(long, hide = true)]
     pub child: bool,
@@ -55,7 +67,10 @@ pub fn run(args: &ProbeArgs) -> ExitCode {
     if args.child {
         return run_child(args);
     }
-    let report = supervise(child_command(args), Duration::from_secs(args.timeout));
+    let report = match args.uid.map(become_user) {
+        Some(Err(error)) => Report::failed(Failure::own("not_started", error)),
+        Some(Ok(_)) | None => supervise(child_command(args), Duration::from_secs(args.timeout)),
+    };
     print(&report);
     exit_code(&report)
 }

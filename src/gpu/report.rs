@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::GpuUuid;
+use crate::domain::gpu::ComputeCapability;
 
 /// The version of this object's shape.
 pub const SCHEMA: u32 = 1;
@@ -45,6 +46,9 @@ pub struct Device {
     pub uuid: GpuUuid,
     /// The product name.
     pub name: String,
+    /// The compute capability; `None` in a report of before it was told.
+    #[serde(default)]
+    pub compute_capability: Option<ComputeCapability>,
     /// Whether contexts on this device are MPS clients; `None` where the driver is too old to tell.
     pub mps: Option<bool>,
     /// Multiprocessors that the process may use: under MPS, what its thread percentage leaves of them.
@@ -57,7 +61,8 @@ pub struct Device {
     pub context_ms: f64,
     /// The range of stream priorities; the greatest is the smaller number.
     pub priorities: Priorities,
-    /// How CUDA's own splitter divides the device's multiprocessors, for groups of at least 8, 16 and 32.
+    /// How CUDA's own splitter divides the device's multiprocessors, for groups of at least 8, 16 and 32, and before
+    /// compute capability 9.0 of 4, too: the least is the chunk of static partitions.
     ///
     /// Under a thread percentage it answers no groups and no error, so a census is to be taken without one.
     /// Empty where the driver has no splitter (before CUDA 12.4).

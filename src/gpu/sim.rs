@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::{DeviceFile, Driver, Inventory, InventoryError, cuda_version_text};
 use crate::domain::GpuUuid;
-use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
+use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuProcess};
 
 /// What is in use beside the processes' own: on an H200 whose one process, an MPS server, had 66 MiB, the driver
 /// showed 74 MiB (tests/fixtures/hardware/10-h200-x1-probe.txt).
@@ -133,6 +133,10 @@ impl Inventory for SimInventory {
                     present: true,
                     device_file: Some(self.device_file(gpu.minor)),
                     sms: Some(gpu.sms),
+                    compute_capability: Some(ComputeCapability {
+                        major: gpu.compute_capability[0],
+                        minor: gpu.compute_capability[1],
+                    }),
                     memory_used: held.saturating_add(DRIVER_OVERHEAD).min(gpu.memory_total),
                     compute_mode: self.compute_mode(&gpu.uuid)?,
                     uuid: gpu.uuid,
@@ -205,6 +209,7 @@ struct WorldGpu {
     pci_bus_id: String,
     name: String,
     sms: u32,
+    compute_capability: [u32; 2],
     memory_total: u64,
     mig_enabled: bool,
 }

@@ -8,6 +8,7 @@ mod death;
 pub mod files;
 pub mod process;
 pub mod systemd;
+pub mod user;
 mod watch;
 
 use std::fs;

@@ -14,6 +14,8 @@ use super::binaries::{Binaries, base_environment};
 
 /// The oldest binary version that is managed: CUDA 12.0.
 pub const OLDEST: u32 = 12_000;
+/// The first binary version with static partitions, and with 60 clients a device: CUDA 13.1 (NVIDIA's documentation).
+pub const STATIC_SINCE: u32 = 13_010;
 /// How long `-v` and `--help` may take together.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The most output that is read of either.
@@ -105,9 +107,23 @@ impl Capability {
         self.commands.contains("sm_partition") && self.options.contains("-S")
     }
 
+    /// Why it cannot serve static partitions, with the version that can; `None` where it does.
+    pub fn lacks_static(&self) -> Option<String> {
+        (!self.static_partitions()).then(|| {
+            format!(
+                "static mode needs MPS binary version {STATIC_SINCE} (CUDA {}) or later, and the one here is {} (CUDA {}){}: \
+                 install a newer driver",
+                cuda(STATIC_SINCE),
+                self.binary_version,
+                self.cuda_version(),
+                if self.binary_version < STATIC_SINCE { "" } else { ", whose --help lists no -S or no sm_partition" }
+            )
+        })
+    }
+
     /// The most clients of one device: 48 up to 13.0 (recording 02), 60 from 13.1 (NVIDIA's documentation).
     pub fn client_ceiling(&self) -> u32 {
-        if self.binary_version >= 13_010 { 60 } else { 48 }
+        if self.binary_version >= STATIC_SINCE { 60 } else { 48 }
     }
 
     /// The version as CUDA writes it, `13.0`.
@@ -238,7 +254,11 @@ mod tests {
         assert_eq!(options, expected);
         assert_eq!(commands.len(), 19, "{commands:?}");
         let capability = Capability { binary_version: 13_000, commands, options };
-        assert!(!capability.static_partitions());
+        let lacking = capability.lacks_static().expect("13.0 has none");
+        assert!(
+            lacking.contains("13010 (CUDA 13.1)") && lacking.contains("is 13000 (CUDA 13.0):"),
+            "{lacking}"
+        );
         assert_eq!((capability.client_ceiling(), capability.cuda_version().as_str()), (48, "13.0"));
         let newer = Capability { binary_version: 13_010, ..capability };
         assert_eq!((newer.client_ceiling(), newer.cuda_version().as_str()), (60, "13.1"));

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use crate::domain::partitions::PartitionRef;
 use crate::domain::{GpuUuid, MemoryLimit, Priority, ThreadPercentage};
 
 /// A GPU, as a command names one.
@@ -97,11 +98,7 @@ pub enum Command {
     /// `sm_partition add GPU CHUNKS` (13.1; not recorded)
     SmPartitionAdd { gpu: GpuUuid, chunks: u32 },
     /// `sm_partition rm GPU/ID` (13.1; not recorded)
-    SmPartitionRemove {
-        gpu: GpuUuid,
-        /// The ID as the daemon gave it: base64, so it may hold `/` and `+`.
-        id: String,
-    },
+    SmPartitionRemove { partition: PartitionRef },
 }
 
 impl Command {
@@ -150,7 +147,7 @@ impl Command {
             Self::Quit { timeout: Some(seconds) } => format!("quit -t {seconds}"),
             Self::Lspart => "lspart".into(),
             Self::SmPartitionAdd { gpu, chunks } => format!("sm_partition add {gpu} {chunks}"),
-            Self::SmPartitionRemove { gpu, id } => format!("sm_partition rm {gpu}/{id}"),
+            Self::SmPartitionRemove { partition } => format!("sm_partition rm {partition}"),
         }
     }
 
@@ -200,6 +197,7 @@ impl fmt::Display for Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::PartitionId;
 
     fn uuid() -> GpuUuid {
         GpuUuid::parse("GPU-9f9440d9-f2a5-ca07-f0dc-0904b990eecc").expect("uuid")
@@ -243,7 +241,12 @@ mod tests {
                 "sm_partition add GPU-9f9440d9-f2a5-ca07-f0dc-0904b990eecc 7",
             ),
             (
-                Command::SmPartitionRemove { gpu: uuid(), id: "D/79e+A".into() },
+                Command::SmPartitionRemove {
+                    partition: PartitionRef {
+                        gpu: uuid(),
+                        id: PartitionId::parse("D/79e+A").expect("an ID"),
+                    },
+                },
                 "sm_partition rm GPU-9f9440d9-f2a5-ca07-f0dc-0904b990eecc/D/79e+A",
             ),
         ];

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::daemons::{DaemonView, not_found, refuse_with_tenants};
-use super::foreign::{candidate, held};
+use super::foreign::held;
 use super::maintenance::refuse_in_maintenance;
 use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
@@ -66,7 +66,8 @@ impl Service {
         }
         let gpus = self.gpus().await?;
         let look = Box::pin(context.read_foreign(&neighbour)).await;
-        let verdict = candidate(&neighbour, &look).adopt(request.management, self.parts.manager_uid, &gpus);
+        let verdict =
+            self.candidate(&neighbour, &look).adopt(request.management, self.parts.manager_uid, &gpus);
         let cannot = |reason: String| {
             ServiceError::Conflict(format!("process {} cannot be adopted: {reason}", request.process))
         };
@@ -185,7 +186,7 @@ impl Service {
         let own = seen.iter().find(|neighbour| lookout.owner(&neighbour.daemon).as_ref() == Some(name));
         let Some(own) = own else { return Ok(None) };
         let look = Box::pin(context.read_foreign(own)).await;
-        let mut candidate = candidate(own, &look);
+        let mut candidate = self.candidate(own, &look);
         let verdict = if lookout.carries_claimed_token(name, &own.daemon) {
             candidate.held = false;
             candidate.take_back(self.parts.manager_uid)

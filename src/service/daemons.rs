@@ -8,7 +8,7 @@ use super::maintenance::{checked_drain, refuse_in_maintenance};
 use super::page::{Page, Paged};
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
-use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Management, Phase};
+use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Management, Mode, Phase};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, admission, compute_mode};
@@ -65,6 +65,8 @@ impl Service {
         let spec =
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
         spec.check().map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        spec.check_default_percentage()
+            .map_err(|error| ServiceError::field("/defaults/active_thread_percentage", error.to_string()))?;
         compute_mode::check(spec.compute_mode)
             .map_err(|error| ServiceError::field("/compute_mode", error.to_string()))?;
         self.check_name_fits(&name)?;
@@ -72,7 +74,8 @@ impl Service {
             Management::Managed => Box::pin(self.objection_to_manage(&name, &gpus)).await?,
             Management::Observed => None,
         };
-        let ceiling = self.parts.fleet.context().capability.client_ceiling();
+        let capability = &self.parts.fleet.context().capability;
+        let (ceiling, lacks_static) = (capability.client_ceiling(), capability.lacks_static());
         let service = self.clone();
         let manager_uid = self.parts.manager_uid;
         let dry_run = options.dry_run;
@@ -99,6 +102,7 @@ impl Service {
                         }
                     }
                     refuse_mig(&spec, current.as_ref(), &gpus)?;
+                    refuse_static_mode(&name, &spec, current.as_ref(), lacks_static)?;
                     let tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &name)
                         .await?
                         .into_iter()
@@ -294,6 +298,23 @@ fn refuse_mig(spec: &DaemonSpec, current: Option<&Daemon>, gpus: &[Gpu]) -> Resu
     let taken = spec.gpus.iter().filter(|uuid| current.is_none_or(|daemon| !daemon.spec.gpus.contains(uuid)));
     let mut described = taken.filter_map(|uuid| gpus.iter().find(|gpu| gpu.uuid == *uuid));
     described.try_for_each(refuse_mig_mode)
+}
+
+/// Refuses to begin static mode with a control program that lacks it; a daemon that has it since before the program was
+/// exchanged may still be changed, and says itself why it does not start.
+fn refuse_static_mode(
+    name: &DaemonName,
+    spec: &DaemonSpec,
+    current: Option<&Daemon>,
+    lacks_static: Option<String>,
+) -> Result<(), ServiceError> {
+    let begins = spec.mode == Mode::Static && current.is_none_or(|daemon| daemon.spec.mode != Mode::Static);
+    match lacks_static.filter(|_| begins) {
+        None => Ok(()),
+        Some(reason) => Err(ServiceError::Conflict(format!(
+            "daemon {name} cannot be in static mode: {reason}, or leave its mode shared"
+        ))),
+    }
 }
 
 /// Refuses a GPU in MIG mode.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::clients::ClientMemory;
 use super::{Service, ServiceError};
 use crate::domain::client::{ClientFacts, ClientId};
-use crate::domain::daemon::{Effective, Management};
+use crate::domain::daemon::{Effective, Management, Mode};
 use crate::domain::foreign::{Candidate, InForce, Reading};
 use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid};
@@ -126,7 +126,7 @@ impl Service {
         gpus: &[Gpu],
     ) -> Result<ForeignDaemonView, ServiceError> {
         let look = Box::pin(self.parts.fleet.context().read_foreign(&neighbour)).await;
-        let candidate = candidate(&neighbour, &look);
+        let candidate = self.candidate(&neighbour, &look);
         let adoption = AdoptionView {
             managed: self.verdict(&candidate, Management::Managed, gpus).await?,
             observed: self.verdict(&candidate, Management::Observed, gpus).await?,
@@ -145,7 +145,7 @@ impl Service {
             uid: daemon.uid,
             options: daemon.options,
             multi_user: daemon.multi_user,
-            static_partitions: daemon.static_partitions,
+            static_partitions: daemon.mode == Mode::Static,
             gpus: gpus.ok(),
             pipe_directory: around.as_ref().map(|around| around.pipe_directory.display().to_string()),
             log_directory: around.as_ref().map(|around| around.log_directory.display().to_string()),
@@ -179,42 +179,47 @@ impl Service {
         }
         Ok(VerdictView { possible: true, reason: None, notes })
     }
+
+    /// What a verdict on adoption goes by.
+    pub(super) fn candidate(&self, neighbour: &Neighbour, look: &Result<ForeignLook, String>) -> Candidate {
+        let Neighbour { daemon, gpus } = neighbour;
+        let around = daemon.environment.as_ref();
+        let reachable = match around {
+            Ok(around)
+                if around.pipe_directory.to_str().is_none() || around.log_directory.to_str().is_none() =>
+            {
+                Err("its directories have names that are no text".to_owned())
+            }
+            Ok(around) => around.reachable.clone(),
+            Err(reason) => Err(reason.clone()),
+        };
+        let in_force = gpus.clone().and_then(|gpus| {
+            let look = look.as_ref().map_err(Clone::clone)?;
+            Ok(InForce {
+                gpus,
+                mode: daemon.mode,
+                multi_user: daemon.multi_user,
+                effective: look.effective.clone(),
+                limited_by_uuid: look.limited_by_uuid.clone(),
+            })
+        });
+        let capability = &self.parts.fleet.context().capability;
+        Candidate {
+            uid: daemon.uid,
+            held: around.is_ok_and(|around| around.token.is_some()),
+            mode: daemon.mode,
+            mode_unsupported: capability.lacks_static().filter(|_| daemon.mode == Mode::Static),
+            multi_user: daemon.multi_user,
+            unreachable: reachable.err(),
+            gpus: gpus.clone(),
+            in_force,
+        }
+    }
 }
 
 /// That a GPU is another daemon's of this manager.
 pub(super) fn held(gpu: &GpuUuid, holder: &DaemonName) -> String {
     format!("GPU {gpu} belongs to daemon {holder}: take it from there first, or choose another GPU")
-}
-
-/// What a verdict on adoption goes by.
-pub(super) fn candidate(neighbour: &Neighbour, look: &Result<ForeignLook, String>) -> Candidate {
-    let Neighbour { daemon, gpus } = neighbour;
-    let around = daemon.environment.as_ref();
-    let reachable = match around {
-        Ok(around) if around.pipe_directory.to_str().is_none() || around.log_directory.to_str().is_none() => {
-            Err("its directories have names that are no text".to_owned())
-        }
-        Ok(around) => around.reachable.clone(),
-        Err(reason) => Err(reason.clone()),
-    };
-    let in_force = gpus.clone().and_then(|gpus| {
-        let look = look.as_ref().map_err(Clone::clone)?;
-        Ok(InForce {
-            gpus,
-            multi_user: daemon.multi_user,
-            effective: look.effective.clone(),
-            limited_by_uuid: look.limited_by_uuid.clone(),
-        })
-    });
-    Candidate {
-        uid: daemon.uid,
-        held: around.is_ok_and(|around| around.token.is_some()),
-        static_partitions: daemon.static_partitions,
-        multi_user: daemon.multi_user,
-        unreachable: reachable.err(),
-        gpus: gpus.clone(),
-        in_force,
-    }
 }
 
 fn client_view(client: ClientFacts) -> ForeignClientView {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::take_up::ReadOnly;
 use super::{Service, ServiceError, unavailable};
-use crate::domain::gpu::{ComputeMode, Gpu, GpuRef};
+use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
@@ -94,6 +94,9 @@ pub struct GpuView {
     pub name: Option<String>,
     /// Streaming multiprocessors; `null` where the driver does not tell.
     pub sms: Option<u32>,
+    /// The compute capability; `null` where the driver does not tell.
+    #[schema(value_type = Option<String>, example = "9.0")]
+    pub compute_capability: Option<ComputeCapability>,
     /// Memory of the whole device, in bytes; `null` for one that was never seen.
     pub memory_total: Option<u64>,
     /// Memory in use by all processes and the driver, in bytes; `null` while it is missing.
@@ -220,6 +223,7 @@ impl Service {
             pci_bus_id: Some(gpu.pci_bus_id.clone()),
             name: Some(gpu.name.clone()),
             sms: gpu.sms,
+            compute_capability: gpu.compute_capability,
             memory_total: Some(gpu.memory_total),
             memory_used: gpu.present.then_some(gpu.memory_used),
             compute_mode: gpu.present.then_some(gpu.compute_mode),
@@ -241,6 +245,7 @@ impl Service {
             pci_bus_id: None,
             name: None,
             sms: None,
+            compute_capability: None,
             memory_total: None,
             memory_used: None,
             compute_mode: None,

@@ -12,7 +12,6 @@ use crate::domain::daemon::{Condition, Management, Phase};
 use crate::domain::environment;
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::memory::Bytes;
-use crate::domain::percentage::sms_for;
 use crate::domain::plan::Desired;
 use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
 use crate::domain::{DaemonName, TenantName};
@@ -498,7 +497,7 @@ async fn refuse_while_leased(
 fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Option<Condition> {
     let limit = resolved.memory?;
     let most = gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).max()?;
-    let context = tenant::context_bytes(sms_for(resolved.percentage, most));
+    let context = tenant::context_bytes(resolved.predicted_sms(most)?);
     (limit.bytes() <= context).then(|| {
         Condition::new(
             "LimitBelowContext",

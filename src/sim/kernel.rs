@@ -93,6 +93,12 @@ impl Presence {
         Ok(true)
     }
 
+    /// Gives memory back.
+    pub(crate) fn give_back(&mut self, bytes: u64) -> io::Result<()> {
+        self.record.used_memory = self.record.used_memory.saturating_sub(bytes);
+        self.write()
+    }
+
     /// What this process has taken.
     pub(crate) fn used(&self) -> u64 {
         self.record.used_memory

@@ -20,6 +20,7 @@ mod partition;
 mod profile;
 mod protocol;
 mod server;
+mod splitter;
 mod wire;
 pub mod world;
 

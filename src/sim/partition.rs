@@ -100,10 +100,17 @@ impl Partitions {
         Err(RemoveError::Unknown)
     }
 
-    /// SMs of a partition by its name.
-    pub(crate) fn sms(&self, name: &str) -> Option<u32> {
-        let mut all = self.0.iter().flat_map(|die| &die.partitions);
-        all.find(|partition| partition.name == name).map(|partition| partition.sms)
+    /// SMs of the first partition on this device that a client's variable names.
+    pub(crate) fn sms(&self, variable: &str, device: &str) -> Option<u32> {
+        let die = self.0.iter().find(|die| die.uuid == device)?;
+        let named = |name| die.partitions.iter().find(|partition| partition.name == name);
+        names(variable).find_map(named).map(|partition| partition.sms)
+    }
+
+    /// The ordinal of the device that a partition is on.
+    pub(crate) fn device(&self, name: &str) -> Option<usize> {
+        let holds = |die: &Die| die.partitions.iter().any(|partition| partition.name == name);
+        self.0.iter().position(holds)
     }
 
     pub(crate) fn summaries(&self) -> Vec<Summary> {
@@ -146,6 +153,11 @@ impl Die {
         }
         taken
     }
+}
+
+/// The partitions that a client's variable names, one a device.
+pub(crate) fn names(variable: &str) -> impl Iterator<Item = &str> {
+    variable.split(',').map(str::trim)
 }
 
 fn id(pairs: &[(usize, usize)]) -> String {

@@ -18,7 +18,7 @@ use super::census::Census;
 use super::isolation;
 use super::limits::Written;
 use super::logs::Logs;
-use super::look;
+use super::look::{self, Subject};
 use super::modes::Modes;
 use super::process::{shape, token};
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
@@ -27,7 +27,7 @@ use super::{Context, Fact, Job, Lasting, Neighbour, Observed, Shared};
 use crate::clock::unix_ms;
 use crate::domain::Inode;
 use crate::domain::client::ClientFacts;
-use crate::domain::daemon::{Incarnation, Phase, SessionCounts};
+use crate::domain::daemon::{Incarnation, Mode, Phase, SessionCounts};
 use crate::domain::isolation::Isolation;
 use crate::domain::plan::{Desired, Difference};
 use crate::host::{self, Identity};
@@ -319,6 +319,7 @@ impl Driver {
             pipe_directory: self.pipe_directory.clone(),
             log_directory: self.log_directory.clone(),
             gpus: desired.gpus.clone(),
+            mode: desired.mode,
             multi_user: desired.multi_user,
             token: incarnation.token.clone(),
             extra_env: self.context.extra_env.clone(),
@@ -341,6 +342,7 @@ impl Driver {
                 self.state.started(Process {
                     identity: started.identity,
                     gpus: desired.gpus.clone(),
+                    mode: daemon::mode(started.identity.pid),
                     multi_user: desired.multi_user,
                 });
             }
@@ -367,6 +369,10 @@ impl Driver {
         };
         if let Some(obstacle) = Census::of(&present).obstacle(desired) {
             return Some(obstacle);
+        }
+        if let Some(why) = self.context.capability.lacks_static().filter(|_| desired.mode == Mode::Static) {
+            let message = format!("{why}, or set the daemon's mode to shared");
+            return Some(Obstacle { reason: "StaticModeUnsupported", message });
         }
         if let Some(why) = self.modes.trouble().filter(|_| desired.compute_mode.is_some()) {
             // A server without the mode would let processes past it.
@@ -426,9 +432,11 @@ impl Driver {
         for difference in wrong {
             tracing::info!(daemon = %desired.name, %difference, "writing a setting");
         }
+        let process = self.state.process.as_ref();
+        let partitioned = process.map_or(&[][..], |process| process.partitioned());
         let (look, clients) = look::sync(
             &self.context,
-            &self.control,
+            Subject { control: &self.control, partitioned },
             &mut self.logs,
             desired,
             wrong,

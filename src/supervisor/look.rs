@@ -11,11 +11,13 @@ use tokio::time::Instant;
 use super::Context;
 use super::limits::Written;
 use super::logs::Logs;
+use super::partitions::by_gpu;
 use super::state::Look;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, MemoryReading, Server};
-use crate::domain::environment::TENANT_HINT;
+use crate::domain::environment::{SM_PARTITION, TENANT_HINT};
 use crate::domain::gpu::GpuProcess;
+use crate::domain::partitions;
 use crate::domain::plan::{Desired, Difference};
 use crate::domain::{GpuUuid, MemoryLimit};
 use crate::gpu::InventoryError;
@@ -28,10 +30,21 @@ use crate::mps::{Command, Control, Device};
 const UNNOTICED_POLL: Duration = Duration::from_millis(10);
 const UNNOTICED: Duration = Duration::from_secs(2);
 
+/// The daemon that is looked at.
+#[derive(Clone, Copy)]
+pub(super) struct Subject<'s> {
+    /// The way to it.
+    pub(super) control: &'s Control,
+    /// The GPUs that it lists partitions of, by how it was started and not by what is wanted.
+    pub(super) partitioned: &'s [GpuUuid],
+}
+
 /// Why a look ended early.
 enum Trouble {
     Session(SessionError),
     Unreadable(ParseError),
+    /// Its partitions do not fit its GPUs.
+    Partitions(String),
     /// The daemon lists a server that is dead: it has not noticed yet, and would ignore a `start_server`.
     Unnoticed(u32),
 }
@@ -51,7 +64,7 @@ impl From<ParseError> for Trouble {
 /// Writes `wrong` and reads everything; the clients are empty unless everything was read.
 pub(super) async fn sync(
     context: &Context,
-    control: &Control,
+    subject: Subject<'_>,
     logs: &mut Logs,
     desired: &Desired,
     wrong: &[Difference],
@@ -61,13 +74,14 @@ pub(super) async fn sync(
     written.begin(wrong);
     let began = Instant::now();
     loop {
-        match once(context, control, desired, wrong, now).await {
+        match once(context, subject, desired, wrong, now).await {
             Ok((mut seen, rows)) => {
                 written.done(wrong, desired);
                 logs.read(&desired.gpus);
                 written.settle(&mut seen, logs.told().limits());
                 name_users(&mut seen, logs);
                 let clients = clients(context, &desired.gpus, rows).await;
+                place(&mut seen, &clients);
                 return (Look::Seen(seen), clients);
             }
             Err(Trouble::Unnoticed(_)) if began.elapsed() < UNNOTICED => {
@@ -92,14 +106,14 @@ pub struct ForeignLook {
 /// Reads a daemon that is not ours in one session, and writes nothing; the reason where it cannot be read.
 pub(super) async fn foreign(
     context: &Context,
-    control: &Control,
+    subject: Subject<'_>,
     log_directory: &Path,
     gpus: &[GpuUuid],
     now: i64,
 ) -> Result<ForeignLook, String> {
     let reading = async {
-        let mut session = control.session(Instant::now() + context.deadline).await?;
-        let (mut effective, rows) = read(&mut session, gpus, now).await?;
+        let mut session = subject.control.session(Instant::now() + context.deadline).await?;
+        let (mut effective, rows) = read(&mut session, gpus, subject.partitioned, now).await?;
         let mut limited_by_uuid = Vec::new();
         for gpu in gpus {
             let device = Device::Uuid(gpu.clone());
@@ -123,21 +137,23 @@ pub(super) async fn foreign(
     let logs = Logs::read_once(log_directory, gpus);
     Written::default().settle(&mut effective, logs.told().limits());
     name_users(&mut effective, &logs);
-    Ok(ForeignLook { effective, limited_by_uuid, clients: clients(context, gpus, rows).await })
+    let clients = clients(context, gpus, rows).await;
+    place(&mut effective, &clients);
+    Ok(ForeignLook { effective, limited_by_uuid, clients })
 }
 
 async fn once(
     context: &Context,
-    control: &Control,
+    subject: Subject<'_>,
     desired: &Desired,
     wrong: &[Difference],
     now: i64,
 ) -> Result<(Effective, Vec<parse::ClientRow>), Trouble> {
-    let mut session = control.session(Instant::now() + context.deadline).await?;
+    let mut session = subject.control.session(Instant::now() + context.deadline).await?;
     for difference in wrong {
         session.send(&correction(desired, difference)).await?;
     }
-    let (mut seen, rows) = read(&mut session, &desired.gpus, now).await?;
+    let (mut seen, rows) = read(&mut session, &desired.gpus, subject.partitioned, now).await?;
     seen.control_processes = session.processes();
     session.close().await;
     Ok((seen, rows))
@@ -147,6 +163,7 @@ fn failed(trouble: Trouble) -> Look {
     match trouble {
         Trouble::Session(error) => unanswered(error),
         Trouble::Unreadable(error) => Look::Unreadable(error.to_string()),
+        Trouble::Partitions(why) => Look::Unreadable(why),
         Trouble::Unnoticed(server) => {
             Look::Unreadable(format!("the daemon lists server {server}, which is dead, and does not notice"))
         }
@@ -174,6 +191,7 @@ pub(super) fn out_of_files(error: &std::io::Error) -> bool {
 async fn read(
     session: &mut Session,
     gpus: &[GpuUuid],
+    partitioned: &[GpuUuid],
     now: i64,
 ) -> Result<(Effective, Vec<parse::ClientRow>), Trouble> {
     let pids = parse::server_list(&session.send(&Command::GetServerList).await?)?;
@@ -194,6 +212,12 @@ async fn read(
         Clients::ServerNotFound => Vec::new(),
         Clients::Listed { rows, .. } => rows,
     };
+    let partitions = if partitioned.is_empty() {
+        None
+    } else {
+        let listing = parse::lspart(&session.send(&Command::Lspart).await?)?;
+        Some(by_gpu(listing, partitioned).map_err(Trouble::Partitions)?)
+    };
     let seen = Effective {
         observed_at: now,
         control_processes: 0,
@@ -201,6 +225,7 @@ async fn read(
         default_priority: Some(priority),
         default_memory_limits,
         servers,
+        partitions,
     };
     Ok((seen, rows))
 }
@@ -270,6 +295,13 @@ fn name_users(seen: &mut Effective, logs: &Logs) {
     }
 }
 
+/// Puts the clients under the partitions that they named.
+fn place(seen: &mut Effective, clients: &[ClientFacts]) {
+    if let Some(listed) = &mut seen.partitions {
+        partitions::place(listed, clients);
+    }
+}
+
 /// Joins the daemon's list with /proc and the driver's memory figures.
 async fn clients(context: &Context, gpus: &[GpuUuid], rows: Vec<parse::ClientRow>) -> Vec<ClientFacts> {
     if rows.is_empty() {
@@ -304,7 +336,11 @@ fn facts(
 ) -> Option<ClientFacts> {
     // A client that is gone already is none.
     let identity = host::process::identify(row.pid)?;
-    let hint = host::process::variable(row.pid, TENANT_HINT).and_then(|value| value.into_string().ok());
+    let environment = host::process::environ(row.pid).unwrap_or_default();
+    let variable = |wanted: &str| {
+        let (_, value) = environment.iter().find(|(name, _)| name == wanted)?;
+        value.to_str().map(str::to_owned)
+    };
     let memory = memory
         .iter()
         .filter_map(|(gpu, processes)| {
@@ -324,6 +360,7 @@ fn facts(
             .filter_map(host::process::identify)
             .map(ClientId::from)
             .collect(),
-        hint,
+        hint: variable(TENANT_HINT),
+        sm_partition: variable(SM_PARTITION),
     })
 }

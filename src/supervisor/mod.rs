@@ -12,6 +12,7 @@ mod logs;
 mod look;
 mod lookout;
 mod modes;
+mod partitions;
 mod process;
 mod state;
 mod status;
@@ -37,10 +38,11 @@ pub use self::state::Obstacle;
 use crate::clock::unix_ms;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::compute_mode::HeldMode;
-use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Phase};
+use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Mode, Phase};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::Inventory;
+use crate::gpu::probe::Prober;
 use crate::host::systemd::Scopes;
 use crate::mps::process::check_reachable;
 pub use modes::HeldModes;
@@ -62,6 +64,8 @@ pub struct Context {
     pub capability: Capability,
     /// The GPUs.
     pub inventory: Arc<dyn Inventory>,
+    /// Sends CUDA processes to see what they are given of them.
+    pub prober: Prober,
     /// Which of them are here, looked at for all daemons together.
     pub census: watch::Sender<Census>,
     /// Whether daemons get systemd scopes of their own.
@@ -110,7 +114,9 @@ impl Context {
         let _turn = self.lookout.readers.acquire().await.map_err(|error| error.to_string())?;
         let control =
             Control::new(self.binaries.control.clone(), around.pipe_directory, self.extra_env.clone());
-        look::foreign(self, &control, &around.log_directory, &gpus, unix_ms()).await
+        let partitioned = if neighbour.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
+        let subject = look::Subject { control: &control, partitioned };
+        look::foreign(self, subject, &around.log_directory, &gpus, unix_ms()).await
     }
 
     /// Refuses a user whose programs cannot reach a daemon's sockets: they would run outside MPS in silence.

@@ -5,6 +5,7 @@ use crate::domain::GpuUuid;
 use crate::domain::client::ClientId;
 use crate::domain::daemon::Server;
 use crate::host::{self, Identity};
+use crate::mps::process::mode;
 
 impl From<ClientId> for Identity {
     fn from(client: ClientId) -> Self {
@@ -37,6 +38,7 @@ pub(super) fn shape(identity: Identity) -> Process {
     Process {
         identity,
         gpus,
+        mode: mode(identity.pid),
         multi_user: words.iter().any(|word| word == "-M" || word == "--multiuser-server"),
     }
 }

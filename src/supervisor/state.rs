@@ -15,7 +15,7 @@
 
 use super::trouble::{self, Evidence, Trouble};
 use super::witness::Shortages;
-use crate::domain::daemon::{Effective, Phase, Server, Waiting};
+use crate::domain::daemon::{Effective, Mode, Phase, Server, Waiting};
 use crate::domain::drift::{DriftPolicy, DriftStatus, Drifted, drifted};
 use crate::domain::gpu::GpuUuid;
 use crate::domain::plan::{Desired, Difference, differences};
@@ -52,8 +52,22 @@ pub struct Process {
     pub identity: Identity,
     /// The GPUs it was started with.
     pub gpus: Vec<GpuUuid>,
+    /// Whether it serves static partitions, by its command line.
+    pub mode: Mode,
     /// Whether it was started with `-M`.
     pub multi_user: bool,
+}
+
+impl Process {
+    /// Whether it was started as this is wanted; nothing makes it so afterwards.
+    pub fn fits(&self, desired: &Desired) -> bool {
+        (&self.gpus, self.mode, self.multi_user) == (&desired.gpus, desired.mode, desired.multi_user)
+    }
+
+    /// The GPUs that it lists partitions of: none in shared mode.
+    pub fn partitioned(&self) -> &[GpuUuid] {
+        if self.mode == Mode::Static { &self.gpus } else { &[] }
+    }
 }
 
 /// Something that stands in the way and that the manager does not touch by itself.
@@ -77,6 +91,7 @@ impl Obstacle {
                 | "GpuSharedWithForeignDaemon"
                 | "MigEnabled"
                 | "ServesOtherwise"
+                | "StaticModeUnsupported"
         )
     }
 }
@@ -384,12 +399,9 @@ impl State {
         }
     }
 
-    /// Whether the running process was started for other GPUs or users than are wanted now.
+    /// Whether the running process was started for other GPUs, users or another mode than are wanted now.
     pub fn needs_restart(&self, desired: &Desired) -> bool {
-        !desired.is_observed()
-            && self.process.as_ref().is_some_and(|process| {
-                process.gpus != desired.gpus || process.multi_user != desired.multi_user
-            })
+        !desired.is_observed() && self.process.as_ref().is_some_and(|process| !process.fits(desired))
     }
 
     /// What to do next, given what is wanted; `clients` is how many are connected.
@@ -406,7 +418,7 @@ impl State {
             }
             return if now < self.retry_at { Action::Wait(self.retry_at) } else { Action::Start };
         }
-        // A daemon that is only for other GPUs than wanted is replaced once it serves nobody.
+        // A daemon that was started otherwise than wanted is replaced once it serves nobody.
         if !desired.running
             || self.restart
             || (self.needs_restart(desired) && clients == 0 && self.seen.is_some())

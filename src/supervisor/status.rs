@@ -64,7 +64,7 @@ fn conditions(
             "RestartRequired",
             true,
             "StartedOtherwise",
-            "its GPUs or its users were changed after it started: it is replaced as soon as no client is connected, \
+            "its GPUs, its users or its mode were changed after it started: it is replaced as soon as no client is connected, \
              or at once by a restart",
         ));
     }
@@ -229,8 +229,7 @@ fn applying(state: &State, desired: &Desired) -> (&'static str, String) {
         return ("AwaitingReadBack", "its settings have not been read yet".to_owned());
     };
     if state.needs_restart(desired) {
-        let message =
-            "it was started for other GPUs or users, and is replaced as soon as no client is connected";
+        let message = "it was started for other GPUs or users, or in another mode, and is replaced as soon as no client is connected";
         return ("RestartRequired", message.to_owned());
     }
     if state.drift.present && desired.drift_policy == DriftPolicy::Report {

@@ -4,6 +4,8 @@
 //! partitions"). So the parser takes exactly those and calls everything else an error, never a zero.
 
 use super::{ParseError, not_understood, shown, text};
+use crate::domain::PartitionId;
+use crate::domain::partitions::PartitionRef;
 
 /// What `lspart` lists.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -29,13 +31,13 @@ pub struct PartitionDevice {
     pub used_sms: u32,
 }
 
-/// A partition row of `lspart`, or a partition just made.
+/// A partition row of `lspart`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
     /// The beginning of the device's UUID: `GPU-74d43ed3`.
     pub device_prefix: String,
-    /// Its ID: base64, opaque, may hold `/` and `+`.
-    pub id: String,
+    /// Its ID.
+    pub id: PartitionId,
     /// Its chunks.
     pub chunks: u32,
     /// Its SMs, which may be more than its chunks make: the left-over ones go somewhere.
@@ -98,21 +100,16 @@ fn partition_row(fields: &[&str]) -> Option<Partition> {
         fields => (fields, None),
     };
     let [prefix, id, chunks, sms] = fields else { return None };
-    is_id(id).then_some(())?;
     Some(Partition {
         device_prefix: (*prefix).to_owned(),
-        id: (*id).to_owned(),
+        id: PartitionId::parse(id).ok()?,
         chunks: chunks.parse().ok()?,
         sms: sms.parse().ok()?,
         in_use,
     })
 }
 
-fn is_id(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'+' | b'='))
-}
-
-/// Reads `sm_partition add` into the device's UUID and the new partition's ID:
+/// Reads `sm_partition add` into the new partition:
 ///
 /// ```text
 /// GPU-74d43ed3-…/Dx4AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA
@@ -123,16 +120,14 @@ fn is_id(text: &str) -> bool {
 /// ```text
 /// Failed to fulfill the requested SM partition of 20 chunks, error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION
 /// ```
-pub fn sm_partition_add(reply: &[u8]) -> Result<(String, String), ParseError> {
+pub fn sm_partition_add(reply: &[u8]) -> Result<PartitionRef, ParseError> {
     let text = text(reply)?;
     let refused = ["Failed", "Invalid", "Error"].iter().any(|word| text.trim_start().starts_with(word));
     if refused {
         return Err(ParseError::Refused { text: shown(text.trim()) });
     }
     text.split_ascii_whitespace()
-        .filter_map(|word| word.split_once('/'))
-        .find(|(device, id)| (device.starts_with("GPU-") || device.starts_with("MIG-")) && is_id(id))
-        .map(|(device, id)| (device.to_owned(), id.to_owned()))
+        .find_map(|word| PartitionRef::parse(word).ok())
         .ok_or_else(|| not_understood("a partition as GPU-…/…", reply))
 }
 
@@ -166,7 +161,7 @@ mod tests {
     fn five_columns_and_seven_are_read() {
         let told = lspart(b"GPU  Partition\n---- ----\nGPU-aa 5 10 52 80\nGPU-aa D/79e/DgwYMDAAAAAAAAAAAAAAAAAAAAAAAA 10 80 Yes\n").expect("told");
         assert_eq!(told.devices, [device("GPU-aa", [5, 10, 52, 80])]);
-        assert_eq!(told.partitions[0].id, "D/79e/DgwYMDAAAAAAAAAAAAAAAAAAAAAAAA");
+        assert_eq!(told.partitions[0].id.as_str(), "D/79e/DgwYMDAAAAAAAAAAAAAAAAAAAAAAAA");
         assert_eq!(
             (told.partitions[0].chunks, told.partitions[0].sms, told.partitions[0].in_use),
             (10, 80, Some(true))
@@ -203,10 +198,11 @@ mod tests {
     fn a_new_partition_is_found_in_both_sentences() {
         let gpu = "GPU-74d43ed3-9e17-6f2c-86d2-aa0d5fbdb2c3";
         for reply in [format!("{gpu}/{ID}\n"), format!("Partition {gpu}/{ID} created\n")] {
-            assert_eq!(sm_partition_add(reply.as_bytes()), Ok((gpu.to_owned(), ID.to_owned())));
+            let made = sm_partition_add(reply.as_bytes()).expect("made");
+            assert_eq!((made.gpu.as_str(), made.id.as_str()), (gpu, ID));
         }
         let id = "D/79e/DgwYMDAAAAAAAAAAAAAAAAAAAAAAAA";
-        assert_eq!(sm_partition_add(format!("{gpu}/{id}\n").as_bytes()).expect("made").1, id);
+        assert_eq!(sm_partition_add(format!("{gpu}/{id}\n").as_bytes()).expect("made").id.as_str(), id);
         let refused = b"Failed to fulfill the requested SM partition of 20 chunks, error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION\n";
         assert!(matches!(sm_partition_add(refused), Err(ParseError::Refused { .. })));
         assert!(sm_partition_add(b"").is_err());

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 
 use crate::domain::Inode;
+use crate::domain::daemon::Mode;
 use crate::host::process::variable;
 use crate::host::{Identity, process};
 
@@ -245,6 +246,17 @@ fn answering(path: &Path) -> Socket {
 /// Whether a process runs the control program: by the name it was called by, a wrapper's interpreter allowed.
 pub(super) fn is_control(pid: u32) -> bool {
     runs(pid, CONTROL)
+}
+
+/// The mode that a control daemon was started in, by its command line.
+pub fn mode(pid: u32) -> Mode {
+    mode_of(&process::command(pid).unwrap_or_default())
+}
+
+/// The mode that these words of a command line ask for.
+pub(super) fn mode_of(words: &[String]) -> Mode {
+    let is_static = words.iter().any(|word| word == "-S" || word == "--static-partitioning");
+    if is_static { Mode::Static } else { Mode::Shared }
 }
 
 /// Whether a process is about to execute the control program in its place, as `systemd-run --scope` does.

@@ -8,9 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::domain::Inode;
+use crate::domain::daemon::Mode;
 use crate::host::{Identity, process};
 
-use super::find::{is_control, is_same_directory, is_server};
+use super::find::{is_control, is_same_directory, is_server, mode_of};
 use super::{DEFAULT_PIPE_DIRECTORY, LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
 /// Where a daemon's logs go when its environment does not say (FACTS.md, "Starting, stopping, dying").
@@ -30,7 +31,7 @@ pub struct Running {
     /// Whether its clients may be of several users (`-M`).
     pub multi_user: bool,
     /// Whether it serves static SM partitions (`-S`).
-    pub static_partitions: bool,
+    pub mode: Mode,
     /// What its environment tells; the reason where that may not be read.
     pub environment: Result<Surroundings, String>,
 }
@@ -195,7 +196,7 @@ fn describe(pid: u32, world: Option<&Path>) -> Option<Running> {
         identity,
         uid,
         multi_user: has(["-M", "--multiuser-server"]),
-        static_partitions: has(["-S", "--static-partitioning"]),
+        mode: mode_of(&options),
         options,
         environment,
     })

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::time::Instant;
 
+use crate::domain::daemon::Mode;
 use crate::domain::{GpuUuid, Inode};
 use crate::host::{Identity, Signal, process};
 
@@ -18,7 +19,7 @@ use super::super::command::Command;
 use super::super::log;
 use super::super::parse;
 use super::super::session::{Control, SessionError};
-use super::find::{Found, Occupant, find, occupant};
+use super::find::{Found, Occupant, find, mode, occupant};
 use super::{LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
 /// How often is looked for a daemon that is about to appear.
@@ -39,6 +40,8 @@ pub struct StartSpec {
     pub log_directory: PathBuf,
     /// The GPUs that it serves; its ordinals follow this order.
     pub gpus: Vec<GpuUuid>,
+    /// Whether it serves static SM partitions (`-S`).
+    pub mode: Mode,
     /// Whether clients of several uids share one server (`-M`).
     pub multi_user: bool,
     /// The value of [`TOKEN_ENV`] that names this start, stored before it.
@@ -108,6 +111,14 @@ pub enum StartError {
     Silent {
         /// What was being waited for.
         waiting: String,
+        /// What the program said.
+        output: String,
+        /// The end of control.log.
+        log_tail: String,
+    },
+    /// A daemon came in another mode than asked for; it was killed.
+    #[error("the control daemon came in another mode than it was started in{}", said(output, log_tail))]
+    OtherMode {
         /// What the program said.
         output: String,
         /// The end of control.log.
@@ -215,6 +226,12 @@ async fn answering(
             return Err(StartError::NoDaemon { status: status.to_string(), output, log_tail });
         }
     };
+    // An exit code tells nothing of options that were not understood.
+    if mode(identity.pid) != spec.mode {
+        abandon(spec);
+        let (output, log_tail) = spec.words(&mut output);
+        return Err(StartError::OtherMode { output, log_tail });
+    }
     match answers(spec, identity, until).await {
         Ok(()) => {}
         Err(waiting) => {
@@ -246,6 +263,9 @@ fn launch(
         }
     };
     command.arg("-d");
+    if spec.mode == Mode::Static {
+        command.arg("-S");
+    }
     if spec.multi_user {
         command.arg("-M");
     }

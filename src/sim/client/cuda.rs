@@ -169,6 +169,12 @@ impl Context {
         }
     }
 
+    /// Frees what was allocated.
+    pub(super) fn release(&mut self, bytes: u64) {
+        // What cannot be written stays taken until this process ends.
+        let _ = self.presence.give_back(bytes);
+    }
+
     /// A kernel of this context writes where it must not; returns the error that comes of it.
     pub(super) fn fault(&self, cuda: &Cuda) -> String {
         const OWN: &str = "cudaErrorIllegalAddress";
@@ -196,6 +202,33 @@ fn wish(context: u32, device: Option<String>) -> Wish {
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+/// The driver's number and sentence for a result.
+pub(super) fn result(name: &str) -> Option<(u32, &'static str)> {
+    Some(match name {
+        "CUDA_ERROR_OUT_OF_MEMORY" => (2, "out of memory"),
+        "CUDA_ERROR_DEVICE_UNAVAILABLE" => (46, "CUDA-capable device(s) is/are busy or unavailable"),
+        "CUDA_ERROR_NO_DEVICE" => (100, "no CUDA-capable device is detected"),
+        "CUDA_ERROR_INVALID_DEVICE" => (101, "invalid device ordinal"),
+        "CUDA_ERROR_MPS_CONNECTION_FAILED" => {
+            (805, "MPS client failed to connect to the MPS control daemon or the MPS server")
+        }
+        "CUDA_ERROR_MPS_RPC_FAILURE" => {
+            (806, "the remote procedural call between the MPS server and the MPS client failed")
+        }
+        "CUDA_ERROR_MPS_SERVER_NOT_READY" => {
+            (807, "MPS server is not ready to accept new MPS client requests")
+        }
+        "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED" => {
+            (808, "the hardware resources required to create MPS client have been exhausted")
+        }
+        "CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED" => {
+            (809, "the hardware resources required to support device connections have been exhausted")
+        }
+        "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION" => (915, "invalid resource configuration"),
+        _ => return None,
+    })
 }
 
 /// The runtime's sentence for an error.

@@ -5,6 +5,7 @@
 
 mod cuda;
 mod link;
+pub mod probe;
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};

@@ -4,9 +4,9 @@
 use std::fmt::Write as _;
 
 use super::super::envvar;
-use super::super::partition::{AddError, RemoveError};
+use super::super::partition::{AddError, RemoveError, names};
 use super::super::profile::NARROW_LSPART_SINCE;
-use super::super::protocol::{Answer, Order};
+use super::super::protocol::{Answer, ClientRow, Order};
 use super::daemon::{Daemon, Session};
 
 impl Daemon {
@@ -56,17 +56,18 @@ impl Daemon {
         }
     }
 
-    /// Clients in a partition.
+    /// Clients with a context in a partition.
     fn users(&mut self, name: &str) -> usize {
         if self.ready_server().is_none() {
             return 0;
         }
-        match self.order(&Order::Clients) {
-            Some(Answer::Clients(rows)) => {
-                rows.iter().filter(|row| row.partition.as_deref() == Some(name)).count()
-            }
-            _ => 0,
-        }
+        let Some(device) = self.partitions.device(name) else { return 0 };
+        let Some(Answer::Clients(rows)) = self.order(&Order::Clients) else { return 0 };
+        let is_in = |row: &&ClientRow| {
+            row.partition.iter().any(|variable| names(variable).any(|named| named == name))
+                && row.contexts.iter().any(|(_, on)| *on == device)
+        };
+        rows.iter().filter(is_in).count()
     }
 
     pub(super) fn lspart(&mut self, session: &Session) {

@@ -74,7 +74,8 @@ impl Daemon {
     /// Hands a client's connection to the server, one at a time: over one that hung the server nobody waits, and who
     /// comes next hangs the daemon, recorded. A client that a dead server cannot take waits for the next one.
     pub(super) fn hand_over(&mut self, pending: Pending) {
-        let partition_sms = pending.wish.partition.as_deref().and_then(|name| self.partitions.sms(name));
+        let (named, device) = (pending.wish.partition.as_deref(), pending.wish.device.as_deref());
+        let partition_sms = named.zip(device).and_then(|(named, device)| self.partitions.sms(named, device));
         let order = Order::Serve { pid: pending.pid, wish: pending.wish.clone(), partition_sms };
         if self.finish_taking().is_none() {
             let _ = pending.conn.tell(&Grant::Refused("CUDA_ERROR_MPS_CONNECTION_FAILED".to_owned()));

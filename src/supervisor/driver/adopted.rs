@@ -55,6 +55,7 @@ impl Driver {
         let process = Process {
             identity,
             gpus: neighbour.gpus.map_err(doubtful)?,
+            mode: neighbour.daemon.mode,
             multi_user: neighbour.daemon.multi_user,
         };
         refuse_another_shape(desired, process)
@@ -78,6 +79,7 @@ impl Driver {
         let process = Process {
             identity,
             gpus: neighbour.gpus.clone().map_err(doubtful)?,
+            mode: neighbour.daemon.mode,
             multi_user: neighbour.daemon.multi_user,
         };
         let process = refuse_another_shape(desired, process)?;
@@ -211,13 +213,13 @@ fn in_the_way(sharing: &[Sharing]) -> Option<Obstacle> {
 
 /// A daemon that is only looked at is what its spec says, since nothing would make it so.
 fn refuse_another_shape(desired: &Desired, process: Process) -> Result<Process, Obstacle> {
-    if !desired.is_observed() || (process.gpus == desired.gpus && process.multi_user == desired.multi_user) {
+    if !desired.is_observed() || process.fits(desired) {
         return Ok(process);
     }
     Err(Obstacle {
         reason: "ServesOtherwise",
         message: format!(
-            "process {} in its pipe directory has other GPUs or users than were observed: release this daemon, and adopt that \
+            "process {} in its pipe directory has other GPUs, users or another mode than were observed: release this daemon, and adopt that \
              process",
             process.identity
         ),

@@ -1,7 +1,7 @@
 //! The decisions of [`State`], one by one.
 
 use super::*;
-use crate::domain::daemon::{Management, MemoryReading};
+use crate::domain::daemon::{Management, MemoryReading, Mode};
 use crate::domain::{DaemonName, MemoryLimit, Priority, ThreadPercentage};
 
 const RHYTHM: Rhythm = Rhythm(8_000);
@@ -21,6 +21,7 @@ fn desired() -> Desired {
         compute_mode: None,
         maintenance: None,
         gpus: vec![uuid()],
+        mode: Mode::Shared,
         multi_user: false,
         server_uid: 0,
         memory_limits: vec![Some(MemoryLimit::parse("4G").expect("4G"))],
@@ -32,7 +33,12 @@ fn desired() -> Desired {
 }
 
 fn process() -> Process {
-    Process { identity: Identity { pid: 10, start_time: 1 }, gpus: vec![uuid()], multi_user: false }
+    Process {
+        identity: Identity { pid: 10, start_time: 1 },
+        gpus: vec![uuid()],
+        mode: Mode::Shared,
+        multi_user: false,
+    }
 }
 
 fn seen(limit: Option<u64>, servers: &[(u32, &str)]) -> Effective {
@@ -56,6 +62,7 @@ fn seen(limit: Option<u64>, servers: &[(u32, &str)]) -> Effective {
                 memory_limits: reading(),
             })
             .collect(),
+        partitions: None,
     }
 }
 
@@ -178,13 +185,16 @@ fn the_first_death_costs_no_pause_and_the_next_ones_more_and_more() {
 }
 
 #[test]
-fn a_daemon_for_other_gpus_is_replaced_only_when_it_serves_nobody() {
+fn a_daemon_that_was_started_otherwise_is_replaced_only_when_it_serves_nobody() {
     let (mut desired, mut state) = (desired(), running());
     state.looked(Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, RHYTHM);
-    desired.multi_user = true;
-    assert!(state.needs_restart(&desired));
-    assert_eq!(state.decide(&desired, 1, 1), Action::Wait(8_000));
-    assert_eq!(state.decide(&desired, 0, 1), Action::Stop);
+    let multi_user = Desired { multi_user: true, ..desired.clone() };
+    desired.mode = Mode::Static;
+    for desired in [desired, multi_user] {
+        assert!(state.needs_restart(&desired) && !state.is_ready(&desired));
+        assert_eq!(state.decide(&desired, 1, 1), Action::Wait(8_000));
+        assert_eq!(state.decide(&desired, 0, 1), Action::Stop);
+    }
 }
 
 #[test]

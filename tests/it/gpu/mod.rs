@@ -1,4 +1,5 @@
 //! The GPU inventory and the probe.
 
 mod probe;
+mod prober;
 mod sim;

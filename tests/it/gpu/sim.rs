@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use mps_manager::domain::GpuUuid;
-use mps_manager::domain::gpu::{ComputeMode, GpuProcess};
+use mps_manager::domain::gpu::{ComputeCapability, ComputeMode, GpuProcess};
 use mps_manager::gpu::sim::SimInventory;
 use mps_manager::gpu::{Inventory, InventoryError};
 use rustix::fs::FlockOperation;
@@ -78,6 +78,7 @@ fn gpus_come_in_pci_order_with_what_the_world_says_of_them() {
     assert_eq!((gpus[0].index, gpus[0].uuid.as_str()), (0, FIRST));
     assert_eq!((gpus[1].index, gpus[1].uuid.as_str()), (1, SECOND));
     assert_eq!(gpus[0].sms, Some(132));
+    assert_eq!(gpus[0].compute_capability, Some(ComputeCapability { major: 9, minor: 0 }));
     assert_eq!(gpus[0].memory_total, TOTAL);
     assert_eq!(gpus[0].memory_used, OVERHEAD);
     assert_eq!(gpus[0].compute_mode, ComputeMode::Default);

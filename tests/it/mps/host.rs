@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use mps_manager::domain::GpuUuid;
+use mps_manager::domain::daemon::Mode;
 use mps_manager::host::{Signal, process};
 use mps_manager::mps::process::{StartSpec, Started, TOKEN_ENV, check_directories, start};
 use mps_manager::mps::{self, Binaries, Control, parse};
@@ -62,6 +63,7 @@ impl Host {
             pipe_directory: self.dir.path().join(name).join("pipe"),
             log_directory: self.dir.path().join(name).join("log"),
             gpus: vec![self.gpus[0].clone()],
+            mode: Mode::Shared,
             multi_user: false,
             token: format!("{}-{name}", self.dir.path().display()),
             extra_env: self.environment(),

@@ -5,10 +5,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use mps_manager::domain::Inode;
+use mps_manager::domain::daemon::Mode;
 use mps_manager::host::{Identity, Signal, process};
 use mps_manager::mps::process::{
-    Found, How, Recorded, StartError, clean_stale, find, find_recorded, occupant, pipe_inode, servers, start,
-    stop,
+    Found, How, Recorded, StartError, clean_stale, find, find_recorded, mode, occupant, pipe_inode, servers,
+    start, stop,
 };
 use mps_manager::mps::{Binaries, Command};
 
@@ -199,22 +200,22 @@ async fn clients_get_their_grace_and_no_more() {
     eventually("the client went on without its daemon", || client.has_ended()).await;
 }
 
+/// Both programs as one shell script.
+fn program(host: &Host, script: &str) -> Binaries {
+    let (dir, source) = (host.dir().join("bin"), host.dir().join("source"));
+    fs::create_dir_all(&dir).expect("made");
+    fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("written");
+    for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
+        let mut install = std::process::Command::new("install");
+        assert!(install.arg("-m755").arg(&source).arg(dir.join(name)).status().expect("install").success());
+    }
+    Binaries::locate(Some(&dir)).expect("both")
+}
+
 #[tokio::test]
 async fn a_program_that_leaves_no_daemon_is_quoted() {
     let host = Host::new("h200x2");
-    let dir = host.dir().join("bin");
-    fs::create_dir(&dir).expect("made");
-    let program = |script: &str| {
-        let source = host.dir().join("source");
-        fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("written");
-        for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
-            let mut install = std::process::Command::new("install");
-            assert!(
-                install.arg("-m755").arg(&source).arg(dir.join(name)).status().expect("install").success()
-            );
-        }
-        Binaries::locate(Some(&dir)).expect("both")
-    };
+    let program = |script: &str| program(&host, script);
     let mut spec = host.spec("a");
     fs::write(spec.log_directory.join("control.log"), "the last words\n").expect("written");
 
@@ -260,4 +261,32 @@ async fn several_users_are_an_option_of_the_daemon() {
     assert_eq!(visible.1.to_str().expect("text"), format!("{},{}", host.gpus[0], host.gpus[1]));
     let mode = fs::metadata(&spec.pipe_directory).expect("made").permissions().mode();
     assert_eq!(mode & 0o777, 0o755);
+}
+
+#[tokio::test]
+async fn static_mode_is_an_option_of_the_daemon_and_a_daemon_without_it_is_none() {
+    let host = Host::new("h200x2@13.1");
+    let mut spec = host.spec("a");
+    spec.mode = Mode::Static;
+    let started = start(&spec).await.expect("a daemon");
+    assert_eq!(process::command(started.identity.pid).expect("alive")[1..], ["-d", "-S"]);
+    assert_eq!(mode(started.identity.pid), Mode::Static);
+
+    // One that takes the option for none ends well and leaves a daemon all the same.
+    let control = spec.binaries.control.clone();
+    let mut spec = host.spec("b");
+    spec.mode = Mode::Static;
+    spec.binaries = program(&host, &format!("[ $# = 0 ] && exec '{0}'; exec '{0}' -d", control.display()));
+    let error = start(&spec).await.expect_err("another mode");
+    assert!(matches!(error, StartError::OtherMode { .. }), "{error}");
+    eventually("a daemon of a failed start is left over", || {
+        process::find_by_env("MPS_MANAGER_INCARNATION", &spec.token).is_empty()
+    })
+    .await;
+
+    // 13.0 prints usage and ends well.
+    let host = Host::new("h200x2@13.0");
+    let mut spec = host.spec("a");
+    spec.mode = Mode::Static;
+    assert!(matches!(start(&spec).await, Err(StartError::NoDaemon { .. })));
 }

@@ -31,6 +31,7 @@ mod refusals;
 mod run;
 mod start;
 mod start_refused;
+mod static_daemon;
 mod tenants;
 mod termination;
 mod upgrade;

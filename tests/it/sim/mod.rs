@@ -11,6 +11,7 @@ mod hangs;
 mod host;
 mod logs;
 mod partitions;
+mod probe;
 mod replay;
 mod sessions;
 mod terminal;

@@ -66,3 +66,16 @@ fn version_13_2_speaks_otherwise() {
     let (_, local) = name.split_once('/').unwrap();
     assert_eq!(rows, [vec![&uuid[..12], "5", "10", "52", "80"], vec![&uuid[..12], local, "10", "80", "No"]]);
 }
+
+#[test]
+fn a_client_on_two_gpus_names_a_partition_of_each_and_one_of_another_gpu_counts_for_none() {
+    let host = Host::new("h200x2@13.1");
+    host.start(&["-d", "-S"], &[]);
+    let first = id(&host.ask("sm_partition add 0 4"));
+    let second = id(&host.ask("sm_partition add 1 2"));
+    let both = format!("{first},{second}");
+    let seen = host.see(&[("CUDA_MPS_SM_PARTITION", both.as_str())]);
+    assert_eq!((&seen["devices"][0]["sms"], &seen["devices"][1]["sms"]), (&32.into(), &16.into()));
+    let refused = host.see(&[("CUDA_MPS_SM_PARTITION", second.as_str()), ("CUDA_VISIBLE_DEVICES", "0")]);
+    assert_eq!(refused["error"], "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION");
+}

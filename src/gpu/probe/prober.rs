@@ -1,0 +1,174 @@
+//! The probe as a part of the server: what a fresh CUDA process sees in an environment that somebody is given.
+//!
+//! Each look is one process of this program (`cuda-probe`), which starts and watches the one that uses CUDA. It
+//! becomes the user by itself, with all of the user's groups. What always holds:
+//! - It has the variables of the request, those that every process of this host needs, and no other of ours.
+//! - An answer comes in time. A process that MPS lets wait is left to wait (the module above says why), and while it
+//!   does, no second one is sent to wait beside it: the answer is the same `timeout` at once.
+//! - No more than [`AT_ONCE`] look at a time on this host: each takes GPU memory for its context for a moment.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::{answer, crash, ending};
+use crate::domain::MemoryLimit;
+use crate::gpu::report::{Failure, Report};
+use crate::host::{Identity, process};
+
+/// Looks at a time.
+const AT_ONCE: usize = 4;
+
+/// The longest deadline of a look.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// How much longer than its deadline the watching process may take to say so.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Names the directory of a daemon's sockets to its clients.
+pub(super) const PIPE_ENV: &str = "CUDA_MPS_PIPE_DIRECTORY";
+
+/// In whose place to look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeRequest {
+    /// The environment, as a tenant's processes are given it.
+    pub variables: BTreeMap<String, String>,
+    /// The user to be; only root may be another than itself.
+    pub uid: u32,
+    /// Also find the largest single allocation up to this size on each device.
+    pub allocate_up_to: Option<MemoryLimit>,
+    /// When to give up waiting for CUDA, rounded up to whole seconds, 10 minutes at most.
+    pub timeout: Duration,
+}
+
+/// Sends processes to look.
+#[derive(Debug)]
+pub struct Prober {
+    program: PathBuf,
+    base: Vec<(OsString, OsString)>,
+    places: Semaphore,
+    left: Mutex<Vec<Left>>,
+}
+
+/// A process that was left waiting at a daemon.
+#[derive(Debug)]
+struct Left {
+    id: Identity,
+    pipe_directory: Option<String>,
+    uid: u32,
+}
+
+impl Prober {
+    /// A prober that runs this program; `extra_env` is what a simulated host's processes are told.
+    pub fn new(extra_env: &[(OsString, OsString)]) -> Self {
+        // Not the path: the file there may have been replaced since this process started.
+        Self::with_program("/proc/self/exe".into(), extra_env)
+    }
+
+    /// The same with another binary of this program.
+    pub fn with_program(program: PathBuf, extra_env: &[(OsString, OsString)]) -> Self {
+        // Where the driver's libraries are is the host's affair, and a limit of nobody.
+        let libraries = std::env::var_os("LD_LIBRARY_PATH").map(|path| ("LD_LIBRARY_PATH".into(), path));
+        let base = libraries.into_iter().chain(extra_env.iter().cloned()).collect();
+        Self { program, base, places: Semaphore::new(AT_ONCE), left: Mutex::default() }
+    }
+
+    /// Looks once, and gives whatever came of it: what was seen, or why nothing was.
+    ///
+    /// Who gives up waiting for the answer stops nothing: the look goes on to its end.
+    pub async fn see(&self, request: &ProbeRequest) -> Report {
+        if let Some(waiting) = self.still_waiting(request) {
+            return Report { pid: Some(waiting), ..Report::failed(not_again(waiting)) };
+        }
+        let timeout = request.timeout.min(LONGEST);
+        let Ok(Ok(_place)) = tokio::time::timeout(timeout, self.places.acquire()).await else {
+            return Report::failed(Failure::own(
+                "not_started",
+                format!(
+                    "{AT_ONCE} other probes of this host took all of {} s: try again",
+                    timeout.as_secs_f32()
+                ),
+            ));
+        };
+        let report = run(self.command(request, timeout), timeout + GRACE).await;
+        if let Some(failure) = &report.error
+            && failure.name == "timeout"
+        {
+            self.remember(request, report.pid);
+        }
+        report
+    }
+
+    fn command(&self, request: &ProbeRequest, timeout: Duration) -> Command {
+        // Whole seconds, as the command line takes them.
+        let seconds = timeout.as_millis().div_ceil(1000).max(1);
+        let mut command = Command::new(&self.program);
+        command.arg0("mps-manager").args(["cuda-probe", "--timeout", &seconds.to_string()]);
+        command.args(["--uid", &request.uid.to_string()]);
+        if let Some(limit) = request.allocate_up_to {
+            command.args(["--allocate-up-to", &limit.as_mps()]);
+        }
+        command.env_clear().envs(self.base.iter().map(|(name, value)| (name, value)));
+        command.envs(&request.variables).current_dir("/").process_group(0);
+        command
+    }
+
+    /// The process that an earlier look of the same user left waiting at the same daemon, if it waits still.
+    fn still_waiting(&self, request: &ProbeRequest) -> Option<u32> {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|left| process::is_alive(left.id));
+        let same = |left: &&Left| {
+            left.uid == request.uid && left.pipe_directory.as_ref() == request.variables.get(PIPE_ENV)
+        };
+        left.iter().find(same).map(|left| left.id.pid)
+    }
+
+    fn remember(&self, request: &ProbeRequest, pid: Option<u32>) {
+        // It may have been let in meanwhile, and be gone.
+        let Some(id) = pid.and_then(process::identify) else { return };
+        let pipe_directory = request.variables.get(PIPE_ENV).cloned();
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.push(Left { id, pipe_directory, uid: request.uid });
+    }
+}
+
+/// Runs the watching process to its end, or leaves it when it does not come to one.
+async fn run(mut command: Command, patience: Duration) -> Report {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(false);
+    let until = Instant::now() + patience;
+    let child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            return Report::failed(Failure::own("not_started", format!("the probe did not start: {error}")));
+        }
+    };
+    match tokio::time::timeout_at(until, child.wait_with_output()).await {
+        Ok(Ok(output)) => answer(&output.stdout)
+            .unwrap_or_else(|| Report::failed(crash(&ending(output.status), &output.stderr))),
+        Ok(Err(error)) => {
+            Report::failed(Failure::own("crashed", format!("the probe's answer cannot be read: {error}")))
+        }
+        Err(_) => {
+            let seconds = patience.as_secs();
+            let message = format!("the process that watches the probe said nothing for {seconds} s");
+            Report::failed(Failure::own("timeout", message))
+        }
+    }
+}
+
+fn not_again(pid: u32) -> Failure {
+    Failure::own(
+        "timeout",
+        format!(
+            "process {pid}, which an earlier probe of this daemon and user left waiting, is still not let in: no \
+             second one was sent. It ends by itself; do not kill it: killing a waiting client hangs the MPS daemon"
+        ),
+    )
+}
