@@ -14,6 +14,7 @@ pub mod lock;
 pub mod maintenance;
 pub mod operations;
 pub mod plans;
+pub mod shares;
 pub mod tenants;
 mod writer;
 

@@ -7,6 +7,7 @@
 
 pub mod active;
 pub mod execution;
+pub mod percentage;
 pub mod plan;
 pub mod record;
 
