@@ -183,7 +183,8 @@ fn where_nothing_was_measured_clients_find_the_percentage_or_that_there_is_none(
         shares(&layout, &GpuMap::from([(0, gpu.uuid.clone())]), std::slice::from_ref(&gpu)).expect("shares");
     let proving = Proving::new(&shares, &totals(std::slice::from_ref(&gpu)), &[]);
     assert!(proving.searches());
-    let rules: [(&str, fn(u32) -> u32); 4] = [
+    type Rule = fn(u32) -> u32;
+    let rules: [(&str, Rule); 4] = [
         ("as measured", |p| sms_for(tenths(p), 108)),
         ("rounded up to even", |p| (p * 108).div_ceil(1000).next_multiple_of(2)),
         ("in fours", |p| (p * 108 / 1000 / 4 * 4).max(4)),
