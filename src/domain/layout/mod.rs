@@ -6,9 +6,11 @@
 //! every plan ends in the state, IDs included, that this sequence gives.
 
 pub mod active;
+pub mod document;
 pub mod execution;
 pub mod plan;
 pub mod record;
+pub mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -137,8 +137,9 @@ fn a_client_killed_as_a_ready_server_takes_it_hangs_that_server_and_the_next_one
         eventually("the server hangs", || host.log("server.log").contains(LAST_WORDS));
         let log = host.log("server.log");
         let (before, _) = log.split_once(LAST_WORDS).unwrap();
+        // The threads of its other connection may write their farewell in between.
         assert!(
-            before.lines().rev().take(3).any(|line| line.contains("Received new client request")),
+            before.lines().rev().take(6).any(|line| line.contains("Received new client request")),
             "{log}"
         );
         let waits = Busy::spawn(&mut host.client_command(&["--json"], &[]));

@@ -1,0 +1,280 @@
+//! Layouts as files: self-contained, with what their steps gave where they were taken, and a checksum.
+//!
+//! A document carries no UUID of a machine. What it expects of another host stands in its [`Fingerprint`]; that is
+//! compared before anything is done there, and simulated IDs are never expectations on a real host.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::{Enforcement, Invalid, Layout, Step};
+use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId, PartitionName, ThreadPercentage};
+
+/// The version of a document's shape.
+pub const VERSION: &str = "v1";
+/// The protocol of the control daemon that this manager speaks.
+pub const PROTOCOL: u32 = 2;
+
+/// Layouts in a file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Document {
+    /// The version of this shape.
+    #[schema(pattern = "^v1$", example = "v1")]
+    pub version: String,
+    /// The layouts, by name.
+    pub layouts: BTreeMap<LayoutName, Entry>,
+    /// `sha256:` and the digest of the rest; every export has one, and one that is there must be right.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^sha256:[0-9a-f]{64}$")]
+    pub checksum: Option<String>,
+}
+
+/// A layout in a document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// What makes the partitions hold.
+    #[serde(default)]
+    pub enforcement: Enforcement,
+    /// The product name of its GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sku: Option<String>,
+    /// What it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// What is done, from empty GPUs and in this order.
+    pub steps: Vec<Step>,
+    /// What its steps gave, where they were taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Recorded>,
+}
+
+/// What the steps of a layout gave on one daemon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recorded {
+    /// The ID that each step gave or took away; empty where the enforcement has no IDs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ids: Vec<PartitionId>,
+    /// What a CUDA client saw in each partition, where the enforcement is a percentage.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<Share>,
+    /// The GPUs that it was.
+    pub fingerprint: Fingerprint,
+    /// Where this comes from.
+    pub provenance: Provenance,
+}
+
+/// The thread percentage of a partition, and what it came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Share {
+    /// The partition.
+    pub partition: PartitionName,
+    /// Its thread percentage.
+    #[schema(value_type = f64)]
+    pub active_thread_percentage: ThreadPercentage,
+    /// SMs that a CUDA client saw under it.
+    pub sms: u32,
+}
+
+/// What a layout's IDs, or shares, depend on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Fingerprint {
+    /// Whether it was a simulated host.
+    pub simulated: bool,
+    /// The product name of the GPUs.
+    pub sku: String,
+    /// SMs of each.
+    pub sms: u32,
+    /// SMs of a chunk.
+    pub chunk_sms: u32,
+    /// Chunks of an empty GPU.
+    pub chunk_count: u32,
+    /// The protocol of the control daemon.
+    pub protocol: u32,
+    /// Its binary version, 13010 for CUDA 13.1.
+    pub binary_version: u32,
+    /// The driver's version.
+    pub driver_version: String,
+}
+
+/// Where a recorded layout comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// The name of the host.
+    pub host: String,
+    /// The daemon.
+    pub daemon: DaemonName,
+    /// The version that the layout has there.
+    pub layout_version: u32,
+    /// Who wrote that version.
+    pub author: String,
+    /// When its steps were taken, in unix milliseconds.
+    pub applied_at: i64,
+    /// When this document was made, in unix milliseconds.
+    pub exported_at: i64,
+    /// The version of the manager that made it.
+    pub manager_version: String,
+}
+
+/// A field in which two fingerprints differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Difference {
+    /// The field.
+    pub field: String,
+    /// What the document says.
+    pub recorded: String,
+    /// What is here.
+    pub here: String,
+    /// Whether `force` passes over it: a version may differ, the hardware never.
+    pub forceable: bool,
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is {} here and {} in the document", self.field, self.here, self.recorded)
+    }
+}
+
+impl Fingerprint {
+    /// The fields in which this, recorded elsewhere, differs from what is here.
+    pub fn differences(&self, here: &Self) -> Vec<Difference> {
+        let Self { simulated, sku, sms, chunk_sms, chunk_count, protocol, binary_version, driver_version } =
+            self;
+        let word = |simulated: bool| if simulated { "true" } else { "false" }.to_owned();
+        let fields = [
+            ("simulated", word(*simulated), word(here.simulated), false),
+            ("sku", sku.clone(), here.sku.clone(), false),
+            ("sms", sms.to_string(), here.sms.to_string(), false),
+            ("chunk_sms", chunk_sms.to_string(), here.chunk_sms.to_string(), false),
+            ("chunk_count", chunk_count.to_string(), here.chunk_count.to_string(), false),
+            ("protocol", protocol.to_string(), here.protocol.to_string(), true),
+            ("binary_version", binary_version.to_string(), here.binary_version.to_string(), true),
+            ("driver_version", driver_version.clone(), here.driver_version.clone(), true),
+        ];
+        fields
+            .into_iter()
+            .filter(|(_, recorded, here, _)| recorded != here)
+            .map(|(field, recorded, here, forceable)| Difference {
+                field: field.to_owned(),
+                recorded,
+                here,
+                forceable,
+            })
+            .collect()
+    }
+}
+
+impl Entry {
+    /// The layout itself.
+    pub fn layout(&self) -> Layout {
+        Layout { enforcement: self.enforcement, sku: self.sku.clone(), steps: self.steps.clone() }
+    }
+
+    /// An entry of a layout.
+    pub fn of(layout: &Layout, note: Option<String>, recorded: Option<Recorded>) -> Self {
+        let Layout { enforcement, sku, steps } = layout.clone();
+        Self { enforcement, sku, note, steps, recorded }
+    }
+}
+
+impl Document {
+    /// A document with its checksum.
+    pub fn sealed(layouts: BTreeMap<LayoutName, Entry>) -> Self {
+        let mut document = Self { version: VERSION.to_owned(), layouts, checksum: None };
+        document.checksum = Some(document.digest());
+        document
+    }
+
+    /// `sha256:` and the digest of everything but the checksum: of its JSON, fields in the order in which they are declared and
+    /// layouts by name, so that it is the same whatever the file was written as.
+    pub fn digest(&self) -> String {
+        let bare = Self { checksum: None, ..self.clone() };
+        let text = serde_json::to_string(&bare).expect("a document has text for keys and no odd number");
+        format!("sha256:{}", hex::encode(Sha256::digest(text)))
+    }
+
+    /// Refuses a document that was changed after its checksum was made, or whose layouts are wrong in themselves.
+    pub fn check(&self) -> Result<(), Invalid> {
+        let wrong = |pointer: String, reason: String| Invalid { pointer, reason: InvalidValue(reason) };
+        check_version(&self.version).map_err(|reason| Invalid { pointer: "/version".into(), reason })?;
+        let digest = self.digest();
+        if let Some(given) = self.checksum.as_ref().filter(|given| **given != digest) {
+            let reason = format!(
+                "the checksum is {given} and the document's is {digest}: it was changed after it was exported; export it again, or \
+                 take checksum and recorded out to import it as a layout of your own"
+            );
+            return Err(wrong("/checksum".into(), reason));
+        }
+        if self.layouts.is_empty() {
+            return Err(wrong("/layouts".into(), "there is no layout in it: name at least one".into()));
+        }
+        for (name, entry) in &self.layouts {
+            let within = |pointer: &str| format!("/layouts/{name}{pointer}");
+            entry
+                .layout()
+                .check()
+                .map_err(|Invalid { pointer, reason }| Invalid { pointer: within(&pointer), reason })?;
+            if let Some(recorded) = &entry.recorded {
+                check_recorded(entry, recorded)
+                    .map_err(|(field, reason)| wrong(within(&format!("/recorded/{field}")), reason))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses the shape of another version.
+pub fn check_version(version: &str) -> Result<(), InvalidValue> {
+    if version == VERSION {
+        return Ok(());
+    }
+    let number = |text: &str| text.strip_prefix('v').and_then(|digits| digits.parse::<u32>().ok());
+    let newer = number(version).zip(number(VERSION)).is_some_and(|(given, known)| given > known);
+    let shown: String = version.chars().take(40).collect();
+    Err(InvalidValue(if newer {
+        format!("the document is of version {shown}, and this manager reads {VERSION}: use a newer manager")
+    } else {
+        format!("{shown:?} is no version of a layout document: write {VERSION}")
+    }))
+}
+
+fn check_recorded(entry: &Entry, recorded: &Recorded) -> Result<(), (&'static str, String)> {
+    let partitions: Vec<&PartitionName> = entry
+        .steps
+        .iter()
+        .filter_map(|step| match step {
+            Step::Add(add) => Some(&add.partition),
+            Step::Remove(_) => None,
+        })
+        .collect();
+    match entry.enforcement {
+        Enforcement::Static if recorded.ids.len() != entry.steps.len() => Err((
+            "ids",
+            format!("{} IDs for {} steps: each step has one", recorded.ids.len(), entry.steps.len()),
+        )),
+        Enforcement::Static if !recorded.shares.is_empty() => {
+            Err(("shares", "static partitions have IDs and no shares".into()))
+        }
+        Enforcement::Percentage if !recorded.ids.is_empty() => Err(("ids", "a percentage has no IDs".into())),
+        Enforcement::Percentage
+            if recorded.shares.len() != partitions.len()
+                || recorded.shares.iter().zip(&partitions).any(|(share, name)| share.partition != **name) =>
+        {
+            Err((
+                "shares",
+                format!(
+                    "{} shares for {} partitions: each partition has one, in the order of the steps",
+                    recorded.shares.len(),
+                    partitions.len()
+                ),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
