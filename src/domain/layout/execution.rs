@@ -43,11 +43,22 @@ const ATTEMPTS: u32 = 3;
 
 /// What an ID that differs from the one on record leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OnDifference {
     /// Everything is undone.
     Stop,
     /// It is kept and named: something is being put back, and there is nothing better to be had.
     Keep,
+}
+
+impl OnDifference {
+    /// The word in the store.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Keep => "keep",
+        }
+    }
 }
 
 /// A command to be sent.
