@@ -221,6 +221,9 @@ async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
                         Lasting::Incarnation(incarnation) => {
                             store::daemons::put_incarnation(db, &daemon, &incarnation, now).await?;
                         }
+                        Lasting::PartitionRun(run) => {
+                            store::partitions::put_run(db, &daemon, &run, now).await?;
+                        }
                         Lasting::ComputeMode { gpu, held } => {
                             store::compute_modes::put(db, &gpu, held.as_ref(), now).await?;
                         }

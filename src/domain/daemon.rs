@@ -8,6 +8,7 @@ use super::compute_mode::ComputeModeStatus;
 use super::drift::{DriftPolicy, DriftStatus};
 use super::gpu::{ComputeMode, Gpu, GpuRef};
 use super::isolation::Isolation;
+use super::layout::active::ActiveLayout;
 use super::partitions::GpuPartitions;
 use super::{DaemonName, GpuUuid, Inode, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
@@ -21,6 +22,9 @@ pub struct DaemonSpec<G = GpuUuid> {
     /// How its clients share the SMs of a GPU.
     #[serde(default)]
     pub mode: Mode,
+    /// The partition layout that is in force, or is to be; changed by applying another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<ActiveLayout>,
     /// Whether clients of several users may be connected at once (`-M`).
     #[serde(default)]
     pub multi_user: bool,
@@ -398,6 +402,7 @@ impl<G> DaemonSpec<G> {
         Self {
             gpus,
             mode: Mode::default(),
+            layout: None,
             multi_user: false,
             desired_state: DesiredState::default(),
             management: Management::default(),
@@ -420,6 +425,7 @@ impl<G> DaemonSpec<G> {
         let Self {
             gpus: _,
             mode,
+            layout,
             multi_user,
             desired_state,
             management,
@@ -433,6 +439,7 @@ impl<G> DaemonSpec<G> {
         DaemonSpec {
             gpus,
             mode,
+            layout,
             multi_user,
             desired_state,
             management,

@@ -3,6 +3,7 @@
 use super::daemon::{DaemonSpec, DesiredState, Effective, Management, Mode};
 use super::drift::DriftPolicy;
 use super::gpu::{ComputeMode, Gpu};
+use super::layout::active::DesiredLayout;
 use super::maintenance::MaintenanceState;
 use super::tenant::{Resolved, TenantSpec, resolve};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
@@ -31,6 +32,8 @@ pub struct Desired {
     pub gpus: Vec<GpuUuid>,
     /// How clients share the SMs of a GPU.
     pub mode: Mode,
+    /// The layout of its partitions; whoever has read it from where it is kept adds it.
+    pub layout: Option<DesiredLayout>,
     /// Whether clients of several users may be connected at once.
     pub multi_user: bool,
     /// The user whose server is started ahead of the first client.
@@ -111,6 +114,7 @@ pub fn desired(
         maintenance,
         gpus: daemon.gpus.clone(),
         mode: daemon.mode,
+        layout: None,
         multi_user: daemon.multi_user,
         server_uid,
         memory_limits,

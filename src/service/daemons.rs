@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::adoption::{LETTING_GO, is_foreign};
 use super::foreign::held;
+use super::layouts::fit_layout;
 use super::maintenance::{checked_drain, refuse_in_maintenance};
 use super::page::{Page, Paged};
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
@@ -79,6 +80,7 @@ impl Service {
         let service = self.clone();
         let manager_uid = self.parts.manager_uid;
         let dry_run = options.dry_run;
+        let mut spec = spec;
         let (daemon, desired, created, let_go) = self
             .parts
             .store
@@ -103,6 +105,8 @@ impl Service {
                     }
                     refuse_mig(&spec, current.as_ref(), &gpus)?;
                     refuse_static_mode(&name, &spec, current.as_ref(), lacks_static)?;
+                    let runs = service.runs(&name);
+                    spec.layout = fit_layout(&mut *db, &name, current.as_ref(), &spec, &gpus, runs).await?;
                     let tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &name)
                         .await?
                         .into_iter()
@@ -136,6 +140,14 @@ impl Service {
             }
         }
         Ok(Written { value: self.daemon_view(daemon), created })
+    }
+
+    /// Whether a daemon has a control process, or may have one that was not looked for yet.
+    fn runs(&self, name: &DaemonName) -> bool {
+        self.parts.fleet.get(name).is_some_and(|handle| {
+            let status = handle.observed().status;
+            status.pid.is_some() || status.phase == Phase::Unknown
+        })
     }
 
     /// Refuses a name whose pipe directory would be too long for sockets.

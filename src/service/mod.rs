@@ -9,6 +9,7 @@ pub mod daemons;
 mod error;
 pub mod foreign;
 pub mod host;
+pub mod layouts;
 pub mod maintenance;
 pub mod operations;
 pub mod page;

@@ -43,6 +43,10 @@ pub async fn move_to(
     )
     .execute(&mut *db)
     .await?;
+    sqlx::query!("DELETE FROM layout_changes").execute(&mut *db).await?;
+    sqlx::query!("UPDATE replays SET verdict = 'failed', finished_at = ? WHERE verdict = 'pending'", now)
+        .execute(&mut *db)
+        .await?;
     sqlx::query!("DELETE FROM operation_locks").execute(db).await?;
     Ok(())
 }
@@ -61,6 +65,7 @@ pub async fn forget_other_boots(db: &mut SqliteConnection, boot_id: &str) -> Res
     )
     .execute(&mut *db)
     .await?;
+    sqlx::query!("DELETE FROM partition_leases WHERE boot_id <> ?", boot_id).execute(&mut *db).await?;
     sqlx::query!("DELETE FROM leases WHERE boot_id <> ?", boot_id).execute(db).await?;
     Ok(())
 }

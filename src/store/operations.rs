@@ -216,7 +216,7 @@ pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operati
     Ok(Some(complete(db, row).await?))
 }
 
-/// Marks an operation ended, and frees its daemons.
+/// Marks an operation ended, frees its daemons, and forgets what it would have gone back to.
 pub async fn finish(
     db: &mut SqliteConnection,
     id: Uuid,
@@ -234,6 +234,7 @@ pub async fn finish(
     )
     .execute(&mut *db)
     .await?;
+    sqlx::query!("DELETE FROM layout_changes WHERE operation = ?", id).execute(&mut *db).await?;
     sqlx::query!("DELETE FROM operation_locks WHERE operation = ?", id).execute(db).await?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, daemons, gpus, maintenance, tenants};
+use super::{StoreError, daemons, gpus, layouts, maintenance, tenants};
 use crate::domain::DaemonName;
 use crate::domain::gpu::Gpu;
 use crate::domain::plan::{self, Desired};
@@ -20,12 +20,14 @@ pub async fn desired(
     let gpus = gpus::all(&mut *db, present.to_vec()).await?;
     let tenants: Vec<_> =
         tenants::of_daemon(&mut *db, name).await?.into_iter().map(|tenant| tenant.spec).collect();
-    let maintenance = maintenance::get(db).await?;
+    let maintenance = maintenance::get(&mut *db).await?;
     // One that is only observed is somebody else's, and nothing is done to it.
     let maintenance =
         maintenance.filter(|maintenance| !daemon.spec.is_observed() && maintenance.covers(&daemon.spec.gpus));
     let state = maintenance.map(|maintenance| maintenance.state);
     let plan = plan::desired(name, daemon.generation, &daemon.spec, &tenants, &gpus, manager_uid, state);
-    plan.map(Some)
-        .map_err(|error| StoreError::Unplannable { daemon: name.clone(), detail: error.to_string() })
+    let mut desired =
+        plan.map_err(|error| StoreError::Unplannable { daemon: name.clone(), detail: error.to_string() })?;
+    desired.layout = layouts::desired(db, &daemon, &gpus).await?;
+    Ok(Some(desired))
 }

@@ -39,6 +39,7 @@ use crate::clock::unix_ms;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::compute_mode::HeldMode;
 use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Mode, Phase};
+use crate::domain::layout::record::PartitionRun;
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::Inventory;
@@ -147,6 +148,8 @@ pub struct Fact {
 pub enum Lasting {
     /// The daemon's control process.
     Incarnation(Incarnation),
+    /// The partitions of its control process, before a session that changes them and after it.
+    PartitionRun(PartitionRun),
     /// What the compute mode of a GPU was; `None` once it was put back.
     ComputeMode {
         /// The GPU.

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::execution::OnDifference;
-use super::{Enforcement, GpuMap, ResolvedStep, VersionRef};
-use crate::domain::{GpuUuid, LayoutName, PartitionId};
+use super::record::{PartitionRun, Record};
+use super::{Enforcement, GpuMap, Layout, ResolvedStep, VersionRef};
+use crate::domain::gpu::Gpu;
+use crate::domain::{GpuUuid, InvalidValue, LayoutName, PartitionId};
 
 /// What a daemon's spec says of its layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -53,7 +55,8 @@ pub struct DesiredLayout {
     pub enforcement: Enforcement,
     /// Its steps on the daemon's GPUs, from empty.
     pub steps: Vec<ResolvedStep>,
-    /// The ID of each step, where it is on record what they give here.
+    /// The ID of each step, where it is on record what they give here. Without a record, what the first run gives is put on
+    /// record as soon as it has come to its end, and later runs are held to it.
     pub expected: Option<Vec<PartitionId>>,
     /// Whether partitions that stay may be made again.
     pub recreate: bool,
@@ -63,4 +66,120 @@ pub struct DesiredLayout {
     pub drift_policy: PartitionPolicy,
     /// SMs of a chunk of each GPU.
     pub chunk_sms: BTreeMap<GpuUuid, u32>,
+}
+
+/// What the steps of a layout give on the GPUs of a daemon: whatever a later run gives is compared with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppliedLayout {
+    /// Which version of which layout.
+    pub version: VersionRef,
+    /// Which GPU plays which role.
+    pub gpu_map: GpuMap,
+    /// Its steps, with the ID of each.
+    pub record: Record,
+    /// Where the IDs come from.
+    pub source: Source,
+}
+
+/// Where the IDs on record come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The first run of the layout on these GPUs gave them.
+    Applied,
+    /// A replay brought them along.
+    Replayed,
+}
+
+impl Source {
+    /// The word in the store and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Replayed => "replayed",
+        }
+    }
+}
+
+impl AppliedLayout {
+    /// What is to be put on record after a run: what the layout in force gave on its GPUs, when it was all done, nothing was
+    /// left degraded, and nothing is on record of it.
+    pub fn after(
+        run: &PartitionRun,
+        active: &ActiveLayout,
+        layout: &Layout,
+        known: Option<&Self>,
+    ) -> Result<Option<Self>, InvalidValue> {
+        let version = active.version_ref();
+        if run.before.is_some() || !run.degraded.is_empty() || run.layout.as_ref() != Some(&version) {
+            return Ok(None);
+        }
+        if known.is_some_and(|known| known.is_of(active))
+            || !run.record.is_of(&layout.resolve(&active.gpu_map)?)
+        {
+            return Ok(None);
+        }
+        let (gpu_map, record) = (active.gpu_map.clone(), run.record.clone());
+        Ok(Some(Self { version, gpu_map, record, source: Source::Applied }))
+    }
+
+    /// Whether it is of this layout on these GPUs.
+    pub fn is_of(&self, active: &ActiveLayout) -> bool {
+        self.version == active.version_ref() && self.gpu_map == active.gpu_map
+    }
+}
+
+/// A change of a daemon's layout that is under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutChange {
+    /// What was before it, and what it goes back to.
+    pub previous: Previous,
+    /// Whether partitions that stay may be made again.
+    pub recreate: bool,
+    /// What an ID that differs from the one on record leads to.
+    pub on_difference: OnDifference,
+}
+
+/// What a daemon held before a change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Previous {
+    /// Its layout.
+    pub layout: Option<ActiveLayout>,
+    /// What was on record of it.
+    pub applied: Option<AppliedLayout>,
+}
+
+impl DesiredLayout {
+    /// The layout as the driver brings it about.
+    pub fn of(
+        active: &ActiveLayout,
+        layout: &Layout,
+        applied: Option<&AppliedLayout>,
+        change: Option<&LayoutChange>,
+        gpus: &[Gpu],
+    ) -> Result<Self, InvalidValue> {
+        let steps = layout.resolve(&active.gpu_map)?;
+        let on_record = applied.filter(|applied| applied.is_of(active) && applied.record.is_of(&steps));
+        let expected = on_record.map(|applied| applied.record.ids());
+        Ok(Self {
+            version: active.version_ref(),
+            enforcement: layout.enforcement,
+            expected,
+            recreate: change.is_some_and(|change| change.recreate),
+            on_difference: change.map_or(OnDifference::Stop, |change| change.on_difference),
+            drift_policy: active.drift_policy,
+            chunk_sms: chunk_sms(gpus, steps.iter().map(|step| &step.gpu)),
+            steps,
+        })
+    }
+}
+
+/// SMs of a chunk of each of these GPUs, where it is known what they are.
+pub fn chunk_sms<'g>(known: &[Gpu], wanted: impl Iterator<Item = &'g GpuUuid>) -> BTreeMap<GpuUuid, u32> {
+    wanted
+        .filter_map(|uuid| {
+            let gpu = known.iter().find(|gpu| gpu.uuid == *uuid)?;
+            Some((uuid.clone(), gpu.compute_capability?.chunk_sms()))
+        })
+        .collect()
 }

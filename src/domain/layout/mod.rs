@@ -371,3 +371,27 @@ fn unmapped(role: Role) -> InvalidValue {
 fn invalid(pointer: String, reason: String) -> Invalid {
     Invalid { pointer, reason: InvalidValue(reason) }
 }
+
+/// One version of a layout, which is never changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Version {
+    /// The layout.
+    pub name: LayoutName,
+    /// Its version, counted from 1.
+    pub version: u32,
+    /// What it says.
+    pub layout: Layout,
+    /// Who made it.
+    pub author: String,
+    /// Why.
+    pub note: Option<String>,
+    /// When, in unix milliseconds.
+    pub created_at: i64,
+}
+
+impl Version {
+    /// What it is called.
+    pub fn version_ref(&self) -> VersionRef {
+        VersionRef { name: self.name.clone(), version: self.version }
+    }
+}

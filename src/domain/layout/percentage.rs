@@ -181,7 +181,8 @@ pub fn plan(wanted: &[Share], before: &[Share], census: &BTreeMap<GpuUuid, Chunk
             left_over_sms: counted.left_over_sms,
         })
         .collect();
-    Plan { steps, gpus, blocked, reserves_nothing: true }
+    let taken = wanted.iter().filter(|share| stays(share)).map(|share| share.step).collect();
+    Plan { steps, taken, gpus, blocked, reserves_nothing: true }
 }
 
 /// What a CUDA client proved of all partitions of one size.

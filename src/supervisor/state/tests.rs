@@ -22,6 +22,7 @@ fn desired() -> Desired {
         maintenance: None,
         gpus: vec![uuid()],
         mode: Mode::Shared,
+        layout: None,
         multi_user: false,
         server_uid: 0,
         memory_limits: vec![Some(MemoryLimit::parse("4G").expect("4G"))],

@@ -99,6 +99,7 @@ fn what_stays_is_kept_and_what_changed_is_made_again() {
             (Action::Add, "b", 4, 32, (8, 7), (4, 11)),
         ]
     );
+    assert_eq!(plan.taken, [0]);
     let reasons: Vec<_> = plan.steps.iter().map(|step| step.reason).collect();
     assert_eq!(reasons, [Reason::Layout, Reason::NotInLayout, Reason::MadeAgain, Reason::Layout]);
     assert!(super::plan(&of(&[7]), &of(&[7]), &census()).is_empty());
@@ -172,6 +173,9 @@ fn a_measured_percentage_takes_one_client_for_each_size() {
     assert!(matches!(&failure, ShareFailure::Differs { planned: 40, seen: 26, .. }), "{failure:?}");
 }
 
+/// The SMs under so many tenths of a percent.
+type Rule = fn(u32) -> u32;
+
 #[test]
 fn where_nothing_was_measured_clients_find_the_percentage_or_that_there_is_none() {
     let layout = layout(
@@ -183,7 +187,6 @@ fn where_nothing_was_measured_clients_find_the_percentage_or_that_there_is_none(
         shares(&layout, &GpuMap::from([(0, gpu.uuid.clone())]), std::slice::from_ref(&gpu)).expect("shares");
     let proving = Proving::new(&shares, &totals(std::slice::from_ref(&gpu)), &[]);
     assert!(proving.searches());
-    type Rule = fn(u32) -> u32;
     let rules: [(&str, Rule); 4] = [
         ("as measured", |p| sms_for(tenths(p), 108)),
         ("rounded up to even", |p| (p * 108).div_ceil(1000).next_multiple_of(2)),

@@ -1,0 +1,79 @@
+//! The layout in a daemon's spec.
+//!
+//! Partitions are changed by applying a layout, which plans, compares and goes back. So a spec may bring another one only
+//! where there is nothing to change: for a new daemon, or one without a control process.
+
+use crate::domain::DaemonName;
+use crate::domain::daemon::{Daemon, DaemonSpec, Mode};
+use crate::domain::gpu::Gpu;
+use crate::domain::layout::active::ActiveLayout;
+use crate::domain::layout::{Enforcement, map_roles};
+use crate::service::{FieldError, ServiceError};
+use crate::store;
+
+/// Refuses a layout that the daemon cannot hold, or may not be given like this; gives it with the GPU of each role.
+///
+/// `runs` is whether the daemon has a control process.
+pub(in crate::service) async fn fit_layout(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+    current: Option<&Daemon>,
+    spec: &DaemonSpec,
+    gpus: &[Gpu],
+    runs: bool,
+) -> Result<Option<ActiveLayout>, ServiceError> {
+    let before = current.and_then(|daemon| daemon.spec.layout.as_ref());
+    if spec.layout.as_ref() != before {
+        let whole = |layout: &ActiveLayout| (layout.version_ref(), layout.gpu_map.clone());
+        // Whose drift is to be repaired is no change of a partition.
+        let other = spec.layout.as_ref().map(whole) != before.map(whole);
+        let leaves = spec.layout.is_none() && current.is_some_and(|daemon| daemon.spec.mode != spec.mode);
+        if other && runs && !leaves {
+            return Err(ServiceError::Conflict(format!(
+                "daemon {name} runs, and its layout is changed by applying another (POST /api/v1/layouts/NAME/apply): leave \
+                 layout as it is ({}), or stop the daemon first",
+                before.map_or_else(|| "none".to_owned(), |layout| layout.version_ref().to_string())
+            )));
+        }
+    }
+    let Some(layout) = &spec.layout else { return Ok(None) };
+    if spec.is_observed() && before.is_none() {
+        return Err(ServiceError::Conflict(format!(
+            "daemon {name} is only observed, so nobody would bring a layout about on it: leave layout out, or set its \
+             management to managed"
+        )));
+    }
+    let wanted = layout.version_ref();
+    let found = store::layouts::version(db, &wanted).await?;
+    let found = found.ok_or_else(|| {
+        ServiceError::field("/layout/version", format!("there is no layout {wanted}: write it first"))
+    })?;
+    refuse_mode(name, spec.mode, found.layout.enforcement)?;
+    let gpu_map = map_roles(&found.layout, &layout.gpu_map, &spec.gpus, gpus)
+        .map_err(|error| ServiceError::Invalid(vec![field(&error.to_string())]))?;
+    Ok(Some(ActiveLayout { gpu_map, ..layout.clone() }))
+}
+
+fn field(detail: &str) -> FieldError {
+    FieldError { pointer: "/layout/gpu_map".to_owned(), detail: detail.to_owned() }
+}
+
+/// Refuses a layout on a daemon whose mode cannot hold it.
+pub(super) fn refuse_mode(
+    name: &DaemonName,
+    mode: Mode,
+    enforcement: Enforcement,
+) -> Result<(), ServiceError> {
+    let (is, needs) = match (mode, enforcement) {
+        (Mode::Static, Enforcement::Static) | (Mode::Shared, Enforcement::Percentage) => return Ok(()),
+        (Mode::Shared, Enforcement::Static) => ("shared", "static partitions"),
+        (Mode::Static, Enforcement::Percentage) => ("static", "thread percentages, which MPS ignores there"),
+    };
+    let remedy = match enforcement {
+        Enforcement::Static => "set the daemon's mode to static, or the layout's enforcement to percentage",
+        Enforcement::Percentage => "set the daemon's mode to shared, or the layout's enforcement to static",
+    };
+    Err(ServiceError::Conflict(format!(
+        "daemon {name} is in {is} mode, and the layout is of {needs}: {remedy}"
+    )))
+}

@@ -1,0 +1,468 @@
+//! Layouts, their versions, and what each daemon holds or is to hold of them.
+
+use sqlx::SqliteConnection;
+use uuid::Uuid;
+
+use super::{StoreError, daemons, from_json, parsed, to_json};
+use crate::domain::daemon::Daemon;
+use crate::domain::gpu::Gpu;
+use crate::domain::layout::active::{ActiveLayout, AppliedLayout, DesiredLayout, LayoutChange};
+use crate::domain::layout::{Layout, Version, VersionRef};
+use crate::domain::{DaemonName, LayoutName};
+
+struct VersionRow {
+    layout: String,
+    version: i64,
+    content: String,
+    author: String,
+    note: Option<String>,
+    created_at: i64,
+}
+
+impl TryFrom<VersionRow> for Version {
+    type Error = StoreError;
+
+    fn try_from(row: VersionRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            name: parsed("a layout's name", LayoutName::parse(&row.layout))?,
+            version: parsed("a layout's version", u32::try_from(row.version))?,
+            layout: from_json("a layout", &row.content)?,
+            author: row.author,
+            note: row.note,
+            created_at: row.created_at,
+        })
+    }
+}
+
+/// A version that is to be written.
+#[derive(Debug)]
+pub struct NewVersion<'v> {
+    /// What it says.
+    pub layout: &'v Layout,
+    /// Who made it.
+    pub author: &'v str,
+    /// Why.
+    pub note: Option<&'v str>,
+    /// Where it came from, if it was imported.
+    pub provenance: Option<&'v serde_json::Value>,
+}
+
+/// The newest version of a layout.
+pub async fn newest(db: &mut SqliteConnection, name: &LayoutName) -> Result<Option<Version>, StoreError> {
+    let name = name.as_str();
+    sqlx::query_as!(
+        VersionRow,
+        "SELECT layout, version, content, author, note, created_at FROM layout_versions
+         WHERE layout = ? ORDER BY version DESC LIMIT 1",
+        name
+    )
+    .fetch_optional(db)
+    .await?
+    .map(Version::try_from)
+    .transpose()
+}
+
+/// One version of a layout.
+pub async fn version(db: &mut SqliteConnection, wanted: &VersionRef) -> Result<Option<Version>, StoreError> {
+    let (name, number) = (wanted.name.as_str(), i64::from(wanted.version));
+    sqlx::query_as!(
+        VersionRow,
+        "SELECT layout, version, content, author, note, created_at FROM layout_versions
+         WHERE layout = ? AND version = ?",
+        name,
+        number
+    )
+    .fetch_optional(db)
+    .await?
+    .map(Version::try_from)
+    .transpose()
+}
+
+/// Up to `limit` layouts by name, each in its newest version, from the one after `after`.
+pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<Vec<Version>, StoreError> {
+    sqlx::query_as!(
+        VersionRow,
+        r#"SELECT layout, version AS "version!: i64", content, author, note, created_at FROM layout_versions AS newest
+           WHERE layout > ?1 AND version = (SELECT max(version) FROM layout_versions WHERE layout = newest.layout)
+           ORDER BY layout LIMIT ?2"#,
+        after,
+        limit
+    )
+    .fetch_all(db)
+    .await?
+    .into_iter()
+    .map(Version::try_from)
+    .collect()
+}
+
+/// Up to `limit` versions of a layout, the newest first, from the one before `before`.
+pub async fn versions(
+    db: &mut SqliteConnection,
+    name: &LayoutName,
+    before: Option<u32>,
+    limit: i64,
+) -> Result<Vec<Version>, StoreError> {
+    let (name, before) = (name.as_str(), before.map_or(i64::MAX, i64::from));
+    sqlx::query_as!(
+        VersionRow,
+        "SELECT layout, version, content, author, note, created_at FROM layout_versions
+         WHERE layout = ? AND version < ? ORDER BY version DESC LIMIT ?",
+        name,
+        before,
+        limit
+    )
+    .fetch_all(db)
+    .await?
+    .into_iter()
+    .map(Version::try_from)
+    .collect()
+}
+
+/// Writes a version after the newest one, or the first; gives its number.
+pub async fn put(
+    db: &mut SqliteConnection,
+    name: &LayoutName,
+    new: &NewVersion<'_>,
+    now: i64,
+) -> Result<u32, StoreError> {
+    let (name, content) = (name.as_str(), to_json(new.layout));
+    let provenance = new.provenance.map(to_json);
+    sqlx::query!("INSERT INTO layouts (name, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING", name, now)
+        .execute(&mut *db)
+        .await?;
+    let number = sqlx::query_scalar!(
+        r#"INSERT INTO layout_versions (layout, version, content, author, note, created_at, provenance)
+           SELECT ?1, coalesce(max(version), 0) + 1, ?2, ?3, ?4, ?5, ?6 FROM layout_versions WHERE layout = ?1
+           RETURNING version AS "version!: i64""#,
+        name,
+        content,
+        new.author,
+        new.note,
+        now,
+        provenance
+    )
+    .fetch_one(db)
+    .await?;
+    parsed("a layout's version", u32::try_from(number))
+}
+
+/// Where a version came from, if it was imported.
+pub async fn provenance(
+    db: &mut SqliteConnection,
+    wanted: &VersionRef,
+) -> Result<Option<serde_json::Value>, StoreError> {
+    let (name, number) = (wanted.name.as_str(), i64::from(wanted.version));
+    let row = sqlx::query_scalar!(
+        "SELECT provenance FROM layout_versions WHERE layout = ? AND version = ?",
+        name,
+        number
+    );
+    let text = row.fetch_optional(db).await?.flatten();
+    text.map(|text| from_json("where a layout came from", &text)).transpose()
+}
+
+/// Forgets a layout with all its versions, and what is on record of it.
+///
+/// The caller has made sure that no daemon names it and no operation waits for it.
+pub async fn delete(db: &mut SqliteConnection, name: &LayoutName) -> Result<(), StoreError> {
+    let name = name.as_str();
+    sqlx::query!("DELETE FROM applied_layouts WHERE layout = ?", name).execute(&mut *db).await?;
+    sqlx::query!("DELETE FROM layouts WHERE name = ?", name).execute(db).await?;
+    Ok(())
+}
+
+/// The daemons whose spec names a layout.
+pub async fn holders(db: &mut SqliteConnection, name: &LayoutName) -> Result<Vec<DaemonName>, StoreError> {
+    let named = |daemon: &Daemon| daemon.spec.layout.as_ref().is_some_and(|layout| layout.name == *name);
+    Ok(daemons::all(db).await?.into_iter().filter(named).map(|daemon| daemon.name).collect())
+}
+
+/// What is on record of the layout of a daemon.
+pub async fn applied(
+    db: &mut SqliteConnection,
+    daemon: &DaemonName,
+) -> Result<Option<AppliedLayout>, StoreError> {
+    let daemon = daemon.as_str();
+    let row = sqlx::query!(
+        "SELECT layout, version, gpu_map, record, source FROM applied_layouts WHERE daemon = ?",
+        daemon
+    );
+    row.fetch_optional(db)
+        .await?
+        .map(|row| {
+            Ok(AppliedLayout {
+                version: VersionRef {
+                    name: parsed("a layout's name", LayoutName::parse(&row.layout))?,
+                    version: parsed("a layout's version", u32::try_from(row.version))?,
+                },
+                gpu_map: from_json("a map of GPUs", &row.gpu_map)?,
+                record: from_json("what a layout gave", &row.record)?,
+                source: from_json("where IDs came from", &format!("\"{}\"", row.source))?,
+            })
+        })
+        .transpose()
+}
+
+/// Puts on record what the layout of a daemon gives, or that nothing is known of it.
+pub async fn put_applied(
+    db: &mut SqliteConnection,
+    daemon: &DaemonName,
+    applied: Option<&AppliedLayout>,
+    now: i64,
+) -> Result<(), StoreError> {
+    let daemon = daemon.as_str();
+    let Some(applied) = applied else {
+        sqlx::query!("DELETE FROM applied_layouts WHERE daemon = ?", daemon).execute(db).await?;
+        return Ok(());
+    };
+    let (layout, version) = (applied.version.name.as_str(), i64::from(applied.version.version));
+    let (gpu_map, record, source) =
+        (to_json(&applied.gpu_map), to_json(&applied.record), applied.source.as_str());
+    sqlx::query!(
+        "INSERT OR REPLACE INTO applied_layouts (daemon, layout, version, gpu_map, record, source, at)
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
+        daemon,
+        layout,
+        version,
+        gpu_map,
+        record,
+        source,
+        now
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// The change of a daemon's layout that is under way, and the operation that makes it.
+pub async fn change(
+    db: &mut SqliteConnection,
+    daemon: &DaemonName,
+) -> Result<Option<(Uuid, LayoutChange)>, StoreError> {
+    let daemon = daemon.as_str();
+    let row = sqlx::query!(
+        r#"SELECT operation AS "operation!", previous, recreate AS "recreate: bool", on_difference
+           FROM layout_changes WHERE daemon = ?"#,
+        daemon
+    );
+    row.fetch_optional(db)
+        .await?
+        .map(|row| {
+            let change = LayoutChange {
+                previous: from_json("what a layout takes the place of", &row.previous)?,
+                recreate: row.recreate,
+                on_difference: from_json("how a layout is changed", &format!("\"{}\"", row.on_difference))?,
+            };
+            Ok((parsed("an operation's ID", row.operation.parse())?, change))
+        })
+        .transpose()
+}
+
+/// Writes a change of a daemon's layout, in place of what was written of the same operation before.
+pub async fn put_change(
+    db: &mut SqliteConnection,
+    operation: Uuid,
+    daemon: &DaemonName,
+    change: &LayoutChange,
+) -> Result<(), StoreError> {
+    let (operation, daemon) = (operation.to_string(), daemon.as_str());
+    let (previous, on_difference) = (to_json(&change.previous), change.on_difference.as_str());
+    sqlx::query!(
+        "INSERT OR REPLACE INTO layout_changes (operation, daemon, previous, recreate, on_difference)
+         VALUES (?, ?, ?, ?, ?)",
+        operation,
+        daemon,
+        previous,
+        change.recreate,
+        on_difference
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// The layout of a daemon as its driver brings it about; `None` for a daemon without one.
+pub async fn desired(
+    db: &mut SqliteConnection,
+    daemon: &Daemon,
+    gpus: &[Gpu],
+) -> Result<Option<DesiredLayout>, StoreError> {
+    let Some(active) = &daemon.spec.layout else { return Ok(None) };
+    let layout = content(&mut *db, active).await?;
+    let applied = applied(&mut *db, &daemon.name).await?;
+    let change = change(db, &daemon.name).await?.map(|(_, change)| change);
+    let desired = DesiredLayout::of(active, &layout, applied.as_ref(), change.as_ref(), gpus);
+    let unplannable = |error: crate::domain::InvalidValue| StoreError::Unplannable {
+        daemon: daemon.name.clone(),
+        detail: error.to_string(),
+    };
+    desired.map(Some).map_err(unplannable)
+}
+
+/// What the layout of a daemon says.
+pub async fn content(db: &mut SqliteConnection, active: &ActiveLayout) -> Result<Layout, StoreError> {
+    let wanted = active.version_ref();
+    let found = version(db, &wanted).await?;
+    found.map(|found| found.layout).ok_or_else(|| StoreError::Corrupt {
+        what: "a daemon's layout",
+        detail: format!("there is no layout {wanted}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fate, Store, operations, partitions, plans};
+    use super::*;
+    use crate::domain::daemon::DaemonSpec;
+    use crate::domain::layout::active::{Previous, Source};
+    use crate::domain::layout::execution::OnDifference;
+    use crate::domain::layout::record::{PartitionRun, Record, RecordedStep};
+    use crate::domain::operation::{OperationRequest, OperationState};
+    use crate::domain::tenant::tests::h200;
+    use crate::domain::{PartitionId, PartitionName};
+
+    fn layout(chunks: u32) -> Layout {
+        let step = format!("{{\"add\": {{\"gpu\": 0, \"partition\": \"web\", \"chunks\": {chunks}}}}}");
+        serde_json::from_str(&format!("{{\"steps\": [{step}]}}")).expect("a layout")
+    }
+
+    fn name(text: &str) -> LayoutName {
+        LayoutName::parse(text).expect("a name")
+    }
+
+    async fn write<T: Send + 'static>(
+        store: &Store,
+        job: impl for<'c> FnOnce(
+            &'c mut SqliteConnection,
+        ) -> futures_util::future::BoxFuture<'c, Result<T, StoreError>>
+        + Send
+        + 'static,
+    ) -> Result<T, StoreError> {
+        store.write(move |db| Box::pin(async move { Ok((job(db).await?, Fate::Commit)) })).await
+    }
+
+    async fn write_version(store: &Store, layout_name: &str, chunks: u32) -> u32 {
+        let layout_name = name(layout_name);
+        let written = write(store, move |db| {
+            Box::pin(async move {
+                let layout = layout(chunks);
+                let new = NewVersion { layout: &layout, author: "me", note: Some("why"), provenance: None };
+                put(db, &layout_name, &new, 7).await
+            })
+        });
+        written.await.expect("written")
+    }
+
+    #[tokio::test]
+    async fn versions_are_counted_listed_and_never_changed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        for (layout, chunks, number) in [("a", 1, 1), ("a", 2, 2), ("b", 3, 1), ("a", 4, 3)] {
+            assert_eq!(write_version(&store, layout, chunks).await, number);
+        }
+        let mut db = store.read().await.expect("a reader");
+        let listed = page(&mut db, "", 10).await.expect("listed");
+        let seen: Vec<_> = listed.iter().map(|one| one.version_ref().to_string()).collect();
+        assert_eq!(seen, ["a version 3", "b version 1"]);
+        let older = versions(&mut db, &name("a"), Some(3), 1).await.expect("listed");
+        assert_eq!((older.len(), &older[0].layout, older[0].version), (1, &layout(2), 2));
+        let first = version(&mut db, &VersionRef { name: name("a"), version: 1 }).await.expect("read");
+        let first = first.expect("there");
+        assert_eq!((first.author.as_str(), first.note.as_deref(), first.created_at), ("me", Some("why"), 7));
+        drop(db);
+        let changed = write(&store, |db| {
+            Box::pin(async move {
+                sqlx::query("UPDATE layout_versions SET content = '{}'").execute(db).await?;
+                Ok(())
+            })
+        });
+        let error = changed.await.expect_err("never changed").to_string();
+        assert!(error.contains("never changed"), "{error}");
+        write(&store, |db| Box::pin(async move { delete(db, &name("a")).await })).await.expect("deleted");
+        let mut db = store.read().await.expect("a reader");
+        assert_eq!(newest(&mut db, &name("a")).await.expect("read"), None);
+        assert_eq!(newest(&mut db, &name("b")).await.expect("read").expect("there").version, 1);
+    }
+
+    fn run(chunks: u32, before: bool) -> PartitionRun {
+        let step = RecordedStep {
+            gpu: h200(0).uuid,
+            partition: PartitionName::parse("web").expect("a name"),
+            chunks,
+            change: crate::domain::layout::Change::Add,
+            id: PartitionId::parse("Dx4A").expect("an ID"),
+        };
+        let mut run = PartitionRun::new("token".into());
+        run.layout = Some(VersionRef { name: name("a"), version: 1 });
+        run.record = Record(vec![step]);
+        run.before = before.then(Default::default);
+        run
+    }
+
+    #[tokio::test]
+    async fn the_first_run_that_comes_to_its_end_is_what_later_ones_are_held_to() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        write_version(&store, "a", 3).await;
+        let daemon = DaemonName::parse("gpu0").expect("a name");
+        let active: ActiveLayout = serde_json::from_value(serde_json::json!({
+            "name": "a", "version": 1, "gpu_map": {"0": h200(0).uuid},
+        }))
+        .expect("a layout");
+        let key = daemon.clone();
+        write(&store, move |db| {
+            Box::pin(async move {
+                let spec = DaemonSpec { layout: Some(active), ..DaemonSpec::of(vec![h200(0).uuid]) };
+                daemons::put(db, &key, &spec, 0).await
+            })
+        })
+        .await
+        .expect("written");
+        let expected = async || {
+            let mut db = store.read().await.expect("a reader");
+            let desired = plans::desired(&mut db, &daemon, &[h200(0)], 0).await.expect("planned");
+            desired.expect("there").layout.expect("a layout")
+        };
+        assert_eq!(expected().await.expected, None);
+        for (chunks, before, known) in [(3, true, false), (4, false, false), (3, false, true)] {
+            let key = daemon.clone();
+            write(&store, move |db| {
+                Box::pin(async move { partitions::put_run(db, &key, &run(chunks, before), 0).await })
+            })
+            .await
+            .expect("written");
+            let on_record = expected().await.expected;
+            assert_eq!(on_record.is_some(), known, "{chunks} {before}");
+        }
+        let layout = expected().await;
+        assert_eq!(layout.expected, Some(run(3, false).record.ids()));
+        assert_eq!(layout.chunk_sms, [(h200(0).uuid, 8)].into());
+        assert_eq!((layout.recreate, layout.on_difference), (false, OnDifference::Stop));
+
+        // A change that is under way is the driver's to know of, and over with its operation.
+        let (id, key) = (Uuid::from_u128(1), daemon.clone());
+        write(&store, move |db| {
+            Box::pin(async move {
+                let daemons = std::slice::from_ref(&key);
+                operations::insert(&mut *db, id, daemons, &OperationRequest::StartDaemon, 0).await?;
+                let applied = applied(&mut *db, &key).await?;
+                assert_eq!(applied.as_ref().map(|applied| applied.source), Some(Source::Applied));
+                let previous = Previous { layout: None, applied };
+                let change = LayoutChange { previous, recreate: true, on_difference: OnDifference::Keep };
+                put_change(&mut *db, id, &key, &change).await?;
+                assert_eq!(super::change(db, &key).await?, Some((id, change)));
+                Ok(())
+            })
+        })
+        .await
+        .expect("written");
+        let changing = expected().await;
+        assert_eq!((changing.recreate, changing.on_difference), (true, OnDifference::Keep));
+        write(&store, move |db| {
+            Box::pin(async move { operations::finish(db, id, OperationState::Succeeded, None, 1).await })
+        })
+        .await
+        .expect("written");
+        assert!(!expected().await.recreate);
+    }
+}

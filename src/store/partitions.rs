@@ -1,0 +1,45 @@
+//! The partitions that were made in the control process of each daemon.
+
+use sqlx::SqliteConnection;
+
+use super::{StoreError, daemons, from_json, layouts, parsed, to_json};
+use crate::domain::DaemonName;
+use crate::domain::layout::active::AppliedLayout;
+use crate::domain::layout::record::PartitionRun;
+
+/// What was written last of the partitions of a daemon.
+pub async fn run(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<PartitionRun>, StoreError> {
+    let daemon = daemon.as_str();
+    let text = sqlx::query_scalar!("SELECT run FROM partition_runs WHERE daemon = ?", daemon);
+    text.fetch_optional(db).await?.map(|text| from_json("what was done to partitions", &text)).transpose()
+}
+
+/// Writes what is known of the partitions of a daemon; nothing for a daemon that is gone.
+///
+/// The first run of a layout that comes to its end puts on record what its steps give here.
+pub async fn put_run(
+    db: &mut SqliteConnection,
+    name: &DaemonName,
+    run: &PartitionRun,
+    now: i64,
+) -> Result<(), StoreError> {
+    let (key, json) = (name.as_str(), to_json(run));
+    sqlx::query!(
+        "INSERT OR REPLACE INTO partition_runs (daemon, run, written_at) SELECT name, ?2, ?3 FROM daemons WHERE name = ?1",
+        key,
+        json,
+        now
+    )
+    .execute(&mut *db)
+    .await?;
+    let Some(active) = daemons::get(&mut *db, name).await?.and_then(|daemon| daemon.spec.layout) else {
+        return Ok(());
+    };
+    let layout = layouts::content(&mut *db, &active).await?;
+    let known = layouts::applied(&mut *db, name).await?;
+    let news = AppliedLayout::after(run, &active, &layout, known.as_ref());
+    if let Some(news) = parsed("the layout of a daemon", news)? {
+        layouts::put_applied(db, name, Some(&news), now).await?;
+    }
+    Ok(())
+}
