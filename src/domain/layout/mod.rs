@@ -11,6 +11,7 @@ pub mod execution;
 pub mod plan;
 pub mod record;
 pub mod text;
+pub mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 
