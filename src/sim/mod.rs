@@ -16,7 +16,7 @@ mod control;
 mod envvar;
 mod kernel;
 mod log;
-mod partition;
+pub mod partition;
 mod profile;
 mod protocol;
 mod server;

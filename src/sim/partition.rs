@@ -14,7 +14,7 @@ const BYTES: usize = 27;
 
 /// The partitions of all the daemon's GPUs.
 #[derive(Debug)]
-pub(crate) struct Partitions(Vec<Die>);
+pub struct Partitions(Vec<Die>);
 
 #[derive(Debug)]
 struct Die {
@@ -26,38 +26,58 @@ struct Die {
     partitions: Vec<Partition>,
 }
 
+/// A partition.
 #[derive(Debug, Clone)]
-pub(crate) struct Partition {
+pub struct Partition {
     /// `<uuid>/<id>`.
-    pub(crate) name: String,
-    pub(crate) id: String,
-    pub(crate) chunks: u32,
-    pub(crate) sms: u32,
+    pub name: String,
+    /// Its ID.
+    pub id: String,
+    /// Its chunks.
+    pub chunks: u32,
+    /// Its SMs.
+    pub sms: u32,
     pairs: Vec<(usize, usize)>,
 }
 
 /// One GPU's rows of `lspart`.
-pub(crate) struct Summary {
-    pub(crate) uuid: String,
-    pub(crate) free_chunks: u32,
-    pub(crate) used_chunks: u32,
-    pub(crate) free_sms: u32,
-    pub(crate) used_sms: u32,
-    pub(crate) partitions: Vec<Partition>,
+pub struct Summary {
+    /// The GPU.
+    pub uuid: String,
+    /// Chunks that can be had.
+    pub free_chunks: u32,
+    /// Chunks in partitions.
+    pub used_chunks: u32,
+    /// SMs outside partitions.
+    pub free_sms: u32,
+    /// SMs in partitions.
+    pub used_sms: u32,
+    /// The partitions, in the order in which they were made.
+    pub partitions: Vec<Partition>,
 }
 
+/// Why no partition was made.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum AddError {
+pub enum AddError {
+    /// There are not as many chunks.
     DoesNotFit,
 }
 
+/// Why a partition was not removed.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum RemoveError {
+pub enum RemoveError {
+    /// There is no such partition.
     Unknown,
+    /// A client works in it.
     InUse,
 }
 
 impl Partitions {
+    /// Those of all GPUs of the host that a profile and a seed give; the same two always give the same host.
+    pub fn of_host(profile: &str, seed: &str) -> Result<Self, String> {
+        Ok(Self::new(super::profile::host(profile, seed)?.gpus.iter()))
+    }
+
     pub(crate) fn new<'a>(gpus: impl Iterator<Item = &'a Gpu>) -> Self {
         Self(
             gpus.map(|gpu| Die {
@@ -72,7 +92,7 @@ impl Partitions {
     }
 
     /// Reserves chunks on a GPU and names them `<uuid>/<id>`.
-    pub(crate) fn add(&mut self, ordinal: usize, chunks: u32) -> Result<String, AddError> {
+    pub fn add(&mut self, ordinal: usize, chunks: u32) -> Result<String, AddError> {
         let die = self.0.get_mut(ordinal).ok_or(AddError::DoesNotFit)?;
         if chunks == 0 || chunks > die.free_chunks() {
             return Err(AddError::DoesNotFit);
@@ -85,7 +105,8 @@ impl Partitions {
         Ok(name)
     }
 
-    pub(crate) fn remove(&mut self, name: &str, used: bool) -> Result<(), RemoveError> {
+    /// Removes a partition by its name, unless it is used.
+    pub fn remove(&mut self, name: &str, used: bool) -> Result<(), RemoveError> {
         for die in &mut self.0 {
             if let Some(at) = die.partitions.iter().position(|partition| partition.name == name) {
                 if used {
@@ -113,7 +134,8 @@ impl Partitions {
         self.0.iter().position(holds)
     }
 
-    pub(crate) fn summaries(&self) -> Vec<Summary> {
+    /// What is there now.
+    pub fn summaries(&self) -> Vec<Summary> {
         self.0
             .iter()
             .map(|die| {

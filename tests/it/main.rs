@@ -5,6 +5,7 @@ mod architecture;
 mod chaos;
 mod gpu;
 mod harness;
+mod layout_model;
 mod mps;
 mod server;
 mod sim;

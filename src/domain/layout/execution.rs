@@ -240,22 +240,13 @@ impl Execution {
         present: &[GpuPartitions],
         on_difference: OnDifference,
     ) -> Self {
+        // Beginnings agree in what they do, so on each GPU the steps of the record are those of the layout, one for one.
         let mut ids = BTreeMap::new();
-        let kept: Vec<&GpuUuid> =
-            plan.steps.iter().filter(|step| step.action == Action::Keep).map(|step| &step.gpu).collect();
-        for gpu in kept {
-            // Beginnings agree in what they do, so the steps of the record are those of the layout, one for one.
-            let wanted = steps.iter().enumerate().filter(|(_, step)| step.gpu == *gpu);
-            let taken = base.0.iter().filter(|step| step.gpu == *gpu);
-            ids.extend(wanted.zip(taken).map(|((number, _), taken)| (number, taken.id.clone())));
+        for (number, step) in plan.taken.iter().filter_map(|number| Some((*number, steps.get(*number)?))) {
+            let place = steps[..number].iter().filter(|other| other.gpu == step.gpu).count();
+            let taken = base.0.iter().filter(|taken| taken.gpu == step.gpu).nth(place);
+            ids.extend(taken.map(|taken| (number, taken.id.clone())));
         }
-        let planned: Vec<usize> = plan
-            .steps
-            .iter()
-            .filter(|step| step.action != Action::Keep)
-            .filter_map(|step| step.step)
-            .collect();
-        ids.retain(|number, _| !planned.contains(number));
         let mut execution = Self {
             steps: steps.to_vec(),
             base: base.clone(),
@@ -454,22 +445,25 @@ impl Execution {
         let back = |change| Ahead { change, step: None, ..done.clone() };
         let id = done.id.as_ref()?;
         match done.change {
-            // A later step, or somebody else, may have taken it away again.
             Change::Add => {
+                let removed = self.in_this_run(done, Change::Remove);
+                // Somebody else may have taken it away.
                 let there = self.listed.get(&done.gpu).is_some_and(|ids| ids.contains_key(id));
-                there.then(|| back(Change::Remove))
+                (there && !removed).then(|| back(Change::Remove))
             }
-            Change::Remove => (done.restorable && !self.made_in_this_run(done)).then(|| back(Change::Add)),
+            Change::Remove => {
+                (done.restorable && !self.in_this_run(done, Change::Add)).then(|| back(Change::Add))
+            }
         }
     }
 
-    /// Whether this run made what it removed again: then there is nothing to put back.
-    fn made_in_this_run(&self, removed: &Ahead) -> bool {
-        removed.step.is_some()
-            && self.done.iter().any(|made| {
-                made.change == Change::Add
-                    && (&made.gpu, &made.partition, &made.id)
-                        == (&removed.gpu, &removed.partition, &removed.id)
+    /// Whether a step of the layout did this to the same partition in this run: what came and went leaves nothing to undo.
+    fn in_this_run(&self, done: &Ahead, change: Change) -> bool {
+        done.step.is_some()
+            && self.done.iter().any(|other| {
+                other.change == change
+                    && other.step.is_some()
+                    && (&other.gpu, &other.partition) == (&done.gpu, &done.partition)
             })
     }
 

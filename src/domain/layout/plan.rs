@@ -39,6 +39,8 @@ pub struct Given<'a> {
 pub struct Plan {
     /// In the order in which they are done: what is kept, then removals, then the rest of the layout.
     pub steps: Vec<PlannedStep>,
+    /// The steps of the layout, counted from 0, that were taken before and whose result is still there.
+    pub taken: Vec<usize>,
     /// What each GPU comes to.
     pub gpus: Vec<GpuTotals>,
     /// Why it cannot be done, or not without being told so.
@@ -266,7 +268,7 @@ pub fn plan(given: &Given<'_>) -> Plan {
     for (number, step) in given.steps.iter().enumerate().filter(|(number, _)| !done.contains(number)) {
         planning.follow(number, step);
     }
-    planning.finish()
+    planning.finish(done.into_iter().collect())
 }
 
 /// The GPUs that the plan may touch: those with steps, and those where an earlier layout made something.
@@ -515,7 +517,7 @@ impl<'a> Planning<'a> {
         *now
     }
 
-    fn finish(self) -> Plan {
+    fn finish(self, taken: Vec<usize>) -> Plan {
         let gpus = self
             .given
             .present
@@ -534,6 +536,6 @@ impl<'a> Planning<'a> {
                 }
             })
             .collect();
-        Plan { steps: self.steps, gpus, blocked: self.blocked }
+        Plan { steps: self.steps, taken, gpus, blocked: self.blocked }
     }
 }
