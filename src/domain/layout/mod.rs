@@ -12,6 +12,7 @@ pub mod percentage;
 pub mod plan;
 pub mod record;
 pub mod text;
+pub mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 
