@@ -351,6 +351,7 @@ impl Partitioning {
         Some(LayoutStatus {
             name: layout.map(|layout| layout.version.name.clone()),
             version: layout.map(|layout| layout.version.version),
+            enforcement: Enforcement::Static,
             state,
             generation: desired.generation,
             partitions,
@@ -394,6 +395,7 @@ impl Partitioning {
                     expected: expected.as_ref().and_then(|ids| ids.get(number)).cloned(),
                     chunks: step.chunks,
                     sms: listed.map(|listed| listed.sms),
+                    percentage: None,
                     tenants: layout.tenants.get(&step.partition).cloned().unwrap_or_default(),
                 }
             })

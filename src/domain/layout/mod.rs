@@ -11,8 +11,8 @@ pub mod execution;
 pub mod percentage;
 pub mod plan;
 pub mod record;
-pub mod text;
 pub mod status;
+pub mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 
