@@ -155,6 +155,22 @@ impl ComputeCapability {
     }
 }
 
+/// How many chunks a GPU has, as CUDA's own splitter counts them.
+///
+/// A chunk lies in one GPC, and which SMs of a GPC work differs from die to die, so this does not follow from the number
+/// of SMs (FACTS.md, "Static SM partitions").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkCensus {
+    /// All SMs.
+    pub sms: u32,
+    /// SMs of one chunk.
+    pub chunk_sms: u32,
+    /// Chunks.
+    pub chunks: u32,
+    /// SMs that are in no chunk.
+    pub left_over_sms: u32,
+}
+
 impl TryFrom<String> for ComputeCapability {
     type Error = InvalidValue;
 

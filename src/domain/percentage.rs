@@ -9,6 +9,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::InvalidValue;
+use super::gpu::Gpu;
 
 const REMEDY: &str = "give a number above 0 and up to 100 with at most one decimal, as in 25 or 33.3";
 
@@ -135,6 +136,11 @@ impl utoipa::ToSchema for ThreadPercentage {
     fn name() -> std::borrow::Cow<'static, str> {
         "ThreadPercentage".into()
     }
+}
+
+/// Whether the formula of [`sms_for`] was measured on GPUs of this kind (recording 05).
+pub fn is_measured(gpu: &Gpu) -> bool {
+    gpu.name == "NVIDIA H200" && gpu.sms == Some(132)
 }
 
 /// Fewest SMs that MPS gives any client, seen for every percentage from 0.5 to 7.

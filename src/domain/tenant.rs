@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::daemon::{Condition, DaemonSpec, Mode};
 use super::gpu::{Gpu, GpuRef};
-use super::percentage::{percentage_for, sms_for};
+use super::percentage::{is_measured, percentage_for, sms_for};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, TenantName, ThreadPercentage};
 
 /// What an operator wants of a tenant.
@@ -279,11 +279,6 @@ pub fn context_bytes(sms: u32) -> u64 {
     (275 + 37 * u64::from(sms)) * super::memory::MIB / 10
 }
 
-/// Whether the SM formula was measured on this GPU (recording 05).
-fn measured(gpu: &Gpu) -> bool {
-    gpu.name == "NVIDIA H200" && gpu.sms == Some(132)
-}
-
 /// What a tenant's values come to under what its daemon was read to hold.
 ///
 /// The server's values are the largest among the daemon's tenants, so a tenant whose own value is smaller is
@@ -320,7 +315,7 @@ pub fn effective(
         threads: EffectiveThreads {
             active_thread_percentage: resolved.percentage,
             predicted_sms: sms.and_then(|total| resolved.predicted_sms(total)),
-            measured_on_this_gpu: resolved.mode == Mode::Shared && mine.iter().all(|gpu| measured(gpu)),
+            measured_on_this_gpu: resolved.mode == Mode::Shared && mine.iter().all(|gpu| is_measured(gpu)),
             enforced_by: threads,
         },
         priority: EffectivePriority {

@@ -31,7 +31,7 @@ use crate::host::user::become_user;
 mod census;
 mod prober;
 
-pub use census::{CensusError, CensusRequest, Chunks};
+pub use census::{CensusError, CensusRequest};
 pub use prober::{ProbeRequest, Prober};
 
 /// Exit code when CUDA refuses, or is not there.

@@ -8,6 +8,7 @@
 pub mod active;
 pub mod document;
 pub mod execution;
+pub mod percentage;
 pub mod plan;
 pub mod record;
 pub mod text;

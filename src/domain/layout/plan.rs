@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::record::{Record, RecordedStep};
-use super::{Change, ResolvedStep};
+use super::{Change, Enforcement, ResolvedStep};
 use crate::domain::client::ClientId;
 use crate::domain::partitions::{GpuPartitions, ListedPartition};
-use crate::domain::{GpuUuid, PartitionId, PartitionName};
+use crate::domain::{GpuUuid, PartitionId, PartitionName, ThreadPercentage};
 
 /// What a plan is made of.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +45,9 @@ pub struct Plan {
     pub gpus: Vec<GpuTotals>,
     /// Why it cannot be done, or not without being told so.
     pub blocked: Vec<Blocked>,
+    /// Whether its partitions are thread percentages, which keep nobody off anybody's SMs.
+    #[serde(default)]
+    pub reserves_nothing: bool,
 }
 
 /// One step of a plan.
@@ -64,6 +67,13 @@ pub struct PlannedStep {
     pub chunks: u32,
     /// The SMs that its chunks make; a client may see more, since the left-over ones go somewhere.
     pub sms: u32,
+    /// What makes the partition hold; a percentage takes no command.
+    #[serde(default)]
+    pub enforcement: Enforcement,
+    /// The thread percentage that makes it hold; left out where a CUDA client has to find it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    pub percentage: Option<ThreadPercentage>,
     /// Its ID, where it is there already.
     pub id: Option<PartitionId>,
     /// The ID that it is to have, where that is on record.
@@ -219,10 +229,12 @@ impl Plan {
 }
 
 impl PlannedStep {
-    /// The command that does it, as the control daemon takes it; none where nothing is done or the ID is not known yet.
+    /// The command that does it, as the control daemon takes it; none where nothing is done, a percentage is enough, or the ID
+    /// is not known yet.
     pub fn command(&self) -> Option<String> {
         match self.action {
             Action::Keep => None,
+            _ if self.enforcement == Enforcement::Percentage => None,
             Action::Add => Some(add_command(&self.gpu, self.chunks)),
             Action::Remove => self.id.as_ref().map(|id| remove_command(&self.gpu, id)),
         }
@@ -403,6 +415,8 @@ impl<'a> Planning<'a> {
             partition: Some(name.clone()),
             chunks: listed.chunks,
             sms: listed.sms,
+            enforcement: Enforcement::Static,
+            percentage: None,
             id: Some(listed.id.clone()),
             expected: self.expected(step),
             before: chunks,
@@ -441,6 +455,8 @@ impl<'a> Planning<'a> {
             partition,
             chunks: listed.chunks,
             sms: listed.sms,
+            enforcement: Enforcement::Static,
+            percentage: None,
             id: Some(id),
             expected: None,
             before,
@@ -483,6 +499,8 @@ impl<'a> Planning<'a> {
             partition: Some(step.partition.clone()),
             chunks: step.chunks,
             sms: self.sms(&step.gpu, step.chunks),
+            enforcement: Enforcement::Static,
+            percentage: None,
             id,
             expected: self.expected(number),
             before,
@@ -536,6 +554,6 @@ impl<'a> Planning<'a> {
                 }
             })
             .collect();
-        Plan { steps: self.steps, taken, gpus, blocked: self.blocked }
+        Plan { steps: self.steps, taken, gpus, blocked: self.blocked, reserves_nothing: false }
     }
 }

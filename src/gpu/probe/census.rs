@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::prober::{PIPE_ENV, ProbeRequest, Prober};
 use crate::domain::GpuUuid;
-use crate::domain::gpu::ComputeCapability;
+use crate::domain::gpu::ChunkCensus;
 use crate::gpu::report::{Device, Report};
 
 /// No daemon listens there, so a process that is told of it runs outside MPS.
@@ -31,23 +31,6 @@ pub struct CensusRequest {
     pub timeout: Duration,
 }
 
-/// The chunks of a GPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chunks {
-    /// The GPU.
-    pub gpu: GpuUuid,
-    /// Its compute capability, which the size of a chunk follows from.
-    pub compute_capability: ComputeCapability,
-    /// All its multiprocessors.
-    pub sms: u32,
-    /// Multiprocessors of one chunk.
-    pub chunk_sms: u32,
-    /// Chunks.
-    pub chunks: u32,
-    /// Multiprocessors that are in no chunk.
-    pub left_over_sms: u32,
-}
-
 /// Why chunks were not counted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CensusError {
@@ -66,11 +49,14 @@ pub enum CensusError {
 }
 
 impl Prober {
-    /// Counts the chunks of each GPU, in the order of the request.
+    /// Counts the chunks of each GPU.
     ///
     /// As a client of the daemon first, and outside MPS where the daemon's percentage is in the way: that is where a
     /// process with its own context of the whole GPU may be for a moment, unless the compute mode forbids it.
-    pub async fn census(&self, request: &CensusRequest) -> Result<Vec<Chunks>, CensusError> {
+    pub async fn census(
+        &self,
+        request: &CensusRequest,
+    ) -> Result<BTreeMap<GpuUuid, ChunkCensus>, CensusError> {
         let inside = match &request.pipe_directory {
             Some(pipe) => self.count(request, &pipe.to_string_lossy()).await,
             None => return self.count(request, NO_DAEMON).await,
@@ -81,7 +67,11 @@ impl Prober {
         }
     }
 
-    async fn count(&self, request: &CensusRequest, pipe: &str) -> Result<Vec<Chunks>, CensusError> {
+    async fn count(
+        &self,
+        request: &CensusRequest,
+        pipe: &str,
+    ) -> Result<BTreeMap<GpuUuid, ChunkCensus>, CensusError> {
         let gpus: Vec<&str> = request.gpus.iter().map(GpuUuid::as_str).collect();
         let report = self
             .see(&ProbeRequest {
@@ -99,29 +89,26 @@ impl Prober {
 }
 
 /// The chunks of each of `gpus` in a report.
-fn counted(report: &Report, gpus: &[GpuUuid]) -> Result<Vec<Chunks>, CensusError> {
+fn counted(report: &Report, gpus: &[GpuUuid]) -> Result<BTreeMap<GpuUuid, ChunkCensus>, CensusError> {
     if let Some(failure) = &report.error {
         return Err(CensusError::Failed(format!("{}: {}", failure.name, failure.message)));
     }
     let find = |gpu: &GpuUuid| {
         let device = report.devices.iter().find(|device| device.uuid == *gpu);
-        chunks(device.ok_or_else(|| CensusError::Unseen(gpu.clone()))?)
+        Ok((gpu.clone(), chunks(device.ok_or_else(|| CensusError::Unseen(gpu.clone()))?)?))
     };
     gpus.iter().map(find).collect()
 }
 
 /// The groups of a device that are of the size of a chunk.
-fn chunks(device: &Device) -> Result<Chunks, CensusError> {
+fn chunks(device: &Device) -> Result<ChunkCensus, CensusError> {
     let unknown = || CensusError::NoSplitter(device.uuid.clone());
-    let compute_capability = device.compute_capability.ok_or_else(unknown)?;
-    let chunk_sms = compute_capability.chunk_sms();
+    let chunk_sms = device.compute_capability.ok_or_else(unknown)?.chunk_sms();
     let split = device.splitter.iter().find(|split| split.min_sms == chunk_sms).ok_or_else(unknown)?;
     if split.groups == 0 {
         return Err(CensusError::Limited(device.uuid.clone()));
     }
-    Ok(Chunks {
-        gpu: device.uuid.clone(),
-        compute_capability,
+    Ok(ChunkCensus {
         sms: device.sms,
         // Where the splitter's smallest group is larger after all, that is what is counted.
         chunk_sms: split.sms_per_group,
@@ -151,9 +138,8 @@ mod tests {
     fn an_h200_has_the_chunks_that_its_splitter_counts() {
         let report = outside();
         let gpu = report.devices[0].uuid.clone();
-        let seen = counted(&report, std::slice::from_ref(&gpu)).expect("counted").remove(0);
+        let seen = counted(&report, std::slice::from_ref(&gpu)).expect("counted")[&gpu];
         assert_eq!((seen.sms, seen.chunk_sms, seen.chunks, seen.left_over_sms), (132, 8, 15, 12));
-        assert_eq!(seen.gpu, gpu);
     }
 
     #[test]

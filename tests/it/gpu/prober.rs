@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use mps_manager::domain::gpu::ChunkCensus;
 use mps_manager::domain::{GpuUuid, MemoryLimit};
 use mps_manager::gpu::probe::{CensusError, CensusRequest, ProbeRequest, Prober};
 use rustix::process::Signal;
@@ -197,17 +198,14 @@ async fn only_a_few_look_at_a_time() {
 fn chunks_are_counted_as_a_client_and_outside_where_a_percentage_hides_them() {
     let host = Host::ready();
     let (prober, gpus) = (prober_of(&host), gpus(&host));
-    let told = |chunks: &[mps_manager::gpu::probe::Chunks]| -> Vec<_> {
-        chunks.iter().map(|gpu| (gpu.sms, gpu.chunk_sms, gpu.chunks, gpu.left_over_sms)).collect()
-    };
+    let h200 = ChunkCensus { sms: 132, chunk_sms: 8, chunks: 15, left_over_sms: 12 };
     let inside = wait(prober.census(&census(&host, Some("gpu1"), &gpus[1..]))).expect("counted");
-    assert_eq!((told(&inside), &inside[0].gpu), (vec![(132, 8, 15, 12)], &gpus[1]));
-    // The one tenant of the other daemon has 32 SMs, and so has every client of its server.
+    assert_eq!(inside, BTreeMap::from([(gpus[1].clone(), h200)]));
+    // The daemon's tenants have at most half of its SMs, and so has every client of its server.
     let limited = wait(prober.census(&census(&host, Some("gpu0"), &gpus[..1]))).expect("counted");
-    assert_eq!(told(&limited), [(132, 8, 15, 12)]);
+    assert_eq!(limited, BTreeMap::from([(gpus[0].clone(), h200)]));
     let both = wait(prober.census(&census(&host, None, &gpus))).expect("counted");
-    assert_eq!(told(&both), [(132, 8, 15, 12); 2]);
-    assert_eq!(both.iter().map(|chunks| &chunks.gpu).collect::<Vec<_>>(), gpus.iter().collect::<Vec<_>>());
+    assert_eq!(both, gpus.iter().map(|gpu| (gpu.clone(), h200)).collect());
     let unknown = GpuUuid::parse("GPU-00000000-0000-4000-8000-000000000000").expect("a UUID");
     let error = wait(prober.census(&census(&host, None, &[unknown]))).expect_err("not there");
     assert!(matches!(&error, CensusError::Failed(text) if text.contains("CUDA_ERROR_NO_DEVICE")), "{error}");
@@ -218,9 +216,8 @@ fn chunks_before_hopper_are_of_four() {
     let mut host = Host::of("a100x1@13.1", "");
     host.serve();
     host.await_ready();
-    let chunks = wait(prober_of(&host).census(&census(&host, Some("gpu0"), &gpus(&host))));
-    let chunks = chunks.expect("counted");
-    let [chunks] = &chunks[..] else { panic!("one GPU") };
-    assert_eq!((chunks.compute_capability.to_string().as_str(), chunks.chunk_sms), ("8.0", 4));
-    assert_eq!((chunks.chunks, chunks.left_over_sms), (26, 4), "5 GPCs of 4 chunks and 2 of 3");
+    let gpus = gpus(&host);
+    let counted = wait(prober_of(&host).census(&census(&host, Some("gpu0"), &gpus))).expect("counted");
+    // 5 GPCs of 4 chunks and 2 of 3.
+    assert_eq!(counted[&gpus[0]], ChunkCensus { sms: 108, chunk_sms: 4, chunks: 26, left_over_sms: 4 });
 }
