@@ -11,6 +11,7 @@ pub mod execution;
 pub mod percentage;
 pub mod plan;
 pub mod record;
+pub mod status;
 pub mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
