@@ -1,5 +1,6 @@
 //! The command line: what can be said, and which part of the product answers.
 
+mod layout;
 mod run;
 mod show;
 
@@ -69,6 +70,11 @@ enum Command {
         server: Server,
         /// The client's ID, as `clients` prints it
         client: ClientId,
+    },
+    /// Work with partition layouts
+    Layout {
+        #[command(subcommand)]
+        command: layout::LayoutCommand,
     },
     /// Print the OpenAPI document
     Openapi,
@@ -190,6 +196,7 @@ pub fn main() -> ExitCode {
                 ExitCode::SUCCESS
             })
         }
+        Command::Layout { command } => layout::run(command),
         Command::Config { command: ConfigCommand::Check { config } } => check_config(config),
         Command::Serve(args) => serve(args),
         Command::Run(args) => run::run(&args),

@@ -4,6 +4,7 @@ mod clients;
 mod daemons;
 mod foreign;
 mod host;
+pub mod layout_schema;
 mod maintenance;
 mod operations;
 pub mod probes;

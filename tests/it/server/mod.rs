@@ -24,6 +24,7 @@ mod migration;
 mod openapi;
 mod outsiders;
 mod ownership;
+mod partitioning;
 mod queue;
 mod reads;
 mod reboot;

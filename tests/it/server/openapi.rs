@@ -5,7 +5,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use serde_json::Value;
+use mps_manager::domain::layout::text;
+use serde_json::{Value, json};
 
 use crate::harness::Host;
 
@@ -33,13 +34,53 @@ fn the_server_the_command_and_the_file_have_the_same_document() {
     let served = host.api().get("/openapi.json").json();
     assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), served);
 
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi/v1.json");
+    kept("openapi/v1.json", &printed);
+}
+
+/// Holds a generated file to what is generated now, or writes it again if that is asked for.
+fn kept(name: &str, generated: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     if std::env::var_os("MPS_MANAGER_WRITE_OPENAPI").is_some() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        std::fs::write(&file, &printed).unwrap();
+        std::fs::write(&file, generated).unwrap();
     }
     let kept = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(kept == printed, "openapi/v1.json is out of date: MPS_MANAGER_WRITE_OPENAPI=1 writes it again");
+    assert!(kept == generated, "{name} is out of date: MPS_MANAGER_WRITE_OPENAPI=1 writes it again");
+}
+
+#[test]
+fn the_schema_of_layout_documents_takes_what_the_reader_takes() {
+    let printed = Host::new("").cli(&["layout", "schema"]).stdout;
+    let printed = String::from_utf8(printed).unwrap();
+    kept("openapi/layouts-v1.schema.json", &printed);
+    let schema: Value = serde_json::from_str(&printed).unwrap();
+    let validator = jsonschema::draft202012::new(&schema).expect("a valid schema");
+    let step = json!({"add": {"gpu": 0, "partition": "big", "chunks": 7, "tenants": ["web"]}});
+    let document = |steps: Value| json!({"version": "v1", "layouts": {"web_prod": {"steps": steps}}});
+    let good = [
+        document(json!([])),
+        document(
+            json!([{"add": {"gpu": 0, "partition": "big", "chunks": 7}}, {"remove": {"partition": "big"}}]),
+        ),
+        json!({"version": "v1", "layouts": {"a": {"enforcement": "percentage", "sku": "NVIDIA H200", "note": "x", "steps": [step]}}}),
+    ];
+    let bad = [
+        json!({"version": "v1"}),
+        json!({"version": "v1", "layouts": {"a": {"steps": [], "colour": 1}}}),
+        document(json!([{"add": {"gpu": 0, "partition": "Big", "chunks": 7}}])),
+        document(json!([{"add": {"gpu": 0, "partition": "big", "chunks": 0}}])),
+        document(json!([{"add": {"gpu": 0, "partition": "big"}}])),
+        document(json!([{"move": {"partition": "big"}}])),
+        json!({"version": "v1", "layouts": {}, "checksum": "md5:1"}),
+    ];
+    for (values, takes) in [(&good[..], true), (&bad[..], false)] {
+        for value in values {
+            assert_eq!(validator.is_valid(value), takes, "{value}");
+        }
+    }
+    for value in good {
+        text::read(&value.to_string(), text::Format::Json).expect("the reader takes it too");
+    }
 }
 
 #[test]
