@@ -198,6 +198,11 @@ impl Observed {
         self.tried >= tried
     }
 
+    /// The generation that the driver works by.
+    pub fn follows(&self) -> i64 {
+        self.follows
+    }
+
     /// What stands in the way, found after it was tried again on this request.
     pub fn obstacle(&self, tried: u64) -> Option<&Obstacle> {
         self.obstacle.as_ref().filter(|_| self.tried >= tried)

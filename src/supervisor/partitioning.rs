@@ -128,22 +128,22 @@ impl Partitioning {
         self.last.as_ref().is_some_and(|last| last.duration_us.is_none())
     }
 
-    /// When the next run may begin.
+    /// When the next run may begin; later than now only where the last could not be written down.
     pub fn retry_at(&self) -> i64 {
         self.retry_at
     }
 
     /// Where the wish stands; `present` is what is listed now.
     pub fn standing(&self, desired: &Desired, present: Option<&[GpuPartitions]>) -> Standing {
+        if self.unwritten {
+            return Standing::Unwritten;
+        }
         let layout = wanted(desired);
         if desired.is_observed() || desired.mode == Mode::Shared || (layout.is_none() && !self.has_remains())
         {
             return Standing::Settled;
         }
         let Some(present) = present else { return Standing::Unread };
-        if self.unwritten {
-            return Standing::Unwritten;
-        }
         let failed = self.failure.as_ref().is_some_and(|failure| failure.generation == desired.generation);
         if failed && !self.asked {
             return Standing::Failed;
@@ -435,3 +435,6 @@ pub fn conditions(layout: &LayoutStatus) -> Vec<Condition> {
     }
     conditions
 }
+
+#[cfg(test)]
+mod tests;

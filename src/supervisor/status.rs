@@ -246,6 +246,11 @@ fn applying(state: &State, desired: &Desired) -> (&'static str, String) {
     if !wrong.is_empty() {
         return ("SettingsDiffer", format!("read back otherwise than wanted: {}", wrong.join(", ")));
     }
+    if state.partitioning.retry_at() > 0 {
+        let message = "what is done to its partitions could not be written to the database, so nothing is done to them: see that \
+                       the disk of the state directory has room";
+        return ("StoreUnavailable", message.to_owned());
+    }
     if state.partitioning.is_under_way() {
         return ("PartitionsBeingMade", "the partitions of its layout are being made".to_owned());
     }
