@@ -35,6 +35,27 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     }
 }
 
+/// A body of text, with its media type in lower case and without parameters.
+pub(super) struct Text {
+    pub(super) mime: String,
+    pub(super) text: String,
+}
+
+impl<S: Send + Sync> FromRequest<S> for Text {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let mime = text(request.headers(), &header::CONTENT_TYPE)?.unwrap_or_default();
+        let mime = mime.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let bytes = body(request, state).await?;
+        let text = String::from_utf8(bytes.into()).map_err(|_| {
+            let detail = "the body is not UTF-8 text".to_owned();
+            Problem::from(ServiceError::Invalid(vec![FieldError { pointer: String::new(), detail }]))
+        })?;
+        Ok(Self { mime, text })
+    }
+}
+
 /// No body: an empty one, or an empty object from a client that always sends one.
 ///
 /// Whatever else it held would be ignored in silence, and its sender would believe otherwise.

@@ -8,6 +8,7 @@ use super::{Engine, Failure, Stop};
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::operation::{Operation, Undo};
+use crate::store;
 use crate::store::operations::Noted;
 
 /// Longest wait for the look that is planned on.
@@ -78,7 +79,12 @@ pub(super) async fn bring(
 async fn plan(engine: &Engine, operation: &Operation, wish: &Wish) -> Result<(), Failure> {
     let planning = async {
         let daemon = the_daemon(operation)?;
-        let plan = engine.layout_plan(daemon, &wish.active, LOOK).await.map_err(|error| error.to_string())?;
+        let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+        let layout = store::layouts::content(&mut reader, &wish.active).await;
+        drop(reader);
+        let layout = layout.map_err(|error| error.to_string())?;
+        let plan = engine.layout_plan(daemon, &wish.active, &layout, LOOK).await;
+        let plan = plan.map_err(|error| error.to_string())?;
         if wish.from_empty
             && let Some(there) = plan.not_empty()
         {

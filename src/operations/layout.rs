@@ -53,8 +53,6 @@ pub struct Seen {
     pub observed: Observed,
     /// What was made in its control process.
     pub run: Option<PartitionRun>,
-    /// What the layout says.
-    pub layout: Layout,
     /// The layout as a driver would bring it about.
     pub desired: DesiredLayout,
 }
@@ -101,6 +99,7 @@ impl Engine {
         &self,
         daemon: &DaemonName,
         active: &ActiveLayout,
+        layout: &Layout,
         patience: Duration,
     ) -> Result<Seen, OutlookError> {
         let handle = self.fleet.get(daemon).ok_or(OutlookError::Look(FreshError::Gone))?;
@@ -108,14 +107,13 @@ impl Engine {
         let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
         let mut reader = self.store.read().await?;
         let gpus = store::gpus::all(&mut reader, gpus).await?;
-        let layout = store::layouts::content(&mut reader, active).await?;
         let incarnation = store::daemons::incarnation(&mut reader, daemon).await?;
         let run = store::partitions::run(&mut reader, daemon).await?;
         let run = run.filter(|run| incarnation.is_some_and(|incarnation| incarnation.token == run.token));
         let applied = store::layouts::applied(&mut reader, daemon).await?;
-        let desired = DesiredLayout::of(active, &layout, applied.as_ref(), None, &gpus)
+        let desired = DesiredLayout::of(active, layout, applied.as_ref(), None, &gpus)
             .map_err(|error| OutlookError::Unfit(error.to_string()))?;
-        Ok(Seen { observed, run, layout, desired })
+        Ok(Seen { observed, run, desired })
     }
 
     /// What putting a layout on a daemon would come to, on a look that is taken now.
@@ -123,9 +121,10 @@ impl Engine {
         &self,
         daemon: &DaemonName,
         active: &ActiveLayout,
+        layout: &Layout,
         patience: Duration,
     ) -> Result<LayoutPlan, OutlookError> {
-        let Seen { observed, run, layout, desired } = self.look_for_layout(daemon, active, patience).await?;
+        let Seen { observed, run, desired } = self.look_for_layout(daemon, active, layout, patience).await?;
         let mut reader = self.store.read().await?;
         let spec = store::daemons::get(&mut reader, daemon).await?.map(|daemon| daemon.spec);
         let offered = spec.map(|spec| spec.gpus).unwrap_or_default();
@@ -164,7 +163,7 @@ impl Engine {
             planned,
             &Prospect {
                 version: &desired.version,
-                layout: &layout,
+                layout,
                 daemon,
                 offered: &offered,
                 gpu_map: &active.gpu_map,

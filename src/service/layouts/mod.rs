@@ -3,12 +3,16 @@
 mod change;
 mod of_daemon;
 mod partitions;
+mod transfer;
 
 use serde::{Deserialize, Serialize};
 
 pub use change::{ApplyRequest, LayoutTarget};
+pub(super) use change::{Projected, may_change, refuse_blocked};
 pub(super) use of_daemon::fit_layout;
 pub use partitions::PartitionView;
+pub use transfer::Import;
+pub(super) use transfer::put_entry;
 
 use super::page::{Page, Paged};
 use super::{FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
@@ -33,12 +37,23 @@ pub struct LayoutRequest {
     pub note: Option<String>,
 }
 
-/// A layout in its newest version, and who holds it.
+/// A version of a layout, and who holds the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayoutView {
-    /// Its newest version.
-    pub newest: Version,
-    /// The daemons that hold one of its versions, or are to.
+    /// The layout.
+    #[schema(value_type = String)]
+    pub name: LayoutName,
+    /// Its version, counted from 1; a version is never changed.
+    pub version: u32,
+    /// What it says.
+    pub layout: Layout,
+    /// Who wrote it.
+    pub author: String,
+    /// Why.
+    pub note: Option<String>,
+    /// When, in unix milliseconds.
+    pub created_at: i64,
+    /// The daemons that hold the layout in this or another version, or are to.
     #[schema(value_type = Vec<String>)]
     pub daemons: Vec<DaemonName>,
 }
@@ -101,9 +116,10 @@ impl Service {
     }
 
     /// One version of a layout.
-    pub async fn layout_version(&self, wanted: &VersionRef) -> Result<Version, ServiceError> {
-        let found = store::layouts::version(&mut *self.parts.store.read().await?, wanted).await?;
-        found.ok_or_else(|| no_version(wanted))
+    pub async fn layout_version(&self, wanted: &VersionRef) -> Result<LayoutView, ServiceError> {
+        let mut reader = self.parts.store.read().await?;
+        let found = store::layouts::version(&mut reader, wanted).await?;
+        view(&mut reader, found.ok_or_else(|| no_version(wanted))?).await
     }
 
     /// The versions of a layout, the newest first.
@@ -111,7 +127,7 @@ impl Service {
         &self,
         name: &LayoutName,
         page: &Page,
-    ) -> Result<Paged<Version>, ServiceError> {
+    ) -> Result<Paged<LayoutView>, ServiceError> {
         let before = match page.after.as_str() {
             "" => None,
             after => Some(after.parse().map_err(|_| {
@@ -126,7 +142,12 @@ impl Service {
             return Err(not_found(name));
         }
         let versions = store::layouts::versions(&mut reader, name, before, page.rows()).await?;
-        Ok(page.cut(versions, |version| version.version.to_string()))
+        let paged = page.cut(versions, |version| version.version.to_string());
+        let mut items = Vec::with_capacity(paged.items.len());
+        for version in paged.items {
+            items.push(view(&mut reader, version).await?);
+        }
+        Ok(Paged { items, next_cursor: paged.next_cursor })
     }
 
     /// Forgets a layout with all its versions; refused while somebody holds it or waits for it.
@@ -176,9 +197,10 @@ async fn put_if_new(
     newest.ok_or_else(|| ServiceError::Internal("the layout just written is gone".into()))
 }
 
-async fn view(db: &mut sqlx::SqliteConnection, newest: Version) -> Result<LayoutView, ServiceError> {
-    let daemons = store::layouts::holders(db, &newest.name).await?;
-    Ok(LayoutView { newest, daemons })
+async fn view(db: &mut sqlx::SqliteConnection, version: Version) -> Result<LayoutView, ServiceError> {
+    let daemons = store::layouts::holders(db, &version.name).await?;
+    let Version { name, version, layout, author, note, created_at } = version;
+    Ok(LayoutView { name, version, layout, author, note, created_at, daemons })
 }
 
 /// Refuses a note that is too long or no text for people.
@@ -194,7 +216,7 @@ fn check_note(note: Option<&str>) -> Result<(), ServiceError> {
 }
 
 /// What is wrong with a layout that is in a request under this pointer.
-fn invalid(within: &str, Invalid { pointer, reason }: Invalid) -> ServiceError {
+pub(super) fn invalid(within: &str, Invalid { pointer, reason }: Invalid) -> ServiceError {
     let pointer = format!("{within}{pointer}");
     ServiceError::Invalid(vec![FieldError { pointer, detail: reason.to_string() }])
 }
