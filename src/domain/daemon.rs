@@ -9,6 +9,7 @@ use super::drift::{DriftPolicy, DriftStatus};
 use super::gpu::{ComputeMode, Gpu, GpuRef};
 use super::isolation::Isolation;
 use super::layout::active::ActiveLayout;
+use super::layout::status::LayoutStatus;
 use super::partitions::GpuPartitions;
 use super::{DaemonName, GpuUuid, Inode, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
@@ -264,6 +265,8 @@ pub struct DaemonStatus {
     pub sessions: SessionCounts,
     /// The compute mode of its GPUs, where it is ours.
     pub compute_modes: Vec<ComputeModeStatus>,
+    /// The layout of its partitions; `null` where it has none.
+    pub layout: Option<LayoutStatus>,
 }
 
 /// What asking a daemon has cost since this manager took it.

@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::client::ClientId;
+use super::layout::active::PartitionPolicy;
+use super::layout::{GpuMap, roles};
 use super::maintenance::OnTimeout;
-use super::{DaemonName, GpuUuid};
+use super::{DaemonName, GpuUuid, LayoutName};
 
 /// What an operation does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -51,6 +53,32 @@ pub enum OperationRequest {
     },
     /// Brings everything back that maintenance took down.
     EndMaintenance,
+    /// Puts a layout on the daemon; failed, it has the layout that it had before.
+    ApplyLayout {
+        /// The layout.
+        layout: LayoutName,
+        /// Its version.
+        version: u32,
+        /// Which GPU plays which role.
+        #[serde(with = "roles")]
+        #[schema(value_type = std::collections::BTreeMap<String, String>)]
+        gpu_map: GpuMap,
+        /// What to do about partitions that somebody else makes or removes.
+        drift_policy: PartitionPolicy,
+        /// Whether partitions that stay may be made again.
+        recreate: bool,
+        /// Why it is done.
+        note: Option<String>,
+    },
+    /// Takes the steps of a layout on empty GPUs and compares each ID with the one on record.
+    ReplayLayout {
+        /// The record of the replay.
+        replay: uuid::Uuid,
+        /// The layout.
+        layout: LayoutName,
+        /// Its version.
+        version: u32,
+    },
 }
 
 impl OperationRequest {
@@ -65,12 +93,20 @@ impl OperationRequest {
             Self::DrainDaemon { .. } => "drain_daemon",
             Self::BeginMaintenance { .. } => "begin_maintenance",
             Self::EndMaintenance => "end_maintenance",
+            Self::ApplyLayout { .. } => "apply_layout",
+            Self::ReplayLayout { .. } => "replay_layout",
         }
     }
 
     /// Whether what it did is undone when it does not come to its end.
     pub fn is_undone(&self) -> bool {
-        matches!(self, Self::DrainDaemon { .. } | Self::BeginMaintenance { .. })
+        matches!(
+            self,
+            Self::DrainDaemon { .. }
+                | Self::BeginMaintenance { .. }
+                | Self::ApplyLayout { .. }
+                | Self::ReplayLayout { .. }
+        )
     }
 }
 
@@ -191,9 +227,10 @@ pub fn resume(operation: &Operation, client_alive: bool) -> Resume {
         | OperationRequest::StopDaemon { .. }
         | OperationRequest::DeleteDaemon { .. }
         | OperationRequest::EndMaintenance => Resume::Finish,
-        OperationRequest::DrainDaemon { .. } | OperationRequest::BeginMaintenance { .. } => {
-            undoing(operation).map_or(Resume::Finish, Resume::Undo)
-        }
+        OperationRequest::DrainDaemon { .. }
+        | OperationRequest::BeginMaintenance { .. }
+        | OperationRequest::ApplyLayout { .. }
+        | OperationRequest::ReplayLayout { .. } => undoing(operation).map_or(Resume::Finish, Resume::Undo),
         OperationRequest::RestartDaemon { .. } => {
             // Once the stop has been journalled as done, the driver brings the daemon up by itself; a second
             // stop would cost the clients that came since.
@@ -267,6 +304,33 @@ mod tests {
             Resume::Undo(Undo::Failed("one is left".into()))
         );
         assert_eq!(resume(&operation(OperationRequest::EndMaintenance, vec![]), false), Resume::Finish);
+    }
+
+    #[test]
+    fn a_layout_goes_on_being_applied_unless_it_was_on_its_way_back() {
+        let request: OperationRequest = serde_json::from_value(serde_json::json!({
+            "kind": "apply_layout", "layout": "web", "version": 2, "drift_policy": "repair", "recreate": false, "note": null,
+            "gpu_map": {"1": "GPU-514466a0-8e68-f857-9f73-e438010e48cb"},
+        }))
+        .expect("a request");
+        assert!(
+            matches!(&request, OperationRequest::ApplyLayout { gpu_map, .. } if gpu_map.contains_key(&1))
+        );
+        let text = serde_json::to_string(&request).expect("text");
+        assert_eq!(serde_json::from_str::<OperationRequest>(&text).expect("read"), request);
+        let step = |name: &str, outcome: Option<&str>| Step {
+            name: name.into(),
+            started_at: 0,
+            finished_at: outcome.map(|_| 1),
+            outcome: outcome.map(str::to_owned),
+        };
+        let made = [step("write the layout", Some("written")), step("add web", Some("GPU-a/b"))];
+        assert_eq!(resume(&operation(request.clone(), made.to_vec()), false), Resume::Finish);
+        let failed = [made.as_slice(), &[step("read back", Some("another ID")), step(UNDO, None)]].concat();
+        assert_eq!(
+            resume(&operation(request, failed), false),
+            Resume::Undo(Undo::Failed("another ID".into()))
+        );
     }
 
     #[test]

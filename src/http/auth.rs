@@ -1,6 +1,7 @@
 //! Who calls: the admin token over TCP, or the peer's user on the unix socket.
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
@@ -9,6 +10,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::AppState;
 use super::problem::Problem;
+use crate::service::ServiceError;
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +19,34 @@ pub enum Peer {
     Tcp,
     /// Over the unix socket, as this user; `None` where the kernel does not tell.
     Unix(Option<u32>),
+}
+
+/// Who calls, as far as that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// Whoever has the admin token.
+    AdminToken,
+    /// A user of this host, through the unix socket.
+    User(u32),
+}
+
+impl std::fmt::Display for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::AdminToken => write!(f, "admin token"),
+            Self::User(uid) => write!(f, "uid {uid}"),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        // Every route that asks for it is behind `require`, which puts it there.
+        let caller = parts.extensions.get::<Self>().copied();
+        caller.ok_or_else(|| ServiceError::Internal("nobody has said who calls".into()).into())
+    }
 }
 
 /// Knows the admin token by its digest.
@@ -36,8 +66,11 @@ impl Authenticator {
         digest.ct_eq(&self.digest).into()
     }
 
-    fn is_admin_user(&self, peer: Peer) -> bool {
-        matches!(peer, Peer::Unix(Some(uid)) if uid == 0 || uid == self.manager_uid)
+    fn admin_user(&self, peer: Peer) -> Option<Caller> {
+        match peer {
+            Peer::Unix(Some(uid)) if uid == 0 || uid == self.manager_uid => Some(Caller::User(uid)),
+            _ => None,
+        }
     }
 }
 
@@ -45,7 +78,7 @@ impl Authenticator {
 pub(super) async fn require(
     State(state): State<AppState>,
     ConnectInfo(peer): ConnectInfo<Peer>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let shown = request.headers().get(header::AUTHORIZATION);
@@ -53,16 +86,18 @@ pub(super) async fn require(
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
-    let allowed = match (shown, token) {
+    let caller = match (shown, token) {
         // A token that is shown must be right, also on the unix socket: a wrong one is a mistake to be told of.
-        (Some(_), Some(token)) => state.auth.is_admin_token(token),
-        (Some(_), None) => false,
-        (None, _) => state.auth.is_admin_user(peer),
+        (Some(_), Some(token)) => state.auth.is_admin_token(token).then_some(Caller::AdminToken),
+        (Some(_), None) => None,
+        (None, _) => state.auth.admin_user(peer),
     };
-    if allowed {
+    let shown = shown.is_some();
+    if let Some(caller) = caller {
+        request.extensions_mut().insert(caller);
         return next.run(request).await;
     }
-    let detail = if shown.is_some() {
+    let detail = if shown {
         "the token is not valid: the admin token is in admin.token in the state directory"
     } else {
         "a token is needed: send Authorization: Bearer with the content of admin.token in the state directory, or use the unix socket as root or as the manager's user"

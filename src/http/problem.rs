@@ -67,6 +67,10 @@ impl From<ServiceError> for Problem {
                 Self::new("not-admitted", StatusCode::CONFLICT, "The daemon cannot hold it", detail)
                     .with(vec![field])
             }
+            ServiceError::Blocked { errors, .. } => {
+                Self::new("layout-blocked", StatusCode::CONFLICT, "Something stands in the way", detail)
+                    .with(errors)
+            }
             ServiceError::PreconditionFailed(_) => Self::new(
                 "precondition-failed",
                 StatusCode::PRECONDITION_FAILED,

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use crate::domain::layout::plan::{add_command, remove_command};
 use crate::domain::partitions::PartitionRef;
 use crate::domain::{GpuUuid, MemoryLimit, Priority, ThreadPercentage};
 
@@ -146,8 +147,9 @@ impl Command {
             Self::Quit { timeout: None } => "quit".into(),
             Self::Quit { timeout: Some(seconds) } => format!("quit -t {seconds}"),
             Self::Lspart => "lspart".into(),
-            Self::SmPartitionAdd { gpu, chunks } => format!("sm_partition add {gpu} {chunks}"),
-            Self::SmPartitionRemove { partition } => format!("sm_partition rm {partition}"),
+            // As a plan shows them.
+            Self::SmPartitionAdd { gpu, chunks } => add_command(gpu, *chunks),
+            Self::SmPartitionRemove { partition } => remove_command(&partition.gpu, &partition.id),
         }
     }
 

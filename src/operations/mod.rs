@@ -3,15 +3,20 @@
 //! A step is written before it is taken and completed after. What becomes of an operation that the manager's
 //! death interrupted is decided by [`crate::domain::operation::resume`], which is pure.
 
+mod apply;
 mod daemon;
 mod drain;
 mod ending;
 pub mod holders;
+mod layout;
 mod maintenance;
+mod replay;
 mod terminate;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use layout::{OutlookError, Seen};
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +26,7 @@ use uuid::Uuid;
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::gpu::Gpu;
+use crate::domain::layout::active::ActiveLayout;
 use crate::domain::maintenance::DrainLimit;
 use crate::domain::operation::{Operation, OperationRequest, OperationState, Resume, Undo, resume};
 use crate::gpu::{Inventory as _, Patient, Suspendable};
@@ -156,6 +162,7 @@ impl Engine {
                     Box::pin(async move {
                         let now = unix_ms();
                         store::operations::forget(&mut *db, now - REMEMBERED_MS).await?;
+                        store::replays::forget(&mut *db, now - REMEMBERED_MS).await?;
                         Ok((store::operations::claim(db, now).await?, Fate::Commit))
                     })
                 })
@@ -218,6 +225,18 @@ impl Engine {
                 return maintenance::begin(self, operation, gpus, limit, undo).await;
             }
             OperationRequest::EndMaintenance => maintenance::end(self, operation).await,
+            OperationRequest::ApplyLayout { layout, version, gpu_map, drift_policy, recreate, note: _ } => {
+                let active = ActiveLayout {
+                    name: layout.clone(),
+                    version: *version,
+                    gpu_map: gpu_map.clone(),
+                    drift_policy: *drift_policy,
+                };
+                return apply::run(self, operation, active, *recreate, undo).await;
+            }
+            OperationRequest::ReplayLayout { replay, .. } => {
+                return replay::run(self, operation, *replay, undo).await;
+            }
         };
         Ok(done?)
     }

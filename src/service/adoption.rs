@@ -21,7 +21,7 @@ use crate::domain::foreign::Reading;
 use crate::domain::gpu::Gpu;
 use crate::host::{self, Identity};
 use crate::store;
-use crate::supervisor::{Neighbour, token};
+use crate::supervisor::{Earlier, Neighbour, token};
 
 /// Longest wait for a driver to let go of a daemon: an action that is under way may take two seconds more.
 pub(super) const LETTING_GO: Duration = Duration::from_secs(5);
@@ -126,7 +126,7 @@ impl Service {
         if !dry_run {
             tracing::info!(daemon = %daemon.name, process = %identity, management = ?request.management, ?notes, "adopted a foreign control daemon");
             if let Some(desired) = desired {
-                self.parts.fleet.publish(desired, Some(incarnation));
+                self.parts.fleet.publish(desired, Some(Earlier { incarnation, partitions: None }));
             }
         }
         Ok(Written { value: self.daemon_view(daemon), created: true })
@@ -225,7 +225,7 @@ impl Service {
     async fn publish_remembered(&self, name: &DaemonName) -> Result<(), ServiceError> {
         let gpus = self.gpus().await?;
         let mut reader = self.parts.store.read().await?;
-        let earlier = store::daemons::incarnation(&mut reader, name).await?;
+        let earlier = self.earlier(&mut reader, name).await?;
         let desired = store::plans::desired(&mut reader, name, &gpus, self.parts.manager_uid).await?;
         if let Some(desired) = desired {
             self.parts.fleet.publish(desired, earlier);

@@ -33,6 +33,14 @@ pub enum ServiceError {
     /// The daemon cannot hold the tenant.
     #[error("{}", .0.detail)]
     NotAdmitted(FieldError),
+    /// Something stands in the way of a layout.
+    #[error("{detail}")]
+    Blocked {
+        /// What stands first in the way.
+        detail: String,
+        /// Everything that does.
+        errors: Vec<FieldError>,
+    },
     /// It was changed since the caller read it.
     #[error("{0}")]
     PreconditionFailed(String),

@@ -204,7 +204,7 @@ pub(super) async fn refuse_cordoned(
 }
 
 /// Refuses what cannot be while the daemon is part of the host's maintenance.
-pub(super) async fn refuse_in_maintenance(
+pub(in crate::service) async fn refuse_in_maintenance(
     db: Transaction<'_>,
     name: &DaemonName,
     spec: &DaemonSpec,

@@ -9,9 +9,10 @@ use tokio::sync::Mutex;
 use super::host::HostView;
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
+use crate::domain::DaemonName;
 use crate::domain::gpu::Gpu;
 use crate::store::{self, Fate, StoreError};
-use crate::supervisor::Census;
+use crate::supervisor::{Census, Earlier};
 
 /// What stands for the machine ID of a host that has none.
 pub const NO_MACHINE_ID: &str = "none";
@@ -215,11 +216,22 @@ impl Service {
         Ok(())
     }
 
+    /// What is remembered of the control process of a daemon.
+    pub(super) async fn earlier(
+        &self,
+        db: &mut sqlx::SqliteConnection,
+        name: &DaemonName,
+    ) -> Result<Option<Earlier>, StoreError> {
+        let Some(incarnation) = store::daemons::incarnation(&mut *db, name).await? else { return Ok(None) };
+        let partitions = store::partitions::run(db, name).await?;
+        Ok(Some(Earlier { incarnation, partitions }))
+    }
+
     /// Publishes what every daemon should hold, with the control process that is remembered of it.
     async fn publish_all(&self, present: &[Gpu]) -> Result<(), StoreError> {
         let mut reader = self.parts.store.read().await?;
         for daemon in store::daemons::all(&mut reader).await? {
-            let earlier = store::daemons::incarnation(&mut reader, &daemon.name).await?;
+            let earlier = self.earlier(&mut reader, &daemon.name).await?;
             match store::plans::desired(&mut reader, &daemon.name, present, self.parts.manager_uid).await {
                 Ok(Some(desired)) => self.parts.fleet.publish(desired, earlier),
                 Ok(None) => {}

@@ -16,6 +16,7 @@ pub mod maintenance;
 pub mod operations;
 pub mod partitions;
 pub mod plans;
+pub mod replays;
 pub mod shares;
 pub mod tenants;
 mod writer;

@@ -4,8 +4,8 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::{StoreError, from_json, parsed, to_json};
-use crate::domain::DaemonName;
 use crate::domain::operation::{Operation, OperationRequest, OperationState, Step};
+use crate::domain::{DaemonName, LayoutName};
 
 struct OperationRow {
     id: String,
@@ -324,6 +324,44 @@ pub async fn end_step(
     .execute(db)
     .await?;
     Ok(())
+}
+
+/// A step that was seen when it was over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Noted {
+    /// What was done.
+    pub name: String,
+    /// What came of it.
+    pub outcome: String,
+}
+
+/// Writes steps that were seen when they were over.
+pub async fn note_steps(
+    db: &mut SqliteConnection,
+    id: Uuid,
+    steps: &[Noted],
+    now: i64,
+) -> Result<(), StoreError> {
+    for Noted { name, outcome } in steps {
+        let ordinal = begin_step(&mut *db, id, name, now).await?;
+        end_step(&mut *db, id, ordinal, outcome, now).await?;
+    }
+    Ok(())
+}
+
+/// An operation that waits for a layout or works with it.
+pub async fn with_layout(
+    db: &mut SqliteConnection,
+    layout: &LayoutName,
+) -> Result<Option<String>, StoreError> {
+    let layout = layout.as_str();
+    Ok(sqlx::query_scalar!(
+        r#"SELECT id AS "id!" FROM operations
+           WHERE state IN ('pending', 'running') AND json_extract(request, '$.layout') = ? ORDER BY id LIMIT 1"#,
+        layout
+    )
+    .fetch_optional(db)
+    .await?)
 }
 
 /// Writes what the step that runs waits for.

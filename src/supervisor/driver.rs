@@ -3,6 +3,7 @@
 mod adopted;
 mod around;
 mod jobs;
+mod layout;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,10 +21,11 @@ use super::limits::Written;
 use super::logs::Logs;
 use super::look::{self, Subject};
 use super::modes::Modes;
+use super::partitioning::Partitioning;
 use super::process::{shape, token};
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
 use super::status::{Counts, status};
-use super::{Context, Fact, Job, Lasting, Neighbour, Observed, Shared};
+use super::{Context, Earlier, Fact, Job, Lasting, Neighbour, Observed, Shared};
 use crate::clock::unix_ms;
 use crate::domain::Inode;
 use crate::domain::client::ClientFacts;
@@ -83,9 +85,11 @@ impl Driver {
         fresh: watch::Receiver<u64>,
         jobs: mpsc::Receiver<Job>,
         stop: CancellationToken,
-        earlier: Option<Incarnation>,
+        earlier: Option<Earlier>,
     ) -> (Self, watch::Receiver<Observed>) {
         let name = desired.borrow().name.clone();
+        let (earlier, run) =
+            earlier.map_or((None, None), |earlier| (Some(earlier.incarnation), earlier.partitions));
         let (pipe_directory, log_directory) = match earlier.as_ref().and_then(|earlier| earlier.home.clone())
         {
             Some(home) => (home.pipe_directory, home.log_directory),
@@ -94,7 +98,7 @@ impl Driver {
         let neighbours = context.lookout.subscribe();
         let control =
             Control::new(context.binaries.control.clone(), pipe_directory.clone(), context.extra_env.clone());
-        let state = State::default();
+        let state = State::remembering(Partitioning::remembered(run));
         let logs = Logs::new(&pipe_directory, &log_directory);
         let counts = Counts::default();
         let status = status(&state, &desired.borrow(), &counts, &pipe_directory, &log_directory, unix_ms());
@@ -222,6 +226,9 @@ impl Driver {
                 }
                 let adopted = matches!(found, Ok(Some(_)));
                 self.state.searched(found, unix_ms());
+                if let Some(incarnation) = self.incarnation.as_ref().filter(|_| adopted) {
+                    self.state.partitioning.begin(&incarnation.token);
+                }
                 if let Some(earlier) = self.incarnation.as_ref().filter(|_| adopted) {
                     // What an earlier manager had read back and is otherwise now, somebody else has changed.
                     self.state.applied = earlier.applied;
@@ -234,6 +241,7 @@ impl Driver {
                 self.stop_daemon(desired, grace_s).await;
             }
             Action::Sync(wrong) => self.sync(desired, &wrong).await,
+            Action::Partition => self.partition(desired).await,
             Action::StartServer(uid) => self.start_server(desired, uid).await,
         }
     }
@@ -336,6 +344,9 @@ impl Driver {
                 incarnation.process = Some((started.identity.pid, started.identity.start_time));
                 incarnation.pipe_inode = Some(started.pipe_inode);
                 self.record(desired, incarnation).await;
+                if let Some(incarnation) = &self.incarnation {
+                    self.state.partitioning.begin(&incarnation.token);
+                }
                 self.incarnations += 1;
                 self.clients.clear();
                 self.written.clear();
@@ -549,7 +560,7 @@ impl Driver {
         );
         let unreadable = self.state.process.is_none() && idle;
         let asked = *self.fresh.borrow();
-        let (obstacle, tried) = (self.state.in_the_way(status.phase).cloned(), self.tried);
+        let (obstacle, tried) = (self.state.in_the_way(desired, status.phase), self.tried);
         let read = self.read.take();
         // Together with what was read, since a waiter may look at any moment.
         self.observed.send_modify(|observed| {

@@ -12,6 +12,7 @@ mod logs;
 mod look;
 mod lookout;
 mod modes;
+mod partitioning;
 mod partitions;
 mod process;
 mod state;
@@ -132,6 +133,15 @@ impl Context {
     }
 }
 
+/// What the store remembers of a daemon when its driver begins.
+#[derive(Debug, Clone)]
+pub struct Earlier {
+    /// The control process that it has, or had when it was last seen.
+    pub incarnation: Incarnation,
+    /// What was written last of the partitions in it, or in the one before.
+    pub partitions: Option<PartitionRun>,
+}
+
 /// Something that must outlive the manager.
 #[derive(Debug)]
 pub struct Fact {
@@ -179,6 +189,16 @@ pub struct Observed {
 }
 
 impl Observed {
+    /// Whether what was seen came after this request to try again.
+    pub fn has_tried(&self, tried: u64) -> bool {
+        self.tried >= tried
+    }
+
+    /// The generation that the driver works by.
+    pub fn follows(&self) -> i64 {
+        self.follows
+    }
+
     /// What stands in the way, found after it was tried again on this request.
     pub fn obstacle(&self, tried: u64) -> Option<&Obstacle> {
         self.obstacle.as_ref().filter(|_| self.tried >= tried)
@@ -190,6 +210,8 @@ enum Job {
     Restart,
     /// Answered with the number of the request.
     TryAgain(oneshot::Sender<u64>),
+    /// Whatever the policy says of what drifted; answered in the same way.
+    BringLayoutAbout(oneshot::Sender<u64>),
     Terminate {
         client: ClientId,
         answer: oneshot::Sender<Result<Termination, TerminateError>>,
@@ -379,6 +401,15 @@ impl Handle {
         answered.await.map_err(|_| FreshError::Gone)
     }
 
+    /// Has the driver bring its layout about anew: after a failure, and whatever drifted under a policy that only reports.
+    ///
+    /// Gives the number by which [`Observed::has_tried`] tells that the driver has begun with it.
+    pub async fn bring_layout_about(&self) -> Result<u64, FreshError> {
+        let (answer, answered) = oneshot::channel();
+        self.shared.jobs.send(Job::BringLayoutAbout(answer)).await.map_err(|_| FreshError::Gone)?;
+        answered.await.map_err(|_| FreshError::Gone)
+    }
+
     /// Ends a client in the safe order.
     pub async fn terminate(&self, client: ClientId) -> Result<Termination, TerminateError> {
         let (answer, answered) = oneshot::channel();
@@ -417,8 +448,8 @@ impl Fleet {
 
     /// Publishes what is wanted of a daemon; starts its driver if it has none.
     ///
-    /// `earlier` is the control process that the store remembers for it.
-    pub fn publish(&self, desired: Desired, earlier: Option<Incarnation>) {
+    /// `earlier` is what the store remembers of it.
+    pub fn publish(&self, desired: Desired, earlier: Option<Earlier>) {
         let mut handles = self.handles();
         if let Some(handle) = handles.get(&desired.name) {
             handle.publish(desired);

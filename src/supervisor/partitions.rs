@@ -1,11 +1,120 @@
-//! The static partitions of a daemon's GPUs, out of what `lspart` lists.
+//! The static partitions of a daemon's GPUs: listed, made and removed, one command at a time in one session.
+//!
+//! What a command did is in the list that follows it, never in its reply. A session that breaks is followed by another,
+//! which lists before anything else is sent: the daemon serves one session after the other, so whatever it still had of
+//! the last one is over by then.
 //!
 //! `lspart` names a GPU by the beginning of its UUID only. A row that could be of several of the daemon's GPUs, or of
 //! none, makes the whole reading an error: who guesses a GPU removes somebody else's partition later.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::look::unanswered;
+use super::state::Look;
 use crate::domain::GpuUuid;
-use crate::domain::partitions::{GpuPartitions, ListedPartition};
-use crate::mps::parse::{Partition, PartitionDevice, Partitions};
+use crate::domain::layout::execution::{Answer, Deed, Move};
+use crate::domain::partitions::{GpuPartitions, ListedPartition, PartitionRef};
+use crate::host::Identity;
+use crate::host::process::death;
+use crate::mps::parse::{self, ParseError, Partition, PartitionDevice, Partitions};
+use crate::mps::{Command, Control, Session, SessionError};
+
+/// A conversation with a daemon about its partitions.
+pub(super) struct Talk {
+    control: Control,
+    process: Identity,
+    gpus: Vec<GpuUuid>,
+    /// Longest time for one command, and for a list that follows a session that broke.
+    patience: Duration,
+    session: Option<Session>,
+}
+
+impl Talk {
+    /// A conversation with this daemon, which was started with these GPUs.
+    pub(super) fn new(control: Control, process: Identity, gpus: Vec<GpuUuid>, patience: Duration) -> Self {
+        Self { control, process, gpus, patience, session: None }
+    }
+
+    /// What is listed now; else what the daemon's silence says of it.
+    pub(super) async fn list(&mut self) -> Result<Vec<GpuPartitions>, Look> {
+        let until = Instant::now() + self.patience;
+        loop {
+            let reply = match self.send(&Command::Lspart, until).await {
+                Ok(reply) => reply,
+                // A session that broke in between has said nothing of the daemon.
+                Err(SessionError::Unknown { .. }) if Instant::now() < until && self.is_alive() => continue,
+                Err(error) => return Err(unanswered(error)),
+            };
+            let listing = parse::lspart(&reply).map_err(|error| Look::Unreadable(error.to_string()))?;
+            return by_gpu(listing, &self.gpus).map_err(Look::Unreadable);
+        }
+    }
+
+    /// Sends one command and lists; else what the daemon's silence says of it, with the command's outcome unknown.
+    pub(super) async fn take(&mut self, step: &Move) -> Result<(Answer, Vec<GpuPartitions>), Look> {
+        let gpu = step.gpu.clone();
+        let command = match &step.deed {
+            Deed::Add { .. } => Command::SmPartitionAdd { gpu, chunks: step.chunks },
+            Deed::Remove { id } => {
+                Command::SmPartitionRemove { partition: PartitionRef { gpu, id: id.clone() } }
+            }
+        };
+        let answer = match self.send(&command, Instant::now() + self.patience).await {
+            Ok(reply) => answer(&step.deed, &reply),
+            Err(error) => Answer::Lost(error.to_string()),
+        };
+        Ok((answer, self.list().await?))
+    }
+
+    /// Ends the session.
+    pub(super) async fn close(self) {
+        if let Some(session) = self.session {
+            session.close().await;
+        }
+    }
+
+    async fn send(&mut self, command: &Command, until: Instant) -> Result<Vec<u8>, SessionError> {
+        let mut session = match self.session.take() {
+            Some(session) => session,
+            None => self.control.session(until).await?,
+        };
+        session.extend(until);
+        let reply = tokio::select! {
+            reply = session.send(command) => reply?,
+            // A daemon that is gone answers nobody, and is not waited for.
+            () = death(self.process) => return Err(SessionError::NoDaemon),
+        };
+        self.session = Some(session);
+        Ok(reply)
+    }
+
+    fn is_alive(&self) -> bool {
+        crate::host::process::is_alive(self.process)
+    }
+}
+
+/// What a reply says, where it says anything.
+fn answer(deed: &Deed, reply: &[u8]) -> Answer {
+    let refused = |error: ParseError| match error {
+        ParseError::NotUnderstood { .. } if reply.trim_ascii().is_empty() => Answer::Silent,
+        ParseError::Refused { text } => Answer::Refused(text),
+        error => Answer::Refused(error.to_string()),
+    };
+    match deed {
+        Deed::Add { .. } => match parse::sm_partition_add(reply) {
+            Ok(made) => Answer::Named(made.id),
+            Err(error) => refused(error),
+        },
+        Deed::Remove { .. } => match parse::sm_partition_remove(reply) {
+            // No words of success are known, and some of failure may not be.
+            Ok(()) if reply.trim_ascii().is_empty() => Answer::Silent,
+            Ok(()) => Answer::Refused(String::from_utf8_lossy(reply).trim().to_owned()),
+            Err(error) => refused(error),
+        },
+    }
+}
 
 /// The listing by GPU, in the order of `gpus`, with no clients yet; the reason where it does not fit these GPUs.
 pub(super) fn by_gpu(listing: Partitions, gpus: &[GpuUuid]) -> Result<Vec<GpuPartitions>, String> {

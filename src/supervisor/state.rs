@@ -10,9 +10,11 @@
 //!      │ stop                      │                                 │ a command did not answer
 //!   any running state              └──────── a read answered ──── wedged
 //!
+//!   what is left to do once the settings are right, partitions, is partitioning.rs's
 //!   the process died ──► start at once, or back-off from the second death in a minute
 //! ```
 
+use super::partitioning::{Partitioning, Standing};
 use super::trouble::{self, Evidence, Trouble};
 use super::witness::Shortages;
 use crate::domain::daemon::{Effective, Mode, Phase, Server, Waiting};
@@ -89,7 +91,11 @@ impl Obstacle {
                 | "ForeignDaemon"
                 | "GpuMissing"
                 | "GpuSharedWithForeignDaemon"
+                | "LayoutBlocked"
                 | "MigEnabled"
+                | "PartitionIdDiffers"
+                | "PartitionNotMade"
+                | "PartitionsInterfered"
                 | "ServesOtherwise"
                 | "StaticModeUnsupported"
         )
@@ -127,6 +133,8 @@ pub struct State {
     pub shortages: Shortages,
     /// Whether a restart was asked for.
     pub restart: bool,
+    /// Its partitions.
+    pub partitioning: Partitioning,
     /// When the last look began that somebody waits for, or that a death of a server made necessary.
     look_now: bool,
     next_look: i64,
@@ -152,6 +160,8 @@ pub enum Action {
     Stop,
     /// Write these settings, if any, and read everything.
     Sync(Vec<Difference>),
+    /// Bring the layout about, or write down that this has ended.
+    Partition,
     /// Ask for a server of this user.
     StartServer(u32),
     /// Nothing to do before this time, in unix milliseconds.
@@ -180,6 +190,11 @@ pub enum Look {
 pub struct Rhythm(pub i64);
 
 impl State {
+    /// What is known of a daemon before its process was looked for.
+    pub fn remembering(partitioning: Partitioning) -> Self {
+        Self { partitioning, ..Self::default() }
+    }
+
     /// A look is wanted as soon as may be.
     pub fn look_soon(&mut self) {
         self.look_now = true;
@@ -240,12 +255,29 @@ impl State {
     }
 
     /// What stands in the way now, if the daemon is blocked.
-    pub fn in_the_way(&self, phase: Phase) -> Option<&Obstacle> {
-        self.obstacle.as_ref().or(self.lost.as_ref()).filter(|_| phase == Phase::Blocked)
+    pub fn in_the_way(&self, desired: &Desired, phase: Phase) -> Option<Obstacle> {
+        let known = self.obstacle.clone().or_else(|| self.lost.clone());
+        known.or_else(|| self.layout_failure(desired)).filter(|_| phase == Phase::Blocked)
+    }
+
+    /// Where the layout stands, by the last look.
+    pub fn standing(&self, desired: &Desired) -> Standing {
+        let present = self.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
+        self.partitioning.standing(desired, present)
+    }
+
+    /// Why the layout is not in force in a process that could hold it.
+    fn layout_failure(&self, desired: &Desired) -> Option<Obstacle> {
+        if self.process.is_none() || self.needs_restart(desired) {
+            return None;
+        }
+        let failure = self.partitioning.failure(desired, &self.standing(desired))?;
+        Some(Obstacle { reason: failure.reason(), message: failure.message })
     }
 
     /// Somebody asks to try again what was blocked, without waiting for the time to come.
     pub fn try_again(&mut self) {
+        self.partitioning.try_again();
         if self.obstacle.is_some() {
             self.retry_at = 0;
             self.search_at = 0;
@@ -261,6 +293,7 @@ impl State {
             last_failure: self.last_failure.take(),
             failed_at: self.failed_at,
             drift: DriftStatus { present: false, ..std::mem::take(&mut self.drift) },
+            partitioning: std::mem::take(&mut self.partitioning),
             ..Self::default()
         };
     }
@@ -333,11 +366,16 @@ impl State {
                 if serving && !serves_another_user(desired, &seen) {
                     self.server_asked_at = None;
                 }
-                if desired.is_observed() || (serving && differences(desired, &seen).is_empty()) {
-                    self.applied = desired.generation;
+                let settings = desired.is_observed() || (serving && differences(desired, &seen).is_empty());
+                self.seen = Some(seen);
+                if settings {
                     self.writes = 0;
                 }
-                self.seen = Some(seen);
+                if settings && self.standing(desired).is_settled() {
+                    self.applied = desired.generation;
+                }
+                let present = self.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
+                self.partitioning.looked(desired, present);
                 let starting = self.server_asked_at.is_some() && !serving;
                 self.next_look = now + if starting { SERVER_POLL_MS } else { rhythm.0 };
             }
@@ -466,13 +504,19 @@ impl State {
             return Action::Sync(wrong);
         }
         let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
-        if wrong.is_empty() && serving && self.applied != desired.generation {
+        let standing = self.standing(desired);
+        if wrong.is_empty() && serving && self.applied != desired.generation && standing.is_settled() {
             // The same settings under a new generation: ready only once they were read under it.
             return Action::Sync(wrong);
         }
         let wanted = seen.servers.is_empty() || (serves_another_user(desired, seen) && clients == 0);
         if wanted && !starting {
             return Action::StartServer(desired.server_uid);
+        }
+        // Last, so that whoever may be let into a partition finds its limits.
+        if wrong.is_empty() && serving && matches!(standing, Standing::Due(_) | Standing::Unwritten) {
+            let at = self.partitioning.retry_at();
+            return if now >= at { Action::Partition } else { Action::Wait(at.min(self.look_at())) };
         }
         if due { Action::Sync(Vec::new()) } else { Action::Wait(self.look_at()) }
     }
@@ -494,6 +538,7 @@ impl State {
             (Some(_), _) if !desired.running || self.restart => Phase::Stopping,
             (Some(_), _) if self.lost.is_some() => Phase::Blocked,
             (Some(_), _) if self.wedged.is_some() => Phase::Wedged,
+            (Some(_), _) if self.layout_failure(desired).is_some() => Phase::Blocked,
             (Some(_), _) if self.is_ready(desired) => Phase::Ready,
             (Some(_), _) => Phase::Applying,
         }
@@ -506,6 +551,7 @@ impl State {
             && self.trouble.is_none()
             && !self.needs_restart(desired)
             && self.lost.is_none()
+            && self.standing(desired).is_settled()
             && self.seen.as_ref().is_some_and(|seen| {
                 seen.servers.iter().any(|server| server.status == "ACTIVE")
                     && !serves_another_user(desired, seen)

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::partitioning;
 use super::state::{State, serves_another_user};
 use super::trouble::{Trouble, log_disk_full};
 use crate::domain::daemon::{Condition, DaemonStatus, Phase, SessionCounts, Waiting};
@@ -32,10 +33,14 @@ pub(super) fn status(
 ) -> DaemonStatus {
     let phase = state.phase(desired, now);
     let pid = state.process.as_ref().map(|process| process.identity.pid);
+    let listed = state.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
+    let layout = state.partitioning.status(desired, listed);
+    let mut conditions = conditions(state, desired, phase, log_directory, now);
+    conditions.extend(layout.iter().flat_map(partitioning::conditions));
     DaemonStatus {
         phase,
         observed_generation: state.applied,
-        conditions: conditions(state, desired, phase, log_directory, now),
+        conditions,
         pid,
         uid: pid.and_then(host::process::uid),
         incarnation: counts.incarnations,
@@ -48,6 +53,7 @@ pub(super) fn status(
         queue: state.queue.clone(),
         sessions: counts.sessions,
         compute_modes: Vec::new(),
+        layout,
     }
 }
 
@@ -201,8 +207,8 @@ fn ready(state: &State, desired: &Desired, phase: Phase) -> Condition {
             Some(trouble) => (trouble.reason, trouble.message.clone()),
             None => ("Wedged", format!("it did not answer ({})", state.wedged.as_deref().unwrap_or_default())),
         },
-        Phase::Blocked => match state.obstacle.as_ref().or(state.lost.as_ref()) {
-            Some(obstacle) => (obstacle.reason, obstacle.message.clone()),
+        Phase::Blocked => match state.in_the_way(desired, phase) {
+            Some(obstacle) => (obstacle.reason, obstacle.message),
             None => ("Blocked", String::new()),
         },
         Phase::Applying => applying(state, desired),
@@ -239,6 +245,9 @@ fn applying(state: &State, desired: &Desired) -> (&'static str, String) {
     let wrong: Vec<String> = differences(desired, seen).iter().map(ToString::to_string).collect();
     if !wrong.is_empty() {
         return ("SettingsDiffer", format!("read back otherwise than wanted: {}", wrong.join(", ")));
+    }
+    if state.partitioning.is_under_way() {
+        return ("PartitionsBeingMade", "the partitions of its layout are being made".to_owned());
     }
     if seen.servers.is_empty() {
         return ("ServerStarting", "its server is being started".to_owned());

@@ -8,7 +8,7 @@ use super::execution::OnDifference;
 use super::record::{PartitionRun, Record};
 use super::{Enforcement, GpuMap, Layout, ResolvedStep, VersionRef};
 use crate::domain::gpu::Gpu;
-use crate::domain::{GpuUuid, InvalidValue, LayoutName, PartitionId};
+use crate::domain::{GpuUuid, InvalidValue, LayoutName, PartitionId, PartitionName, TenantName};
 
 /// What a daemon's spec says of its layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -66,6 +66,8 @@ pub struct DesiredLayout {
     pub drift_policy: PartitionPolicy,
     /// SMs of a chunk of each GPU.
     pub chunk_sms: BTreeMap<GpuUuid, u32>,
+    /// Who is bound to the partitions that are there at its end.
+    pub tenants: BTreeMap<PartitionName, Vec<TenantName>>,
 }
 
 /// What the steps of a layout give on the GPUs of a daemon: whatever a later run gives is compared with it.
@@ -170,6 +172,7 @@ impl DesiredLayout {
             drift_policy: active.drift_policy,
             chunk_sms: chunk_sms(gpus, steps.iter().map(|step| &step.gpu)),
             steps,
+            tenants: layout.partitions().map(|add| (add.partition.clone(), add.tenants.clone())).collect(),
         })
     }
 }

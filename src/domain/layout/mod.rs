@@ -6,11 +6,16 @@
 //! every plan ends in the state, IDs included, that this sequence gives.
 
 pub mod active;
+pub mod assertion;
 pub mod document;
 pub mod execution;
+pub mod outlook;
 pub mod percentage;
 pub mod plan;
 pub mod record;
+pub mod replay;
+pub mod roles;
+pub mod status;
 pub mod text;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -216,6 +216,17 @@ impl std::fmt::Display for Blocked {
     }
 }
 
+impl Blocked {
+    /// What of a request to put a layout on a daemon it stands in the way of, as a JSON pointer.
+    pub fn pointer(&self) -> &'static str {
+        match self {
+            Self::TooManyChunks { .. } => "/version",
+            Self::InUse { .. } | Self::NotListed { .. } => "/daemon",
+            Self::MadeAgain { .. } => "/recreate",
+        }
+    }
+}
+
 impl Plan {
     /// Whether nothing has to be done.
     pub fn is_empty(&self) -> bool {

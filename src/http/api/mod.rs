@@ -5,8 +5,10 @@ mod daemons;
 mod foreign;
 mod host;
 pub mod layout_schema;
+mod layouts;
 mod maintenance;
 mod operations;
+mod partitions;
 pub mod probes;
 mod tenants;
 
@@ -22,7 +24,7 @@ use utoipa_axum::routes;
 use super::AppState;
 use super::problem::Problem;
 use crate::domain::operation::Operation;
-use crate::domain::{DaemonName, TenantName};
+use crate::domain::{DaemonName, LayoutName, TenantName};
 use crate::service::page::{Page, Paged};
 use crate::service::{ServiceError, Written, etag};
 
@@ -35,11 +37,12 @@ use crate::service::{ServiceError, Written, etag};
                        problem documents (RFC 9457).",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    components(schemas(Problem, DaemonName, TenantName)),
+    components(schemas(Problem, DaemonName, LayoutName, TenantName)),
     modifiers(&Token),
     tags(
         (name = "host", description = "The host and its GPUs"),
         (name = "daemons", description = "Control daemons"),
+        (name = "layouts", description = "How GPUs are divided into partitions"),
         (name = "tenants", description = "Named consumers with limits"),
         (name = "clients", description = "Processes connected to a server"),
         (name = "operations", description = "Actions that take time"),
@@ -84,6 +87,15 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(daemons::drain))
         .routes(routes!(daemons::cordon))
         .routes(routes!(daemons::uncordon))
+        .routes(routes!(partitions::list))
+        .routes(routes!(partitions::get))
+        .routes(routes!(layouts::list))
+        .routes(routes!(layouts::get, layouts::put, layouts::delete))
+        .routes(routes!(layouts::versions))
+        .routes(routes!(layouts::version))
+        .routes(routes!(layouts::plan))
+        .routes(routes!(layouts::apply))
+        .routes(routes!(layouts::assert))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::get, tenants::put, tenants::delete))
         .routes(routes!(tenants::environment))

@@ -270,6 +270,11 @@ enum State {
 }
 
 impl Session {
+    /// Moves the end of the session: each command of many may have the time of a whole session.
+    pub fn extend(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
     /// Sends a command and waits for its reply: the bytes before the delimiter, carriage returns removed.
     ///
     /// The reply is whole, and may be a refusal all the same: every error of the daemon is an ordinary reply.

@@ -1,5 +1,208 @@
-//! Layouts: written, read, forgotten, and what a daemon may hold of them.
+//! Layouts: written, read, forgotten; planned, applied and asserted on a daemon.
 
+mod change;
 mod of_daemon;
+mod partitions;
 
+use serde::{Deserialize, Serialize};
+
+pub use change::{ApplyRequest, LayoutTarget};
 pub(super) use of_daemon::fit_layout;
+pub use partitions::PartitionView;
+
+use super::page::{Page, Paged};
+use super::{FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::clock::unix_ms;
+use crate::domain::layout::{Invalid, Layout, Version, VersionRef};
+use crate::domain::{DaemonName, LayoutName};
+use crate::store::layouts::NewVersion;
+use crate::store::{self, Transaction};
+
+/// Longest note, in bytes.
+const MAX_NOTE: usize = 1024;
+
+/// A layout as it is to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LayoutRequest {
+    /// What it says.
+    pub layout: Layout,
+    /// Why it is written.
+    #[serde(default)]
+    #[schema(max_length = 1024)]
+    pub note: Option<String>,
+}
+
+/// A layout in its newest version, and who holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct LayoutView {
+    /// Its newest version.
+    pub newest: Version,
+    /// The daemons that hold one of its versions, or are to.
+    #[schema(value_type = Vec<String>)]
+    pub daemons: Vec<DaemonName>,
+}
+
+impl Service {
+    /// Writes a new version of a layout where it says something new, and gives the newest.
+    pub async fn put_layout(
+        &self,
+        name: LayoutName,
+        request: LayoutRequest,
+        author: String,
+        options: WriteOptions,
+    ) -> Result<Written<LayoutView>, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move {
+            let LayoutRequest { layout, note } = request;
+            layout.check().map_err(|error| invalid("/layout", error))?;
+            check_note(note.as_deref())?;
+            let written = service.parts.store.write(move |db| {
+                Box::pin(async move {
+                    let before = store::layouts::newest(&mut *db, &name).await?;
+                    let tag = before.as_ref().map(|version| i64::from(version.version));
+                    check_precondition(&options, tag)?;
+                    let new = NewVersion {
+                        layout: &layout,
+                        author: &author,
+                        note: note.as_deref(),
+                        provenance: None,
+                    };
+                    let newest = put_if_new(&mut *db, &name, before.as_ref(), &new).await?;
+                    let view = view(db, newest).await?;
+                    Ok::<_, ServiceError>((
+                        Written { value: view, created: before.is_none() },
+                        fate(&options),
+                    ))
+                })
+            });
+            written.await
+        })
+        .await
+    }
+
+    /// A layout in its newest version.
+    pub async fn layout(&self, name: &LayoutName) -> Result<LayoutView, ServiceError> {
+        let mut reader = self.parts.store.read().await?;
+        let newest = store::layouts::newest(&mut reader, name).await?;
+        view(&mut reader, newest.ok_or_else(|| not_found(name))?).await
+    }
+
+    /// Layouts by name.
+    pub async fn layouts(&self, page: &Page) -> Result<Paged<LayoutView>, ServiceError> {
+        let mut reader = self.parts.store.read().await?;
+        let listed = store::layouts::page(&mut reader, &page.after, page.rows()).await?;
+        let paged = page.cut(listed, |version| version.name.to_string());
+        let mut items = Vec::with_capacity(paged.items.len());
+        for newest in paged.items {
+            items.push(view(&mut reader, newest).await?);
+        }
+        Ok(Paged { items, next_cursor: paged.next_cursor })
+    }
+
+    /// One version of a layout.
+    pub async fn layout_version(&self, wanted: &VersionRef) -> Result<Version, ServiceError> {
+        let found = store::layouts::version(&mut *self.parts.store.read().await?, wanted).await?;
+        found.ok_or_else(|| no_version(wanted))
+    }
+
+    /// The versions of a layout, the newest first.
+    pub async fn layout_versions(
+        &self,
+        name: &LayoutName,
+        page: &Page,
+    ) -> Result<Paged<Version>, ServiceError> {
+        let before = match page.after.as_str() {
+            "" => None,
+            after => Some(after.parse().map_err(|_| {
+                ServiceError::field(
+                    "/cursor",
+                    "the cursor is not one that this list gave: begin again without it",
+                )
+            })?),
+        };
+        let mut reader = self.parts.store.read().await?;
+        if store::layouts::newest(&mut reader, name).await?.is_none() {
+            return Err(not_found(name));
+        }
+        let versions = store::layouts::versions(&mut reader, name, before, page.rows()).await?;
+        Ok(page.cut(versions, |version| version.version.to_string()))
+    }
+
+    /// Forgets a layout with all its versions; refused while somebody holds it or waits for it.
+    pub async fn delete_layout(&self, name: LayoutName, options: WriteOptions) -> Result<(), ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move {
+            let deleted = service.parts.store.write(move |db| {
+                Box::pin(async move {
+                    let newest = store::layouts::newest(&mut *db, &name).await?;
+                    let newest = newest.ok_or_else(|| not_found(&name))?;
+                    check_precondition(&options, Some(i64::from(newest.version)))?;
+                    let holders = store::layouts::holders(&mut *db, &name).await?;
+                    if !holders.is_empty() {
+                        let holders: Vec<&str> = holders.iter().map(DaemonName::as_str).collect();
+                        return Err(ServiceError::Conflict(format!(
+                            "layout {name} is held by the daemons {}: apply another to them first",
+                            holders.join(", ")
+                        )));
+                    }
+                    if let Some(operation) = store::operations::with_layout(&mut *db, &name).await? {
+                        return Err(ServiceError::Conflict(format!(
+                            "operation {operation} is about to put layout {name} on a daemon: wait for it, or call it off"
+                        )));
+                    }
+                    store::layouts::delete(db, &name).await?;
+                    Ok::<_, ServiceError>(((), fate(&options)))
+                })
+            });
+            deleted.await
+        })
+        .await
+    }
+}
+
+/// Writes a version if it says something new, and gives the newest.
+async fn put_if_new(
+    db: Transaction<'_>,
+    name: &LayoutName,
+    before: Option<&Version>,
+    new: &NewVersion<'_>,
+) -> Result<Version, ServiceError> {
+    if let Some(same) = before.filter(|before| before.layout == *new.layout) {
+        return Ok(same.clone());
+    }
+    store::layouts::put(&mut *db, name, new, unix_ms()).await?;
+    let newest = store::layouts::newest(db, name).await?;
+    newest.ok_or_else(|| ServiceError::Internal("the layout just written is gone".into()))
+}
+
+async fn view(db: &mut sqlx::SqliteConnection, newest: Version) -> Result<LayoutView, ServiceError> {
+    let daemons = store::layouts::holders(db, &newest.name).await?;
+    Ok(LayoutView { newest, daemons })
+}
+
+/// Refuses a note that is too long or no text for people.
+fn check_note(note: Option<&str>) -> Result<(), ServiceError> {
+    let good = |note: &str| note.len() <= MAX_NOTE && note.chars().all(|c| c == '\n' || !c.is_control());
+    if note.is_none_or(good) {
+        return Ok(());
+    }
+    Err(ServiceError::field(
+        "/note",
+        format!("the note has control characters or more than {MAX_NOTE} bytes: give a short text"),
+    ))
+}
+
+/// What is wrong with a layout that is in a request under this pointer.
+fn invalid(within: &str, Invalid { pointer, reason }: Invalid) -> ServiceError {
+    let pointer = format!("{within}{pointer}");
+    ServiceError::Invalid(vec![FieldError { pointer, detail: reason.to_string() }])
+}
+
+fn not_found(name: &LayoutName) -> ServiceError {
+    ServiceError::NotFound { kind: "layout", name: name.to_string() }
+}
+
+fn no_version(wanted: &VersionRef) -> ServiceError {
+    ServiceError::NotFound { kind: "layout", name: wanted.to_string() }
+}

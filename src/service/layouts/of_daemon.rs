@@ -48,7 +48,7 @@ pub(in crate::service) async fn fit_layout(
     let found = found.ok_or_else(|| {
         ServiceError::field("/layout/version", format!("there is no layout {wanted}: write it first"))
     })?;
-    refuse_mode(name, spec.mode, found.layout.enforcement)?;
+    refuse_mode(name, spec.mode, found.layout.enforcement, None)?;
     let gpu_map = map_roles(&found.layout, &layout.gpu_map, &spec.gpus, gpus)
         .map_err(|error| ServiceError::Invalid(vec![field(&error.to_string())]))?;
     Ok(Some(ActiveLayout { gpu_map, ..layout.clone() }))
@@ -58,20 +58,30 @@ fn field(detail: &str) -> FieldError {
     FieldError { pointer: "/layout/gpu_map".to_owned(), detail: detail.to_owned() }
 }
 
-/// Refuses a layout on a daemon whose mode cannot hold it.
+/// Refuses a layout on a daemon whose mode cannot hold it; `lacks_static` is why the control program has no static mode.
 pub(super) fn refuse_mode(
     name: &DaemonName,
     mode: Mode,
     enforcement: Enforcement,
+    lacks_static: Option<&str>,
 ) -> Result<(), ServiceError> {
     let (is, needs) = match (mode, enforcement) {
         (Mode::Static, Enforcement::Static) | (Mode::Shared, Enforcement::Percentage) => return Ok(()),
         (Mode::Shared, Enforcement::Static) => ("shared", "static partitions"),
         (Mode::Static, Enforcement::Percentage) => ("static", "thread percentages, which MPS ignores there"),
     };
-    let remedy = match enforcement {
-        Enforcement::Static => "set the daemon's mode to static, or the layout's enforcement to percentage",
-        Enforcement::Percentage => "set the daemon's mode to shared, or the layout's enforcement to static",
+    let remedy = match (enforcement, lacks_static) {
+        (Enforcement::Static, Some(why)) => {
+            format!(
+                "static mode cannot be had here, since {why}; or set the layout's enforcement to percentage"
+            )
+        }
+        (Enforcement::Static, None) => {
+            "set the daemon's mode to static, or the layout's enforcement to percentage".to_owned()
+        }
+        (Enforcement::Percentage, _) => {
+            "set the daemon's mode to shared, or the layout's enforcement to static".to_owned()
+        }
     };
     Err(ServiceError::Conflict(format!(
         "daemon {name} is in {is} mode, and the layout is of {needs}: {remedy}"

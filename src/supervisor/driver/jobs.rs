@@ -24,6 +24,12 @@ impl Driver {
                 self.tries += 1;
                 let _ = answer.send(self.tries);
             }
+            Job::BringLayoutAbout(answer) => {
+                self.state.partitioning.ask();
+                self.state.look_soon();
+                self.tries += 1;
+                let _ = answer.send(self.tries);
+            }
             Job::Terminate { client, answer } => {
                 let result = self.terminate(client).await;
                 self.state.look_soon();

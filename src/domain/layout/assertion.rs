@@ -1,0 +1,317 @@
+//! Whether a daemon holds a layout: its spec, what is on record, what was made, and what is listed, compared.
+
+use serde::{Deserialize, Serialize};
+
+use super::active::ActiveLayout;
+use super::record::{DriftKind, PartitionDrift, PartitionRun, Record};
+use super::{Change, ResolvedStep};
+use crate::domain::partitions::GpuPartitions;
+use crate::domain::{GpuUuid, PartitionId, PartitionName};
+
+/// The answer to whether a daemon holds a layout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Assertion {
+    /// Whether it does.
+    pub matches: bool,
+    /// In what it does not.
+    pub differences: Vec<LayoutDifference>,
+    /// When the daemon was looked at, in unix milliseconds.
+    pub observed_at: i64,
+}
+
+/// A difference between a layout and a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct LayoutDifference {
+    /// What differs.
+    pub kind: DifferenceKind,
+    /// The GPU, where it is about one.
+    pub gpu: Option<GpuUuid>,
+    /// The partition, where it is about one that a layout made.
+    #[schema(value_type = Option<String>)]
+    pub partition: Option<PartitionName>,
+    /// The ID that it should have, where that is known.
+    pub expected: Option<PartitionId>,
+    /// The ID that it has.
+    pub got: Option<PartitionId>,
+    /// The same in words.
+    pub message: String,
+}
+
+/// What differs between a layout and a daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DifferenceKind {
+    /// The daemon's spec names another layout, another version or other GPUs, or none.
+    Spec,
+    /// A partition is not there.
+    Missing,
+    /// A partition has another number of chunks.
+    OtherSize,
+    /// A partition has another ID than the one on record.
+    OtherId,
+    /// There is a partition that the layout does not have.
+    Unknown,
+    /// The partitions are there, but were made by other steps or in another order.
+    OtherSteps,
+    /// Steps are under way, or were cut short.
+    Unfinished,
+    /// A CUDA client saw other SMs than planned, or none has looked yet.
+    NotProven,
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy)]
+pub struct Asserted<'a> {
+    /// The layout on the GPUs of the daemon, as it should be in force.
+    pub active: &'a ActiveLayout,
+    /// Its steps there.
+    pub steps: &'a [ResolvedStep],
+    /// The ID of each step, where they are on record.
+    pub expected: Option<&'a [PartitionId]>,
+    /// The layout in the daemon's spec.
+    pub spec: Option<&'a ActiveLayout>,
+    /// What was made in the present control process.
+    pub run: Option<&'a PartitionRun>,
+    /// What is listed now.
+    pub present: &'a [GpuPartitions],
+}
+
+/// Where the daemon's spec says otherwise than the layout.
+pub fn spec_difference(active: &ActiveLayout, spec: Option<&ActiveLayout>) -> Option<LayoutDifference> {
+    let same = spec
+        .is_some_and(|spec| (spec.version_ref(), &spec.gpu_map) == (active.version_ref(), &active.gpu_map));
+    if same {
+        return None;
+    }
+    let words = |layout: &ActiveLayout| {
+        let map: Vec<String> = layout.gpu_map.iter().map(|(role, gpu)| format!("{role} on {gpu}")).collect();
+        format!("{} ({})", layout.version_ref(), map.join(", "))
+    };
+    let message = format!(
+        "the daemon's spec names {}, and not {}",
+        spec.map_or_else(|| "no layout".to_owned(), words),
+        words(active)
+    );
+    Some(LayoutDifference {
+        kind: DifferenceKind::Spec,
+        gpu: None,
+        partition: None,
+        expected: None,
+        got: None,
+        message,
+    })
+}
+
+/// In what a daemon in static mode differs from a layout.
+pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
+    let nothing = Record::default();
+    let record = asserted.run.map_or(&nothing, |run| &run.record);
+    let mut found: Vec<LayoutDifference> =
+        spec_difference(asserted.active, asserted.spec).into_iter().collect();
+    if asserted.run.is_some_and(|run| run.before.is_some()) {
+        found.push(LayoutDifference {
+            kind: DifferenceKind::Unfinished,
+            gpu: None,
+            partition: None,
+            expected: None,
+            got: None,
+            message: "steps that change partitions are under way, or were cut short".to_owned(),
+        });
+    }
+    let live = record.live();
+    let before = found.len();
+    for (number, step) in asserted.steps.iter().enumerate() {
+        let removed = asserted.steps[number..]
+            .iter()
+            .any(|later| later.change == Change::Remove && later.partition == step.partition);
+        if step.change == Change::Remove || removed {
+            continue;
+        }
+        let expected = asserted.expected.and_then(|ids| ids.get(number));
+        let made = live.get(&step.partition).filter(|made| made.gpu == step.gpu);
+        let listed =
+            made.and_then(|made| asserted.present.iter().find(|gpu| gpu.gpu == step.gpu)?.get(&made.id));
+        let difference = |kind, message| LayoutDifference {
+            kind,
+            gpu: Some(step.gpu.clone()),
+            partition: Some(step.partition.clone()),
+            expected: expected.cloned(),
+            got: listed.map(|listed| listed.id.clone()),
+            message,
+        };
+        let name = &step.partition;
+        match (listed, expected) {
+            (None, _) => found.push(difference(
+                DifferenceKind::Missing,
+                format!("partition {name} of {} chunks is not on GPU {}", step.chunks, step.gpu),
+            )),
+            (Some(listed), _) if listed.chunks != step.chunks => found.push(difference(
+                DifferenceKind::OtherSize,
+                format!("partition {name} has {} chunks, and the layout says {}", listed.chunks, step.chunks),
+            )),
+            (Some(listed), Some(expected)) if listed.id != *expected => found.push(difference(
+                DifferenceKind::OtherId,
+                format!("partition {name} has the ID {}, and {expected} is on record", listed.id),
+            )),
+            _ => {}
+        }
+    }
+    found.extend(strangers(asserted, record));
+    if found.len() == before && !record.is_of(asserted.steps) {
+        found.push(LayoutDifference {
+            kind: DifferenceKind::OtherSteps,
+            gpu: None,
+            partition: None,
+            expected: None,
+            got: None,
+            message: "the partitions are there, but were made by other steps than the layout's".to_owned(),
+        });
+    }
+    found
+}
+
+/// Partitions on the layout's GPUs that it does not have.
+fn strangers(asserted: &Asserted<'_>, record: &Record) -> Vec<LayoutDifference> {
+    let finally = |name: &PartitionName| {
+        let mut of_it = asserted.steps.iter().filter(|step| step.partition == *name);
+        of_it.next_back().is_some_and(|step| step.change == Change::Add)
+    };
+    let on_its_gpus =
+        asserted.present.iter().filter(|gpu| asserted.steps.iter().any(|step| step.gpu == gpu.gpu));
+    let on_its_gpus: Vec<GpuPartitions> = on_its_gpus.cloned().collect();
+    let unknown = record
+        .drift(&on_its_gpus)
+        .into_iter()
+        .filter(|drift| drift.kind == DriftKind::Unknown)
+        .map(|drift| (drift.partition.clone(), drift));
+    let live = record.live();
+    let left = live.values().filter(|made| !finally(&made.partition)).filter_map(|made| {
+        let gpu = on_its_gpus.iter().find(|gpu| gpu.gpu == made.gpu)?;
+        let listed = gpu.get(&made.id)?;
+        let (kind, partition) = (DriftKind::Unknown, Some(made.partition.clone()));
+        let drift = PartitionDrift {
+            kind,
+            gpu: made.gpu.clone(),
+            partition: partition.clone(),
+            id: listed.id.clone(),
+            chunks: listed.chunks,
+        };
+        Some((partition, drift))
+    });
+    unknown
+        .chain(left)
+        .map(|(partition, drift)| LayoutDifference {
+            kind: DifferenceKind::Unknown,
+            message: drift.to_string(),
+            gpu: Some(drift.gpu),
+            partition,
+            expected: None,
+            got: Some(drift.id),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::RecordedStep;
+    use super::DifferenceKind::{Missing, OtherId, OtherSize, OtherSteps, Spec, Unfinished, Unknown};
+    use super::*;
+    use crate::domain::partitions::ListedPartition;
+    use crate::domain::tenant::tests::h200;
+
+    fn partition(name: &str) -> PartitionName {
+        PartitionName::parse(name).expect("a name")
+    }
+
+    fn id(text: &str) -> PartitionId {
+        PartitionId::parse(text).expect("an ID")
+    }
+
+    fn step(name: &str, chunks: u32, change: Change) -> ResolvedStep {
+        ResolvedStep { gpu: h200(0).uuid, partition: partition(name), chunks, change }
+    }
+
+    fn made(step: &ResolvedStep, text: &str) -> RecordedStep {
+        let ResolvedStep { gpu, partition, chunks, change } = step.clone();
+        RecordedStep { gpu, partition, chunks, change, id: id(text) }
+    }
+
+    fn listed(ids: &[(&str, u32)]) -> Vec<GpuPartitions> {
+        let one = |(text, chunks): &(&str, u32)| ListedPartition {
+            id: id(text),
+            chunks: *chunks,
+            sms: chunks * 8,
+            in_use: None,
+            clients: Vec::new(),
+        };
+        vec![GpuPartitions {
+            gpu: h200(0).uuid,
+            free_chunks: 0,
+            used_chunks: 0,
+            free_sms: 0,
+            used_sms: 0,
+            partitions: ids.iter().map(one).collect(),
+        }]
+    }
+
+    fn active(version: u32) -> ActiveLayout {
+        serde_json::from_value(serde_json::json!({
+            "name": "l", "version": version, "gpu_map": {"0": h200(0).uuid},
+        }))
+        .expect("a layout")
+    }
+
+    #[test]
+    fn every_way_to_differ_is_named_and_none_is_invented() {
+        let steps = [
+            step("old", 1, Change::Add),
+            step("web", 7, Change::Add),
+            step("old", 1, Change::Remove),
+            step("batch", 2, Change::Add),
+        ];
+        let ids = ["o", "w", "o", "b"];
+        let record = Record(steps.iter().zip(ids).map(|(step, id)| made(step, id)).collect());
+        let run = |record: Record| PartitionRun { record, ..PartitionRun::new("t".into()) };
+        let (whole, now) = (run(record.clone()), active(2));
+        let expected: Vec<PartitionId> = ids.iter().map(|text| id(text)).collect();
+        let right = listed(&[("w", 7), ("b", 2)]);
+        let asserted = Asserted {
+            active: &now,
+            steps: &steps,
+            expected: Some(&expected),
+            spec: Some(&now),
+            run: Some(&whole),
+            present: &right,
+        };
+        assert_eq!(differences(&asserted), []);
+        let kinds = |asserted: &Asserted<'_>| -> Vec<DifferenceKind> {
+            differences(asserted).iter().map(|difference| difference.kind).collect()
+        };
+        let other = active(1);
+        assert_eq!(kinds(&Asserted { spec: Some(&other), ..asserted }), [Spec]);
+        assert_eq!(kinds(&Asserted { spec: None, ..asserted }), [Spec]);
+        for (ids, kind) in [
+            (vec![("b", 2)], Missing),
+            (vec![("w", 6), ("b", 2)], OtherSize),
+            (vec![("w", 7), ("b", 2), ("x", 1)], Unknown),
+        ] {
+            assert_eq!(kinds(&Asserted { present: &listed(&ids), ..asserted }), [kind], "{ids:?}");
+        }
+        let elsewhere = [id("o"), id("v"), id("o"), id("b")];
+        let found = differences(&Asserted { expected: Some(&elsewhere), ..asserted });
+        assert_eq!(
+            (found[0].kind, &found[0].expected, &found[0].got),
+            (OtherId, &Some(id("v")), &Some(id("w")))
+        );
+        assert_eq!(kinds(&Asserted { run: None, ..asserted }), [Missing, Missing, Unknown, Unknown]);
+        let unfinished = PartitionRun { before: Some(std::collections::BTreeMap::new()), ..whole.clone() };
+        assert_eq!(kinds(&Asserted { run: Some(&unfinished), ..asserted }), [Unfinished]);
+        // The same partitions by other steps: the next who makes one would not get the ID that the layout gives.
+        let direct = run(Record(vec![record.0[1].clone(), record.0[3].clone()]));
+        assert_eq!(kinds(&Asserted { run: Some(&direct), ..asserted }), [OtherSteps]);
+        // One that an earlier step has made and a later one should have removed.
+        let cut = run(Record(vec![record.0[0].clone(), record.0[1].clone()]));
+        let seen = kinds(&Asserted { run: Some(&cut), present: &listed(&[("o", 1), ("w", 7)]), ..asserted });
+        assert_eq!(seen, [Missing, Unknown]);
+    }
+}

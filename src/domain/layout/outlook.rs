@@ -1,0 +1,315 @@
+//! What putting a layout on a daemon would come to, for programs and for people.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::plan::{Action, Blocked, GpuTotals, Plan, PlannedStep, Reason};
+use super::{AddStep, Enforcement, GpuMap, Layout, Role, VersionRef};
+use crate::domain::tenant::Tenant;
+use crate::domain::{DaemonName, GpuUuid, LayoutName, PartitionId, PartitionName, TenantName};
+
+/// What putting a layout on a daemon would come to, planned on a look that was taken for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct LayoutPlan {
+    /// The layout.
+    pub layout: LayoutName,
+    /// Its version.
+    pub version: u32,
+    /// The daemon.
+    pub daemon: DaemonName,
+    /// What makes its partitions hold.
+    pub enforcement: Enforcement,
+    /// Which GPU plays which role.
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub gpu_map: GpuMap,
+    /// The steps, in the order in which they are done.
+    pub steps: Vec<StepOutlook>,
+    /// What each GPU comes to.
+    pub gpus: Vec<GpuTotals>,
+    /// What stands in the way.
+    pub blocked: Vec<BlockedOutlook>,
+    /// Whether it is done only with `recreate`.
+    pub needs_recreate: bool,
+    /// Whether nothing has to be done.
+    pub in_force: bool,
+    /// What each tenant would see that the layout names or the daemon serves.
+    pub tenants: Vec<TenantOutlook>,
+    /// When the daemon was looked at, in unix milliseconds.
+    pub observed_at: i64,
+}
+
+/// A step of a plan and the command that does it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct StepOutlook {
+    /// The step.
+    #[serde(flatten)]
+    pub step: PlannedStep,
+    /// The command, as the control daemon takes it; `null` where nothing is sent, and for the removal of a partition whose ID
+    /// an earlier step gives.
+    pub command: Option<String>,
+}
+
+/// Something in the way, and the same in words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct BlockedOutlook {
+    /// What it is.
+    #[serde(flatten)]
+    pub what: Blocked,
+    /// The same in words, with the remedy.
+    pub message: String,
+}
+
+/// What a tenant would see.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TenantOutlook {
+    /// The tenant.
+    #[schema(value_type = String)]
+    pub tenant: TenantName,
+    /// Whether there is such a tenant.
+    pub known: bool,
+    /// Its partition of each GPU.
+    pub partitions: Vec<TenantPartition>,
+    /// Why it would not be let in, where that is so.
+    pub remark: Option<String>,
+}
+
+/// The partition of a tenant on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TenantPartition {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The partition.
+    #[schema(value_type = String)]
+    pub partition: PartitionName,
+    /// Its chunks.
+    pub chunks: u32,
+    /// The SMs that its chunks make.
+    pub sms: u32,
+    /// The ID that it has, or is to have by what is on record; `null` where that is not known.
+    pub id: Option<PartitionId>,
+}
+
+/// What an outlook is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Prospect<'a> {
+    /// Which version of which layout.
+    pub version: &'a VersionRef,
+    /// What it says.
+    pub layout: &'a Layout,
+    /// The daemon.
+    pub daemon: &'a DaemonName,
+    /// Its GPUs.
+    pub offered: &'a [GpuUuid],
+    /// Which GPU plays which role.
+    pub gpu_map: &'a GpuMap,
+    /// SMs of a chunk of each GPU.
+    pub chunk_sms: &'a BTreeMap<GpuUuid, u32>,
+    /// All tenants that the layout names and there are, and all of the daemon.
+    pub tenants: &'a [Tenant],
+    /// When the daemon was looked at.
+    pub observed_at: i64,
+}
+
+impl LayoutPlan {
+    /// A plan with what follows from it.
+    pub fn of(plan: Plan, prospect: &Prospect<'_>) -> Self {
+        let tenants = tenants(&plan, prospect);
+        let needs_recreate = plan.blocked.iter().any(|blocked| matches!(blocked, Blocked::MadeAgain { .. }));
+        Self {
+            layout: prospect.version.name.clone(),
+            version: prospect.version.version,
+            daemon: prospect.daemon.clone(),
+            enforcement: prospect.layout.enforcement,
+            gpu_map: prospect.gpu_map.clone(),
+            needs_recreate,
+            in_force: plan.is_empty() && plan.blocked.is_empty(),
+            tenants,
+            observed_at: prospect.observed_at,
+            steps: plan.steps.into_iter().map(|step| StepOutlook { command: step.command(), step }).collect(),
+            gpus: plan.gpus,
+            blocked: plan
+                .blocked
+                .into_iter()
+                .map(|what| BlockedOutlook { message: what.to_string(), what })
+                .collect(),
+        }
+    }
+
+    /// What stands in the way; with `recreate`, nothing of what is only made again.
+    pub fn refusals(&self, recreate: bool) -> impl Iterator<Item = &BlockedOutlook> {
+        let only_again = |what: &Blocked| matches!(what, Blocked::MadeAgain { .. });
+        self.blocked.iter().filter(move |blocked| !(recreate && only_again(&blocked.what)))
+    }
+
+    /// What is there on the layout's GPUs, in words; `None` where they are empty.
+    pub fn not_empty(&self) -> Option<String> {
+        let there = self
+            .steps
+            .iter()
+            .map(|step| &step.step)
+            .filter(|step| step.id.is_some() && (step.action == Action::Keep || step.step.is_none()));
+        let there: Vec<String> = there
+            .map(|step| {
+                let id = step.id.as_ref().map_or("", PartitionId::as_str);
+                let name = step.partition.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+                format!("{}/{id}{name}", step.gpu)
+            })
+            .collect();
+        (!there.is_empty()).then(|| {
+            format!(
+                "a replay begins with empty GPUs, and there are partitions: {}. Apply a layout without steps first, or remove \
+                 them",
+                there.join(", ")
+            )
+        })
+    }
+
+    /// The plan as text, like a diff: `-` goes, `+` is made, `!` stands in the way.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write(&mut text);
+        text
+    }
+
+    fn write(&self, text: &mut String) -> std::fmt::Result {
+        writeln!(text, "--- daemon {} as it is", self.daemon)?;
+        writeln!(text, "+++ layout {} version {}", self.layout, self.version)?;
+        if self.enforcement == Enforcement::Percentage {
+            writeln!(
+                text,
+                "# thread percentages: nothing is reserved, and partitions may run on the same SMs"
+            )?;
+        }
+        for gpu in &self.gpus {
+            writeln!(
+                text,
+                "@@ {} @@ chunks used {} -> {}, free {} -> {} (of {} SMs each); {} SMs are in no chunk",
+                gpu.gpu,
+                gpu.before.used,
+                gpu.after.used,
+                gpu.before.free,
+                gpu.after.free,
+                gpu.chunk_sms,
+                gpu.left_over_sms
+            )?;
+            for step in self.steps.iter().filter(|step| step.step.gpu == gpu.gpu) {
+                step.write(text)?;
+            }
+        }
+        for blocked in &self.blocked {
+            writeln!(text, "! {}", blocked.message)?;
+        }
+        for tenant in &self.tenants {
+            let seen: Vec<String> = tenant.partitions.iter().map(ToString::to_string).collect();
+            let seen = if seen.is_empty() { "no partition".to_owned() } else { seen.join(", ") };
+            write!(text, "# tenant {}: {seen}", tenant.tenant)?;
+            match &tenant.remark {
+                Some(remark) => writeln!(text, " ({remark})")?,
+                None => writeln!(text)?,
+            }
+        }
+        if self.in_force {
+            writeln!(text, "# nothing to do")?;
+        }
+        Ok(())
+    }
+}
+
+impl StepOutlook {
+    fn write(&self, text: &mut String) -> std::fmt::Result {
+        let step = &self.step;
+        let sign = match step.action {
+            Action::Keep => ' ',
+            Action::Add => '+',
+            Action::Remove => '-',
+        };
+        let name = step.partition.as_ref().map_or("(no layout's)", PartitionName::as_str);
+        write!(text, "{sign} {name}: {} chunks, {} SMs", step.chunks, step.sms)?;
+        if let Some(id) = step.id.as_ref().or(step.expected.as_ref()) {
+            write!(text, ", {id}")?;
+        }
+        let why = match step.reason {
+            Reason::Layout => None,
+            Reason::NotInLayout => Some("not in the layout"),
+            Reason::MadeAgain => Some("made again in the layout's order"),
+            Reason::CutShort => Some("made by steps that were cut short"),
+            Reason::Unknown => Some("made by somebody else"),
+        };
+        if let Some(why) = why {
+            write!(text, " ({why})")?;
+        }
+        if !step.clients.is_empty() && step.action == Action::Remove {
+            let clients: Vec<String> = step.clients.iter().map(ToString::to_string).collect();
+            write!(text, " held by {}", clients.join(", "))?;
+        }
+        if step.action != Action::Keep {
+            write!(text, "  [used {} -> {}]", step.before.used, step.after.used)?;
+        }
+        writeln!(text)
+    }
+}
+
+impl std::fmt::Display for TenantPartition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} SMs of {} in {}", self.sms, self.gpu, self.partition)
+    }
+}
+
+fn tenants(plan: &Plan, prospect: &Prospect<'_>) -> Vec<TenantOutlook> {
+    let named = prospect.layout.partitions().flat_map(|add| &add.tenants);
+    let served = prospect.tenants.iter().filter(|tenant| tenant.spec.daemon == *prospect.daemon);
+    let all: BTreeSet<&TenantName> = named.chain(served.map(|tenant| &tenant.name)).collect();
+    all.into_iter().map(|name| tenant(name, plan, prospect)).collect()
+}
+
+fn tenant(name: &TenantName, plan: &Plan, prospect: &Prospect<'_>) -> TenantOutlook {
+    let known = prospect.tenants.iter().find(|tenant| tenant.name == *name);
+    let mine = |add: &&AddStep| add.tenants.contains(name);
+    let partitions: Vec<TenantPartition> = prospect
+        .layout
+        .partitions()
+        .filter(mine)
+        .filter_map(|add| {
+            let gpu = gpu_of(add.gpu, prospect.gpu_map)?;
+            let planned = plan.steps.iter().find(|step| {
+                step.action != Action::Remove
+                    && (&step.gpu, step.partition.as_ref()) == (gpu, Some(&add.partition))
+            });
+            let chunk_sms = prospect.chunk_sms.get(gpu).copied().unwrap_or(0);
+            Some(TenantPartition {
+                gpu: gpu.clone(),
+                partition: add.partition.clone(),
+                chunks: add.chunks,
+                sms: planned.map_or(chunk_sms.saturating_mul(add.chunks), |step| step.sms),
+                id: planned.and_then(|step| step.id.clone().or_else(|| step.expected.clone())),
+            })
+        })
+        .collect();
+    let remark = match known {
+        None => Some("there is no such tenant yet".to_owned()),
+        Some(tenant) if tenant.spec.daemon != *prospect.daemon => {
+            Some(format!("it is a tenant of daemon {}", tenant.spec.daemon))
+        }
+        Some(tenant) if prospect.layout.enforcement == Enforcement::Static => {
+            let sees = prospect
+                .offered
+                .iter()
+                .filter(|gpu| tenant.spec.gpus.is_empty() || tenant.spec.gpus.contains(gpu));
+            let without: Vec<&str> = sees
+                .filter(|gpu| partitions.iter().all(|partition| partition.gpu != **gpu))
+                .map(GpuUuid::as_str)
+                .collect();
+            (!without.is_empty())
+                .then(|| format!("not let in: it has no partition of {}, which it sees", without.join(", ")))
+        }
+        Some(_) => None,
+    };
+    TenantOutlook { tenant: name.clone(), known: known.is_some(), partitions, remark }
+}
+
+fn gpu_of(role: Role, map: &GpuMap) -> Option<&GpuUuid> {
+    map.get(&role)
+}

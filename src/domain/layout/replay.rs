@@ -1,0 +1,147 @@
+//! Replays: a layout taken from empty GPUs, with the ID of each step compared with the one on record.
+
+use serde::{Deserialize, Serialize};
+
+use super::GpuMap;
+use super::Layout;
+use super::active::{ActiveLayout, AppliedLayout, PartitionPolicy, Source};
+use super::document::{Difference, Provenance};
+use super::execution::Cause;
+use super::execution::Taken;
+use super::record::{Record, RecordedStep};
+use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId};
+
+/// The record of a replay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Replay {
+    /// Its ID, a UUID of version 7.
+    pub id: uuid::Uuid,
+    /// The daemon.
+    #[schema(value_type = String)]
+    pub daemon: DaemonName,
+    /// The layout.
+    #[schema(value_type = String)]
+    pub layout: LayoutName,
+    /// Its version here.
+    pub version: u32,
+    /// Which GPU played which role.
+    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    pub gpu_map: GpuMap,
+    /// What it came from.
+    pub cause: ReplayCause,
+    /// The operation, where somebody asked for it.
+    pub operation: Option<uuid::Uuid>,
+    /// The ID of each step that is on record; `null` where none is.
+    pub expected: Option<Vec<PartitionId>>,
+    /// Where the IDs on record were taken, if they came with a document.
+    pub provenance: Option<Provenance>,
+    /// Versions that differ from those of the document, and were passed over with `force`.
+    pub forced: Vec<Difference>,
+    /// What came of it.
+    pub verdict: Verdict,
+    /// Why it did not come to its end.
+    pub error: Option<String>,
+    /// Every command with the ID expected and the ID that it gave; those on the way back have `undo`. Empty where the manager
+    /// was restarted meanwhile: the IDs are then in the daemon's status.
+    pub steps: Vec<Taken>,
+    /// When it was asked for, in unix milliseconds.
+    pub created_at: i64,
+    /// When it ended.
+    pub finished_at: Option<i64>,
+    /// How long its commands took, in microseconds; `null` where that is not known.
+    pub duration_us: Option<u64>,
+}
+
+/// What a replay came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplayCause {
+    /// Somebody asked for it.
+    Asked,
+    /// The control process of the daemon was started again.
+    Restart,
+}
+
+/// What came of a replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It is under way.
+    Pending,
+    /// Every step gave the ID on record.
+    Same,
+    /// It was done, and nothing was on record: what it gave is, from now on.
+    First,
+    /// A step gave another ID than the one on record; everything was undone.
+    Differs,
+    /// It did not come to its end for another reason.
+    Failed,
+}
+
+impl Verdict {
+    /// The word in the store and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Same => "same",
+            Self::First => "first",
+            Self::Differs => "differs",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Replay {
+    /// The layout in the daemon's spec.
+    pub fn active(&self) -> ActiveLayout {
+        ActiveLayout {
+            name: self.layout.clone(),
+            version: self.version,
+            gpu_map: self.gpu_map.clone(),
+            drift_policy: PartitionPolicy::default(),
+        }
+    }
+
+    /// What is put on record ahead of the steps; nothing where no IDs came along.
+    pub fn applied(&self, layout: &Layout) -> Result<Option<AppliedLayout>, InvalidValue> {
+        let Some(expected) = &self.expected else { return Ok(None) };
+        let steps = layout.resolve(&self.gpu_map)?;
+        if steps.len() != expected.len() {
+            return Err(InvalidValue(format!("{} IDs for {} steps", expected.len(), steps.len())));
+        }
+        let record = steps.into_iter().zip(expected).map(|(step, id)| RecordedStep {
+            gpu: step.gpu,
+            partition: step.partition,
+            chunks: step.chunks,
+            change: step.change,
+            id: id.clone(),
+        });
+        Ok(Some(AppliedLayout {
+            version: self.active().version_ref(),
+            gpu_map: self.gpu_map.clone(),
+            record: Record(record.collect()),
+            source: Source::Replayed,
+        }))
+    }
+
+    /// The same replay, whose steps were done.
+    #[must_use]
+    pub fn done(self, steps: Vec<Taken>, duration_us: Option<u64>) -> Self {
+        let verdict = if self.expected.is_some() { Verdict::Same } else { Verdict::First };
+        Self { verdict, steps, duration_us, ..self }
+    }
+
+    /// The same replay, which was given up.
+    #[must_use]
+    pub fn given_up(
+        self,
+        why: String,
+        cause: Option<&Cause>,
+        steps: Vec<Taken>,
+        duration_us: Option<u64>,
+    ) -> Self {
+        let verdict =
+            if matches!(cause, Some(Cause::OtherId { .. })) { Verdict::Differs } else { Verdict::Failed };
+        Self { verdict, error: Some(why), steps, duration_us, ..self }
+    }
+}

@@ -1,0 +1,114 @@
+//! What is seen of a daemon's layout.
+
+use serde::{Deserialize, Serialize};
+
+use super::execution::{Cause, Taken};
+use super::record::{Degraded, PartitionDrift};
+use crate::domain::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName};
+
+/// What is seen of the layout of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct LayoutStatus {
+    /// The layout that is wanted; `null` while the partitions of one that is wanted no more are taken away.
+    #[schema(value_type = Option<String>)]
+    pub name: Option<LayoutName>,
+    /// Its version.
+    pub version: Option<u32>,
+    /// Where it stands.
+    pub state: LayoutState,
+    /// The generation of the daemon that this is about.
+    pub generation: i64,
+    /// The partitions that the layout comes to, in the order in which they are made.
+    pub partitions: Vec<PartitionStatus>,
+    /// What is listed otherwise than it was made.
+    pub drift: Vec<PartitionDrift>,
+    /// Why that is not repaired, where the policy says that it is to be.
+    pub not_repaired: Option<String>,
+    /// What is not as it was, since something had to be undone or put back.
+    pub degraded: Vec<Degraded>,
+    /// Why it is not in force, where it is not going to be by itself.
+    pub failure: Option<LayoutFailure>,
+    /// The commands of the run under way, or of the last one.
+    pub taken: Vec<Taken>,
+    /// When that run began, in unix milliseconds.
+    pub ran_at: Option<i64>,
+    /// How long it took, in microseconds; `null` while it is under way.
+    pub duration_us: Option<u64>,
+}
+
+/// Where a layout stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LayoutState {
+    /// It waits for the daemon to be ready for it.
+    Pending,
+    /// Its partitions are being made.
+    Applying,
+    /// It is there, as was read back.
+    Applied,
+    /// Somebody else has made or removed partitions since.
+    Drifted,
+    /// It is there, and some partitions have other IDs than they had.
+    Degraded,
+    /// It could not be brought about, and is not tried again before something changes.
+    Failed,
+}
+
+/// A partition of the layout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PartitionStatus {
+    /// Its name.
+    #[schema(value_type = String)]
+    pub partition: PartitionName,
+    /// Its GPU.
+    pub gpu: GpuUuid,
+    /// Its ID, proven by the last look; `null` where it is not there as the layout made it.
+    pub id: Option<PartitionId>,
+    /// The ID on record.
+    pub expected: Option<PartitionId>,
+    /// Its chunks.
+    pub chunks: u32,
+    /// Its SMs, as listed.
+    pub sms: Option<u32>,
+    /// Who is bound to it.
+    #[schema(value_type = Vec<String>)]
+    pub tenants: Vec<TenantName>,
+}
+
+/// Why a layout is not in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct LayoutFailure {
+    /// The generation of the daemon in which it was tried.
+    pub generation: i64,
+    /// What happened.
+    pub cause: Cause,
+    /// The same in words, with the remedy.
+    pub message: String,
+}
+
+impl LayoutFailure {
+    /// A failure with its words.
+    pub fn new(generation: i64, cause: Cause) -> Self {
+        let remedy = match &cause {
+            Cause::OtherId { .. } => {
+                "; whatever named partitions of the old ID would be in other SMs, so nothing is handed out: apply another \
+                 layout, or a new version of this one, whose IDs are then taken as they come"
+            }
+            Cause::NotDone { .. } => "; see control.log, and apply the layout again",
+            Cause::Interference { .. } => ": have them stop, and apply the layout again",
+            Cause::Unreachable { .. } | Cause::Blocked { .. } => "",
+        };
+        Self { generation, message: format!("{cause}{remedy}"), cause }
+    }
+
+    /// One word for it.
+    pub fn reason(&self) -> &'static str {
+        match self.cause {
+            Cause::OtherId { .. } => "PartitionIdDiffers",
+            Cause::NotDone { .. } => "PartitionNotMade",
+            Cause::Interference { .. } => "PartitionsInterfered",
+            Cause::Unreachable { .. } => "DaemonUnreachable",
+            Cause::Blocked { .. } => "LayoutBlocked",
+        }
+    }
+}

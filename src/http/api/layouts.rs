@@ -1,0 +1,171 @@
+//! Partition layouts.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+
+use super::{List, PageQuery, WriteQuery, accepted, tagged, written};
+use crate::domain::LayoutName;
+use crate::domain::layout::assertion::Assertion;
+use crate::domain::layout::outlook::LayoutPlan;
+use crate::domain::layout::{Version, VersionRef};
+use crate::domain::operation::Operation;
+use crate::http::AppState;
+use crate::http::auth::Caller;
+use crate::http::extract::{Conditions, Idempotency, Json, Path, Query};
+use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutView};
+
+/// All layouts
+#[utoipa::path(get, path = "/api/v1/layouts", operation_id = "list_layouts", tag = "layouts", params(PageQuery),
+    responses((status = 200, description = "Layouts by name, each in its newest version", body = List<LayoutView>), ReadProblems))]
+pub(super) async fn list(
+    State(app): State<AppState>,
+    Query(query): Query<PageQuery>,
+) -> Result<axum::Json<List<LayoutView>>, Problem> {
+    Ok(axum::Json(app.service.layouts(&query.page()?).await?.into()))
+}
+
+/// One layout
+#[utoipa::path(get, path = "/api/v1/layouts/{name}", operation_id = "get_layout", tag = "layouts",
+    params(("name" = LayoutName, Path, description = "The layout")),
+    responses((status = 200, description = "The layout in its newest version", body = LayoutView, headers(("ETag" = String))), ReadProblems))]
+pub(super) async fn get(
+    State(app): State<AppState>,
+    Path(name): Path<LayoutName>,
+) -> Result<Response, Problem> {
+    let layout = app.service.layout(&name).await?;
+    Ok(tagged(StatusCode::OK, i64::from(layout.newest.version), &layout))
+}
+
+/// Write a layout
+///
+/// What differs from the newest version becomes a new one; versions are never changed. No daemon is touched: apply it.
+#[utoipa::path(put, path = "/api/v1/layouts/{name}", operation_id = "put_layout", tag = "layouts",
+    params(
+        ("name" = LayoutName, Path, description = "The layout"), WriteQuery,
+        ("If-Match" = Option<String>, Header, description = "Write only if this is the newest version"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: create only"),
+    ),
+    request_body = LayoutRequest,
+    responses(
+        (status = 200, description = "A new version, or the newest where nothing differs; or a dry run", body = LayoutView, headers(("ETag" = String))),
+        (status = 201, description = "Created", body = LayoutView, headers(("ETag" = String))),
+        WriteProblems,
+    ))]
+pub(super) async fn put(
+    State(app): State<AppState>,
+    Path(name): Path<LayoutName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    caller: Caller,
+    Json(request): Json<LayoutRequest>,
+) -> Result<Response, Problem> {
+    let options = conditions.options(query.dry_run);
+    let done = app.service.put_layout(name, request, caller.to_string(), options).await?;
+    Ok(written(&done, i64::from(done.value.newest.version), query.dry_run))
+}
+
+/// Forget a layout
+#[utoipa::path(delete, path = "/api/v1/layouts/{name}", operation_id = "delete_layout", tag = "layouts",
+    params(
+        ("name" = LayoutName, Path, description = "The layout"), WriteQuery,
+        ("If-Match" = Option<String>, Header, description = "Forget only if this is the newest version"),
+    ),
+    responses((status = 204, description = "Forgotten with all its versions, or a dry run"), WriteProblems))]
+pub(super) async fn delete(
+    State(app): State<AppState>,
+    Path(name): Path<LayoutName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+) -> Result<StatusCode, Problem> {
+    app.service.delete_layout(name, conditions.options(query.dry_run)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The versions of a layout
+#[utoipa::path(get, path = "/api/v1/layouts/{name}/versions", operation_id = "list_layout_versions", tag = "layouts",
+    params(("name" = LayoutName, Path, description = "The layout"), PageQuery),
+    responses((status = 200, description = "Versions, the newest first", body = List<Version>), ReadProblems))]
+pub(super) async fn versions(
+    State(app): State<AppState>,
+    Path(name): Path<LayoutName>,
+    Query(query): Query<PageQuery>,
+) -> Result<axum::Json<List<Version>>, Problem> {
+    Ok(axum::Json(app.service.layout_versions(&name, &query.page()?).await?.into()))
+}
+
+/// One version of a layout
+#[utoipa::path(get, path = "/api/v1/layouts/{name}/versions/{version}", operation_id = "get_layout_version", tag = "layouts",
+    params(("name" = LayoutName, Path, description = "The layout"), ("version" = u32, Path, description = "The version")),
+    responses((status = 200, description = "The version", body = Version), ReadProblems))]
+pub(super) async fn version(
+    State(app): State<AppState>,
+    Path((name, version)): Path<(LayoutName, u32)>,
+) -> Result<axum::Json<Version>, Problem> {
+    Ok(axum::Json(app.service.layout_version(&VersionRef { name, version }).await?))
+}
+
+/// Plan a layout
+///
+/// What putting it on a daemon would come to, on a look that is taken now; nothing is changed. With `Accept: text/plain`
+/// like a diff.
+#[utoipa::path(post, path = "/api/v1/layouts/{name}/plan", operation_id = "plan_layout", tag = "layouts",
+    params(("name" = LayoutName, Path, description = "The layout")),
+    request_body = LayoutTarget,
+    responses(
+        (status = 200, description = "The plan", content((LayoutPlan = "application/json"), (String = "text/plain"))),
+        WriteProblems,
+    ))]
+pub(super) async fn plan(
+    State(app): State<AppState>,
+    Path(name): Path<LayoutName>,
+    headers: HeaderMap,
+    Json(target): Json<LayoutTarget>,
+) -> Result<Response, Problem> {
+    let plan = app.service.plan_layout(&name, &target).await?;
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accept.split(',').any(|mime| mime.trim().starts_with("text/plain")) {
+        return Ok(plan.text().into_response());
+    }
+    Ok(axum::Json(plan).into_response())
+}
+
+/// Put a layout on a daemon
+///
+/// Partitions that stay are not touched. What the plan refuses is refused at once. Failed, the daemon has what it had
+/// before, and the operation says what differs.
+#[utoipa::path(post, path = "/api/v1/layouts/{name}/apply", operation_id = "apply_layout", tag = "layouts",
+    params(
+        ("name" = LayoutName, Path, description = "The layout"), WriteQuery,
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+    ),
+    request_body = ApplyRequest,
+    responses((status = 202, description = "The operation that applies it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
+pub(super) async fn apply(
+    State(app): State<AppState>,
+    Path(name): Path<LayoutName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    idempotency: Idempotency,
+    Json(request): Json<ApplyRequest>,
+) -> Result<Response, Problem> {
+    let key = idempotency.of(&request)?;
+    let options = conditions.options(query.dry_run);
+    Ok(accepted(&app.service.apply_layout(name, request, options, key).await?, query.dry_run))
+}
+
+/// Compare a daemon with a layout
+///
+/// The daemon's spec, the IDs on record, and a look that is taken now.
+#[utoipa::path(post, path = "/api/v1/layouts/{name}/assert", operation_id = "assert_layout", tag = "layouts",
+    params(("name" = LayoutName, Path, description = "The layout")),
+    request_body = LayoutTarget,
+    responses((status = 200, description = "Whether the daemon holds it, and in what it differs", body = Assertion), WriteProblems))]
+pub(super) async fn assert(
+    State(app): State<AppState>,
+    Path(name): Path<LayoutName>,
+    Json(target): Json<LayoutTarget>,
+) -> Result<axum::Json<Assertion>, Problem> {
+    Ok(axum::Json(app.service.assert_layout(&name, &target).await?))
+}

@@ -1,0 +1,120 @@
+//! Applying a layout: planned on a fresh look, written as a wish, and waited for; taken back if it fails.
+
+use std::time::Duration;
+
+use super::daemon::{handle, the_daemon};
+use super::layout::{GaveUp, READ_BACK, Ran, WRITE, Wish};
+use super::{Engine, Failure, Stop};
+use crate::domain::layout::active::ActiveLayout;
+use crate::domain::layout::status::LayoutStatus;
+use crate::domain::operation::{Operation, Undo};
+use crate::store::operations::Noted;
+
+/// Longest wait for the look that is planned on.
+const LOOK: Duration = Duration::from_secs(30);
+
+pub(super) async fn run(
+    engine: &Engine,
+    operation: &Operation,
+    active: ActiveLayout,
+    recreate: bool,
+    undo: Option<Undo>,
+) -> Result<(), Stop> {
+    let wish = Wish { active, applied: None, recreate, from_empty: false };
+    let tried = match undo {
+        Some(Undo::Failed(why)) => Err(why),
+        Some(Undo::Cancelled) => return back(engine, operation, Stop::Cancelled).await,
+        None => bring(engine, operation, wish).await.map(|_| ()).map_err(|(gave_up, _)| gave_up.why),
+    };
+    match tried {
+        Ok(()) => Ok(engine.settle(operation).await?),
+        Err(why) => back(engine, operation, Stop::Failed(why)).await,
+    }
+}
+
+/// Plans, writes what is wanted, and waits for it; an operation that has written it before only waits.
+pub(super) async fn bring(
+    engine: &Engine,
+    operation: &Operation,
+    wish: Wish,
+) -> Result<(Option<LayoutStatus>, Ran), (GaveUp, Ran)> {
+    let early = |why: Failure| (GaveUp::from(why), Ran::default());
+    let daemon = the_daemon(operation).map_err(early)?;
+    let written = engine.has_written(operation).await.map_err(early)?;
+    let mut since = None;
+    let wanted = wish.active.version_ref();
+    if !written {
+        plan(engine, operation, &wish).await.map_err(early)?;
+        since =
+            handle(engine, daemon).map_err(early)?.observed().status.layout.and_then(|layout| layout.ran_at);
+        let writing = async {
+            engine.write_wish(operation, wish).await?;
+            Ok::<_, Failure>(((), format!("layout {wanted}")))
+        };
+        engine.step(operation.id, WRITE, writing).await.map_err(early)?;
+    }
+    let handle = handle(engine, daemon).map_err(early)?;
+    let brought = engine.bring_about(operation, &handle, since).await;
+    let outcome = match &brought {
+        Ok((Some(status), ran)) => {
+            let took = ran.duration_us.map_or_else(String::new, |us| format!(", {} ms", us.div_ceil(1000)));
+            format!(
+                "layout {wanted}: {} partitions, {} commands{took}",
+                status.partitions.len(),
+                ran.taken.len()
+            )
+        }
+        Ok((None, _)) => format!("layout {wanted}"),
+        Err((gave_up, _)) => gave_up.why.clone(),
+    };
+    let noted = engine.note(operation, vec![Noted { name: READ_BACK.to_owned(), outcome }]).await;
+    match (brought, noted) {
+        (Ok((_, ran)), Err(why)) => Err((GaveUp::from(why), ran)),
+        (brought, _) => brought,
+    }
+}
+
+/// Refuses, with nothing changed, what the plan refuses on a look that is taken now.
+async fn plan(engine: &Engine, operation: &Operation, wish: &Wish) -> Result<(), Failure> {
+    let planning = async {
+        let daemon = the_daemon(operation)?;
+        let plan = engine.layout_plan(daemon, &wish.active, LOOK).await.map_err(|error| error.to_string())?;
+        if wish.from_empty
+            && let Some(there) = plan.not_empty()
+        {
+            return Err(there);
+        }
+        let refusals: Vec<&str> =
+            plan.refusals(wish.recreate).map(|blocked| blocked.message.as_str()).collect();
+        if !refusals.is_empty() {
+            return Err(refusals.join("; "));
+        }
+        let commands = plan.steps.iter().filter(|step| step.command.is_some()).count();
+        Ok::<_, Failure>(((), format!("{commands} commands")))
+    };
+    engine.step(operation.id, "plan", planning).await
+}
+
+/// Goes back, and says in the error what the daemon has now.
+pub(super) async fn back(engine: &Engine, operation: &Operation, stop: Stop) -> Result<(), Stop> {
+    match engine.change_of(operation).await {
+        Ok(None) => return Err(stop),
+        Ok(Some(_)) => {}
+        Err(why) => tracing::error!(operation = %operation.id, why, "what was changed is not known yet"),
+    }
+    let outcome = std::sync::Mutex::new(String::new());
+    engine
+        .undo(operation.id, || async {
+            let back = engine.go_back(operation).await?;
+            if let Ok(mut outcome) = outcome.lock() {
+                outcome.clone_from(&back.1);
+            }
+            Ok(back)
+        })
+        .await?;
+    let outcome = outcome.into_inner().unwrap_or_default();
+    Err(match stop {
+        Stop::Failed(why) => Stop::Failed(format!("{why}. The daemon has {outcome}")),
+        Stop::Cancelled => Stop::Cancelled,
+    })
+}

@@ -1,0 +1,422 @@
+//! What changes of a daemon's layout have in common: planned on a fresh look, written as a wish, waited for, taken back.
+//!
+//! The driver brings a layout about; an operation writes what is wanted and, in the same transaction, what to go back to.
+//! So a manager that dies at any point leaves either the old wish or the new one, and the row says which: where it is there,
+//! the wish is the new one, unless the journal says that it is on its way back.
+
+use std::time::Duration;
+
+use super::daemon::{handle, the_daemon};
+use super::{Engine, Failure};
+use crate::clock::unix_ms;
+use crate::domain::DaemonName;
+use crate::domain::daemon::DaemonSpec;
+use crate::domain::layout::active::{
+    ActiveLayout, AppliedLayout, DesiredLayout, LayoutChange, Previous, chunk_sms,
+};
+use crate::domain::layout::execution::{Cause, OnDifference, Taken};
+use crate::domain::layout::outlook::{LayoutPlan, Prospect};
+use crate::domain::layout::plan::{Given, plan};
+use crate::domain::layout::record::{PartitionRun, Record};
+use crate::domain::layout::status::{LayoutState, LayoutStatus};
+use crate::domain::layout::{Change, Enforcement, Layout};
+use crate::domain::operation::Operation;
+use crate::domain::plan::Desired;
+use crate::store::operations::Noted;
+use crate::store::{self, Fate, StoreError};
+use crate::supervisor::{FreshError, Handle, Observed};
+
+/// Longest time for a layout to be brought about, or taken back: a daemon that has to be started takes seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The step that writes what is wanted.
+pub(super) const WRITE: &str = "write the layout";
+/// The step that says what came of it.
+pub(super) const READ_BACK: &str = "read back";
+
+/// Why it cannot be told what a layout would come to.
+#[derive(Debug, thiserror::Error)]
+pub enum OutlookError {
+    /// The daemon cannot be looked at.
+    #[error("{0}")]
+    Look(#[from] FreshError),
+    /// What is remembered cannot be read.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// The daemon cannot hold a layout as it is.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+/// A daemon as it was looked at for a layout.
+pub struct Seen {
+    /// What was seen.
+    pub observed: Observed,
+    /// What was made in its control process.
+    pub run: Option<PartitionRun>,
+    /// What the layout says.
+    pub layout: Layout,
+    /// The layout as a driver would bring it about.
+    pub desired: DesiredLayout,
+}
+
+/// What an operation wants a daemon to hold.
+pub(super) struct Wish {
+    pub(super) active: ActiveLayout,
+    /// The IDs that it is held to, where they come from elsewhere.
+    pub(super) applied: Option<AppliedLayout>,
+    pub(super) recreate: bool,
+    /// Whether its GPUs have to be empty.
+    pub(super) from_empty: bool,
+}
+
+/// How a run ended that the driver gave up.
+#[derive(Debug, Clone)]
+pub(super) struct GaveUp {
+    pub(super) why: String,
+    pub(super) cause: Option<Cause>,
+}
+
+impl From<Failure> for GaveUp {
+    fn from(why: Failure) -> Self {
+        Self { why, cause: None }
+    }
+}
+
+impl std::fmt::Display for GaveUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+/// What was seen of a run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ran {
+    pub(super) taken: Vec<Taken>,
+    pub(super) duration_us: Option<u64>,
+}
+
+impl Engine {
+    /// Looks at a daemon for a layout, now.
+    pub async fn look_for_layout(
+        &self,
+        daemon: &DaemonName,
+        active: &ActiveLayout,
+        patience: Duration,
+    ) -> Result<Seen, OutlookError> {
+        let handle = self.fleet.get(daemon).ok_or(OutlookError::Look(FreshError::Gone))?;
+        let observed = handle.fresh(patience).await?;
+        let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
+        let mut reader = self.store.read().await?;
+        let gpus = store::gpus::all(&mut reader, gpus).await?;
+        let layout = store::layouts::content(&mut reader, active).await?;
+        let incarnation = store::daemons::incarnation(&mut reader, daemon).await?;
+        let run = store::partitions::run(&mut reader, daemon).await?;
+        let run = run.filter(|run| incarnation.is_some_and(|incarnation| incarnation.token == run.token));
+        let applied = store::layouts::applied(&mut reader, daemon).await?;
+        let desired = DesiredLayout::of(active, &layout, applied.as_ref(), None, &gpus)
+            .map_err(|error| OutlookError::Unfit(error.to_string()))?;
+        Ok(Seen { observed, run, layout, desired })
+    }
+
+    /// What putting a layout on a daemon would come to, on a look that is taken now.
+    pub async fn layout_plan(
+        &self,
+        daemon: &DaemonName,
+        active: &ActiveLayout,
+        patience: Duration,
+    ) -> Result<LayoutPlan, OutlookError> {
+        let Seen { observed, run, layout, desired } = self.look_for_layout(daemon, active, patience).await?;
+        let mut reader = self.store.read().await?;
+        let spec = store::daemons::get(&mut reader, daemon).await?.map(|daemon| daemon.spec);
+        let offered = spec.map(|spec| spec.gpus).unwrap_or_default();
+        let mut tenants = store::tenants::of_daemon(&mut reader, daemon).await?;
+        for name in layout.partitions().flat_map(|add| &add.tenants) {
+            if tenants.iter().all(|tenant| tenant.name != *name)
+                && let Some(tenant) = store::tenants::get(&mut reader, name).await?
+            {
+                tenants.push(tenant);
+            }
+        }
+        drop(reader);
+        if layout.enforcement == Enforcement::Percentage {
+            return Err(OutlookError::Unfit(
+                "layouts of thread percentages are not planned yet: set enforcement to static".into(),
+            ));
+        }
+        let effective = observed.status.effective.as_ref();
+        let Some((present, observed_at)) =
+            effective.and_then(|seen| Some((seen.partitions.as_ref()?, seen.observed_at)))
+        else {
+            return Err(OutlookError::Unfit(not_running(daemon)));
+        };
+        let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
+        let nothing = Record::default();
+        let chunks = chunk_sms(&gpus, present.iter().map(|gpu| &gpu.gpu));
+        let planned = plan(&Given {
+            steps: &desired.steps,
+            expected: desired.expected.as_deref(),
+            record: run.as_ref().map_or(&nothing, |run| &run.record),
+            before: run.as_ref().and_then(|run| run.before.as_ref()),
+            present,
+            chunk_sms: &chunks,
+        });
+        Ok(LayoutPlan::of(
+            planned,
+            &Prospect {
+                version: &desired.version,
+                layout: &layout,
+                daemon,
+                offered: &offered,
+                gpu_map: &active.gpu_map,
+                chunk_sms: &chunks,
+                tenants: &tenants,
+                observed_at,
+            },
+        ))
+    }
+
+    /// Writes what a daemon is to hold and what it goes back to, and publishes it; once, whoever dies meanwhile.
+    pub(super) async fn write_wish(&self, operation: &Operation, wish: Wish) -> Result<(), Failure> {
+        let (id, name) = (operation.id, the_daemon(operation)?.clone());
+        let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
+        let now = unix_ms();
+        let desired: Result<Option<Desired>, StoreError> = self
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let Some(daemon) = store::daemons::get(&mut *db, &name).await? else {
+                        return Ok((None, Fate::RollBack));
+                    };
+                    let applied = store::layouts::applied(&mut *db, &name).await?;
+                    let previous = Previous { layout: daemon.spec.layout.clone(), applied };
+                    let change =
+                        LayoutChange { previous, recreate: wish.recreate, on_difference: OnDifference::Stop };
+                    store::layouts::put_change(&mut *db, id, &name, &change).await?;
+                    if wish.applied.is_some() {
+                        store::layouts::put_applied(&mut *db, &name, wish.applied.as_ref(), now).await?;
+                    }
+                    let spec = DaemonSpec { layout: Some(wish.active), ..daemon.spec };
+                    store::daemons::put(&mut *db, &name, &spec, now).await?;
+                    Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, Fate::Commit))
+                })
+            })
+            .await;
+        let desired = desired.map_err(|error| error.to_string())?;
+        let desired = desired.ok_or_else(|| "the daemon is gone".to_owned())?;
+        self.fleet.publish(desired, None);
+        Ok(())
+    }
+
+    /// Whether the wish of an operation was written, which it is once.
+    pub(super) async fn has_written(&self, operation: &Operation) -> Result<bool, Failure> {
+        Ok(self.change_of(operation).await?.is_some())
+    }
+
+    /// What an operation has changed, and goes back to.
+    pub(super) async fn change_of(&self, operation: &Operation) -> Result<Option<LayoutChange>, Failure> {
+        let daemon = the_daemon(operation)?;
+        let mut reader = self.store.read().await.map_err(|error| error.to_string())?;
+        let change = store::layouts::change(&mut reader, daemon).await.map_err(|error| error.to_string())?;
+        Ok(change.filter(|(id, _)| *id == operation.id).map(|(_, change)| change))
+    }
+
+    /// Writes what was before, and publishes it. `None` where nothing was changed.
+    async fn write_back(&self, operation: &Operation) -> Result<Option<Previous>, Failure> {
+        let Some(change) = self.change_of(operation).await? else { return Ok(None) };
+        let previous = change.previous.clone();
+        let back = LayoutChange { recreate: false, on_difference: OnDifference::Keep, ..change };
+        self.rewrite(operation, back, true).await?;
+        Ok(Some(previous))
+    }
+
+    /// From now on the driver holds the layout as any other: what holds for the change alone is over.
+    pub(super) async fn settle(&self, operation: &Operation) -> Result<(), Failure> {
+        let Some(change) = self.change_of(operation).await? else { return Ok(()) };
+        if !change.recreate && change.on_difference == OnDifference::Stop {
+            return Ok(());
+        }
+        let over = LayoutChange { recreate: false, on_difference: OnDifference::Stop, ..change };
+        self.rewrite(operation, over, false).await
+    }
+
+    /// Writes a change anew, with what was before it if `back`, and publishes what follows.
+    async fn rewrite(&self, operation: &Operation, change: LayoutChange, back: bool) -> Result<(), Failure> {
+        let (id, name) = (operation.id, the_daemon(operation)?.clone());
+        let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
+        let now = unix_ms();
+        let desired: Result<Option<Desired>, StoreError> = self
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let Some(daemon) = store::daemons::get(&mut *db, &name).await? else {
+                        return Ok((None, Fate::RollBack));
+                    };
+                    store::layouts::put_change(&mut *db, id, &name, &change).await?;
+                    if back {
+                        let Previous { layout, applied } = change.previous;
+                        store::layouts::put_applied(&mut *db, &name, applied.as_ref(), now).await?;
+                        let spec = DaemonSpec { layout, ..daemon.spec };
+                        store::daemons::put(&mut *db, &name, &spec, now).await?;
+                    } else {
+                        store::daemons::touch(&mut *db, &name).await?;
+                    }
+                    Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, Fate::Commit))
+                })
+            })
+            .await;
+        if let Some(desired) = desired.map_err(|error| error.to_string())? {
+            self.fleet.publish(desired, None);
+        }
+        Ok(())
+    }
+
+    /// Goes back to what was before, and waits until the daemon has it; says what it has.
+    pub(super) async fn go_back(&self, operation: &Operation) -> Result<((), String), Failure> {
+        let Some(previous) = self.write_back(operation).await? else {
+            return Ok(((), "nothing was changed".to_owned()));
+        };
+        let words = previous.layout.map_or_else(
+            || "no layout, as before".to_owned(),
+            |layout| format!("layout {}, as before", layout.version_ref()),
+        );
+        let handle = handle(self, the_daemon(operation)?)?;
+        let since = handle.observed().status.layout.and_then(|layout| layout.ran_at);
+        let outcome = match self.bring_about(operation, &handle, since).await {
+            Ok((Some(status), _)) if !status.degraded.is_empty() => {
+                let degraded: Vec<String> = status.degraded.iter().map(ToString::to_string).collect();
+                format!(
+                    "{words}; degraded: {}. Applied again with recreate, it has the IDs that its steps give",
+                    degraded.join("; ")
+                )
+            }
+            Ok(_) => words,
+            // The wish is the old one, and the driver goes on with it whenever it can.
+            Err((why, _)) => format!("{words}, by the daemon's spec, but it is not in force: {why}"),
+        };
+        self.settle(operation).await?;
+        Ok(((), outcome))
+    }
+
+    /// Waits until the driver has brought about what is wanted now, or gives up; journals each command as it is seen.
+    ///
+    /// `since` is when the last run began that is not of this change.
+    pub(super) async fn bring_about(
+        &self,
+        operation: &Operation,
+        handle: &Handle,
+        since: Option<i64>,
+    ) -> Result<(Option<LayoutStatus>, Ran), (GaveUp, Ran)> {
+        let mut ran = Ran::default();
+        match tokio::time::timeout(PATIENCE, self.watch(operation, handle, since, &mut ran)).await {
+            Ok(Ok(status)) => Ok((status, ran)),
+            Ok(Err(gave_up)) => Err((gave_up, ran)),
+            Err(_) => {
+                let status = handle.observed().status;
+                let why = status.conditions.first().map(|condition| condition.message.clone());
+                let why = format!("not within {PATIENCE:?}: {}", why.unwrap_or_default());
+                Err((GaveUp { why, cause: None }, ran))
+            }
+        }
+    }
+
+    async fn watch(
+        &self,
+        operation: &Operation,
+        handle: &Handle,
+        since: Option<i64>,
+        ran: &mut Ran,
+    ) -> Result<Option<LayoutStatus>, GaveUp> {
+        let wanted = handle.generation();
+        let tried = handle.bring_layout_about().await.map_err(|error| error.to_string())?;
+        let mut told: Option<String> = None;
+        loop {
+            let known = ran.taken.len();
+            let is_news = |seen: &Observed| {
+                seen.has_tried(tried)
+                    && (seen.follows() >= wanted)
+                    && (of_this(seen, since).is_some_and(|layout| layout.taken.len() > known)
+                        || stands(seen, wanted).is_some()
+                        || seen.obstacle(tried).is_some_and(|found| told.as_ref() != Some(&found.message)))
+            };
+            let Some(seen) = handle.wait_for(PATIENCE, is_news).await else {
+                // The patience of the whole is counted outside.
+                return std::future::pending().await;
+            };
+            if let Some(layout) = of_this(&seen, since) {
+                let news: Vec<Noted> = layout.taken.iter().skip(known).map(noted).collect();
+                ran.taken.clone_from(&layout.taken);
+                ran.duration_us = layout.duration_us;
+                self.note(operation, news).await?;
+            }
+            match stands(&seen, wanted) {
+                Some(Ok(status)) => return Ok(status),
+                Some(Err(gave_up)) => return Err(gave_up),
+                None => {}
+            }
+            if let Some(obstacle) = seen.obstacle(tried) {
+                if obstacle.takes_a_hand() {
+                    return Err(obstacle.message.clone().into());
+                }
+                told = Some(obstacle.message.clone());
+            }
+        }
+    }
+
+    /// Writes steps that were seen when they were over.
+    pub(super) async fn note(&self, operation: &Operation, steps: Vec<Noted>) -> Result<(), Failure> {
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let id = operation.id;
+        let noted: Result<(), StoreError> = self
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::operations::note_steps(db, id, &steps, unix_ms()).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        noted.map_err(|error| error.to_string())
+    }
+}
+
+/// What a layout needs of a daemon that does not run.
+pub(super) fn not_running(daemon: &DaemonName) -> String {
+    format!("daemon {daemon} lists no partitions: start it in static mode, and wait until it is ready")
+}
+
+/// The status of a run that began after the one that was known.
+fn of_this(seen: &Observed, since: Option<i64>) -> Option<&LayoutStatus> {
+    seen.status.layout.as_ref().filter(|layout| layout.ran_at.is_some() && layout.ran_at != since)
+}
+
+/// Where the wish of that generation stands, if that is decided.
+fn stands(seen: &Observed, wanted: i64) -> Option<Result<Option<LayoutStatus>, GaveUp>> {
+    let Some(layout) = &seen.status.layout else { return Some(Ok(None)) };
+    if layout.generation < wanted {
+        return None;
+    }
+    match layout.state {
+        LayoutState::Pending | LayoutState::Applying => None,
+        LayoutState::Applied | LayoutState::Drifted | LayoutState::Degraded => Some(Ok(Some(layout.clone()))),
+        LayoutState::Failed => {
+            let failure = layout.failure.as_ref();
+            let why = failure.map_or_else(|| "it failed".to_owned(), |failure| failure.cause.to_string());
+            Some(Err(GaveUp { why, cause: failure.map(|failure| failure.cause.clone()) }))
+        }
+    }
+}
+
+/// A command as the journal has it.
+fn noted(taken: &Taken) -> Noted {
+    let verb = match taken.change {
+        Change::Add => "add",
+        Change::Remove => "remove",
+    };
+    let name = taken.partition.as_ref().map_or("a partition of no layout", |name| name.as_str());
+    let undo = if taken.undo { "undo: " } else { "" };
+    let id = taken.id.as_ref().map(|id| format!("{}/{id}", taken.gpu));
+    let outcome: Vec<String> = id.into_iter().chain(taken.trouble.clone()).collect();
+    Noted { name: format!("{undo}{verb} {name}"), outcome: outcome.join(": ") }
+}

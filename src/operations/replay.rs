@@ -1,0 +1,87 @@
+//! Replaying a layout: from empty GPUs, held to the IDs on record, with a record of its own.
+
+use uuid::Uuid;
+
+use super::apply::{back, bring};
+use super::layout::Wish;
+use super::{Engine, Failure, Stop};
+use crate::clock::unix_ms;
+use crate::domain::layout::replay::{Replay, Verdict};
+use crate::domain::operation::{Operation, Undo};
+use crate::store::{self, Fate, StoreError};
+
+pub(super) async fn run(
+    engine: &Engine,
+    operation: &Operation,
+    replay: Uuid,
+    undo: Option<Undo>,
+) -> Result<(), Stop> {
+    let replay = recorded(engine, replay).await?;
+    let (replay, why) = match undo {
+        // What was seen of the steps is on record already, but for a manager that died before it wrote it.
+        Some(Undo::Failed(why)) if replay.verdict == Verdict::Pending => {
+            let given_up = replay.given_up(why.clone(), None, Vec::new(), None);
+            (given_up, Some(Stop::Failed(why)))
+        }
+        Some(Undo::Failed(why)) => (replay, Some(Stop::Failed(why))),
+        Some(Undo::Cancelled) => {
+            let given_up = replay.given_up("called off".to_owned(), None, Vec::new(), None);
+            (given_up, Some(Stop::Cancelled))
+        }
+        None => tried(engine, operation, replay).await?,
+    };
+    let ended = match why {
+        None => Ok(engine.settle(operation).await?),
+        // The verdict is on record before the way back, on which another manager may have to go on.
+        Some(why) => {
+            put(engine, replay.clone()).await?;
+            back(engine, operation, why).await
+        }
+    };
+    let error = match &ended {
+        Err(Stop::Failed(why)) => Some(why.clone()),
+        _ => replay.error.clone(),
+    };
+    put(engine, Replay { finished_at: Some(unix_ms()), error, ..replay }).await?;
+    ended
+}
+
+async fn tried(
+    engine: &Engine,
+    operation: &Operation,
+    replay: Replay,
+) -> Result<(Replay, Option<Stop>), Failure> {
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+    let layout = store::layouts::content(&mut reader, &replay.active()).await;
+    drop(reader);
+    let applied = replay.applied(&layout.map_err(|error| error.to_string())?);
+    let applied = applied.map_err(|error| error.to_string())?;
+    let wish = Wish { active: replay.active(), applied, recreate: false, from_empty: true };
+    Ok(match bring(engine, operation, wish).await {
+        Ok((_, ran)) => (replay.done(ran.taken, ran.duration_us), None),
+        Err((gave_up, ran)) => {
+            let why = gave_up.why;
+            let replay = replay.given_up(why.clone(), gave_up.cause.as_ref(), ran.taken, ran.duration_us);
+            (replay, Some(Stop::Failed(why)))
+        }
+    })
+}
+
+async fn recorded(engine: &Engine, id: Uuid) -> Result<Replay, Failure> {
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+    let replay = store::replays::get(&mut reader, id).await.map_err(|error| error.to_string())?;
+    replay.ok_or_else(|| format!("the record of replay {id} is gone"))
+}
+
+async fn put(engine: &Engine, replay: Replay) -> Result<(), Failure> {
+    let written: Result<(), StoreError> = engine
+        .store
+        .write(move |db| {
+            Box::pin(async move {
+                store::replays::put(db, &replay).await?;
+                Ok(((), Fate::Commit))
+            })
+        })
+        .await;
+    written.map_err(|error| error.to_string())
+}

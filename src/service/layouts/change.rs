@@ -1,0 +1,267 @@
+//! What a layout would come to on a daemon, whether the daemon holds it, and putting it there.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::of_daemon::refuse_mode;
+use super::{check_note, no_version, not_found};
+use crate::domain::daemon::Daemon;
+use crate::domain::gpu::GpuRef;
+use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
+use crate::domain::layout::assertion::{Asserted, Assertion, differences};
+use crate::domain::layout::outlook::LayoutPlan;
+use crate::domain::layout::{GpuMap, Role, Version, VersionRef, map_roles};
+use crate::domain::operation::{Operation, OperationRequest};
+use crate::domain::{DaemonName, LayoutName};
+use crate::operations::OutlookError;
+use crate::service::daemons::not_found as no_daemon;
+use crate::service::maintenance::refuse_in_maintenance;
+use crate::service::{FieldError, IdempotencyKey, Service, ServiceError, WriteOptions, remembered};
+use crate::store;
+
+/// A daemon, and how a layout is put on its GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LayoutTarget {
+    /// The daemon.
+    #[schema(value_type = String)]
+    pub daemon: DaemonName,
+    /// The version; the newest without it.
+    #[serde(default)]
+    #[schema(minimum = 1)]
+    pub version: Option<u32>,
+    /// Which GPU plays which role, by UUID, unique prefix, index or PCI address; a role that is left out is the host's GPU of
+    /// that index among those of the layout's SKU.
+    #[serde(default)]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub gpu_map: BTreeMap<Role, GpuRef>,
+}
+
+/// A layout that is to be put on a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApplyRequest {
+    /// The daemon.
+    #[schema(value_type = String)]
+    pub daemon: DaemonName,
+    /// The version; the newest without it.
+    #[serde(default)]
+    #[schema(minimum = 1)]
+    pub version: Option<u32>,
+    /// Which GPU plays which role, as for a plan.
+    #[serde(default)]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub gpu_map: BTreeMap<Role, GpuRef>,
+    /// Whether partitions that stay may be made again, which may change their IDs.
+    #[serde(default)]
+    pub recreate: bool,
+    /// What to do about partitions that somebody else makes or removes; without it, what the daemon has now.
+    #[serde(default)]
+    pub drift_policy: Option<PartitionPolicy>,
+    /// Why it is done.
+    #[serde(default)]
+    #[schema(max_length = 1024)]
+    pub note: Option<String>,
+}
+
+impl ApplyRequest {
+    fn target(&self) -> LayoutTarget {
+        let Self { daemon, version, gpu_map, .. } = self.clone();
+        LayoutTarget { daemon, version, gpu_map }
+    }
+}
+
+impl From<OutlookError> for ServiceError {
+    fn from(error: OutlookError) -> Self {
+        match error {
+            OutlookError::Look(error) => error.into(),
+            OutlookError::Store(error) => error.into(),
+            OutlookError::Unfit(why) => Self::Conflict(why),
+        }
+    }
+}
+
+impl Service {
+    /// What putting a layout on a daemon would come to, on a look that is taken now.
+    pub async fn plan_layout(
+        &self,
+        name: &LayoutName,
+        target: &LayoutTarget,
+    ) -> Result<LayoutPlan, ServiceError> {
+        let (_, active) = self.active(name, target).await?;
+        let patience = self.parts.patience;
+        Ok(self.parts.engine.layout_plan(&target.daemon, &active, patience).await?)
+    }
+
+    /// Whether a daemon holds a layout, on a look that is taken now.
+    pub async fn assert_layout(
+        &self,
+        name: &LayoutName,
+        target: &LayoutTarget,
+    ) -> Result<Assertion, ServiceError> {
+        let (daemon, active) = self.active(name, target).await?;
+        let seen = self.parts.engine.look_for_layout(&target.daemon, &active, self.parts.patience).await?;
+        let effective = seen.observed.status.effective.as_ref();
+        let present = effective.and_then(|seen| seen.partitions.as_deref()).unwrap_or_default();
+        let differences = differences(&Asserted {
+            active: &active,
+            steps: &seen.desired.steps,
+            expected: seen.desired.expected.as_deref(),
+            spec: daemon.spec.layout.as_ref(),
+            run: seen.run.as_ref(),
+            present,
+        });
+        let observed_at = effective.map_or_else(crate::clock::unix_ms, |seen| seen.observed_at);
+        Ok(Assertion { matches: differences.is_empty(), differences, observed_at })
+    }
+
+    /// Asks for a layout to be put on a daemon; what its plan refuses is refused at once.
+    pub async fn apply_layout(
+        &self,
+        name: LayoutName,
+        request: ApplyRequest,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Operation, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move {
+            check_note(request.note.as_deref())?;
+            if let Some(answered) = service.answered(key.as_ref()).await? {
+                return Ok(answered);
+            }
+            let (daemon, active) = service.active(&name, &request.target()).await?;
+            let plan =
+                service.parts.engine.layout_plan(&daemon.name, &active, service.parts.patience).await?;
+            refuse_blocked(&plan, request.recreate)?;
+            let before = daemon.spec.layout.map(|layout| layout.drift_policy);
+            let drift_policy = request.drift_policy.or(before).unwrap_or_default();
+            let ActiveLayout { name, version, gpu_map, .. } = active;
+            let operation = OperationRequest::ApplyLayout {
+                layout: name,
+                version,
+                gpu_map,
+                drift_policy,
+                recreate: request.recreate,
+                note: request.note,
+            };
+            service.ask_for_layout(daemon.name, operation, options, key).await
+        })
+        .await
+    }
+
+    /// The answer that was given to the same request before.
+    pub(super) async fn answered(
+        &self,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<Option<Operation>, ServiceError> {
+        let Some(IdempotencyKey { key, request_hash }) = key else { return Ok(None) };
+        remembered(&mut *self.parts.store.read().await?, key, request_hash).await
+    }
+
+    async fn ask_for_layout(
+        &self,
+        name: DaemonName,
+        request: OperationRequest,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Operation, ServiceError> {
+        self.ask(options, key, move |db| {
+            Box::pin(async move {
+                may_change(db, &name, &request).await?;
+                Ok((request, vec![name]))
+            })
+        })
+        .await
+    }
+
+    /// The layout as it would stand in the daemon's spec; refused where the daemon cannot hold it.
+    pub(super) async fn active(
+        &self,
+        name: &LayoutName,
+        target: &LayoutTarget,
+    ) -> Result<(Daemon, ActiveLayout), ServiceError> {
+        let mut reader = self.parts.store.read().await?;
+        let version = match target.version {
+            None => store::layouts::newest(&mut reader, name).await?.ok_or_else(|| not_found(name))?,
+            Some(version) => {
+                let wanted = VersionRef { name: name.clone(), version };
+                let found = store::layouts::version(&mut reader, &wanted).await?;
+                found.ok_or_else(|| no_version(&wanted))?
+            }
+        };
+        let daemon = store::daemons::get(&mut reader, &target.daemon).await?;
+        drop(reader);
+        let daemon = daemon.ok_or_else(|| no_daemon(&target.daemon))?;
+        let gpu_map = self.mapped(&daemon, &version, &target.gpu_map).await?;
+        let drift_policy = daemon.spec.layout.as_ref().map(|layout| layout.drift_policy).unwrap_or_default();
+        let Version { name, version, .. } = version;
+        Ok((daemon, ActiveLayout { name, version, gpu_map, drift_policy }))
+    }
+
+    /// The GPU of each role; refused where the daemon cannot hold the layout.
+    pub(super) async fn mapped(
+        &self,
+        daemon: &Daemon,
+        version: &Version,
+        given: &BTreeMap<Role, GpuRef>,
+    ) -> Result<GpuMap, ServiceError> {
+        let lacks_static = self.parts.fleet.context().capability.lacks_static();
+        refuse_mode(&daemon.name, daemon.spec.mode, version.layout.enforcement, lacks_static.as_deref())?;
+        let gpus = self.gpus().await?;
+        let mut named = GpuMap::new();
+        for (role, gpu) in given {
+            let found = gpu
+                .resolve(&gpus)
+                .map_err(|error| ServiceError::field(&format!("/gpu_map/{role}"), error.to_string()))?;
+            named.insert(*role, found.uuid.clone());
+        }
+        map_roles(&version.layout, &named, &daemon.spec.gpus, &gpus)
+            .map_err(|error| ServiceError::field("/gpu_map", error.to_string()))
+    }
+}
+
+/// Refuses to change the partitions of a daemon that is only looked at, in maintenance, or that another layout is put on.
+pub(super) async fn may_change(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+    request: &OperationRequest,
+) -> Result<(), ServiceError> {
+    let daemon = store::daemons::get(&mut *db, name).await?.ok_or_else(|| no_daemon(name))?;
+    if daemon.spec.is_observed() {
+        return Err(ServiceError::Conflict(format!(
+            "daemon {name} is only observed and never changed ({} refused): set its management to managed first, or have its \
+             owner do it",
+            request.kind()
+        )));
+    }
+    refuse_in_maintenance(&mut *db, name, &daemon.spec).await?;
+    match store::operations::unfinished(db, name).await? {
+        None => Ok(()),
+        Some(other) => Err(ServiceError::Conflict(format!(
+            "operation {other} works on daemon {name}, and a plan made now would not be of what it leaves: wait for it, or call \
+             it off"
+        ))),
+    }
+}
+
+/// Refuses what the plan refuses, with each reason by itself.
+pub(super) fn refuse_blocked(plan: &LayoutPlan, recreate: bool) -> Result<(), ServiceError> {
+    let errors: Vec<FieldError> = plan
+        .refusals(recreate)
+        .map(|blocked| FieldError {
+            pointer: blocked.what.pointer().to_owned(),
+            detail: blocked.message.clone(),
+        })
+        .collect();
+    let Some(first) = errors.first() else { return Ok(()) };
+    let more = match errors.len() {
+        1 => String::new(),
+        several => format!(" (and {} more)", several - 1),
+    };
+    let detail = format!(
+        "layout {} version {} cannot be put on daemon {}, and nothing was changed: {}{more}",
+        plan.layout, plan.version, plan.daemon, first.detail
+    );
+    Err(ServiceError::Blocked { detail, errors })
+}

@@ -1,0 +1,142 @@
+//! The partitions of a daemon, as its layout names them and as the daemon lists them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::client::ClientId;
+use crate::domain::layout::status::PartitionStatus;
+use crate::domain::partitions::{GpuPartitions, ListedPartition};
+use crate::domain::{DaemonName, GpuUuid, PartitionId, PartitionName, TenantName};
+use crate::service::page::{Page, Paged};
+use crate::service::{Service, ServiceError};
+
+/// A partition of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PartitionView {
+    /// Its name in the daemon's layout; `null` for one that the layout did not make.
+    #[schema(value_type = Option<String>)]
+    pub partition: Option<PartitionName>,
+    /// Its GPU.
+    pub gpu: GpuUuid,
+    /// Its ID; `null` where it is not there as the layout made it, and where partitions have no IDs.
+    pub id: Option<PartitionId>,
+    /// The ID on record.
+    pub expected: Option<PartitionId>,
+    /// Its chunks.
+    pub chunks: u32,
+    /// Its SMs, as listed, or as a CUDA client saw them.
+    pub sms: Option<u32>,
+    /// Who is bound to it.
+    #[schema(value_type = Vec<String>)]
+    pub tenants: Vec<TenantName>,
+    /// Whether a client uses it, by the daemon's word; `null` where it does not say.
+    pub in_use: Option<bool>,
+    /// The connected clients that named it.
+    #[schema(value_type = Vec<String>, example = json!(["1234-567890"]))]
+    pub clients: Vec<ClientId>,
+}
+
+impl Service {
+    /// The partitions of a daemon: those of its layout, then those that it lists beside them.
+    pub async fn partitions(
+        &self,
+        daemon: &DaemonName,
+        fresh: bool,
+        page: &Page,
+    ) -> Result<Paged<PartitionView>, ServiceError> {
+        let all = self.all_partitions(daemon, fresh).await?;
+        let from = match page.after.as_str() {
+            "" => 0,
+            after => after.parse::<usize>().map_err(|_| {
+                ServiceError::field(
+                    "/cursor",
+                    "the cursor is not one that this list gave: begin again without it",
+                )
+            })?,
+        };
+        let numbered = all.into_iter().enumerate().skip(from).collect();
+        let paged = page.cut(numbered, |(number, _)| (number + 1).to_string());
+        let items = paged.items.into_iter().map(|(_, partition)| partition).collect();
+        Ok(Paged { items, next_cursor: paged.next_cursor })
+    }
+
+    /// One partition of a daemon, by its name, by its ID, or by `<uuid>/<id>`.
+    pub async fn partition(
+        &self,
+        daemon: &DaemonName,
+        wanted: &str,
+        fresh: bool,
+    ) -> Result<PartitionView, ServiceError> {
+        let all = self.all_partitions(daemon, fresh).await?;
+        let is_it = |one: &&PartitionView| {
+            let id = one.id.as_ref().map(PartitionId::as_str);
+            one.partition.as_ref().is_some_and(|name| name.as_str() == wanted)
+                || id == Some(wanted)
+                || id.is_some_and(|id| {
+                    wanted.strip_prefix(one.gpu.as_str()).and_then(|rest| rest.strip_prefix('/')) == Some(id)
+                })
+        };
+        let found: Vec<&PartitionView> = all.iter().filter(is_it).collect();
+        match found.as_slice() {
+            [one] => Ok((*one).clone()),
+            [] => Err(ServiceError::NotFound { kind: "partition", name: wanted.chars().take(200).collect() }),
+            several => Err(ServiceError::Conflict(format!(
+                "{} partitions of daemon {daemon} are called {wanted}, each on a GPU of its own: give <uuid>/<id>",
+                several.len()
+            ))),
+        }
+    }
+
+    async fn all_partitions(
+        &self,
+        daemon: &DaemonName,
+        fresh: bool,
+    ) -> Result<Vec<PartitionView>, ServiceError> {
+        let status = self.daemon(daemon, fresh).await?.status;
+        let listed = status.as_ref().and_then(|status| status.effective.as_ref()?.partitions.clone());
+        let listed = listed.unwrap_or_default();
+        let layout = status.and_then(|status| status.layout);
+        let named = layout.map(|layout| layout.partitions).unwrap_or_default();
+        let mut all: Vec<PartitionView> = named.into_iter().map(|one| of_layout(one, &listed)).collect();
+        let strange: Vec<PartitionView> = listed
+            .iter()
+            .flat_map(|gpu| gpu.partitions.iter().map(move |one| (&gpu.gpu, one)))
+            .filter(|(gpu, one)| {
+                all.iter().all(|known| (&known.gpu, known.id.as_ref()) != (*gpu, Some(&one.id)))
+            })
+            .map(|(gpu, one)| of_nobody(gpu, one))
+            .collect();
+        all.extend(strange);
+        Ok(all)
+    }
+}
+
+fn of_layout(one: PartitionStatus, listed: &[GpuPartitions]) -> PartitionView {
+    let PartitionStatus { partition, gpu, id, expected, chunks, sms, tenants, .. } = one;
+    let of_gpu = listed.iter().find(|listing| listing.gpu == gpu);
+    let found = id.as_ref().and_then(|id| of_gpu?.get(id));
+    PartitionView {
+        partition: Some(partition),
+        in_use: found.and_then(|found| found.in_use),
+        clients: found.map(|found| found.clients.clone()).unwrap_or_default(),
+        gpu,
+        id,
+        expected,
+        chunks,
+        sms,
+        tenants,
+    }
+}
+
+fn of_nobody(gpu: &GpuUuid, one: &ListedPartition) -> PartitionView {
+    PartitionView {
+        partition: None,
+        gpu: gpu.clone(),
+        id: Some(one.id.clone()),
+        expected: None,
+        chunks: one.chunks,
+        sms: Some(one.sms),
+        tenants: Vec::new(),
+        in_use: one.in_use,
+        clients: one.clients.clone(),
+    }
+}

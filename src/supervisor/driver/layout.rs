@@ -1,0 +1,130 @@
+//! How a driver brings a layout about: one session for all commands, written down before it and after it.
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::super::partitioning::Standing;
+use super::super::partitions::Talk;
+use super::super::state::Look;
+use super::super::{Fact, Lasting};
+use super::Driver;
+use crate::clock::unix_ms;
+use crate::domain::layout::record::PartitionRun;
+use crate::domain::partitions::{GpuPartitions, place};
+use crate::domain::plan::Desired;
+
+impl Driver {
+    /// Brings the layout about by what is listed now, or writes down that the last run has ended.
+    pub(super) async fn partition(&mut self, desired: &Desired) {
+        if let Some(run) = self.state.partitioning.to_write() {
+            return self.write_end(desired, run).await;
+        }
+        let (Some(process), Some(token)) = (
+            self.state.process.clone(),
+            self.incarnation.as_ref().map(|incarnation| incarnation.token.clone()),
+        ) else {
+            return;
+        };
+        let mut talk = Talk::new(self.control.clone(), process.identity, process.gpus, self.context.deadline);
+        let mut present = match talk.list().await {
+            Ok(present) => present,
+            Err(look) => return self.lost(desired, look).await,
+        };
+        self.listed(&mut present);
+        let Standing::Due(plan) = self.state.standing(desired) else {
+            // The look before told otherwise: whatever changed is for a whole look to see.
+            talk.close().await;
+            return self.state.look_soon();
+        };
+        let run = self.state.partitioning.before(&token, &present);
+        if !self.write_down(desired, &run).await {
+            talk.close().await;
+            return self.state.partitioning.not_written(unix_ms());
+        }
+        let began = Instant::now();
+        let mut execution = self.state.partitioning.began(run, &plan, desired, &present, unix_ms());
+        self.publish(desired);
+        let mut broken = None;
+        while let Some(step) = execution.next() {
+            tracing::info!(daemon = %desired.name, command = step.command(), undoing = execution.is_undoing(), "changing partitions");
+            let sent = Instant::now();
+            match talk.take(&step).await {
+                Ok((answer, mut present)) => {
+                    execution.told(&answer, &present, micros(sent));
+                    self.listed(&mut present);
+                }
+                Err(look) => {
+                    execution.unreachable(said(&look));
+                    broken = Some(look);
+                }
+            }
+            self.state.partitioning.progress(execution.taken());
+            self.publish(desired);
+        }
+        talk.close().await;
+        let outcome = execution.outcome();
+        if let Some(cause) = &outcome.cause {
+            tracing::error!(daemon = %desired.name, %cause, "the layout was not brought about");
+        }
+        for degraded in &outcome.degraded {
+            tracing::error!(daemon = %desired.name, %degraded, "a partition is not as it was");
+        }
+        self.state.partitioning.ended(outcome, desired, micros(began));
+        if let Some(look) = broken {
+            return self.lost(desired, look).await;
+        }
+        if let Some(run) = self.state.partitioning.to_write() {
+            self.write_end(desired, run).await;
+        }
+    }
+
+    /// A list was read, of the clients that the last look saw.
+    fn listed(&mut self, present: &mut [GpuPartitions]) {
+        place(present, &self.clients);
+        if let Some(seen) = &mut self.state.seen {
+            seen.partitions = Some(present.to_vec());
+        }
+    }
+
+    /// The daemon did not answer: known as from any look that fails.
+    async fn lost(&mut self, desired: &Desired, look: Look) {
+        let rhythm = self.rhythm(desired);
+        (self.looks, self.failed_looks) = (self.looks + 1, self.failed_looks + 1);
+        self.state.looked(look.clone(), false, desired, unix_ms(), rhythm);
+        self.explain(look).await;
+    }
+
+    async fn write_end(&mut self, desired: &Desired, run: PartitionRun) {
+        if self.write_down(desired, &run).await {
+            self.state.partitioning.written();
+            // Ready only by a look that reads everything.
+            self.state.look_soon();
+        } else {
+            self.state.partitioning.not_written(unix_ms());
+        }
+    }
+
+    /// Hands a run to the recorder and waits until it is written; false when it was not.
+    async fn write_down(&self, desired: &Desired, run: &PartitionRun) -> bool {
+        let (written, done) = oneshot::channel();
+        let recorded = Lasting::PartitionRun(run.clone());
+        let fact = Fact { daemon: desired.name.clone(), recorded, written };
+        self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false)
+    }
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Why a daemon could not be asked.
+fn said(look: &Look) -> String {
+    match look {
+        Look::Busy(why)
+        | Look::Unanswered(why)
+        | Look::Unreadable(why)
+        | Look::NoFiles(why)
+        | Look::NotRun(why) => why.clone(),
+        Look::Seen(_) => String::new(),
+    }
+}

@@ -1,0 +1,435 @@
+//! What to do about the partitions of one daemon: pure, from the layout that is wanted, what was made in its control
+//! process, and what is listed now.
+//!
+//! ```text
+//!   a new control process, another layout, a run that was cut short
+//!      ▼
+//!    due ──run──► settled ──others make or remove partitions──► drifted ──policy `repair`, where it may──► due
+//!      │ │                                                         ▲
+//!      │ └─ something is in the way: refused, and due as soon as it is gone
+//!      ▼
+//!   failed: undone, and not tried again before somebody asks, the wish changes, or another process starts
+//! ```
+//!
+//! A partition is proven only by the list that was read last. What this says of IDs is what was given by the steps of the
+//! layout in the control process that runs now, and never what they gave in another.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::domain::GpuUuid;
+use crate::domain::PartitionId;
+use crate::domain::daemon::{Condition, Mode};
+use crate::domain::layout::active::{DesiredLayout, PartitionPolicy};
+use crate::domain::layout::execution::{Cause, Execution, OnDifference, Outcome, Taken};
+use crate::domain::layout::plan::{Given, Plan, Reason, plan};
+use crate::domain::layout::record::{PartitionDrift, PartitionRun, Record};
+use crate::domain::layout::status::{LayoutFailure, LayoutState, LayoutStatus, PartitionStatus};
+use crate::domain::layout::{Change, Enforcement, ResolvedStep, VersionRef};
+use crate::domain::partitions::GpuPartitions;
+use crate::domain::plan::Desired;
+
+/// Pause before a run that could not be written down is tried again.
+const UNWRITTEN_RETRY_MS: i64 = 1_000;
+
+/// Everything known about the partitions of one daemon between two runs.
+#[derive(Debug, Clone, Default)]
+pub struct Partitioning {
+    /// What was made in the present control process; `None` before its first run.
+    run: Option<PartitionRun>,
+    /// What the steps of a layout gave in an earlier process, which the wish may not know yet.
+    earlier: Option<(VersionRef, Record)>,
+    /// Why the last run was undone.
+    failure: Option<LayoutFailure>,
+    /// Whether somebody asked for it anew: then what drifted is put right whatever the policy.
+    asked: bool,
+    /// Whether the end of the last run has yet to be written down, without which the next manager would undo it.
+    unwritten: bool,
+    retry_at: i64,
+    last: Option<LastRun>,
+}
+
+/// The run under way, or the last one.
+#[derive(Debug, Clone)]
+struct LastRun {
+    began: i64,
+    taken: Vec<Taken>,
+    duration_us: Option<u64>,
+}
+
+/// Where the layout stands, by one list.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Standing {
+    /// There is nothing to do.
+    Settled,
+    /// It was there, and others have made or removed partitions since, which stays; with why it is not repaired where
+    /// the policy says that it is to be.
+    Drifted(Vec<PartitionDrift>, Option<String>),
+    /// It has to be brought about like this.
+    Due(Box<Plan>),
+    /// It has to be written down first that the last run has ended.
+    Unwritten,
+    /// Something is in the way.
+    Refused(Cause),
+    /// It failed, and is not tried again by itself.
+    Failed,
+    /// Nothing was listed yet.
+    Unread,
+}
+
+impl Standing {
+    /// Whether what could be done was done: what drifted is told and left.
+    pub fn is_settled(&self) -> bool {
+        matches!(self, Self::Settled | Self::Drifted(..))
+    }
+}
+
+impl Partitioning {
+    /// What an earlier manager has written down.
+    pub fn remembered(run: Option<PartitionRun>) -> Self {
+        Self { run, ..Self::default() }
+    }
+
+    /// A control process was started or found: partitions of another one are gone, and what its steps gave is what they
+    /// are to give again.
+    pub fn begin(&mut self, token: &str) {
+        if self.run.as_ref().is_some_and(|run| run.token == token) {
+            return;
+        }
+        if let Some(PartitionRun { layout: Some(layout), record, before: None, degraded, .. }) =
+            self.run.take()
+            && degraded.is_empty()
+        {
+            self.earlier = Some((layout, record));
+        }
+        self.failure = None;
+        self.unwritten = false;
+        self.retry_at = 0;
+    }
+
+    /// Somebody asks to try again what failed.
+    pub fn try_again(&mut self) {
+        self.asked |= self.failure.is_some();
+        self.retry_at = 0;
+    }
+
+    /// Somebody asks for the layout anew.
+    pub fn ask(&mut self) {
+        self.asked = true;
+        self.retry_at = 0;
+    }
+
+    /// A look was taken: what was asked for is done once there is nothing left to do.
+    pub fn looked(&mut self, desired: &Desired, present: Option<&[GpuPartitions]>) {
+        self.asked &= !self.standing(desired, present).is_settled();
+    }
+
+    /// Whether a run is under way.
+    pub fn is_under_way(&self) -> bool {
+        self.last.as_ref().is_some_and(|last| last.duration_us.is_none())
+    }
+
+    /// When the next run may begin.
+    pub fn retry_at(&self) -> i64 {
+        self.retry_at
+    }
+
+    /// Where the wish stands; `present` is what is listed now.
+    pub fn standing(&self, desired: &Desired, present: Option<&[GpuPartitions]>) -> Standing {
+        let layout = wanted(desired);
+        if desired.is_observed() || desired.mode == Mode::Shared || (layout.is_none() && !self.has_remains())
+        {
+            return Standing::Settled;
+        }
+        let Some(present) = present else { return Standing::Unread };
+        if self.unwritten {
+            return Standing::Unwritten;
+        }
+        let failed = self.failure.as_ref().is_some_and(|failure| failure.generation == desired.generation);
+        if failed && !self.asked {
+            return Standing::Failed;
+        }
+        let brought = self.is_brought_about(layout);
+        let drift = if brought { self.record().drift(present) } else { Vec::new() };
+        if brought && drift.is_empty() {
+            return Standing::Settled;
+        }
+        let report = layout.is_none_or(|layout| layout.drift_policy == PartitionPolicy::Report);
+        if brought && report && !self.asked {
+            return Standing::Drifted(drift, None);
+        }
+        let plan = self.plan(layout, present);
+        let repairs = brought && !self.asked;
+        // Whoever only repairs makes nothing again.
+        let recreate = !repairs && layout.is_some_and(|layout| layout.recreate);
+        let refusals: Vec<String> = plan.refusals(recreate).map(ToString::to_string).collect();
+        if refusals.is_empty() && !(brought && plan.is_empty()) {
+            return Standing::Due(Box::new(plan));
+        }
+        let why = if refusals.is_empty() {
+            "it is on a GPU for which the layout has no steps".to_owned()
+        } else {
+            refusals.join("; ")
+        };
+        if repairs || refusals.is_empty() {
+            Standing::Drifted(drift, Some(why))
+        } else {
+            Standing::Refused(Cause::Blocked { why })
+        }
+    }
+
+    /// Whether something of a layout is, or may be, left.
+    fn has_remains(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| !run.record.0.is_empty() || run.before.is_some())
+    }
+
+    /// What was made in the present process.
+    fn record(&self) -> &Record {
+        const NONE: &Record = &Record(Vec::new());
+        self.run.as_ref().map_or(NONE, |run| &run.record)
+    }
+
+    /// Whether the steps of the layout were taken in the present process, to their end and with the IDs on record.
+    fn is_brought_about(&self, layout: Option<&DesiredLayout>) -> bool {
+        match (layout, &self.run) {
+            (None, _) => !self.has_remains(),
+            (Some(layout), Some(run)) => {
+                let named = |step: usize| {
+                    run.degraded.iter().any(|degraded| {
+                        degraded.partition.as_ref() == run.record.0.get(step).map(|step| &step.partition)
+                    })
+                };
+                let as_expected = |expected: &Vec<PartitionId>| {
+                    let ids = run.record.ids();
+                    ids.len() == expected.len()
+                        && (0..ids.len()).all(|step| ids[step] == expected[step] || named(step))
+                };
+                run.before.is_none()
+                    && run.layout.as_ref() == Some(&layout.version)
+                    && run.record.is_of(&layout.steps)
+                    && layout.expected.as_ref().is_none_or(as_expected)
+            }
+            (Some(layout), None) => layout.steps.is_empty(),
+        }
+    }
+
+    fn plan(&self, layout: Option<&DesiredLayout>, present: &[GpuPartitions]) -> Plan {
+        let (expected, chunk_sms) = (layout.and_then(|layout| self.expected(layout)), BTreeMap::new());
+        let given = Given {
+            steps: steps(layout),
+            expected: expected.as_deref(),
+            record: self.record(),
+            before: self.run.as_ref().and_then(|run| run.before.as_ref()),
+            present,
+            chunk_sms: layout.map_or(&chunk_sms, |layout| &layout.chunk_sms),
+        };
+        let mut plan = plan(&given);
+        if layout.is_none() {
+            // Without a layout, what others made is theirs.
+            plan.steps.retain(|step| step.reason != Reason::Unknown);
+        }
+        plan
+    }
+
+    /// The ID of each step, where it is known what they give here: on record, or since they were taken before.
+    fn expected(&self, layout: &DesiredLayout) -> Option<Vec<PartitionId>> {
+        let own = self.run.iter().filter(|run| run.before.is_none() && run.degraded.is_empty());
+        let own = own.filter_map(|run| Some((run.layout.as_ref()?, &run.record)));
+        let earlier = self.earlier.iter().map(|(version, record)| (version, record));
+        let mut taken = own.chain(earlier);
+        let same = taken.find(|(version, record)| **version == layout.version && record.is_of(&layout.steps));
+        layout.expected.clone().or_else(|| same.map(|(_, record)| record.ids()))
+    }
+
+    /// What is to be written down before a run.
+    pub fn before(&self, token: &str, present: &[GpuPartitions]) -> PartitionRun {
+        let mut run = self.run.clone().unwrap_or_else(|| PartitionRun::new(token.to_owned()));
+        // What is there of a run that was cut short stays known as that.
+        run.before.get_or_insert_with(|| {
+            let ids = |gpu: &GpuPartitions| gpu.partitions.iter().map(|listed| listed.id.clone()).collect();
+            present
+                .iter()
+                .map(|gpu| (gpu.gpu.clone(), ids(gpu)))
+                .collect::<BTreeMap<GpuUuid, BTreeSet<PartitionId>>>()
+        });
+        run
+    }
+
+    /// A run could not be written down, or its end.
+    pub fn not_written(&mut self, now: i64) {
+        self.retry_at = now + UNWRITTEN_RETRY_MS;
+    }
+
+    /// A run begins, and was written down.
+    pub fn began(
+        &mut self,
+        run: PartitionRun,
+        plan: &Plan,
+        desired: &Desired,
+        present: &[GpuPartitions],
+        now: i64,
+    ) -> Execution {
+        let layout = wanted(desired);
+        let on_difference = layout.map_or(OnDifference::Keep, |layout| layout.on_difference);
+        let execution = Execution::new(plan, steps(layout), &run.record, present, on_difference);
+        self.run = Some(run);
+        self.failure = None;
+        self.last = Some(LastRun { began: now, taken: Vec::new(), duration_us: None });
+        execution
+    }
+
+    /// A command of the run was sent.
+    pub fn progress(&mut self, taken: &[Taken]) {
+        if let Some(last) = &mut self.last {
+            last.taken.clear();
+            last.taken.extend_from_slice(taken);
+        }
+    }
+
+    /// The run ended; it has yet to be written down ([`Partitioning::to_write`]). One that lost its daemon goes on later.
+    pub fn ended(&mut self, outcome: Outcome, desired: &Desired, duration_us: u64) {
+        if let Some(last) = &mut self.last {
+            last.taken = outcome.taken;
+            last.duration_us = Some(duration_us);
+        }
+        let Some(run) = &mut self.run else { return };
+        if matches!(outcome.cause, Some(Cause::Unreachable { .. })) {
+            return;
+        }
+        self.asked = false;
+        run.before = None;
+        run.record = outcome.record;
+        run.degraded = outcome.degraded;
+        match outcome.cause {
+            None => run.layout = wanted(desired).map(|layout| layout.version.clone()),
+            Some(cause) => self.failure = Some(LayoutFailure::new(desired.generation, cause)),
+        }
+        self.unwritten = true;
+    }
+
+    /// The end of a run that has yet to be written down.
+    pub fn to_write(&self) -> Option<PartitionRun> {
+        self.run.clone().filter(|_| self.unwritten)
+    }
+
+    /// The end of the run was written down.
+    pub fn written(&mut self) {
+        self.unwritten = false;
+        self.retry_at = 0;
+    }
+
+    /// Why the layout is not in force, where it is not going to be by itself.
+    pub fn failure(&self, desired: &Desired, standing: &Standing) -> Option<LayoutFailure> {
+        match standing {
+            Standing::Failed => self.failure.clone(),
+            Standing::Refused(cause) => Some(LayoutFailure::new(desired.generation, cause.clone())),
+            _ => None,
+        }
+    }
+
+    /// What is told of the layout; nothing where there is none and none is left.
+    pub fn status(&self, desired: &Desired, present: Option<&[GpuPartitions]>) -> Option<LayoutStatus> {
+        let layout = wanted(desired);
+        if layout.is_none() && !self.has_remains() {
+            return None;
+        }
+        let standing = self.standing(desired, present);
+        let degraded = self.run.as_ref().map_or_else(Vec::new, |run| run.degraded.clone());
+        let state = match &standing {
+            _ if self.is_under_way() => LayoutState::Applying,
+            Standing::Settled if degraded.is_empty() => LayoutState::Applied,
+            Standing::Settled => LayoutState::Degraded,
+            Standing::Drifted(..) => LayoutState::Drifted,
+            Standing::Failed | Standing::Refused(_) => LayoutState::Failed,
+            Standing::Due(_) | Standing::Unwritten | Standing::Unread => LayoutState::Pending,
+        };
+        let partitions = layout.map_or_else(Vec::new, |layout| self.partitions(layout, &standing, present));
+        let failure = self.failure(desired, &standing);
+        let (drift, not_repaired) = match standing {
+            Standing::Drifted(drift, why) => (drift, why),
+            _ => (Vec::new(), None),
+        };
+        Some(LayoutStatus {
+            name: layout.map(|layout| layout.version.name.clone()),
+            version: layout.map(|layout| layout.version.version),
+            state,
+            generation: desired.generation,
+            partitions,
+            failure,
+            drift,
+            not_repaired,
+            degraded,
+            taken: self.last.as_ref().map_or_else(Vec::new, |last| last.taken.clone()),
+            ran_at: self.last.as_ref().map(|last| last.began),
+            duration_us: self.last.as_ref().and_then(|last| last.duration_us),
+        })
+    }
+
+    /// The partitions of the layout, each with its ID only where the last list proves it.
+    fn partitions(
+        &self,
+        layout: &DesiredLayout,
+        standing: &Standing,
+        present: Option<&[GpuPartitions]>,
+    ) -> Vec<PartitionStatus> {
+        let expected = self.expected(layout);
+        let live = self.record().live();
+        let removed: BTreeSet<_> = layout
+            .steps
+            .iter()
+            .filter(|step| step.change == Change::Remove)
+            .map(|step| &step.partition)
+            .collect();
+        let stays = layout.steps.iter().enumerate().filter(|(_, step)| !removed.contains(&step.partition));
+        stays
+            .map(|(number, step)| {
+                let made = live.get(&step.partition).filter(|made| made.gpu == step.gpu);
+                let listed = made.filter(|_| standing.is_settled()).and_then(|made| {
+                    let of_gpu = present?.iter().find(|gpu| gpu.gpu == step.gpu)?;
+                    of_gpu.get(&made.id).filter(|listed| listed.chunks == step.chunks)
+                });
+                PartitionStatus {
+                    partition: step.partition.clone(),
+                    gpu: step.gpu.clone(),
+                    id: listed.map(|listed| listed.id.clone()),
+                    expected: expected.as_ref().and_then(|ids| ids.get(number)).cloned(),
+                    chunks: step.chunks,
+                    sms: listed.map(|listed| listed.sms),
+                    tenants: layout.tenants.get(&step.partition).cloned().unwrap_or_default(),
+                }
+            })
+            .collect()
+    }
+}
+
+/// The layout that is wanted, if its partitions are the daemon's own.
+fn wanted(desired: &Desired) -> Option<&DesiredLayout> {
+    desired.layout.as_ref().filter(|layout| layout.enforcement == Enforcement::Static)
+}
+
+fn steps(layout: Option<&DesiredLayout>) -> &[ResolvedStep] {
+    layout.map_or(&[], |layout| &layout.steps)
+}
+
+/// What is to be said of the layout.
+pub fn conditions(layout: &LayoutStatus) -> Vec<Condition> {
+    let mut conditions = Vec::new();
+    if let Some(failure) = &layout.failure {
+        conditions.push(Condition::new("Layout", false, failure.reason(), failure.message.clone()));
+    }
+    if !layout.drift.is_empty() {
+        let what: Vec<String> = layout.drift.iter().map(ToString::to_string).collect();
+        let done = match &layout.not_repaired {
+            Some(why) => format!("it is not repaired: {why}"),
+            None => {
+                "it stays, as the layout's drift_policy says, until the layout is applied again".to_owned()
+            }
+        };
+        let message = format!("{}. Somebody else changed that; {done}", what.join("; "));
+        conditions.push(Condition::new("PartitionsDrifted", true, "ChangedByOthers", message));
+    }
+    if !layout.degraded.is_empty() {
+        let what: Vec<String> = layout.degraded.iter().map(ToString::to_string).collect();
+        conditions.push(Condition::new("PartitionsDegraded", true, "OtherIds", what.join("; ")));
+    }
+    conditions
+}

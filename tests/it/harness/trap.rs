@@ -1,0 +1,102 @@
+//! The control program with a trap in it: the session that sends the nth `sm_partition add` loses its reply, or hangs.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use super::{Host, eventually};
+
+/// Programs in a directory of their own, which the manager uses in place of the simulated host's.
+pub(crate) struct Trap {
+    dir: tempfile::TempDir,
+}
+
+/// What happens at the addition that springs the trap.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Spring {
+    /// The session dies before the daemon hears of it.
+    Unheard,
+    /// The session dies once the daemon has it.
+    Unanswered,
+    /// The daemon has it, and the session stands still until it is let go.
+    Held,
+}
+
+impl Trap {
+    pub(crate) fn new() -> Self {
+        Self { dir: tempfile::Builder::new().prefix("t").tempdir_in("/tmp").expect("a directory") }
+    }
+
+    /// What the manager's configuration needs to say.
+    pub(crate) fn config(&self) -> String {
+        format!("mps_dir = \"{}\"", self.dir.path().display())
+    }
+
+    /// Writes the programs for this host, which has not been served yet.
+    pub(crate) fn install(&self, host: &Host) {
+        for (name, script) in [
+            ("nvidia-cuda-mps-control", CONTROL),
+            ("nvidia-cuda-mps-server", "#!/bin/sh\nexec '{real}' \"$@\"\n"),
+        ] {
+            let real = host.runtime("sim/bin").join(name);
+            let path = self.dir.path().join(name);
+            fs::write(&path, script.replace("{real}", real.to_str().expect("text"))).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("mode");
+        }
+    }
+
+    /// Sets it for the nth addition of a session, counted from 1.
+    pub(crate) fn set(&self, spring: Spring, nth: usize) {
+        let word = format!("{spring:?}").to_lowercase();
+        for old in ["sprung", "free"] {
+            let _ = fs::remove_file(self.file(old));
+        }
+        fs::write(self.file("new"), format!("{word} {nth}\n")).expect("written");
+        fs::rename(self.file("new"), self.file("trap")).expect("set");
+    }
+
+    /// Waits until it has sprung.
+    pub(crate) fn sprung(&self) {
+        eventually("the trap springs", || self.file("sprung").exists().then_some(()));
+    }
+
+    /// Lets go of the session that stands still.
+    pub(crate) fn release(&self) {
+        fs::write(self.file("free"), "").expect("written");
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+const CONTROL: &str = r#"#!/bin/sh
+here=${0%/*}
+[ $# = 0 ] && [ -e "$here/trap" ] || exec '{real}' "$@"
+read -r spring nth <"$here/trap"
+log=$CUDA_MPS_PIPE_DIRECTORY/../log/control.log
+pipe=$here/pipe.$$
+mkfifo "$pipe"
+'{real}' <"$pipe" &
+child=$!
+exec 3>"$pipe"
+rm "$pipe"
+count=0
+while IFS= read -r line; do
+    case $line in "sm_partition add"*) count=$((count + 1)) ;; esac
+    if [ "$count" = "$nth" ]; then
+        rm -f "$here/trap"
+        had=$(grep -c 'Cmd:sm_partition add' "$log")
+        if [ "$spring" != unheard ]; then
+            printf '%s\n' "$line" >&3
+            until [ "$(grep -c 'Cmd:sm_partition add' "$log")" -gt "$had" ]; do sleep 0.01; done
+        fi
+        : >"$here/sprung"
+        while [ "$spring" = held ] && [ ! -e "$here/free" ]; do sleep 0.01; done
+        kill -9 "$child" $$
+    fi
+    printf '%s\n' "$line" >&3
+done
+exec 3>&-
+wait "$child"
+"#;
