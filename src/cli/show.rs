@@ -25,7 +25,10 @@ use crate::service::tenants::{EnvironmentView, TenantView};
 const POLL: Duration = Duration::from_millis(100);
 
 /// Reads every page of a list.
-pub(super) async fn all<T: serde::de::DeserializeOwned>(client: &Client, path: &str) -> Result<Vec<T>, ClientError> {
+pub(super) async fn all<T: serde::de::DeserializeOwned>(
+    client: &Client,
+    path: &str,
+) -> Result<Vec<T>, ClientError> {
     let mut items = Vec::new();
     let mut cursor = String::new();
     loop {

@@ -1,6 +1,5 @@
 //! `mps-manager layout`: partition layouts as files, planned, applied, compared, and replayed on other hosts.
 
-mod replay;
 mod verbs;
 
 use std::collections::BTreeMap;
@@ -81,8 +80,6 @@ pub(super) enum LayoutCommand {
         #[arg(short, long, value_enum, default_value_t = Spelling::Yaml)]
         output: Spelling,
     },
-    /// Replay a recorded layout on empty GPUs and compare each ID; exit 1 when a host differs
-    Replay(replay::ReplayArgs),
     /// Forget a layout that no daemon holds
     Delete {
         #[command(flatten)]
@@ -107,7 +104,7 @@ pub(super) struct Target {
     /// The version; without it, the newest
     #[arg(long, value_name = "N", conflicts_with = "file")]
     layout_version: Option<u32>,
-    /// Take the layout from this document, or - for standard input, instead of from the server
+    /// Write the layout of that name in this document, or - for standard input, as a new version first
     #[arg(short, long)]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -172,7 +169,6 @@ pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
             line!("{:#}", layout_document_schema());
             Ok(ExitCode::SUCCESS)
         }
-        LayoutCommand::Replay(args) => replay::run(args),
         LayoutCommand::List { server } => ask(async move { verbs::list(&server.client()?).await }),
         LayoutCommand::Show { server, name, layout_version, output } => {
             ask(async move { verbs::show(&server.client()?, &name, layout_version, output).await })
@@ -223,13 +219,14 @@ async fn daemon(client: &Client, named: Option<&DaemonName>) -> Result<DaemonNam
     if let Some(named) = named {
         return Ok(named.clone());
     }
-    let daemons: Vec<crate::service::daemons::DaemonView> = super::show::all(client, "/api/v1/daemons").await?;
+    let daemons: Vec<crate::service::daemons::DaemonView> =
+        super::show::all(client, "/api/v1/daemons").await?;
     match daemons.as_slice() {
         [one] => Ok(one.name.clone()),
         [] => Err(ClientError::Address("this host has no daemon: create one first".into())),
         several => {
-            let names: Vec<&str> = several.iter().map(|daemon| daemon.name.as_str()).collect();
-            Err(ClientError::Address(format!("say which --daemon is meant: {}", names.join(", "))))
+            let all: Vec<&str> = several.iter().map(|daemon| daemon.name.as_str()).collect();
+            Err(ClientError::Address(format!("say which --daemon is meant: {}", all.join(", "))))
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{PlanOutput, Spelling, Target, daemon};
 use crate::client::{Body, Client, ClientError};
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::Document;
-use crate::domain::layout::{Layout, text};
+use crate::domain::layout::{Layout, Version, text};
 use crate::domain::operation::Operation;
 use crate::domain::{DaemonName, LayoutName};
 use crate::service::layouts::LayoutView;
@@ -20,16 +20,17 @@ const LAYOUTS: &str = "/api/v1/layouts";
 
 pub(super) async fn list(client: &Client) -> Result<ExitCode, ClientError> {
     let layouts: Vec<LayoutView> = all(client, LAYOUTS).await?;
-    let mut rows = vec![["LAYOUT", "VERSION", "ENFORCEMENT", "PARTITIONS", "DAEMONS", "NOTE"].map(str::to_owned)];
-    for layout in layouts {
-        let daemons: Vec<&str> = layout.daemons.iter().map(DaemonName::as_str).collect();
+    let mut rows =
+        vec![["LAYOUT", "VERSION", "ENFORCEMENT", "PARTITIONS", "DAEMONS", "NOTE"].map(str::to_owned)];
+    for LayoutView { newest, daemons } in layouts {
+        let daemons: Vec<&str> = daemons.iter().map(DaemonName::as_str).collect();
         rows.push([
-            layout.name.to_string(),
-            layout.version.to_string(),
-            layout.layout.enforcement.as_str().to_owned(),
-            layout.layout.partitions().count().to_string(),
+            newest.name.to_string(),
+            newest.version.to_string(),
+            newest.layout.enforcement.as_str().to_owned(),
+            newest.layout.partitions().count().to_string(),
             if daemons.is_empty() { "-".to_owned() } else { daemons.join(",") },
-            layout.note.unwrap_or_default(),
+            newest.note.unwrap_or_default(),
         ]);
     }
     table(&rows);
@@ -42,12 +43,11 @@ pub(super) async fn show(
     version: Option<u32>,
     spelling: Spelling,
 ) -> Result<ExitCode, ClientError> {
-    let path = match version {
-        Some(version) => format!("{LAYOUTS}/{name}/versions/{version}"),
-        None => format!("{LAYOUTS}/{name}"),
+    let version: Version = match version {
+        Some(version) => client.get(&format!("{LAYOUTS}/{name}/versions/{version}")).await?,
+        None => client.get::<LayoutView>(&format!("{LAYOUTS}/{name}")).await?.newest,
     };
-    let view: LayoutView = client.get(&path).await?;
-    let document = text::bare(view.name, &view.layout, view.note);
+    let document = text::bare(version.name, &version.layout, version.note);
     line!("{}", text::write(&document, spelling.format()).trim_end());
     Ok(ExitCode::SUCCESS)
 }
@@ -64,12 +64,13 @@ pub(super) async fn import(
     };
     let imported: crate::http::api::List<LayoutView> = client.send_text(&path, media_type, text).await?;
     for layout in imported.items {
-        line!("{} version {}", layout.name, layout.version);
+        line!("{}", layout.newest.version_ref());
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the API is asked about a layout on a daemon.
+/// What the API is asked about a layout on a daemon. A layout from a file is written as a new version first, if it says
+/// something new; that touches no daemon.
 async fn question(client: &Client, target: &Target, file: Option<String>) -> Result<Value, ClientError> {
     let daemon = daemon(client, target.daemon.as_ref()).await?;
     let mut question = json!({ "daemon": daemon, "gpu_map": target.gpus.map() });
@@ -77,7 +78,10 @@ async fn question(client: &Client, target: &Target, file: Option<String>) -> Res
         question["version"] = json!(version);
     }
     if let Some(file) = file {
-        question["layout"] = json!(named(&file, &target.name)?);
+        let layout = named(&file, &target.name)?;
+        let path = format!("{LAYOUTS}/{}", target.name);
+        let written: LayoutView = client.put(&path, &json!({ "layout": layout })).await?;
+        question["version"] = json!(written.newest.version);
     }
     Ok(question)
 }
@@ -127,12 +131,6 @@ pub(super) async fn apply(
 ) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
     let mut question = question(&client, target, file).await?;
-    if let Some(layout) = question.as_object_mut().and_then(|question| question.remove("layout")) {
-        let written: LayoutView =
-            client.put(&format!("{LAYOUTS}/{}", target.name), &json!({ "layout": layout })).await?;
-        line!("{} version {}", written.name, written.version);
-        question["version"] = json!(written.version);
-    }
     question["recreate"] = json!(recreate);
     let asked = client.post(&format!("{LAYOUTS}/{}/apply", target.name), &question).await;
     let operation: Operation = match asked {
@@ -168,10 +166,17 @@ pub(super) async fn exported(
             let view: LayoutView = client.get(&format!("{LAYOUTS}/{name}")).await?;
             match view.daemons.as_slice() {
                 [one] => one.clone(),
-                [] => return Err(ClientError::Address(format!("no daemon holds layout {name}: apply it to one first"))),
+                [] => {
+                    return Err(ClientError::Address(format!(
+                        "no daemon holds layout {name}: apply it to one first"
+                    )));
+                }
                 several => {
                     let names: Vec<&str> = several.iter().map(DaemonName::as_str).collect();
-                    let text = format!("several daemons hold layout {name}, say which --daemon is meant: {}", names.join(", "));
+                    let text = format!(
+                        "several daemons hold layout {name}, say which --daemon is meant: {}",
+                        names.join(", ")
+                    );
                     return Err(ClientError::Address(text));
                 }
             }

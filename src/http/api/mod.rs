@@ -96,6 +96,8 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(layouts::plan))
         .routes(routes!(layouts::apply))
         .routes(routes!(layouts::assert))
+        .routes(routes!(layouts::export))
+        .routes(routes!(layouts::import))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::get, tenants::put, tenants::delete))
         .routes(routes!(tenants::environment))

@@ -1,12 +1,14 @@
 //! Layouts: written, read, forgotten; planned, applied and asserted on a daemon.
 
 mod change;
+mod documents;
 mod of_daemon;
 mod partitions;
 
 use serde::{Deserialize, Serialize};
 
 pub use change::{ApplyRequest, LayoutTarget};
+pub use documents::LayoutText;
 pub(super) use of_daemon::fit_layout;
 pub use partitions::PartitionView;
 
