@@ -85,7 +85,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         binaries: platform.binaries,
         capability,
         inventory: Arc::clone(&inventory),
-        prober: Prober::new(&platform.extra_env),
+        prober: Arc::new(Prober::new(&platform.extra_env)),
         census: watch::Sender::new(Census::default()),
         scopes: host::systemd::Scopes::detect(manager_uid),
         runtime_dir: config.runtime_dir.clone(),
@@ -223,6 +223,9 @@ async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
                         }
                         Lasting::PartitionRun(run) => {
                             store::partitions::put_run(db, &daemon, &run, now).await?;
+                        }
+                        Lasting::Shares(proven) => {
+                            store::shares::put_proven(db, &daemon, &proven, now).await?;
                         }
                         Lasting::ComputeMode { gpu, held } => {
                             store::compute_modes::put(db, &gpu, held.as_ref(), now).await?;

@@ -5,7 +5,7 @@ use super::drift::DriftPolicy;
 use super::gpu::{ComputeMode, Gpu};
 use super::layout::active::DesiredLayout;
 use super::maintenance::MaintenanceState;
-use super::tenant::{Resolved, TenantSpec, resolve};
+use super::tenant::{Resolved, Tenant, TenantSpec, resolve};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
 /// The one desired value of a daemon, complete: whoever holds it needs to ask nobody.
@@ -123,6 +123,20 @@ pub fn desired(
         drift_policy: daemon.drift_policy,
         uids,
     })
+}
+
+/// The largest percentage among the tenants that no partition of a layout is for.
+pub fn beside(
+    layout: &DesiredLayout,
+    daemon: &DaemonSpec,
+    tenants: &[Tenant],
+    gpus: &[Gpu],
+) -> Result<Option<ThreadPercentage>, InvalidValue> {
+    let bound = |tenant: &&Tenant| layout.tenants.values().any(|names| names.contains(&tenant.name));
+    let others = tenants.iter().filter(|tenant| !bound(tenant));
+    let resolved: Vec<Resolved> =
+        others.map(|tenant| resolve(&tenant.spec, daemon, gpus)).collect::<Result<_, _>>()?;
+    Ok(resolved.iter().map(|tenant| tenant.percentage).max())
 }
 
 /// One setting that was read back otherwise than it should be.

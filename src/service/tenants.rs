@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::maintenance::refuse_cordoned;
 use super::page::{Page, Paged};
+use super::shares::refuse_own_share;
 use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::admission;
@@ -124,6 +125,7 @@ impl Service {
                             spec.daemon
                         )));
                     }
+                    refuse_own_share(&mut *db, &daemon, &name, &spec).await?;
                     let mut tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &spec.daemon)
                         .await?
                         .into_iter()
@@ -389,8 +391,12 @@ impl Service {
     async fn resolved(&self, tenant: &Tenant, gpus: &[Gpu]) -> Result<Resolved, ServiceError> {
         let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &tenant.spec.daemon).await?;
         let daemon = daemon.ok_or_else(|| ServiceError::Internal("the tenant's daemon is gone".into()))?;
-        tenant::resolve(&tenant.spec, &daemon.spec, gpus)
-            .map_err(|error| ServiceError::Conflict(error.to_string()))
+        let mut resolved = tenant::resolve(&tenant.spec, &daemon.spec, gpus)
+            .map_err(|error| ServiceError::Conflict(error.to_string()))?;
+        if let Some(share) = self.share_of(tenant, &resolved.gpus)? {
+            resolved.percentage = share;
+        }
+        Ok(resolved)
     }
 
     async fn stored_tenant(&self, name: &TenantName) -> Result<Tenant, ServiceError> {

@@ -3,11 +3,13 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::{StoreError, daemons, from_json, parsed, to_json};
+use super::{StoreError, daemons, from_json, parsed, shares, to_json};
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::Gpu;
-use crate::domain::layout::active::{ActiveLayout, AppliedLayout, DesiredLayout, LayoutChange};
-use crate::domain::layout::{Layout, Version, VersionRef};
+use crate::domain::layout::active::{
+    ActiveLayout, AppliedLayout, DesiredLayout, DesiredShares, LayoutChange,
+};
+use crate::domain::layout::{Enforcement, Layout, Version, VersionRef, percentage};
 use crate::domain::{DaemonName, LayoutName};
 
 struct VersionRow {
@@ -290,13 +292,19 @@ pub async fn desired(
     let Some(active) = &daemon.spec.layout else { return Ok(None) };
     let layout = content(&mut *db, active).await?;
     let applied = applied(&mut *db, &daemon.name).await?;
-    let change = change(db, &daemon.name).await?.map(|(_, change)| change);
-    let desired = DesiredLayout::of(active, &layout, applied.as_ref(), change.as_ref(), gpus);
+    let change = change(&mut *db, &daemon.name).await?.map(|(_, change)| change);
     let unplannable = |error: crate::domain::InvalidValue| StoreError::Unplannable {
         daemon: daemon.name.clone(),
         detail: error.to_string(),
     };
-    desired.map(Some).map_err(unplannable)
+    let desired = DesiredLayout::of(active, &layout, applied.as_ref(), change.as_ref(), gpus);
+    let mut desired = desired.map_err(unplannable)?;
+    if layout.enforcement == Enforcement::Percentage {
+        let shares = percentage::shares(&layout, &active.gpu_map, gpus).map_err(unplannable)?;
+        let earlier = shares::proven(db, &daemon.name).await?.map_or_else(Vec::new, |proven| proven.shares);
+        desired.shares = Some(DesiredShares { shares, earlier, others: None });
+    }
+    Ok(Some(desired))
 }
 
 /// What the layout of a daemon says.

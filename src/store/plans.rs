@@ -3,9 +3,9 @@
 use sqlx::SqliteConnection;
 
 use super::{StoreError, daemons, gpus, layouts, maintenance, tenants};
-use crate::domain::DaemonName;
 use crate::domain::gpu::Gpu;
 use crate::domain::plan::{self, Desired};
+use crate::domain::{DaemonName, InvalidValue};
 
 /// What the daemon should hold now; `None` when there is no such daemon.
 ///
@@ -18,16 +18,23 @@ pub async fn desired(
 ) -> Result<Option<Desired>, StoreError> {
     let Some(daemon) = daemons::get(&mut *db, name).await? else { return Ok(None) };
     let gpus = gpus::all(&mut *db, present.to_vec()).await?;
-    let tenants: Vec<_> =
-        tenants::of_daemon(&mut *db, name).await?.into_iter().map(|tenant| tenant.spec).collect();
+    let tenants = tenants::of_daemon(&mut *db, name).await?;
+    let specs: Vec<_> = tenants.iter().map(|tenant| tenant.spec.clone()).collect();
     let maintenance = maintenance::get(&mut *db).await?;
     // One that is only observed is somebody else's, and nothing is done to it.
     let maintenance =
         maintenance.filter(|maintenance| !daemon.spec.is_observed() && maintenance.covers(&daemon.spec.gpus));
     let state = maintenance.map(|maintenance| maintenance.state);
-    let plan = plan::desired(name, daemon.generation, &daemon.spec, &tenants, &gpus, manager_uid, state);
-    let mut desired =
-        plan.map_err(|error| StoreError::Unplannable { daemon: name.clone(), detail: error.to_string() })?;
+    let plan = plan::desired(name, daemon.generation, &daemon.spec, &specs, &gpus, manager_uid, state);
+    let unplannable =
+        |error: InvalidValue| StoreError::Unplannable { daemon: name.clone(), detail: error.to_string() };
+    let mut desired = plan.map_err(unplannable)?;
     desired.layout = layouts::desired(db, &daemon, &gpus).await?;
+    if let Some(layout) = &mut desired.layout {
+        let others = plan::beside(layout, &daemon.spec, &tenants, &gpus).map_err(unplannable)?;
+        if let Some(shares) = &mut layout.shares {
+            shares.others = others;
+        }
+    }
     Ok(Some(desired))
 }

@@ -4,6 +4,7 @@ mod adopted;
 mod around;
 mod jobs;
 mod layout;
+mod shares;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::around::{dies, happens};
+use self::shares::Looking;
 use super::census::Census;
 use super::isolation;
 use super::limits::Written;
@@ -53,6 +55,8 @@ pub(super) struct Driver {
     stop: CancellationToken,
     observed: watch::Sender<Observed>,
     state: State,
+    /// The CUDA client that looks what a percentage gives.
+    looking: Option<Looking>,
     clients: Vec<ClientFacts>,
     /// The request for a fresh look that the last look answers, and why it failed; until it is published.
     read: Option<(u64, Option<String>)>,
@@ -121,6 +125,7 @@ impl Driver {
             stop,
             observed,
             state,
+            looking: None,
             clients: Vec::new(),
             read: None,
             incarnation: earlier,
@@ -150,7 +155,7 @@ impl Driver {
             while let Ok(job) = self.jobs.try_recv() {
                 self.work(job).await;
             }
-            let desired = self.desired.borrow_and_update().clone();
+            let desired = self.wanted();
             self.claim();
             self.follow(&desired);
             self.logs.keep_short(self.may_empty_logs(&desired));
@@ -195,6 +200,7 @@ impl Driver {
             Ok(()) = self.neighbours.changed() => {}
             Ok(()) = self.census.changed() => {}
             Some(job) = self.jobs.recv() => self.work(job).await,
+            report = shares::report(&mut self.looking) => self.looked(report).await,
             () = dies(process.into_iter().collect()) => {}
             () = dies(servers) => self.state.server_died(host::process::is_alive),
             () = happens(&mut self.logs, &gpus, &self.pipe_directory, inode), if watched => {
@@ -242,6 +248,7 @@ impl Driver {
             }
             Action::Sync(wrong) => self.sync(desired, &wrong).await,
             Action::Partition => self.partition(desired).await,
+            Action::Prove(percentage) => self.send_to_look(desired, percentage),
             Action::StartServer(uid) => self.start_server(desired, uid).await,
         }
     }

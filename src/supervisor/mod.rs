@@ -15,6 +15,7 @@ mod modes;
 mod partitioning;
 mod partitions;
 mod process;
+mod shares;
 mod state;
 mod status;
 mod termination;
@@ -40,6 +41,7 @@ use crate::clock::unix_ms;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::compute_mode::HeldMode;
 use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Mode, Phase};
+use crate::domain::layout::percentage::ProvenLayout;
 use crate::domain::layout::record::PartitionRun;
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
@@ -67,7 +69,7 @@ pub struct Context {
     /// The GPUs.
     pub inventory: Arc<dyn Inventory>,
     /// Sends CUDA processes to see what they are given of them.
-    pub prober: Prober,
+    pub prober: Arc<Prober>,
     /// Which of them are here, looked at for all daemons together.
     pub census: watch::Sender<Census>,
     /// Whether daemons get systemd scopes of their own.
@@ -160,6 +162,8 @@ pub enum Lasting {
     Incarnation(Incarnation),
     /// The partitions of its control process, before a session that changes them and after it.
     PartitionRun(PartitionRun),
+    /// What CUDA clients proved of its layout.
+    Shares(ProvenLayout),
     /// What the compute mode of a GPU was; `None` once it was put back.
     ComputeMode {
         /// The GPU.

@@ -364,7 +364,7 @@ mod tests {
                 commands: BTreeSet::default(),
                 options: BTreeSet::default(),
             },
-            prober: crate::gpu::probe::Prober::new(&[]),
+            prober: Arc::new(crate::gpu::probe::Prober::new(&[])),
             census: watch::channel(Census::default()).0,
             scopes: Scopes::detect(1),
             runtime_dir: "/nonexistent".into(),

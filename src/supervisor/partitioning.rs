@@ -128,22 +128,22 @@ impl Partitioning {
         self.last.as_ref().is_some_and(|last| last.duration_us.is_none())
     }
 
-    /// When the next run may begin.
+    /// When the next run may begin; later than now only where the last could not be written down.
     pub fn retry_at(&self) -> i64 {
         self.retry_at
     }
 
     /// Where the wish stands; `present` is what is listed now.
     pub fn standing(&self, desired: &Desired, present: Option<&[GpuPartitions]>) -> Standing {
+        if self.unwritten {
+            return Standing::Unwritten;
+        }
         let layout = wanted(desired);
         if desired.is_observed() || desired.mode == Mode::Shared || (layout.is_none() && !self.has_remains())
         {
             return Standing::Settled;
         }
         let Some(present) = present else { return Standing::Unread };
-        if self.unwritten {
-            return Standing::Unwritten;
-        }
         let failed = self.failure.as_ref().is_some_and(|failure| failure.generation == desired.generation);
         if failed && !self.asked {
             return Standing::Failed;
@@ -351,6 +351,7 @@ impl Partitioning {
         Some(LayoutStatus {
             name: layout.map(|layout| layout.version.name.clone()),
             version: layout.map(|layout| layout.version.version),
+            enforcement: Enforcement::Static,
             state,
             generation: desired.generation,
             partitions,
@@ -394,6 +395,7 @@ impl Partitioning {
                     expected: expected.as_ref().and_then(|ids| ids.get(number)).cloned(),
                     chunks: step.chunks,
                     sms: listed.map(|listed| listed.sms),
+                    percentage: None,
                     tenants: layout.tenants.get(&step.partition).cloned().unwrap_or_default(),
                 }
             })
@@ -433,3 +435,6 @@ pub fn conditions(layout: &LayoutStatus) -> Vec<Condition> {
     }
     conditions
 }
+
+#[cfg(test)]
+mod tests;

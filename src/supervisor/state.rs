@@ -10,13 +10,15 @@
 //!      │ stop                      │                                 │ a command did not answer
 //!   any running state              └──────── a read answered ──── wedged
 //!
-//!   what is left to do once the settings are right, partitions, is partitioning.rs's
+//!   what is left to do once the settings are right, for a layout, is partitioning.rs's and shares.rs's
 //!   the process died ──► start at once, or back-off from the second death in a minute
 //! ```
 
 use super::partitioning::{Partitioning, Standing};
+use super::shares::{Shares, left_to_do};
 use super::trouble::{self, Evidence, Trouble};
 use super::witness::Shortages;
+use crate::domain::ThreadPercentage;
 use crate::domain::daemon::{Effective, Mode, Phase, Server, Waiting};
 use crate::domain::drift::{DriftPolicy, DriftStatus, Drifted, drifted};
 use crate::domain::gpu::GpuUuid;
@@ -95,6 +97,7 @@ impl Obstacle {
                 | "MigEnabled"
                 | "PartitionIdDiffers"
                 | "PartitionNotMade"
+                | "PartitionNotProven"
                 | "PartitionsInterfered"
                 | "ServesOtherwise"
                 | "StaticModeUnsupported"
@@ -135,6 +138,8 @@ pub struct State {
     pub restart: bool,
     /// Its partitions.
     pub partitioning: Partitioning,
+    /// The thread percentages that stand for partitions.
+    pub shares: Shares,
     /// When the last look began that somebody waits for, or that a death of a server made necessary.
     look_now: bool,
     next_look: i64,
@@ -162,6 +167,8 @@ pub enum Action {
     Sync(Vec<Difference>),
     /// Bring the layout about, or write down that this has ended.
     Partition,
+    /// Send a CUDA client to look under this percentage.
+    Prove(ThreadPercentage),
     /// Ask for a server of this user.
     StartServer(u32),
     /// Nothing to do before this time, in unix milliseconds.
@@ -266,18 +273,34 @@ impl State {
         self.partitioning.standing(desired, present)
     }
 
+    /// Whether the layout needs nothing done.
+    fn is_settled(&self, desired: &Desired) -> bool {
+        self.standing(desired).is_settled() && self.shares.is_settled(desired)
+    }
+
+    /// Takes up what is wanted, and completes it by what is known only here.
+    pub fn follow(&mut self, desired: &mut Desired, now: i64) {
+        self.shares.follow(desired, now);
+        if !self.shares.is_settled(desired) {
+            // What the server holds may have to be changed for it, which is nobody else's doing.
+            self.applied = 0;
+        }
+    }
+
     /// Why the layout is not in force in a process that could hold it.
     fn layout_failure(&self, desired: &Desired) -> Option<Obstacle> {
         if self.process.is_none() || self.needs_restart(desired) {
             return None;
         }
-        let failure = self.partitioning.failure(desired, &self.standing(desired))?;
+        let failure = self.partitioning.failure(desired, &self.standing(desired));
+        let failure = failure.or_else(|| self.shares.failure(desired))?;
         Some(Obstacle { reason: failure.reason(), message: failure.message })
     }
 
     /// Somebody asks to try again what was blocked, without waiting for the time to come.
     pub fn try_again(&mut self) {
         self.partitioning.try_again();
+        self.shares.try_again();
         if self.obstacle.is_some() {
             self.retry_at = 0;
             self.search_at = 0;
@@ -294,6 +317,7 @@ impl State {
             failed_at: self.failed_at,
             drift: DriftStatus { present: false, ..std::mem::take(&mut self.drift) },
             partitioning: std::mem::take(&mut self.partitioning),
+            shares: std::mem::take(&mut self.shares),
             ..Self::default()
         };
     }
@@ -341,6 +365,7 @@ impl State {
         self.obstacle = None;
         self.queue.clear();
         self.shortages = Shortages::default();
+        self.shares.begin();
         self.drift.present = false;
     }
 
@@ -371,7 +396,7 @@ impl State {
                 if settings {
                     self.writes = 0;
                 }
-                if settings && self.standing(desired).is_settled() {
+                if settings && self.is_settled(desired) {
                     self.applied = desired.generation;
                 }
                 let present = self.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
@@ -504,8 +529,7 @@ impl State {
             return Action::Sync(wrong);
         }
         let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
-        let standing = self.standing(desired);
-        if wrong.is_empty() && serving && self.applied != desired.generation && standing.is_settled() {
+        if wrong.is_empty() && serving && self.applied != desired.generation && self.is_settled(desired) {
             // The same settings under a new generation: ready only once they were read under it.
             return Action::Sync(wrong);
         }
@@ -514,11 +538,13 @@ impl State {
             return Action::StartServer(desired.server_uid);
         }
         // Last, so that whoever may be let into a partition finds its limits.
-        if wrong.is_empty() && serving && matches!(standing, Standing::Due(_) | Standing::Unwritten) {
-            let at = self.partitioning.retry_at();
-            return if now >= at { Action::Partition } else { Action::Wait(at.min(self.look_at())) };
+        let left = if wrong.is_empty() && serving { left_to_do(self, desired) } else { None };
+        let at = left.as_ref().map_or(i64::MAX, |(at, _)| *at);
+        match left {
+            Some((at, action)) if now >= at => action,
+            _ if due => Action::Sync(Vec::new()),
+            _ => Action::Wait(at.min(self.look_at())),
         }
-        if due { Action::Sync(Vec::new()) } else { Action::Wait(self.look_at()) }
     }
 
     /// The word for where the daemon stands.
@@ -551,7 +577,7 @@ impl State {
             && self.trouble.is_none()
             && !self.needs_restart(desired)
             && self.lost.is_none()
-            && self.standing(desired).is_settled()
+            && self.is_settled(desired)
             && self.seen.as_ref().is_some_and(|seen| {
                 seen.servers.iter().any(|server| server.status == "ACTIVE")
                     && !serves_another_user(desired, seen)

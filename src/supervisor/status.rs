@@ -34,7 +34,7 @@ pub(super) fn status(
     let phase = state.phase(desired, now);
     let pid = state.process.as_ref().map(|process| process.identity.pid);
     let listed = state.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
-    let layout = state.partitioning.status(desired, listed);
+    let layout = state.partitioning.status(desired, listed).or_else(|| state.shares.status(desired));
     let mut conditions = conditions(state, desired, phase, log_directory, now);
     conditions.extend(layout.iter().flat_map(partitioning::conditions));
     DaemonStatus {
@@ -246,8 +246,19 @@ fn applying(state: &State, desired: &Desired) -> (&'static str, String) {
     if !wrong.is_empty() {
         return ("SettingsDiffer", format!("read back otherwise than wanted: {}", wrong.join(", ")));
     }
+    if state.partitioning.retry_at() > 0 {
+        let message = "what is done to its partitions could not be written to the database, so nothing is done to them: see that \
+                       the disk of the state directory has room";
+        return ("StoreUnavailable", message.to_owned());
+    }
     if state.partitioning.is_under_way() {
         return ("PartitionsBeingMade", "the partitions of its layout are being made".to_owned());
+    }
+    if !state.shares.is_settled(desired) {
+        return (
+            "PartitionsBeingProven",
+            "CUDA clients look what the percentages of its layout give".to_owned(),
+        );
     }
     if seen.servers.is_empty() {
         return ("ServerStarting", "its server is being started".to_owned());

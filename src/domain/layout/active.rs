@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::execution::OnDifference;
+use super::percentage::{ProvenShare, Share};
 use super::record::{PartitionRun, Record};
 use super::{Enforcement, GpuMap, Layout, ResolvedStep, VersionRef};
 use crate::domain::gpu::Gpu;
-use crate::domain::{GpuUuid, InvalidValue, LayoutName, PartitionId, PartitionName, TenantName};
+use crate::domain::{
+    GpuUuid, InvalidValue, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage,
+};
 
 /// What a daemon's spec says of its layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -68,6 +71,19 @@ pub struct DesiredLayout {
     pub chunk_sms: BTreeMap<GpuUuid, u32>,
     /// Who is bound to the partitions that are there at its end.
     pub tenants: BTreeMap<PartitionName, Vec<TenantName>>,
+    /// With `enforcement: percentage`, what its partitions come to; nothing otherwise.
+    pub shares: Option<DesiredShares>,
+}
+
+/// A layout that thread percentages make hold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DesiredShares {
+    /// Its partitions.
+    pub shares: Vec<Share>,
+    /// What CUDA clients saw when a layout of this daemon was brought about last: where to begin, and no proof of anything.
+    pub earlier: Vec<ProvenShare>,
+    /// The largest percentage of the daemon's tenants that have no partition.
+    pub others: Option<ThreadPercentage>,
 }
 
 /// What the steps of a layout give on the GPUs of a daemon: whatever a later run gives is compared with it.
@@ -173,6 +189,7 @@ impl DesiredLayout {
             chunk_sms: chunk_sms(gpus, steps.iter().map(|step| &step.gpu)),
             steps,
             tenants: layout.partitions().map(|add| (add.partition.clone(), add.tenants.clone())).collect(),
+            shares: None,
         })
     }
 }

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::percentage::ShareFailure;
 use super::plan::{Action, Plan, Reason, add_command, remove_command};
 use super::record::{Degraded, Record, RecordedStep};
 use super::{Change, ResolvedStep};
@@ -173,6 +174,11 @@ pub enum Cause {
         /// Why.
         why: String,
     },
+    /// CUDA clients did not see what thread percentages were to give them.
+    NotProven {
+        /// What they saw instead.
+        failure: ShareFailure,
+    },
     /// Nothing was done, since something stood in the way.
     Blocked {
         /// What.
@@ -191,6 +197,7 @@ impl std::fmt::Display for Cause {
                 write!(f, "somebody else changes partitions of this daemon: {seen}")
             }
             Self::Unreachable { why } => write!(f, "the daemon could not be asked: {why}"),
+            Self::NotProven { failure } => write!(f, "{failure}"),
             Self::Blocked { why } => write!(f, "{why}"),
         }
     }

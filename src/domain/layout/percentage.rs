@@ -30,6 +30,8 @@ pub struct Share {
     pub chunks: u32,
     /// The SMs of these chunks, which a client is to see.
     pub sms: u32,
+    /// All SMs of the GPU.
+    pub total_sms: u32,
     /// The percentage by the formula, where that was measured; `None` where a client has to find it.
     pub percentage: Option<ThreadPercentage>,
     /// Who works in it.
@@ -63,6 +65,7 @@ pub fn shares(layout: &Layout, map: &GpuMap, gpus: &[Gpu]) -> Result<Vec<Share>,
             gpu: uuid.clone(),
             chunks: add.chunks,
             sms,
+            total_sms: total,
             percentage: percentage.flatten(),
             tenants: add.tenants.clone(),
         })
@@ -87,7 +90,7 @@ pub struct OwnShare {
 
 /// The first tenant that says itself what its partition says.
 pub fn own_share<'t>(
-    shares: &[Share],
+    layout: &Layout,
     tenants: impl IntoIterator<Item = (&'t TenantName, &'t TenantSpec)>,
 ) -> Option<OwnShare> {
     tenants.into_iter().find_map(|(tenant, spec)| {
@@ -96,8 +99,8 @@ pub fn own_share<'t>(
             (None, Some(_)) => "active_thread_percentage",
             (None, None) => return None,
         };
-        let share = shares.iter().find(|share| share.tenants.contains(tenant))?;
-        Some(OwnShare { tenant: tenant.clone(), field, partition: share.partition.clone() })
+        let add = layout.partitions().find(|add| add.tenants.contains(tenant))?;
+        Some(OwnShare { tenant: tenant.clone(), field, partition: add.partition.clone() })
     })
 }
 
@@ -264,6 +267,8 @@ struct Need {
     fixed: Option<ThreadPercentage>,
     /// The percentage to begin with.
     guess: ThreadPercentage,
+    /// Whether a client has seen the SMs under that guess before.
+    known: bool,
 }
 
 /// The proof of a layout's shares under way: says under which percentage a client is to look next, and is told what it saw.
@@ -275,28 +280,36 @@ pub struct Proving {
 }
 
 impl Proving {
-    /// Begins with nothing seen; `totals` tells how many SMs each GPU has, and `earlier` what was proven before, which is tried
-    /// first and not believed.
-    pub fn new(shares: &[Share], totals: &BTreeMap<GpuUuid, u32>, earlier: &[ProvenShare]) -> Self {
+    /// Begins with what is `proven` already; what was proven `earlier`, in another control process, is tried first and not
+    /// believed.
+    pub fn new(shares: &[Share], proven: &[ProvenShare], earlier: &[ProvenShare]) -> Self {
         let mut needs: BTreeMap<(u32, u32), Need> = BTreeMap::new();
         for share in shares {
-            let total = totals.get(&share.gpu).copied().unwrap_or(0);
             let before = earlier.iter().find(|before| before.chunks == share.chunks);
             let need = needs.entry((share.chunks, share.sms)).or_insert_with(|| Need {
                 chunks: share.chunks,
                 sms: share.sms,
                 gpus: BTreeSet::new(),
                 fixed: share.percentage,
-                guess: before.map_or_else(|| first_guess(share.sms, total), |before| before.percentage),
+                guess: before
+                    .map_or_else(|| first_guess(share.sms, share.total_sms), |before| before.percentage),
+                known: before.is_some(),
             });
             need.gpus.insert(share.gpu.clone());
         }
-        Self { needs: needs.into_values().collect(), seen: BTreeMap::new() }
+        let seen = proven.iter().map(|proven| (proven.percentage.tenths(), proven.seen.clone())).collect();
+        Self { needs: needs.into_values().collect(), seen }
     }
 
-    /// Whether a percentage has to be found, for which the server must not hold a smaller one.
-    pub fn searches(&self) -> bool {
-        self.needs.iter().any(|need| need.fixed.is_none())
+    /// The least percentage that the server may hold so that a client sees what is to be proven: all of the GPU where a
+    /// percentage has to be found.
+    pub fn server_percentage(&self) -> Option<ThreadPercentage> {
+        let least = |need: &Need| {
+            let expected = need.fixed.or(need.known.then_some(need.guess));
+            let untried = expected.filter(|expected| !self.seen.contains_key(&expected.tenths()));
+            self.found(need).or(untried).or(need.fixed).unwrap_or(ThreadPercentage::FULL)
+        };
+        self.needs.iter().map(least).max()
     }
 
     /// Under which percentage a client is to look next; `None` when all is proven.

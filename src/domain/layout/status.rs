@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Enforcement;
 use super::execution::{Cause, Taken};
+use super::percentage::ShareFailure;
 use super::record::{Degraded, PartitionDrift};
-use crate::domain::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName};
+use crate::domain::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage};
 
 /// What is seen of the layout of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -14,6 +16,8 @@ pub struct LayoutStatus {
     pub name: Option<LayoutName>,
     /// Its version.
     pub version: Option<u32>,
+    /// What makes its partitions hold; a percentage reserves nothing.
+    pub enforcement: Enforcement,
     /// Where it stands.
     pub state: LayoutState,
     /// The generation of the daemon that this is about.
@@ -68,8 +72,13 @@ pub struct PartitionStatus {
     pub expected: Option<PartitionId>,
     /// Its chunks.
     pub chunks: u32,
-    /// Its SMs, as listed.
+    /// Its SMs, as listed, or with `enforcement: percentage` as a CUDA client saw them; `null` before that.
     pub sms: Option<u32>,
+    /// With `enforcement: percentage`, the thread percentage under which a CUDA client saw these SMs since the control process
+    /// was started; left out before that, and where the partition is static.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    pub percentage: Option<ThreadPercentage>,
     /// Who is bound to it.
     #[schema(value_type = Vec<String>)]
     pub tenants: Vec<TenantName>,
@@ -96,7 +105,7 @@ impl LayoutFailure {
             }
             Cause::NotDone { .. } => "; see control.log, and apply the layout again",
             Cause::Interference { .. } => ": have them stop, and apply the layout again",
-            Cause::Unreachable { .. } | Cause::Blocked { .. } => "",
+            Cause::Unreachable { .. } | Cause::NotProven { .. } | Cause::Blocked { .. } => "",
         };
         Self { generation, message: format!("{cause}{remedy}"), cause }
     }
@@ -108,6 +117,9 @@ impl LayoutFailure {
             Cause::NotDone { .. } => "PartitionNotMade",
             Cause::Interference { .. } => "PartitionsInterfered",
             Cause::Unreachable { .. } => "DaemonUnreachable",
+            // Tried again by itself.
+            Cause::NotProven { failure: ShareFailure::NotSeen { .. } } => "PartitionNotSeen",
+            Cause::NotProven { .. } => "PartitionNotProven",
             Cause::Blocked { .. } => "LayoutBlocked",
         }
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::{LayoutView, invalid, no_version, put_if_new, view};
 use crate::clock::unix_ms;
 use crate::domain::gpu::Gpu;
-use crate::domain::layout::document::{Document, Entry, Fingerprint, PROTOCOL, Provenance, Recorded};
+use crate::domain::layout::document::{Document, Entry, Fingerprint, PROTOCOL, Provenance, Recorded, Share};
+use crate::domain::layout::status::PartitionStatus;
 use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Enforcement, GpuMap, Version};
 use crate::domain::{DaemonName, LayoutName};
@@ -104,7 +105,12 @@ impl Service {
                     provenance: Self::provenance(daemon, &version),
                 }
             }
-            Enforcement::Percentage => todo_shares()?,
+            Enforcement::Percentage => Recorded {
+                ids: Vec::new(),
+                shares: self.proven_shares(daemon, &version)?,
+                fingerprint: self.fingerprint(daemon, &active.gpu_map, Enforcement::Percentage).await?,
+                provenance: Self::provenance(daemon, &version),
+            },
         };
         let Version { name, layout, note, .. } = version;
         let mut entry = Entry::of(&layout, note, None);
@@ -158,6 +164,29 @@ impl Service {
         }
     }
 
+    /// What CUDA clients saw in each partition since the control process was started.
+    fn proven_shares(&self, daemon: &DaemonName, version: &Version) -> Result<Vec<Share>, ServiceError> {
+        let unproven = || {
+            ServiceError::Conflict(format!(
+                "layout {} is not proven on daemon {daemon} yet, so there are no SMs to export: see the daemon's status",
+                version.version_ref()
+            ))
+        };
+        let handle = self.parts.fleet.get(daemon).ok_or_else(unproven)?;
+        let layout = handle.observed().status.layout.ok_or_else(unproven)?;
+        if (layout.name.as_ref(), layout.version) != (Some(&version.name), Some(version.version)) {
+            return Err(unproven());
+        }
+        let share = |partition: &PartitionStatus| {
+            Some(Share {
+                partition: partition.partition.clone(),
+                active_thread_percentage: partition.percentage?,
+                sms: partition.sms?,
+            })
+        };
+        layout.partitions.iter().map(share).collect::<Option<Vec<_>>>().ok_or_else(unproven)
+    }
+
     /// SMs of a chunk and chunks of a GPU while it is empty: as the daemon lists them.
     async fn chunks(
         &self,
@@ -166,7 +195,14 @@ impl Service {
         enforcement: Enforcement,
     ) -> Result<(u32, u32), ServiceError> {
         if enforcement == Enforcement::Percentage {
-            return todo_shares();
+            let counted = store::shares::chunks(&mut *self.parts.store.read().await?).await?;
+            let counted = counted.get(&gpu.uuid).ok_or_else(|| {
+                ServiceError::Unavailable(format!(
+                    "the chunks of GPU {} were not counted yet: plan the layout, which counts them",
+                    gpu.uuid
+                ))
+            })?;
+            return Ok((counted.chunk_sms, counted.chunks));
         }
         let unknown = || {
             ServiceError::Unavailable(format!(
@@ -207,8 +243,4 @@ pub(super) async fn take(
     let new =
         NewVersion { layout: &layout, author, note: entry.note.as_deref(), provenance: provenance.as_ref() };
     put_if_new(db, name, before.as_ref(), &new).await
-}
-
-fn todo_shares<T>() -> Result<T, ServiceError> {
-    Err(ServiceError::Conflict("not yet".into()))
 }

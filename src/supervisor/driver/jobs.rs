@@ -26,6 +26,7 @@ impl Driver {
             }
             Job::BringLayoutAbout(answer) => {
                 self.state.partitioning.ask();
+                self.state.shares.ask();
                 self.state.look_soon();
                 self.tries += 1;
                 let _ = answer.send(self.tries);
@@ -51,7 +52,7 @@ impl Driver {
         if !host::process::is_alive(client.into()) {
             return Ok(Termination::AlreadyGone);
         }
-        let desired = self.desired.borrow().clone();
+        let desired = self.wanted();
         if desired.is_observed() {
             let message = "it is only observed, and nothing is sent to it that changes anything".to_owned();
             return Err(TerminateError::Refused(message));

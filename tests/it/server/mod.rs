@@ -31,6 +31,7 @@ mod reads;
 mod reboot;
 mod refusals;
 mod run;
+mod shares;
 mod start;
 mod start_refused;
 mod static_daemon;

@@ -11,13 +11,16 @@ fn layout(json: &str) -> Layout {
 
 /// Partitions a, b, … of so many chunks on GPU 0, each with a tenant of its name.
 fn of(chunks: &[u32]) -> Vec<Share> {
+    shares(&partitions(chunks), &GpuMap::from([(0, h200(0).uuid)]), &[h200(0)]).expect("shares")
+}
+
+fn partitions(chunks: &[u32]) -> Layout {
     let add = |(number, chunks): (usize, &u32)| {
         let name = char::from(b'a' + u8::try_from(number).expect("few"));
         format!(r#"{{"add":{{"gpu":0,"partition":"{name}","chunks":{chunks},"tenants":["{name}"]}}}}"#)
     };
     let steps: Vec<String> = chunks.iter().enumerate().map(add).collect();
-    let layout = layout(&format!(r#"{{"enforcement":"percentage","steps":[{}]}}"#, steps.join(",")));
-    shares(&layout, &GpuMap::from([(0, h200(0).uuid)]), &[h200(0)]).expect("shares")
+    layout(&format!(r#"{{"enforcement":"percentage","steps":[{}]}}"#, steps.join(",")))
 }
 
 fn census() -> BTreeMap<GpuUuid, ChunkCensus> {
@@ -127,14 +130,10 @@ fn a_tenant_has_its_share_from_one_place() {
         r#"{"daemon":"gpu0","sms":32}"#,
     ]
     .map(spec);
-    let found = own_share(&of(&[7, 5]), names.iter().zip(&specs)).expect("b has its own");
+    let found = own_share(&partitions(&[7, 5]), names.iter().zip(&specs)).expect("b has its own");
     assert_eq!((found.tenant.as_str(), found.field), ("b", "active_thread_percentage"));
     assert!(found.to_string().contains("bound to partition b"), "{found}");
-    assert_eq!(own_share(&of(&[7]), names.iter().zip(&specs)), None, "z is not bound");
-}
-
-fn totals(gpus: &[Gpu]) -> BTreeMap<GpuUuid, u32> {
-    gpus.iter().filter_map(|gpu| Some((gpu.uuid.clone(), gpu.sms?))).collect()
+    assert_eq!(own_share(&partitions(&[7]), names.iter().zip(&specs)), None, "z is not bound");
 }
 
 /// Proves with a GPU that gives what `sees` says; how many clients it took, and what came of it.
@@ -160,8 +159,8 @@ fn tenths(percentage: u32) -> ThreadPercentage {
 #[test]
 fn a_measured_percentage_takes_one_client_for_each_size() {
     let shares = of(&[5, 3, 5, 1]);
-    let proving = Proving::new(&shares, &totals(&[h200(0)]), &[]);
-    assert!(!proving.searches());
+    let proving = Proving::new(&shares, &[], &[]);
+    assert_eq!(proving.server_percentage(), shares[0].percentage, "5 chunks are the most");
     let (asked, proven) = prove(proving.clone(), |p| sms_for(tenths(p), 132));
     let proven = proven.expect("as measured");
     assert_eq!(asked, 3);
@@ -185,8 +184,8 @@ fn where_nothing_was_measured_clients_find_the_percentage_or_that_there_is_none(
     let gpu = unmeasured("x", 108, 8);
     let shares =
         shares(&layout, &GpuMap::from([(0, gpu.uuid.clone())]), std::slice::from_ref(&gpu)).expect("shares");
-    let proving = Proving::new(&shares, &totals(std::slice::from_ref(&gpu)), &[]);
-    assert!(proving.searches());
+    let proving = Proving::new(&shares, &[], &[]);
+    assert_eq!(proving.server_percentage(), Some(ThreadPercentage::FULL));
     let rules: [(&str, Rule); 4] = [
         ("as measured", |p| sms_for(tenths(p), 108)),
         ("rounded up to even", |p| (p * 108).div_ceil(1000).next_multiple_of(2)),
@@ -200,8 +199,14 @@ fn where_nothing_was_measured_clients_find_the_percentage_or_that_there_is_none(
         assert_eq!(sizes, [12, 28, 48], "{rule}");
         assert!(asked <= 30, "{rule}: {asked} clients");
         // Known from before, each takes one client.
-        let again = Proving::new(&shares, &totals(std::slice::from_ref(&gpu)), &proven);
-        assert_eq!(prove(again, sees), (3, Ok(proven)), "{rule}");
+        let again = Proving::new(&shares, &[], &proven);
+        let most = proven.iter().map(|proven| proven.percentage).max();
+        assert_eq!(again.server_percentage(), most, "{rule}");
+        assert_eq!(prove(again, sees), (3, Ok(proven.clone())), "{rule}");
+        // And proven in this process, none.
+        let proving = Proving::new(&shares, &proven, &[]);
+        assert_eq!(proving.server_percentage(), most, "{rule}");
+        assert_eq!(prove(proving, sees), (0, Ok(proven)), "{rule}");
     }
     let (_, none) = prove(proving, |p| (p * 108 / 1000 / 16 * 16).max(16));
     let failure = none.expect_err("12 is below the least");
@@ -220,7 +225,7 @@ fn two_gpus_must_see_the_same_under_one_percentage() {
     );
     let map = GpuMap::from([(0, h200(0).uuid), (1, h200(1).uuid)]);
     let shares = shares(&layout, &map, &[h200(0), h200(1)]).expect("shares");
-    let mut proving = Proving::new(&shares, &totals(&[h200(0), h200(1)]), &[]);
+    let mut proving = Proving::new(&shares, &[], &[]);
     let percentage = proving.next().expect("no failure").expect("one client");
     proving.told(percentage, BTreeMap::from([(h200(0).uuid, 56)]));
     let failure = proving.next().expect_err("the client did not see the second GPU");

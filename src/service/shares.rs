@@ -1,0 +1,75 @@
+//! Tenants in partitions that thread percentages make hold.
+
+use super::{Service, ServiceError};
+use crate::domain::daemon::Daemon;
+use crate::domain::layout::Enforcement;
+use crate::domain::layout::percentage::own_share;
+use crate::domain::tenant::{Tenant, TenantSpec};
+use crate::domain::{GpuUuid, TenantName, ThreadPercentage};
+use crate::store;
+
+impl Service {
+    /// The thread percentage of the tenant's partitions on its GPUs, as CUDA clients proved it in the control process that
+    /// runs now; `None` for a tenant that no layout of this kind names.
+    ///
+    /// Refused while it is not proven on each of them: the environment would be of another layout, or of none.
+    pub(super) fn share_of(
+        &self,
+        tenant: &Tenant,
+        gpus: &[GpuUuid],
+    ) -> Result<Option<ThreadPercentage>, ServiceError> {
+        let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) else { return Ok(None) };
+        let Some(layout) = handle.observed().status.layout else { return Ok(None) };
+        let mine: Vec<_> =
+            layout.partitions.iter().filter(|partition| partition.tenants.contains(&tenant.name)).collect();
+        if layout.enforcement != Enforcement::Percentage || mine.is_empty() {
+            return Ok(None);
+        }
+        if layout.generation != handle.generation() {
+            return Err(ServiceError::Conflict(format!(
+                "the layout of daemon {} is being changed, and tenant {} is in it: wait until it is in force",
+                tenant.spec.daemon, tenant.name
+            )));
+        }
+        if let Some(gpu) = gpus.iter().find(|gpu| mine.iter().all(|partition| partition.gpu != **gpu)) {
+            return Err(ServiceError::Conflict(format!(
+                "tenant {} has no partition on GPU {gpu}, and its processes have one thread percentage for all their GPUs: bind \
+                 it to a partition there, or take the GPU out of the tenant's gpus",
+                tenant.name
+            )));
+        }
+        let unproven = mine.iter().find(|partition| partition.percentage.is_none());
+        match (unproven, mine.first().and_then(|partition| partition.percentage)) {
+            (None, Some(percentage)) => Ok(Some(percentage)),
+            (unproven, _) => {
+                let partition = unproven.map(|partition| partition.partition.to_string()).unwrap_or_default();
+                let why = layout.failure.map_or_else(
+                    || "a CUDA client is still to see its SMs".to_owned(),
+                    |failure| failure.message,
+                );
+                Err(ServiceError::Conflict(format!(
+                    "partition {partition} of tenant {} is not proven: {why}",
+                    tenant.name
+                )))
+            }
+        }
+    }
+}
+
+/// Refuses a tenant that says itself how many SMs it has, where the layout of its daemon says it.
+pub(super) async fn refuse_own_share(
+    db: store::Transaction<'_>,
+    daemon: &Daemon,
+    name: &TenantName,
+    spec: &TenantSpec,
+) -> Result<(), ServiceError> {
+    let Some(active) = &daemon.spec.layout else { return Ok(()) };
+    let layout = store::layouts::content(db, active).await?;
+    if layout.enforcement != Enforcement::Percentage {
+        return Ok(());
+    }
+    match own_share(&layout, [(name, spec)]) {
+        Some(own) => Err(ServiceError::Conflict(own.to_string())),
+        None => Ok(()),
+    }
+}

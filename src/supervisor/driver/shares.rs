@@ -1,0 +1,88 @@
+//! How a driver has CUDA clients see what the thread percentages of its layout give.
+//!
+//! A client is sent and not waited for: it may take long to be let in, and the daemon is looked at meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::super::{Fact, Lasting};
+use super::Driver;
+use crate::clock::unix_ms;
+use crate::domain::plan::Desired;
+use crate::domain::{GpuUuid, ThreadPercentage};
+use crate::gpu::probe::ProbeRequest;
+use crate::gpu::report::Report;
+use crate::host::Identity;
+
+/// How long a client may wait to be let in.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A client that looks.
+pub(super) struct Looking {
+    /// The control process that it was sent to.
+    process: Identity,
+    task: JoinHandle<Report>,
+}
+
+/// What a client saw in a control process; never, while none looks.
+pub(super) async fn report(looking: &mut Option<Looking>) -> Option<(Identity, Report)> {
+    let Some(Looking { process, task }) = looking else { return std::future::pending().await };
+    let (process, report) = (*process, task.await);
+    *looking = None;
+    report.ok().map(|report| (process, report))
+}
+
+impl Driver {
+    /// What is wanted now, completed by what is known only here.
+    pub(super) fn wanted(&mut self) -> Desired {
+        let mut desired = self.desired.borrow_and_update().clone();
+        self.state.follow(&mut desired, unix_ms());
+        desired
+    }
+
+    /// Sends a client to look under a percentage.
+    pub(super) fn send_to_look(&mut self, desired: &Desired, percentage: ThreadPercentage) {
+        let Some(process) = self.state.process.as_ref().map(|process| process.identity) else { return };
+        tracing::info!(daemon = %desired.name, %percentage, "a CUDA client looks what a percentage gives");
+        let gpus: Vec<&str> = desired.gpus.iter().map(GpuUuid::as_str).collect();
+        let request = ProbeRequest {
+            variables: BTreeMap::from([
+                ("CUDA_MPS_PIPE_DIRECTORY".to_owned(), self.pipe_directory.display().to_string()),
+                ("CUDA_VISIBLE_DEVICES".to_owned(), gpus.join(",")),
+                ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(), percentage.to_string()),
+            ]),
+            uid: desired.server_uid,
+            allocate_up_to: None,
+            timeout: PATIENCE,
+        };
+        let prober = Arc::clone(&self.context.prober);
+        let task = tokio::spawn(async move { prober.see(&request).await });
+        self.looking = Some(Looking { process, task });
+        self.state.shares.sent(percentage);
+    }
+
+    /// A client has come back.
+    pub(super) async fn looked(&mut self, report: Option<(Identity, Report)>) {
+        let present = self.state.process.as_ref().map(|process| process.identity);
+        let Some((_, report)) = report.filter(|(process, _)| Some(*process) == present) else {
+            // What it saw is of a process that is gone.
+            return self.state.shares.lost_sight();
+        };
+        let desired = self.wanted();
+        self.state.shares.told(&report, &desired, unix_ms());
+        if let Some(failure) = self.state.shares.failure(&desired) {
+            tracing::error!(daemon = %desired.name, why = failure.message, "the layout is not proven");
+        }
+        if let Some(proven) = self.state.shares.take_unwritten(&desired) {
+            let (written, done) = oneshot::channel();
+            let fact = Fact { daemon: desired.name.clone(), recorded: Lasting::Shares(proven), written };
+            // What is not written is proven all the same; the next proof only takes longer.
+            let _ = self.context.recorder.send(fact).await;
+            let _ = done.await;
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The decisions of [`Partitioning`], one by one, on a GPU that gives the lowest free chunks.
+
+use super::*;
+use crate::domain::client::ClientId;
+use crate::domain::daemon::DaemonSpec;
+use crate::domain::layout::Layout;
+use crate::domain::layout::active::{ActiveLayout, DesiredLayout};
+use crate::domain::layout::execution::{Answer, Deed};
+use crate::domain::partitions::ListedPartition;
+use crate::domain::{DaemonName, LayoutName};
+
+fn uuid() -> GpuUuid {
+    GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")
+}
+
+/// A GPU of 15 chunks; `skew` makes it another die, which gives other IDs.
+#[derive(Default)]
+struct Die {
+    partitions: Vec<(PartitionId, Vec<usize>)>,
+    held: Vec<PartitionId>,
+    skew: usize,
+}
+
+impl Die {
+    fn add(&mut self, chunks: u32) -> PartitionId {
+        let taken: Vec<usize> = self.partitions.iter().flat_map(|(_, chunks)| chunks.clone()).collect();
+        let free = (0..15).filter(|chunk| !taken.contains(chunk));
+        let chunks: Vec<usize> = free.take(chunks as usize).collect();
+        let text: Vec<String> = chunks.iter().map(|chunk| (chunk + self.skew).to_string()).collect();
+        let id = PartitionId::parse(&text.join("+")).expect("an ID");
+        self.partitions.push((id.clone(), chunks));
+        id
+    }
+
+    fn remove(&mut self, id: &PartitionId) {
+        self.partitions.retain(|(known, _)| known != id);
+    }
+
+    fn list(&self) -> Vec<GpuPartitions> {
+        let count = |chunks: &Vec<usize>| u32::try_from(chunks.len()).expect("few");
+        let used: u32 = self.partitions.iter().map(|(_, chunks)| count(chunks)).sum();
+        let listed = |(id, chunks): &(PartitionId, Vec<usize>)| ListedPartition {
+            id: id.clone(),
+            chunks: count(chunks),
+            sms: 8 * count(chunks),
+            in_use: Some(self.held.contains(id)),
+            clients: Vec::<ClientId>::new(),
+        };
+        vec![GpuPartitions {
+            gpu: uuid(),
+            free_chunks: 15 - used,
+            used_chunks: used,
+            free_sms: 132 - 8 * used,
+            used_sms: 8 * used,
+            partitions: self.partitions.iter().map(listed).collect(),
+        }]
+    }
+
+    fn do_it(&mut self, deed: &Deed, chunks: u32) -> Answer {
+        match deed {
+            Deed::Add { .. } => Answer::Named(self.add(chunks)),
+            Deed::Remove { id } => {
+                self.remove(id);
+                Answer::Silent
+            }
+        }
+    }
+}
+
+/// A wish for partitions of these sizes, named `p0`, `p1` and so on.
+fn desired(version: u32, chunks: &[u32]) -> Desired {
+    let steps: Vec<_> = chunks
+        .iter()
+        .enumerate()
+        .map(|(number, chunks)| {
+            serde_json::json!({"add": {"gpu": 0, "partition": format!("p{number}"), "chunks": chunks}})
+        })
+        .collect();
+    let layout: Layout = serde_json::from_value(serde_json::json!({ "steps": steps })).expect("a layout");
+    let active = ActiveLayout {
+        name: LayoutName::parse("main").expect("a name"),
+        version,
+        gpu_map: [(0, uuid())].into(),
+        drift_policy: PartitionPolicy::Report,
+    };
+    Desired { layout: Some(DesiredLayout::of(&active, &layout, None, None, &[]).expect("it fits")), ..bare() }
+}
+
+/// A daemon in static mode without a layout.
+fn bare() -> Desired {
+    let spec: DaemonSpec =
+        serde_json::from_value(serde_json::json!({"gpus": [uuid()], "mode": "static"})).expect("a spec");
+    let name = DaemonName::parse("gpu0").expect("a name");
+    crate::domain::plan::desired(&name, 1, &spec, &[], &[], 0, None).expect("a plan")
+}
+
+fn repairing(mut desired: Desired) -> Desired {
+    desired.layout.as_mut().expect("a layout").drift_policy = PartitionPolicy::Repair;
+    desired
+}
+
+fn standing(partitioning: &Partitioning, desired: &Desired, die: &Die) -> Standing {
+    partitioning.standing(desired, Some(&die.list()))
+}
+
+/// A run to its end, or to `broken` commands and no further.
+fn run(partitioning: &mut Partitioning, desired: &Desired, die: &mut Die, broken: Option<usize>) {
+    let present = die.list();
+    let Standing::Due(plan) = partitioning.standing(desired, Some(&present)) else {
+        panic!("nothing is due: {:?}", partitioning.standing(desired, Some(&present)))
+    };
+    let written = partitioning.before("first", &present);
+    let mut execution = partitioning.began(written, &plan, desired, &present, 0);
+    assert!(partitioning.is_under_way());
+    for sent in 0.. {
+        let Some(step) = execution.next() else { break };
+        if broken == Some(sent) {
+            execution.unreachable("it hangs".into());
+            continue;
+        }
+        let answer = die.do_it(&step.deed, step.chunks);
+        execution.told(&answer, &die.list(), 1);
+        partitioning.progress(execution.taken());
+    }
+    partitioning.ended(execution.outcome(), desired, 1);
+    assert!(!partitioning.is_under_way());
+}
+
+/// A run that is written down.
+fn done(partitioning: &mut Partitioning, desired: &Desired, die: &mut Die) {
+    run(partitioning, desired, die, None);
+    assert_eq!(standing(partitioning, desired, die), Standing::Unwritten);
+    partitioning.written();
+}
+
+/// One in whose process a layout of these sizes is in force.
+fn applied(chunks: &[u32]) -> (Partitioning, Desired, Die) {
+    let (mut partitioning, desired, mut die) = (Partitioning::default(), desired(1, chunks), Die::default());
+    partitioning.begin("first");
+    done(&mut partitioning, &desired, &mut die);
+    assert_eq!(standing(&partitioning, &desired, &die), Standing::Settled);
+    (partitioning, desired, die)
+}
+
+fn state(partitioning: &Partitioning, desired: &Desired, die: &Die) -> LayoutState {
+    partitioning.status(desired, Some(&die.list())).expect("a status").state
+}
+
+#[test]
+fn nothing_is_done_without_a_list_a_layout_or_static_mode() {
+    let (partitioning, wish) = (Partitioning::default(), desired(1, &[7]));
+    assert_eq!(partitioning.standing(&wish, None), Standing::Unread);
+    assert_eq!(partitioning.status(&wish, None).expect("a status").state, LayoutState::Pending);
+    assert_eq!(partitioning.standing(&bare(), None), Standing::Settled);
+    assert_eq!(partitioning.status(&bare(), None), None);
+    let shared = Desired { mode: Mode::Shared, ..wish.clone() };
+    assert_eq!(partitioning.standing(&shared, None), Standing::Settled);
+    let mut percentage = wish;
+    percentage.layout.as_mut().expect("a layout").enforcement = Enforcement::Percentage;
+    assert_eq!(standing(&partitioning, &percentage, &Die::default()), Standing::Settled);
+    assert_eq!(partitioning.status(&percentage, None), None);
+}
+
+#[test]
+fn a_layout_is_in_force_once_its_end_is_written_and_its_ids_are_those_that_are_listed() {
+    let (mut partitioning, wish, mut die) = (Partitioning::default(), desired(1, &[7, 3]), Die::default());
+    partitioning.begin("first");
+    run(&mut partitioning, &wish, &mut die, None);
+    let status = partitioning.status(&wish, Some(&die.list())).expect("a status");
+    assert_eq!(status.state, LayoutState::Pending);
+    assert!(status.partitions.iter().all(|one| one.id.is_none()), "{status:?}");
+    assert_eq!(partitioning.to_write().expect("a run").record.0.len(), 2);
+    partitioning.not_written(5_000);
+    assert!(partitioning.retry_at() > 5_000);
+    partitioning.written();
+    assert_eq!((partitioning.retry_at(), partitioning.to_write()), (0, None));
+    let status = partitioning.status(&wish, Some(&die.list())).expect("a status");
+    assert_eq!((status.state, status.taken.len()), (LayoutState::Applied, 2));
+    let ids: Vec<_> = status.partitions.iter().filter_map(|one| one.id.clone()).collect();
+    assert_eq!(ids, die.partitions.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>());
+    // The next manager finds the same.
+    let mut next = Partitioning::remembered(partitioning.run.clone());
+    next.begin("first");
+    assert_eq!(standing(&next, &wish, &die), Standing::Settled);
+}
+
+#[test]
+fn what_others_change_stays_unless_the_policy_or_somebody_says_otherwise() {
+    let (mut partitioning, wish, mut die) = applied(&[7, 3]);
+    let tail = die.partitions[1].0.clone();
+    die.remove(&tail);
+    let told = standing(&partitioning, &wish, &die);
+    assert!(matches!(&told, Standing::Drifted(drift, None) if drift.len() == 1) && told.is_settled());
+    let later = Desired { generation: 2, ..wish.clone() };
+    assert!(standing(&partitioning, &later, &die).is_settled(), "another wish asks for no repair");
+    assert!(matches!(standing(&partitioning, &repairing(wish.clone()), &die), Standing::Due(_)));
+
+    partitioning.ask();
+    done(&mut partitioning, &wish, &mut die);
+    assert_eq!(standing(&partitioning, &wish, &die), Standing::Settled);
+    assert_eq!(die.partitions[1].0, tail);
+    die.remove(&tail);
+    assert!(standing(&partitioning, &wish, &die).is_settled(), "it was asked for once");
+
+    // What is asked for when there is nothing to do is not done later.
+    let (mut partitioning, wish, mut die) = applied(&[7, 3]);
+    partitioning.ask();
+    partitioning.looked(&wish, Some(&die.list()));
+    die.remove(&tail);
+    assert!(matches!(standing(&partitioning, &wish, &die), Standing::Drifted(_, None)));
+}
+
+#[test]
+fn a_repair_touches_nothing_in_use_and_makes_nothing_again() {
+    let (partitioning, wish, mut die) = applied(&[7, 3]);
+    let wish = repairing(wish);
+    let strange = die.add(2);
+    assert!(matches!(standing(&partitioning, &wish, &die), Standing::Due(_)));
+    die.held = vec![strange.clone()];
+    let status = partitioning.status(&wish, Some(&die.list())).expect("a status");
+    assert_eq!(status.state, LayoutState::Drifted);
+    assert!(status.not_repaired.expect("a reason").contains("in use"));
+    die.held.clear();
+    die.remove(&strange);
+    let first = die.partitions[0].0.clone();
+    die.remove(&first);
+    let mut again = wish.clone();
+    again.layout.as_mut().expect("a layout").recreate = true;
+    for wish in [&wish, &again] {
+        let told = standing(&partitioning, wish, &die);
+        assert!(
+            matches!(&told, Standing::Drifted(_, Some(why)) if why.contains("made again")),
+            "who recreates with an apply does not with a repair: {told:?}"
+        );
+    }
+    let mut asked = partitioning;
+    asked.ask();
+    assert!(matches!(standing(&asked, &wish, &die), Standing::Refused(Cause::Blocked { .. })));
+    assert!(matches!(standing(&asked, &again, &die), Standing::Due(_)));
+}
+
+#[test]
+fn another_process_is_held_to_the_ids_of_the_one_before() {
+    let (mut partitioning, wish, die) = applied(&[7, 3]);
+    let before: Vec<_> = die.partitions.iter().map(|(id, _)| id.clone()).collect();
+    partitioning.begin("second");
+    assert!(matches!(standing(&partitioning, &wish, &Die::default()), Standing::Due(_)));
+    let mut same = Die::default();
+    let mut twin = partitioning.clone();
+    done(&mut twin, &wish, &mut same);
+    assert_eq!(state(&twin, &wish, &same), LayoutState::Applied);
+
+    let mut other = Die { skew: 1, ..Die::default() };
+    done(&mut partitioning, &wish, &mut other);
+    assert!(other.partitions.is_empty(), "it is undone");
+    let status = partitioning.status(&wish, Some(&other.list())).expect("a status");
+    assert_eq!(status.state, LayoutState::Failed);
+    let Some(Cause::OtherId { step: 0, expected, .. }) = status.failure.map(|failure| failure.cause) else {
+        panic!("another cause")
+    };
+    assert_eq!(expected, before[0]);
+    assert_eq!(standing(&partitioning, &wish, &other), Standing::Failed);
+    for again in [
+        {
+            let mut asked = partitioning.clone();
+            asked.try_again();
+            (asked, wish.clone())
+        },
+        (partitioning.clone(), Desired { generation: 2, ..wish.clone() }),
+        {
+            let mut third = partitioning.clone();
+            third.begin("third");
+            (third, wish.clone())
+        },
+    ] {
+        assert!(matches!(standing(&again.0, &again.1, &other), Standing::Due(_)));
+    }
+}
+
+#[test]
+fn a_run_that_was_cut_short_is_finished_by_what_is_listed() {
+    let (mut partitioning, wish, mut die) = (Partitioning::default(), desired(1, &[7, 3, 2]), Die::default());
+    partitioning.begin("first");
+    let theirs = die.add(1);
+    run(&mut partitioning, &wish, &mut die, Some(3));
+    assert_eq!(die.partitions.len(), 2, "theirs went, and two were made");
+    assert!(!die.partitions.iter().any(|(id, _)| *id == theirs));
+    let left = partitioning.run.clone();
+    let before = left.as_ref().and_then(|run| run.before.clone()).expect("it is under way");
+    assert_eq!(before[&uuid()], [theirs].into());
+    assert_eq!(state(&partitioning, &wish, &die), LayoutState::Pending);
+
+    // By this manager or by the next.
+    let mut next = Partitioning::remembered(left);
+    next.begin("first");
+    for mut one in [partitioning, next] {
+        let mut die = Die { partitions: die.partitions.clone(), ..Die::default() };
+        done(&mut one, &wish, &mut die);
+        assert_eq!(die.partitions.len(), 3);
+        assert_eq!(state(&one, &wish, &die), LayoutState::Applied);
+        let ids: Vec<&str> = die.partitions.iter().map(|(id, _)| id.as_str()).collect();
+        assert_eq!(ids, ["0+1+2+3+4+5+6", "7+8+9", "10+11"], "as from empty");
+    }
+}
+
+#[test]
+fn what_a_layout_made_goes_with_it_and_what_others_made_stays() {
+    let (mut partitioning, _, mut die) = applied(&[7, 3]);
+    let theirs = die.add(2);
+    done(&mut partitioning, &bare(), &mut die);
+    assert_eq!(die.partitions.iter().map(|(id, _)| id).collect::<Vec<_>>(), [&theirs]);
+    assert_eq!(standing(&partitioning, &bare(), &die), Standing::Settled);
+    assert_eq!(partitioning.status(&bare(), Some(&die.list())), None);
+}
+
+#[test]
+fn what_is_in_the_way_is_named_and_the_run_is_due_once_it_is_gone() {
+    let (partitioning, _, mut die) = applied(&[7, 3]);
+    let next = Desired { generation: 2, ..desired(2, &[7]) };
+    die.held = vec![die.partitions[1].0.clone()];
+    let Standing::Refused(Cause::Blocked { why }) = standing(&partitioning, &next, &die) else {
+        panic!("it is in use")
+    };
+    assert!(why.contains("in use"), "{why}");
+    assert_eq!(state(&partitioning, &next, &die), LayoutState::Failed);
+    die.held.clear();
+    assert!(matches!(standing(&partitioning, &next, &die), Standing::Due(_)));
+    let large = Desired { generation: 3, ..desired(3, &[16]) };
+    let told = partitioning.status(&large, Some(&die.list())).and_then(|status| status.failure);
+    assert!(told.expect("it does not fit").message.contains("16 chunks"), "requested and free are told");
+}
+
+#[test]
+fn ids_that_differ_after_going_back_are_kept_and_named() {
+    let (mut partitioning, wish, _) = applied(&[7, 3]);
+    let mut back = Desired { generation: 2, ..wish };
+    let layout = back.layout.as_mut().expect("a layout");
+    layout.expected = partitioning.run.as_ref().map(|run| run.record.ids());
+    layout.on_difference = OnDifference::Keep;
+    partitioning.begin("second");
+    let mut other = Die { skew: 1, ..Die::default() };
+    done(&mut partitioning, &back, &mut other);
+    assert_eq!(other.partitions.len(), 2);
+    let status = partitioning.status(&back, Some(&other.list())).expect("a status");
+    assert_eq!((status.state, status.degraded.len()), (LayoutState::Degraded, 2));
+    assert_ne!(status.partitions[0].id, status.partitions[0].expected);
+    assert_eq!(conditions(&status)[0].kind, "PartitionsDegraded");
+    assert!(standing(&partitioning, &back, &other).is_settled(), "nothing better is to be had");
+}
