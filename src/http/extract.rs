@@ -35,27 +35,6 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     }
 }
 
-/// A body of text, with its media type in lower case and without parameters.
-pub(super) struct Text {
-    pub(super) mime: String,
-    pub(super) text: String,
-}
-
-impl<S: Send + Sync> FromRequest<S> for Text {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let mime = text(request.headers(), &header::CONTENT_TYPE)?.unwrap_or_default();
-        let mime = mime.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        let bytes = body(request, state).await?;
-        let text = String::from_utf8(bytes.into()).map_err(|_| {
-            let detail = "the body is not UTF-8 text".to_owned();
-            Problem::from(ServiceError::Invalid(vec![FieldError { pointer: String::new(), detail }]))
-        })?;
-        Ok(Self { mime, text })
-    }
-}
-
 /// No body: an empty one, or an empty object from a client that always sends one.
 ///
 /// Whatever else it held would be ignored in silence, and its sender would believe otherwise.
@@ -72,6 +51,37 @@ impl<S: Send + Sync> FromRequest<S> for NoBody {
         let detail =
             "this request takes no body: its parameters go into the query, as in ?grace_s=5".to_owned();
         Err(ServiceError::Invalid(vec![FieldError { pointer: String::new(), detail }]).into())
+    }
+}
+
+/// A body of text, with the media type that its sender gives it.
+pub(super) struct TextBody {
+    /// In lower case and without parameters; empty where none was given.
+    pub(super) media_type: String,
+    /// The text.
+    pub(super) text: String,
+}
+
+impl<S: Send + Sync> FromRequest<S> for TextBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let media_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let media_type = media_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+        let media_type = media_type.trim().to_ascii_lowercase();
+        let bytes = body(request, state).await?;
+        match String::from_utf8(bytes.to_vec()) {
+            Ok(text) => Ok(Self { media_type, text }),
+            Err(error) => {
+                let detail = format!("the body is no text: {error}");
+                Err(Problem::new(
+                    "unreadable-body",
+                    StatusCode::BAD_REQUEST,
+                    "The body cannot be read",
+                    detail,
+                ))
+            }
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use super::daemon::{handle, the_daemon};
 use super::layout::{GaveUp, READ_BACK, Ran, WRITE, Wish};
 use super::{Engine, Failure, Stop};
 use crate::domain::layout::active::ActiveLayout;
+use crate::domain::layout::plan::Action;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::operation::{Operation, Undo};
 use crate::store;
@@ -95,7 +96,7 @@ async fn plan(engine: &Engine, operation: &Operation, wish: &Wish) -> Result<(),
         if !refusals.is_empty() {
             return Err(refusals.join("; "));
         }
-        let commands = plan.steps.iter().filter(|step| step.command.is_some()).count();
+        let commands = plan.steps.iter().filter(|step| step.step.action != Action::Keep).count();
         Ok::<_, Failure>(((), format!("{commands} commands")))
     };
     engine.step(operation.id, "plan", planning).await

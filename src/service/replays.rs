@@ -1,11 +1,11 @@
 //! Replays: asked for, read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::layouts::{LayoutTarget, Projected, invalid, may_change, put_entry, refuse_blocked};
+use super::layouts::{LayoutTarget, Projected, invalid, may_change, refuse_blocked, take};
 use super::page::{Page, Paged};
 use super::{FieldError, IdempotencyKey, Service, ServiceError, WriteOptions};
 use crate::clock::unix_ms;
@@ -15,7 +15,7 @@ use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
 use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Enforcement, Role};
 use crate::domain::operation::{Operation, OperationRequest};
-use crate::domain::{DaemonName, GpuUuid, LayoutName};
+use crate::domain::{DaemonName, LayoutName};
 use crate::store;
 
 /// A layout that is to be replayed: one of a document, or one that was written here.
@@ -176,7 +176,7 @@ impl Service {
                 Box::pin(async move {
                     let mut replay = replay;
                     if let Some(entry) = &entry {
-                        replay.version = put_entry(&mut *db, &replay.layout, entry, &author).await?.version;
+                        replay.version = take(&mut *db, &replay.layout, entry, &author).await?.version;
                     }
                     let (layout, version) = (replay.layout.clone(), replay.version);
                     let request = OperationRequest::ReplayLayout { replay: replay.id, layout, version };
@@ -198,19 +198,9 @@ impl Service {
         name: &LayoutName,
         force: bool,
     ) -> Result<Vec<Difference>, ServiceError> {
-        let handle = self.parts.fleet.get(&projected.daemon.name);
-        let effective = handle.and_then(|handle| handle.observed().status.effective);
-        let listed = effective.and_then(|effective| effective.partitions).unwrap_or_default();
-        let gpus: BTreeSet<&GpuUuid> = projected.active.gpu_map.values().collect();
-        let here = self.fingerprints(&projected.daemon, &gpus, projected.layout.enforcement, &listed).await?;
-        let mut found: Vec<Difference> = Vec::new();
-        for (_, here) in here {
-            for difference in recorded.fingerprint.differences(&here) {
-                if !found.contains(&difference) {
-                    found.push(difference);
-                }
-            }
-        }
+        let (daemon, map) = (&projected.daemon.name, &projected.active.gpu_map);
+        let here = self.fingerprint(daemon, map, projected.layout.enforcement).await?;
+        let found = recorded.fingerprint.differences(&here);
         if found.iter().all(|difference| force && difference.forceable) {
             return Ok(found);
         }

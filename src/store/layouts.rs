@@ -205,13 +205,6 @@ pub async fn applied(
         .transpose()
 }
 
-/// When it was put on record, in unix milliseconds.
-pub async fn applied_at(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<i64>, StoreError> {
-    let daemon = daemon.as_str();
-    let at = sqlx::query_scalar!("SELECT at FROM applied_layouts WHERE daemon = ?", daemon);
-    Ok(at.fetch_optional(db).await?)
-}
-
 /// Puts on record what the layout of a daemon gives, or that nothing is known of it.
 pub async fn put_applied(
     db: &mut SqliteConnection,

@@ -58,13 +58,6 @@ pub async fn proven(
     .transpose()
 }
 
-/// When it was proven, in unix milliseconds.
-pub async fn proven_at(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<i64>, StoreError> {
-    let daemon = daemon.as_str();
-    let at = sqlx::query_scalar!("SELECT proven_at FROM proven_shares WHERE daemon = ?", daemon);
-    Ok(at.fetch_optional(db).await?)
-}
-
 /// Remembers what was proven of the layout of a daemon.
 pub async fn put_proven(
     db: &mut SqliteConnection,

@@ -3,23 +3,21 @@
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use super::{List, PageQuery, WriteQuery, accepted, tagged, written};
-use crate::domain::layout::VersionRef;
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::Document;
 use crate::domain::layout::outlook::LayoutPlan;
 use crate::domain::layout::text::{self, Format};
+use crate::domain::layout::{Version, VersionRef};
 use crate::domain::operation::Operation;
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::AppState;
 use crate::http::auth::Caller;
-use crate::http::extract::{Conditions, Idempotency, Json, Path, Query, Text};
+use crate::http::extract::{Conditions, Idempotency, Json, Path, Query, TextBody};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
-use crate::service::ServiceError;
-use crate::service::layouts::{ApplyRequest, Import, LayoutRequest, LayoutTarget, LayoutView};
+use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutText, LayoutView};
+use crate::service::{ServiceError, WriteOptions};
 
 /// All layouts
 #[utoipa::path(get, path = "/api/v1/layouts", operation_id = "list_layouts", tag = "layouts", params(PageQuery),
@@ -40,7 +38,7 @@ pub(super) async fn get(
     Path(name): Path<LayoutName>,
 ) -> Result<Response, Problem> {
     let layout = app.service.layout(&name).await?;
-    Ok(tagged(StatusCode::OK, i64::from(layout.version), &layout))
+    Ok(tagged(StatusCode::OK, i64::from(layout.newest.version), &layout))
 }
 
 /// Write a layout
@@ -68,7 +66,7 @@ pub(super) async fn put(
 ) -> Result<Response, Problem> {
     let options = conditions.options(query.dry_run);
     let done = app.service.put_layout(name, request, caller.to_string(), options).await?;
-    Ok(written(&done, i64::from(done.value.version), query.dry_run))
+    Ok(written(&done, i64::from(done.value.newest.version), query.dry_run))
 }
 
 /// Forget a layout
@@ -91,123 +89,24 @@ pub(super) async fn delete(
 /// The versions of a layout
 #[utoipa::path(get, path = "/api/v1/layouts/{name}/versions", operation_id = "list_layout_versions", tag = "layouts",
     params(("name" = LayoutName, Path, description = "The layout"), PageQuery),
-    responses((status = 200, description = "Versions, the newest first", body = List<LayoutView>), ReadProblems))]
+    responses((status = 200, description = "Versions, the newest first", body = List<Version>), ReadProblems))]
 pub(super) async fn versions(
     State(app): State<AppState>,
     Path(name): Path<LayoutName>,
     Query(query): Query<PageQuery>,
-) -> Result<axum::Json<List<LayoutView>>, Problem> {
+) -> Result<axum::Json<List<Version>>, Problem> {
     Ok(axum::Json(app.service.layout_versions(&name, &query.page()?).await?.into()))
 }
 
 /// One version of a layout
 #[utoipa::path(get, path = "/api/v1/layouts/{name}/versions/{version}", operation_id = "get_layout_version", tag = "layouts",
     params(("name" = LayoutName, Path, description = "The layout"), ("version" = u32, Path, description = "The version")),
-    responses((status = 200, description = "The version", body = LayoutView), ReadProblems))]
+    responses((status = 200, description = "The version", body = Version), ReadProblems))]
 pub(super) async fn version(
     State(app): State<AppState>,
     Path((name, version)): Path<(LayoutName, u32)>,
-) -> Result<axum::Json<LayoutView>, Problem> {
+) -> Result<axum::Json<Version>, Problem> {
     Ok(axum::Json(app.service.layout_version(&VersionRef { name, version }).await?))
-}
-
-/// Which version, and on which daemon.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ExportQuery {
-    /// The daemon that holds it: with what its steps gave there.
-    daemon: Option<DaemonName>,
-    /// The version; without it, the newest, or the one that the daemon holds.
-    #[param(minimum = 1)]
-    version: Option<u32>,
-}
-
-/// Export a layout
-///
-/// A self-contained document with a checksum; JSON, or YAML with `Accept: application/yaml`. With a daemon, it has the ID
-/// that each step gave there, and what those IDs depend on.
-#[utoipa::path(get, path = "/api/v1/layouts/{name}/export", operation_id = "export_layout", tag = "layouts",
-    params(("name" = LayoutName, Path, description = "The layout"), ExportQuery),
-    responses(
-        (status = 200, description = "The document", content((Document = "application/json"), (String = "application/yaml"))),
-        WriteProblems,
-    ))]
-pub(super) async fn export(
-    State(app): State<AppState>,
-    Path(name): Path<LayoutName>,
-    Query(ExportQuery { daemon, version }): Query<ExportQuery>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let document = app.service.export_layout(&name, version, daemon.as_ref()).await?;
-    let (format, mime) = if accepts(&headers, "application/yaml") {
-        (Format::Yaml, "application/yaml")
-    } else {
-        (Format::Json, "application/json")
-    };
-    Ok(([(header::CONTENT_TYPE, mime)], text::write(&document, format)).into_response())
-}
-
-/// What an import is called.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ImportQuery {
-    /// Do everything, answer as if it were done, and keep nothing.
-    #[serde(default)]
-    dry_run: bool,
-    /// What the layout of a shell script is to be called.
-    name: Option<LayoutName>,
-}
-
-/// Import layouts
-///
-/// Those of a document (JSON or YAML), or the `sm_partition add` lines of a shell script (`text/x-shellscript`, with `name`).
-/// Each becomes a new version where it says something new.
-#[utoipa::path(post, path = "/api/v1/layouts/import", operation_id = "import_layouts", tag = "layouts", params(ImportQuery),
-    request_body(content((Document = "application/json"), (String = "application/yaml"), (String = "text/x-shellscript"))),
-    responses((status = 200, description = "Each in its version here", body = List<LayoutView>), WriteProblems))]
-pub(super) async fn import(
-    State(app): State<AppState>,
-    Query(ImportQuery { dry_run, name }): Query<ImportQuery>,
-    conditions: Conditions,
-    caller: Caller,
-    Text { mime, text }: Text,
-) -> Result<axum::Json<List<LayoutView>>, Problem> {
-    let import = match (mime.as_str(), name) {
-        ("application/json", None) => Import::Document { text, format: Format::Json },
-        ("application/yaml" | "application/x-yaml" | "text/yaml", None) => {
-            Import::Document { text, format: Format::Yaml }
-        }
-        ("text/x-shellscript", Some(name)) => Import::Script { text, name },
-        ("text/x-shellscript", None) => {
-            let why = "a shell script has no name for its layout: give one, as in ?name=web";
-            return Err(ServiceError::field("/name", why).into());
-        }
-        (_, Some(_)) => {
-            let why = "a document names its layouts itself: leave name out, or send text/x-shellscript";
-            return Err(ServiceError::field("/name", why).into());
-        }
-        (other, None) => {
-            let other: String = other.chars().take(80).collect();
-            return Err(Problem::new(
-                "not-json",
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "Not a document",
-                format!(
-                    "the Content-Type is {other:?}: send application/json, application/yaml or text/x-shellscript"
-                ),
-            ));
-        }
-    };
-    let items = app.service.import_layouts(import, caller.to_string(), conditions.options(dry_run)).await?;
-    Ok(axum::Json(List { items, next_cursor: None }))
-}
-
-/// Whether a caller asks for this kind of answer.
-fn accepts(headers: &HeaderMap, mime: &str) -> bool {
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    accept.split(',').any(|asked| asked.split(';').next().is_some_and(|asked| asked.trim() == mime))
 }
 
 /// Plan a layout
@@ -228,7 +127,8 @@ pub(super) async fn plan(
     Json(target): Json<LayoutTarget>,
 ) -> Result<Response, Problem> {
     let plan = app.service.plan_layout(&name, &target).await?;
-    if accepts(&headers, "text/plain") {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accept.split(',').any(|mime| mime.trim().starts_with("text/plain")) {
         return Ok(plan.text().into_response());
     }
     Ok(axum::Json(plan).into_response())
@@ -271,4 +171,100 @@ pub(super) async fn assert(
     Json(target): Json<LayoutTarget>,
 ) -> Result<axum::Json<Assertion>, Problem> {
     Ok(axum::Json(app.service.assert_layout(&name, &target).await?))
+}
+
+/// Which daemon's.
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExportQuery {
+    /// The daemon that holds the layout.
+    #[param(value_type = String)]
+    daemon: DaemonName,
+}
+
+/// Export a layout
+///
+/// The layout with the ID that each of its steps gave on a daemon, the fingerprint of its GPUs, and a checksum: a document that
+/// other hosts can replay. As YAML, or with `Accept: application/json` as JSON.
+#[utoipa::path(get, path = "/api/v1/layouts/{name}/export", operation_id = "export_layout", tag = "layouts",
+    params(("name" = LayoutName, Path, description = "The layout"), ExportQuery),
+    responses(
+        (status = 200, description = "The document", content((String = "application/yaml"), (Document = "application/json"))),
+        (status = 409, description = "The daemon does not hold it, or has not brought it about", body = Problem, content_type = "application/problem+json"),
+        ReadProblems,
+    ))]
+pub(super) async fn export(
+    State(app): State<AppState>,
+    Path(name): Path<LayoutName>,
+    Query(query): Query<ExportQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let document = app.service.export_layout(&name, &query.daemon).await?;
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let json = accept.split(',').any(|mime| mime.trim().starts_with(JSON));
+    let (mime, format) = if json { (JSON, Format::Json) } else { (YAML, Format::Yaml) };
+    Ok(([(header::CONTENT_TYPE, mime)], text::write(&document, format)).into_response())
+}
+
+const JSON: &str = "application/json";
+const YAML: &str = "application/yaml";
+const SCRIPT: &str = "text/x-shellscript";
+
+/// What is imported, and whether to keep it.
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ImportQuery {
+    /// What the layout of a shell script is to be called.
+    #[param(value_type = Option<String>)]
+    name: Option<LayoutName>,
+    /// Do everything, answer as if it were done, and keep nothing.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Import layouts
+///
+/// Every layout of a document becomes a new version where it says something new, or none does. A shell script's lines
+/// `sm_partition add GPU CHUNKS` become one layout, called `name`. No daemon is touched.
+#[utoipa::path(post, path = "/api/v1/layouts/import", operation_id = "import_layouts", tag = "layouts",
+    params(ImportQuery),
+    request_body(description = "The document, or the script", content((String = "application/yaml"), (Document = "application/json"), (String = "text/x-shellscript"))),
+    responses(
+        (status = 200, description = "The layouts in their newest version", body = List<LayoutView>),
+        WriteProblems,
+    ))]
+pub(super) async fn import(
+    State(app): State<AppState>,
+    Query(query): Query<ImportQuery>,
+    caller: Caller,
+    TextBody { media_type, text }: TextBody,
+) -> Result<axum::Json<List<LayoutView>>, Problem> {
+    let text = match (media_type.as_str(), query.name) {
+        (JSON, None) => LayoutText::Document { text, format: Format::Json },
+        (YAML, None) => LayoutText::Document { text, format: Format::Yaml },
+        (JSON | YAML, Some(_)) => {
+            return Err(refused("/name", "a document names its layouts itself: leave name out"));
+        }
+        (SCRIPT, Some(name)) => LayoutText::Script { text, name },
+        (SCRIPT, None) => return Err(refused("/name", "a script has no name for its layout: say ?name=")),
+        _ => {
+            return Err(Problem::new(
+                "not-a-layout",
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "No layout document",
+                format!(
+                    "the request's Content-Type is {media_type:?}: send {YAML}, {JSON}, or {SCRIPT} with ?name="
+                ),
+            ));
+        }
+    };
+    let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
+    let items = app.service.import_layouts(text, caller.to_string(), options).await?;
+    Ok(axum::Json(List { items, next_cursor: None }))
+}
+
+fn refused(pointer: &str, detail: &str) -> Problem {
+    ServiceError::field(pointer, detail).into()
 }

@@ -1,18 +1,18 @@
 //! Layouts: written, read, forgotten; planned, applied and asserted on a daemon.
 
 mod change;
+mod documents;
 mod of_daemon;
 mod partitions;
-mod transfer;
 
 use serde::{Deserialize, Serialize};
 
 pub use change::{ApplyRequest, LayoutTarget};
 pub(super) use change::{Projected, may_change, refuse_blocked};
+pub use documents::LayoutText;
+pub(super) use documents::take;
 pub(super) use of_daemon::fit_layout;
 pub use partitions::PartitionView;
-pub use transfer::Import;
-pub(super) use transfer::put_entry;
 
 use super::page::{Page, Paged};
 use super::{FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
@@ -37,23 +37,12 @@ pub struct LayoutRequest {
     pub note: Option<String>,
 }
 
-/// A version of a layout, and who holds the layout.
+/// A layout in its newest version, and who holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayoutView {
-    /// The layout.
-    #[schema(value_type = String)]
-    pub name: LayoutName,
-    /// Its version, counted from 1; a version is never changed.
-    pub version: u32,
-    /// What it says.
-    pub layout: Layout,
-    /// Who wrote it.
-    pub author: String,
-    /// Why.
-    pub note: Option<String>,
-    /// When, in unix milliseconds.
-    pub created_at: i64,
-    /// The daemons that hold the layout in this or another version, or are to.
+    /// Its newest version.
+    pub newest: Version,
+    /// The daemons that hold one of its versions, or are to.
     #[schema(value_type = Vec<String>)]
     pub daemons: Vec<DaemonName>,
 }
@@ -116,10 +105,9 @@ impl Service {
     }
 
     /// One version of a layout.
-    pub async fn layout_version(&self, wanted: &VersionRef) -> Result<LayoutView, ServiceError> {
-        let mut reader = self.parts.store.read().await?;
-        let found = store::layouts::version(&mut reader, wanted).await?;
-        view(&mut reader, found.ok_or_else(|| no_version(wanted))?).await
+    pub async fn layout_version(&self, wanted: &VersionRef) -> Result<Version, ServiceError> {
+        let found = store::layouts::version(&mut *self.parts.store.read().await?, wanted).await?;
+        found.ok_or_else(|| no_version(wanted))
     }
 
     /// The versions of a layout, the newest first.
@@ -127,7 +115,7 @@ impl Service {
         &self,
         name: &LayoutName,
         page: &Page,
-    ) -> Result<Paged<LayoutView>, ServiceError> {
+    ) -> Result<Paged<Version>, ServiceError> {
         let before = match page.after.as_str() {
             "" => None,
             after => Some(after.parse().map_err(|_| {
@@ -142,12 +130,7 @@ impl Service {
             return Err(not_found(name));
         }
         let versions = store::layouts::versions(&mut reader, name, before, page.rows()).await?;
-        let paged = page.cut(versions, |version| version.version.to_string());
-        let mut items = Vec::with_capacity(paged.items.len());
-        for version in paged.items {
-            items.push(view(&mut reader, version).await?);
-        }
-        Ok(Paged { items, next_cursor: paged.next_cursor })
+        Ok(page.cut(versions, |version| version.version.to_string()))
     }
 
     /// Forgets a layout with all its versions; refused while somebody holds it or waits for it.
@@ -197,10 +180,9 @@ async fn put_if_new(
     newest.ok_or_else(|| ServiceError::Internal("the layout just written is gone".into()))
 }
 
-async fn view(db: &mut sqlx::SqliteConnection, version: Version) -> Result<LayoutView, ServiceError> {
-    let daemons = store::layouts::holders(db, &version.name).await?;
-    let Version { name, version, layout, author, note, created_at } = version;
-    Ok(LayoutView { name, version, layout, author, note, created_at, daemons })
+async fn view(db: &mut sqlx::SqliteConnection, newest: Version) -> Result<LayoutView, ServiceError> {
+    let daemons = store::layouts::holders(db, &newest.name).await?;
+    Ok(LayoutView { newest, daemons })
 }
 
 /// Refuses a note that is too long or no text for people.

@@ -37,7 +37,7 @@ pub(super) fn remove(partition: &str) -> Value {
 pub(super) fn write(host: &Host, name: &str, steps: &[Value]) -> u64 {
     let written =
         host.api().put(&format!("/api/v1/layouts/{name}"), &json!({"layout": {"steps": steps}})).ok();
-    written["version"].as_u64().expect("a version")
+    written["newest"]["version"].as_u64().expect("a version")
 }
 
 /// A request about the second daemon, with these fields beside.
@@ -86,11 +86,11 @@ fn a_layout_is_versioned_and_says_who_wrote_it() {
     };
     let first = put(7);
     assert_eq!((first.status, first.header("etag")), (201, Some("\"1\"")));
-    let newest = &first.json();
+    let newest = &first.json()["newest"];
     assert_eq!((&newest["author"], &newest["note"]), (&json!("admin token"), &json!("for the web")));
-    assert_eq!(put(7).ok(), *newest, "the same again is no new version");
+    assert_eq!(put(7).ok()["newest"], *newest, "the same again is no new version");
     let second = put(8).ok();
-    assert_eq!((&second["version"], &second["daemons"]), (&json!(2), &json!([])));
+    assert_eq!((&second["newest"]["version"], &second["daemons"]), (&json!(2), &json!([])));
     let old = host.api().get("/api/v1/layouts/prod/versions/1").ok();
     assert_eq!(old, *newest);
     let listed = host.api().get("/api/v1/layouts/prod/versions?limit=1").ok();
@@ -103,12 +103,12 @@ fn a_layout_is_versioned_and_says_who_wrote_it() {
     let by_socket = host.api().over(&host.runtime("api.sock"));
     let written = by_socket.put("/api/v1/layouts/other", &json!({"layout": {"steps": []}})).ok();
     let author = format!("uid {}", rustix::process::geteuid().as_raw());
-    assert_eq!(written["author"], author);
+    assert_eq!(written["newest"]["author"], author);
     let names: Vec<Value> = host.api().get("/api/v1/layouts").ok()["items"]
         .as_array()
         .unwrap()
         .iter()
-        .map(|layout| layout["name"].clone())
+        .map(|layout| layout["newest"]["name"].clone())
         .collect();
     assert_eq!(names, ["other", "prod"]);
 
@@ -117,8 +117,8 @@ fn a_layout_is_versioned_and_says_who_wrote_it() {
     let path = "/api/v1/layouts/prod";
     host.api().send(Method::PUT, path, &stale, Some(body.clone())).problem(412, "precondition-failed");
     let dry = host.api().put(&format!("{path}?dry_run=true"), &serde_json::from_str(&body).unwrap()).ok();
-    assert_eq!(dry["version"], 3);
-    assert_eq!(host.api().get(path).ok()["version"], 2);
+    assert_eq!(dry["newest"]["version"], 3);
+    assert_eq!(host.api().get(path).ok()["newest"]["version"], 2);
     assert_eq!(host.api().delete(path).status, 204);
     host.api().get(path).problem(404, "not-found");
     host.api().get("/api/v1/layouts/prod/versions/1").problem(404, "not-found");
