@@ -25,7 +25,10 @@ use crate::service::tenants::{EnvironmentView, TenantView};
 const POLL: Duration = Duration::from_millis(100);
 
 /// Reads every page of a list.
-async fn all<T: serde::de::DeserializeOwned>(client: &Client, path: &str) -> Result<Vec<T>, ClientError> {
+pub(super) async fn all<T: serde::de::DeserializeOwned>(
+    client: &Client,
+    path: &str,
+) -> Result<Vec<T>, ClientError> {
     let mut items = Vec::new();
     let mut cursor = String::new();
     loop {
@@ -190,7 +193,7 @@ fn word(value: impl serde::Serialize) -> String {
 }
 
 /// Prints rows in columns as wide as they need to be.
-fn table<const N: usize>(rows: &[[String; N]]) {
+pub(super) fn table<const N: usize>(rows: &[[String; N]]) {
     let widths: Vec<usize> =
         (0..N).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
     for row in rows {
@@ -247,18 +250,33 @@ pub(super) async fn environment(
 }
 
 pub(super) async fn terminate(client: &Client, id: ClientId) -> Result<ExitCode, ClientError> {
-    let mut operation: Operation =
+    let operation: Operation =
         client.post(&format!("/api/v1/clients/{id}/terminate"), &serde_json::json!({})).await?;
-    while !operation.state.is_final() {
-        tokio::time::sleep(POLL).await;
-        operation = client.get(&format!("/api/v1/operations/{}", operation.id)).await?;
-    }
+    followed(client, operation, &format!("client {id} was not terminated")).await
+}
+
+/// Waits for the end of an operation and prints its steps; exit 1, with these words and the reason, when it did not succeed.
+pub(super) async fn followed(
+    client: &Client,
+    operation: Operation,
+    failed: &str,
+) -> Result<ExitCode, ClientError> {
+    let operation = ended(client, operation).await?;
     for step in &operation.steps {
         line!("{}: {}", step.name, step.outcome.as_deref().unwrap_or("under way"));
     }
     if operation.state == OperationState::Succeeded {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("mps-manager: client {id} was not terminated: {}", operation.error.unwrap_or_default());
+    eprintln!("mps-manager: {failed}: {}", operation.error.unwrap_or_default());
     Ok(ExitCode::from(DIFFERS))
+}
+
+/// The operation once it has ended.
+pub(super) async fn ended(client: &Client, mut operation: Operation) -> Result<Operation, ClientError> {
+    while !operation.state.is_final() {
+        tokio::time::sleep(POLL).await;
+        operation = client.get(&format!("/api/v1/operations/{}", operation.id)).await?;
+    }
+    Ok(operation)
 }

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use reqwest::{Method, StatusCode};
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -90,6 +91,44 @@ impl Client {
         self.call(Method::POST, path, Some(body)).await
     }
 
+    /// Writes.
+    pub async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.call(Method::PUT, path, Some(body)).await
+    }
+
+    /// Sends a text that is not JSON.
+    pub async fn send_text<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        media_type: &str,
+        text: String,
+    ) -> Result<T, ClientError> {
+        let request = self.request(Method::POST, path).header(CONTENT_TYPE, media_type).body(text);
+        let (status, bytes) = self.answer(request).await?;
+        let bytes = refused(status, bytes)?;
+        serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()))
+    }
+
+    /// The answer as text of this media type.
+    pub async fn text(
+        &self,
+        method: Method,
+        path: &str,
+        media_type: &str,
+        body: Body<'_>,
+    ) -> Result<String, ClientError> {
+        let mut request = self.request(method, path).header(ACCEPT, media_type);
+        if let Body::Json(value) = body {
+            request = request.json(value);
+        }
+        let (status, bytes) = self.answer(request).await?;
+        String::from_utf8(refused(status, bytes)?).map_err(|error| ClientError::Unreadable(error.to_string()))
+    }
+
     /// Reads the answer, whatever its status, where the status is part of it.
     pub async fn get_any<T: DeserializeOwned>(&self, path: &str) -> Result<(StatusCode, T), ClientError> {
         let (status, bytes) = self.send(Method::GET, path, None::<&()>).await?;
@@ -105,14 +144,8 @@ impl Client {
         body: Option<&impl Serialize>,
     ) -> Result<T, ClientError> {
         let (status, bytes) = self.send(method, path, body).await?;
-        if status.is_success() {
-            return serde_json::from_slice(&bytes)
-                .map_err(|error| ClientError::Unreadable(error.to_string()));
-        }
-        match serde_json::from_slice(&bytes) {
-            Ok(problem) => Err(ClientError::Refused(Box::new(problem))),
-            Err(_) => Err(ClientError::Unreadable(format!("status {status}"))),
-        }
+        serde_json::from_slice(&refused(status, bytes)?)
+            .map_err(|error| ClientError::Unreadable(error.to_string()))
     }
 
     async fn send(
@@ -121,13 +154,22 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<(StatusCode, Vec<u8>), ClientError> {
-        let mut request = self.http.request(method, format!("{}{path}", self.base));
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
-        }
+        let mut request = self.request(method, path);
         if let Some(body) = body {
             request = request.json(body);
         }
+        self.answer(request).await
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), ClientError> {
         let unreachable = |error: reqwest::Error| {
             // reqwest's own words name the URL only; the reason is in the source.
             let mut detail = error.to_string();
@@ -142,5 +184,25 @@ impl Client {
         let status = response.status();
         let bytes = response.bytes().await.map_err(unreachable)?;
         Ok((status, bytes.to_vec()))
+    }
+}
+
+/// What goes along with a request.
+#[derive(Debug, Clone, Copy)]
+pub enum Body<'a> {
+    /// Nothing.
+    None,
+    /// JSON.
+    Json(&'a serde_json::Value),
+}
+
+/// The body of an answer that is no refusal.
+fn refused(status: StatusCode, bytes: Vec<u8>) -> Result<Vec<u8>, ClientError> {
+    if status.is_success() {
+        return Ok(bytes);
+    }
+    match serde_json::from_slice(&bytes) {
+        Ok(problem) => Err(ClientError::Refused(Box::new(problem))),
+        Err(_) => Err(ClientError::Unreadable(format!("status {status}"))),
     }
 }

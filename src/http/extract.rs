@@ -54,6 +54,37 @@ impl<S: Send + Sync> FromRequest<S> for NoBody {
     }
 }
 
+/// A body of text, with the media type that its sender gives it.
+pub(super) struct TextBody {
+    /// In lower case and without parameters; empty where none was given.
+    pub(super) media_type: String,
+    /// The text.
+    pub(super) text: String,
+}
+
+impl<S: Send + Sync> FromRequest<S> for TextBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let media_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let media_type = media_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+        let media_type = media_type.trim().to_ascii_lowercase();
+        let bytes = body(request, state).await?;
+        match String::from_utf8(bytes.to_vec()) {
+            Ok(text) => Ok(Self { media_type, text }),
+            Err(error) => {
+                let detail = format!("the body is no text: {error}");
+                Err(Problem::new(
+                    "unreadable-body",
+                    StatusCode::BAD_REQUEST,
+                    "The body cannot be read",
+                    detail,
+                ))
+            }
+        }
+    }
+}
+
 async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<axum::body::Bytes, Problem> {
     axum::body::Bytes::from_request(request, state).await.map_err(|rejection| {
         let status = rejection.status();

@@ -71,6 +71,10 @@ impl From<ServiceError> for Problem {
                 Self::new("layout-blocked", StatusCode::CONFLICT, "Something stands in the way", detail)
                     .with(errors)
             }
+            ServiceError::OtherHardware { errors, .. } => {
+                Self::new("fingerprint-differs", StatusCode::CONFLICT, "Recorded on something else", detail)
+                    .with(errors)
+            }
             ServiceError::PreconditionFailed(_) => Self::new(
                 "precondition-failed",
                 StatusCode::PRECONDITION_FAILED,

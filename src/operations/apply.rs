@@ -6,8 +6,10 @@ use super::daemon::{handle, the_daemon};
 use super::layout::{GaveUp, READ_BACK, Ran, WRITE, Wish};
 use super::{Engine, Failure, Stop};
 use crate::domain::layout::active::ActiveLayout;
+use crate::domain::layout::plan::Action;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::operation::{Operation, Undo};
+use crate::store;
 use crate::store::operations::Noted;
 
 /// Longest wait for the look that is planned on.
@@ -78,7 +80,12 @@ pub(super) async fn bring(
 async fn plan(engine: &Engine, operation: &Operation, wish: &Wish) -> Result<(), Failure> {
     let planning = async {
         let daemon = the_daemon(operation)?;
-        let plan = engine.layout_plan(daemon, &wish.active, LOOK).await.map_err(|error| error.to_string())?;
+        let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+        let layout = store::layouts::content(&mut reader, &wish.active).await;
+        drop(reader);
+        let layout = layout.map_err(|error| error.to_string())?;
+        let plan = engine.layout_plan(daemon, &wish.active, &layout, LOOK).await;
+        let plan = plan.map_err(|error| error.to_string())?;
         if wish.from_empty
             && let Some(there) = plan.not_empty()
         {
@@ -89,7 +96,7 @@ async fn plan(engine: &Engine, operation: &Operation, wish: &Wish) -> Result<(),
         if !refusals.is_empty() {
             return Err(refusals.join("; "));
         }
-        let commands = plan.steps.iter().filter(|step| step.command.is_some()).count();
+        let commands = plan.steps.iter().filter(|step| step.step.action != Action::Keep).count();
         Ok::<_, Failure>(((), format!("{commands} commands")))
     };
     engine.step(operation.id, "plan", planning).await

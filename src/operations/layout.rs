@@ -55,8 +55,6 @@ pub struct Seen {
     pub observed: Observed,
     /// What was made in its control process.
     pub run: Option<PartitionRun>,
-    /// What the layout says.
-    pub layout: Layout,
     /// The layout as a driver would bring it about.
     pub desired: DesiredLayout,
 }
@@ -103,6 +101,7 @@ impl Engine {
         &self,
         daemon: &DaemonName,
         active: &ActiveLayout,
+        layout: &Layout,
         patience: Duration,
     ) -> Result<Seen, OutlookError> {
         let handle = self.fleet.get(daemon).ok_or(OutlookError::Look(FreshError::Gone))?;
@@ -110,14 +109,13 @@ impl Engine {
         let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
         let mut reader = self.store.read().await?;
         let gpus = store::gpus::all(&mut reader, gpus).await?;
-        let layout = store::layouts::content(&mut reader, active).await?;
         let incarnation = store::daemons::incarnation(&mut reader, daemon).await?;
         let run = store::partitions::run(&mut reader, daemon).await?;
         let run = run.filter(|run| incarnation.is_some_and(|incarnation| incarnation.token == run.token));
         let applied = store::layouts::applied(&mut reader, daemon).await?;
-        let desired = DesiredLayout::of(active, &layout, applied.as_ref(), None, &gpus)
+        let desired = DesiredLayout::of(active, layout, applied.as_ref(), None, &gpus)
             .map_err(|error| OutlookError::Unfit(error.to_string()))?;
-        Ok(Seen { observed, run, layout, desired })
+        Ok(Seen { observed, run, desired })
     }
 
     /// What putting a layout on a daemon would come to, on a look that is taken now.
@@ -125,14 +123,14 @@ impl Engine {
         &self,
         daemon: &DaemonName,
         active: &ActiveLayout,
+        layout: &Layout,
         patience: Duration,
     ) -> Result<LayoutPlan, OutlookError> {
-        let seen = self.look_for_layout(daemon, active, patience).await?;
+        let seen = self.look_for_layout(daemon, active, layout, patience).await?;
         let mut reader = self.store.read().await?;
         let spec = store::daemons::get(&mut reader, daemon).await?.map(|daemon| daemon.spec);
         let before = spec.as_ref().and_then(|spec| spec.layout.clone());
         let offered = spec.map(|spec| spec.gpus).unwrap_or_default();
-        let layout = &seen.layout;
         let mut tenants = store::tenants::of_daemon(&mut reader, daemon).await?;
         for name in layout.partitions().flat_map(|add| &add.tenants) {
             if tenants.iter().all(|tenant| tenant.name != *name)
@@ -144,7 +142,7 @@ impl Engine {
         drop(reader);
         let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
         let (planned, chunks) = if layout.enforcement == Enforcement::Percentage {
-            self.plan_shares(daemon, active, before.as_ref(), &seen, &tenants).await?
+            self.plan_shares(daemon, active, layout, before.as_ref(), &tenants).await?
         } else {
             plan_partitions(daemon, &seen, &gpus)?
         };

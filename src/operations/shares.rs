@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Engine;
-use super::layout::{OutlookError, Seen};
+use super::layout::OutlookError;
 use crate::clock::unix_ms;
 use crate::domain::gpu::ChunkCensus;
-use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::percentage::{Share, own_shares, plan, shares};
 use crate::domain::layout::plan::{Blocked, Plan};
+use crate::domain::layout::{Enforcement, Layout};
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::probe::CensusRequest;
@@ -69,13 +69,16 @@ impl Engine {
         &self,
         daemon: &DaemonName,
         active: &ActiveLayout,
+        layout: &Layout,
         before: Option<&ActiveLayout>,
-        seen: &Seen,
         tenants: &[Tenant],
     ) -> Result<(Plan, BTreeMap<GpuUuid, u32>), OutlookError> {
-        let wanted = self.shares(active).await?;
+        let wanted = self.shares(active, layout).await?;
         let before = match before {
-            Some(before) => self.shares(before).await?,
+            Some(before) => {
+                let content = store::layouts::content(&mut *self.store.read().await?, before).await?;
+                self.shares(before, &content).await?
+            }
             None => Vec::new(),
         };
         let mut gpus: Vec<GpuUuid> = wanted.iter().chain(&before).map(|share| share.gpu.clone()).collect();
@@ -84,21 +87,19 @@ impl Engine {
         let census = self.chunks_of(daemon, &gpus).await?;
         let mut planned = plan(&wanted, &before, &census);
         let of_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == *daemon);
-        let own = own_shares(&seen.layout, of_daemon.map(|tenant| (&tenant.name, &tenant.spec)));
+        let own = own_shares(layout, of_daemon.map(|tenant| (&tenant.name, &tenant.spec)));
         planned.blocked.extend(own.map(Blocked::OwnShare));
         let chunk_sms = census.into_iter().map(|(gpu, counted)| (gpu, counted.chunk_sms)).collect();
         Ok((planned, chunk_sms))
     }
 
     /// The shares of a layout; none where static partitions make it hold.
-    pub async fn shares(&self, active: &ActiveLayout) -> Result<Vec<Share>, OutlookError> {
-        let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
-        let mut reader = self.store.read().await?;
-        let gpus = store::gpus::all(&mut reader, gpus).await?;
-        let layout = store::layouts::content(&mut reader, active).await?;
+    pub async fn shares(&self, active: &ActiveLayout, layout: &Layout) -> Result<Vec<Share>, OutlookError> {
         if layout.enforcement == Enforcement::Static {
             return Ok(Vec::new());
         }
-        shares(&layout, &active.gpu_map, &gpus).map_err(|error| OutlookError::Unfit(error.to_string()))
+        let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
+        let gpus = store::gpus::all(&mut *self.store.read().await?, gpus).await?;
+        shares(layout, &active.gpu_map, &gpus).map_err(|error| OutlookError::Unfit(error.to_string()))
     }
 }

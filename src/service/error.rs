@@ -41,6 +41,14 @@ pub enum ServiceError {
         /// Everything that does.
         errors: Vec<FieldError>,
     },
+    /// What is recorded is of other hardware, or of other versions.
+    #[error("{detail}")]
+    OtherHardware {
+        /// In what it differs.
+        detail: String,
+        /// Each field.
+        errors: Vec<FieldError>,
+    },
     /// It was changed since the caller read it.
     #[error("{0}")]
     PreconditionFailed(String),

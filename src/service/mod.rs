@@ -14,6 +14,7 @@ pub mod maintenance;
 pub mod operations;
 pub mod page;
 pub mod replace;
+pub mod replays;
 mod shares;
 pub mod take_up;
 pub mod tenants;

@@ -114,8 +114,6 @@ pub struct Provenance {
     pub layout_version: u32,
     /// Who wrote that version.
     pub author: String,
-    /// When its steps were taken, in unix milliseconds.
-    pub applied_at: i64,
     /// When this document was made, in unix milliseconds.
     pub exported_at: i64,
     /// The version of the manager that made it.

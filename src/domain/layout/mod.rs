@@ -62,6 +62,16 @@ pub enum Enforcement {
     Percentage,
 }
 
+impl Enforcement {
+    /// The word in a document.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Percentage => "percentage",
+        }
+    }
+}
+
 /// One step of a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 use super::GpuMap;
 use super::Layout;
 use super::active::{ActiveLayout, AppliedLayout, PartitionPolicy, Source};
-use super::document::{Difference, Provenance};
+use super::document::{Difference, Provenance, Share};
 use super::execution::Cause;
 use super::execution::Taken;
 use super::record::{Record, RecordedStep};
 use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId};
 
 /// The record of a replay.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Replay {
     /// Its ID, a UUID of version 7.
     pub id: uuid::Uuid,
@@ -33,6 +33,9 @@ pub struct Replay {
     pub operation: Option<uuid::Uuid>,
     /// The ID of each step that is on record; `null` where none is.
     pub expected: Option<Vec<PartitionId>>,
+    /// What a CUDA client is to see in each partition, where the enforcement is a percentage and that is on record.
+    #[serde(default)]
+    pub shares: Vec<Share>,
     /// Where the IDs on record were taken, if they came with a document.
     pub provenance: Option<Provenance>,
     /// Versions that differ from those of the document, and were passed over with `force`.

@@ -175,7 +175,6 @@ layouts:
                     daemon: DaemonName::parse("gpu0").expect("name"),
                     layout_version: 3,
                     author: "ann: \"the first\"".into(),
-                    applied_at: 1,
                     exported_at: 2,
                     manager_version: "0.1.0".into(),
                 },

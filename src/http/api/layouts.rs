@@ -5,16 +5,19 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
 use super::{List, PageQuery, WriteQuery, accepted, tagged, written};
-use crate::domain::LayoutName;
 use crate::domain::layout::assertion::Assertion;
+use crate::domain::layout::document::Document;
 use crate::domain::layout::outlook::LayoutPlan;
+use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Version, VersionRef};
 use crate::domain::operation::Operation;
+use crate::domain::{DaemonName, LayoutName};
 use crate::http::AppState;
 use crate::http::auth::Caller;
-use crate::http::extract::{Conditions, Idempotency, Json, Path, Query};
+use crate::http::extract::{Conditions, Idempotency, Json, Path, Query, TextBody};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
-use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutView};
+use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutText, LayoutView};
+use crate::service::{ServiceError, WriteOptions};
 
 /// All layouts
 #[utoipa::path(get, path = "/api/v1/layouts", operation_id = "list_layouts", tag = "layouts", params(PageQuery),
@@ -168,4 +171,100 @@ pub(super) async fn assert(
     Json(target): Json<LayoutTarget>,
 ) -> Result<axum::Json<Assertion>, Problem> {
     Ok(axum::Json(app.service.assert_layout(&name, &target).await?))
+}
+
+/// Which daemon's.
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExportQuery {
+    /// The daemon that holds the layout.
+    #[param(value_type = String)]
+    daemon: DaemonName,
+}
+
+/// Export a layout
+///
+/// The layout with the ID that each of its steps gave on a daemon, the fingerprint of its GPUs, and a checksum: a document that
+/// other hosts can replay. As YAML, or with `Accept: application/json` as JSON.
+#[utoipa::path(get, path = "/api/v1/layouts/{name}/export", operation_id = "export_layout", tag = "layouts",
+    params(("name" = LayoutName, Path, description = "The layout"), ExportQuery),
+    responses(
+        (status = 200, description = "The document", content((String = "application/yaml"), (Document = "application/json"))),
+        (status = 409, description = "The daemon does not hold it, or has not brought it about", body = Problem, content_type = "application/problem+json"),
+        ReadProblems,
+    ))]
+pub(super) async fn export(
+    State(app): State<AppState>,
+    Path(name): Path<LayoutName>,
+    Query(query): Query<ExportQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let document = app.service.export_layout(&name, &query.daemon).await?;
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let json = accept.split(',').any(|mime| mime.trim().starts_with(JSON));
+    let (mime, format) = if json { (JSON, Format::Json) } else { (YAML, Format::Yaml) };
+    Ok(([(header::CONTENT_TYPE, mime)], text::write(&document, format)).into_response())
+}
+
+const JSON: &str = "application/json";
+const YAML: &str = "application/yaml";
+const SCRIPT: &str = "text/x-shellscript";
+
+/// What is imported, and whether to keep it.
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ImportQuery {
+    /// What the layout of a shell script is to be called.
+    #[param(value_type = Option<String>)]
+    name: Option<LayoutName>,
+    /// Do everything, answer as if it were done, and keep nothing.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Import layouts
+///
+/// Every layout of a document becomes a new version where it says something new, or none does. A shell script's lines
+/// `sm_partition add GPU CHUNKS` become one layout, called `name`. No daemon is touched.
+#[utoipa::path(post, path = "/api/v1/layouts/import", operation_id = "import_layouts", tag = "layouts",
+    params(ImportQuery),
+    request_body(description = "The document, or the script", content((String = "application/yaml"), (Document = "application/json"), (String = "text/x-shellscript"))),
+    responses(
+        (status = 200, description = "The layouts in their newest version", body = List<LayoutView>),
+        WriteProblems,
+    ))]
+pub(super) async fn import(
+    State(app): State<AppState>,
+    Query(query): Query<ImportQuery>,
+    caller: Caller,
+    TextBody { media_type, text }: TextBody,
+) -> Result<axum::Json<List<LayoutView>>, Problem> {
+    let text = match (media_type.as_str(), query.name) {
+        (JSON, None) => LayoutText::Document { text, format: Format::Json },
+        (YAML, None) => LayoutText::Document { text, format: Format::Yaml },
+        (JSON | YAML, Some(_)) => {
+            return Err(refused("/name", "a document names its layouts itself: leave name out"));
+        }
+        (SCRIPT, Some(name)) => LayoutText::Script { text, name },
+        (SCRIPT, None) => return Err(refused("/name", "a script has no name for its layout: say ?name=")),
+        _ => {
+            return Err(Problem::new(
+                "not-a-layout",
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "No layout document",
+                format!(
+                    "the request's Content-Type is {media_type:?}: send {YAML}, {JSON}, or {SCRIPT} with ?name="
+                ),
+            ));
+        }
+    };
+    let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
+    let items = app.service.import_layouts(text, caller.to_string(), options).await?;
+    Ok(axum::Json(List { items, next_cursor: None }))
+}
+
+fn refused(pointer: &str, detail: &str) -> Problem {
+    ServiceError::field(pointer, detail).into()
 }

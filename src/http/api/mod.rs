@@ -10,6 +10,7 @@ mod maintenance;
 mod operations;
 mod partitions;
 pub mod probes;
+mod replays;
 mod tenants;
 
 use axum::Router;
@@ -96,6 +97,10 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(layouts::plan))
         .routes(routes!(layouts::apply))
         .routes(routes!(layouts::assert))
+        .routes(routes!(layouts::export))
+        .routes(routes!(layouts::import))
+        .routes(routes!(replays::list, replays::create))
+        .routes(routes!(replays::get))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::get, tenants::put, tenants::delete))
         .routes(routes!(tenants::environment))

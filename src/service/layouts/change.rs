@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::of_daemon::refuse_mode;
-use super::{check_note, no_version, not_found};
+use super::{check_note, invalid, no_version, not_found};
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
 use crate::domain::layout::assertion::{Asserted, Assertion, differences};
 use crate::domain::layout::outlook::LayoutPlan;
-use crate::domain::layout::{Enforcement, GpuMap, Role, Version, VersionRef, map_roles, percentage};
+use crate::domain::layout::{Enforcement, GpuMap, Layout, Role, VersionRef, map_roles, percentage};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, LayoutName};
 use crate::operations::OutlookError;
@@ -36,6 +36,16 @@ pub struct LayoutTarget {
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, String>)]
     pub gpu_map: BTreeMap<Role, GpuRef>,
+    /// What the layout would say, in place of a version: it need not have been written.
+    #[serde(default)]
+    pub layout: Option<Layout>,
+}
+
+/// A layout as it would stand on a daemon.
+pub(in crate::service) struct Projected {
+    pub(in crate::service) daemon: Daemon,
+    pub(in crate::service) active: ActiveLayout,
+    pub(in crate::service) layout: Layout,
 }
 
 /// A layout that is to be put on a daemon.
@@ -68,7 +78,7 @@ pub struct ApplyRequest {
 impl ApplyRequest {
     fn target(&self) -> LayoutTarget {
         let Self { daemon, version, gpu_map, .. } = self.clone();
-        LayoutTarget { daemon, version, gpu_map }
+        LayoutTarget { daemon, version, gpu_map, layout: None }
     }
 }
 
@@ -89,9 +99,8 @@ impl Service {
         name: &LayoutName,
         target: &LayoutTarget,
     ) -> Result<LayoutPlan, ServiceError> {
-        let (_, active) = self.active(name, target).await?;
-        let patience = self.parts.patience;
-        Ok(self.parts.engine.layout_plan(&target.daemon, &active, patience).await?)
+        let projected = self.projected(name, target).await?;
+        self.plan_of(&projected).await
     }
 
     /// Whether a daemon holds a layout, on a look that is taken now.
@@ -100,13 +109,14 @@ impl Service {
         name: &LayoutName,
         target: &LayoutTarget,
     ) -> Result<Assertion, ServiceError> {
-        let (daemon, active) = self.active(name, target).await?;
-        let seen = self.parts.engine.look_for_layout(&target.daemon, &active, self.parts.patience).await?;
+        let Projected { daemon, active, layout } = self.projected(name, target).await?;
+        let patience = self.parts.patience;
+        let seen = self.parts.engine.look_for_layout(&target.daemon, &active, &layout, patience).await?;
         let status = &seen.observed.status;
         let effective = status.effective.as_ref();
         let spec = daemon.spec.layout.as_ref();
-        let differences = if seen.layout.enforcement == Enforcement::Percentage {
-            let shares = self.parts.engine.shares(&active).await?;
+        let differences = if layout.enforcement == Enforcement::Percentage {
+            let shares = self.parts.engine.shares(&active, &layout).await?;
             percentage::assertion::differences(&active, spec, &shares, status)
         } else {
             let present = effective.and_then(|seen| seen.partitions.as_deref()).unwrap_or_default();
@@ -137,10 +147,9 @@ impl Service {
             if let Some(answered) = service.answered(key.as_ref()).await? {
                 return Ok(answered);
             }
-            let (daemon, active) = service.active(&name, &request.target()).await?;
-            let plan =
-                service.parts.engine.layout_plan(&daemon.name, &active, service.parts.patience).await?;
-            refuse_blocked(&plan, request.recreate)?;
+            let projected = service.projected(&name, &request.target()).await?;
+            refuse_blocked(&service.plan_of(&projected).await?, request.recreate)?;
+            let Projected { daemon, active, .. } = projected;
             let before = daemon.spec.layout.map(|layout| layout.drift_policy);
             let drift_policy = request.drift_policy.or(before).unwrap_or_default();
             let ActiveLayout { name, version, gpu_map, .. } = active;
@@ -158,7 +167,7 @@ impl Service {
     }
 
     /// The answer that was given to the same request before.
-    pub(super) async fn answered(
+    pub(in crate::service) async fn answered(
         &self,
         key: Option<&IdempotencyKey>,
     ) -> Result<Option<Operation>, ServiceError> {
@@ -166,7 +175,7 @@ impl Service {
         remembered(&mut *self.parts.store.read().await?, key, request_hash).await
     }
 
-    async fn ask_for_layout(
+    pub(in crate::service) async fn ask_for_layout(
         &self,
         name: DaemonName,
         request: OperationRequest,
@@ -182,39 +191,61 @@ impl Service {
         .await
     }
 
+    /// What putting a layout on its daemon would come to, on a look that is taken now.
+    pub(in crate::service) async fn plan_of(
+        &self,
+        projected: &Projected,
+    ) -> Result<LayoutPlan, ServiceError> {
+        let Projected { daemon, active, layout } = projected;
+        Ok(self.parts.engine.layout_plan(&daemon.name, active, layout, self.parts.patience).await?)
+    }
+
     /// The layout as it would stand in the daemon's spec; refused where the daemon cannot hold it.
-    pub(super) async fn active(
+    pub(in crate::service) async fn projected(
         &self,
         name: &LayoutName,
         target: &LayoutTarget,
-    ) -> Result<(Daemon, ActiveLayout), ServiceError> {
+    ) -> Result<Projected, ServiceError> {
         let mut reader = self.parts.store.read().await?;
-        let version = match target.version {
-            None => store::layouts::newest(&mut reader, name).await?.ok_or_else(|| not_found(name))?,
-            Some(version) => {
+        let newest = store::layouts::newest(&mut reader, name).await?;
+        let (version, layout) = match (&target.layout, target.version) {
+            (Some(_), Some(_)) => {
+                return Err(ServiceError::field("/version", "give a version or a layout, and not both"));
+            }
+            (Some(layout), None) => {
+                layout.check().map_err(|error| invalid("/layout", error))?;
+                let known = newest.as_ref().map_or(0, |newest| newest.version);
+                let same = newest.as_ref().is_some_and(|newest| newest.layout == *layout);
+                (if same { known } else { known + 1 }, layout.clone())
+            }
+            (None, None) => {
+                let newest = newest.ok_or_else(|| not_found(name))?;
+                (newest.version, newest.layout)
+            }
+            (None, Some(version)) => {
                 let wanted = VersionRef { name: name.clone(), version };
                 let found = store::layouts::version(&mut reader, &wanted).await?;
-                found.ok_or_else(|| no_version(&wanted))?
+                (version, found.ok_or_else(|| no_version(&wanted))?.layout)
             }
         };
         let daemon = store::daemons::get(&mut reader, &target.daemon).await?;
         drop(reader);
         let daemon = daemon.ok_or_else(|| no_daemon(&target.daemon))?;
-        let gpu_map = self.mapped(&daemon, &version, &target.gpu_map).await?;
+        let gpu_map = self.mapped(&daemon, &layout, &target.gpu_map).await?;
         let drift_policy = daemon.spec.layout.as_ref().map(|layout| layout.drift_policy).unwrap_or_default();
-        let Version { name, version, .. } = version;
-        Ok((daemon, ActiveLayout { name, version, gpu_map, drift_policy }))
+        let active = ActiveLayout { name: name.clone(), version, gpu_map, drift_policy };
+        Ok(Projected { daemon, active, layout })
     }
 
     /// The GPU of each role; refused where the daemon cannot hold the layout.
-    pub(super) async fn mapped(
+    pub(in crate::service) async fn mapped(
         &self,
         daemon: &Daemon,
-        version: &Version,
+        layout: &Layout,
         given: &BTreeMap<Role, GpuRef>,
     ) -> Result<GpuMap, ServiceError> {
         let lacks_static = self.parts.fleet.context().capability.lacks_static();
-        refuse_mode(&daemon.name, daemon.spec.mode, version.layout.enforcement, lacks_static.as_deref())?;
+        refuse_mode(&daemon.name, daemon.spec.mode, layout.enforcement, lacks_static.as_deref())?;
         let gpus = self.gpus().await?;
         let mut named = GpuMap::new();
         for (role, gpu) in given {
@@ -223,13 +254,13 @@ impl Service {
                 .map_err(|error| ServiceError::field(&format!("/gpu_map/{role}"), error.to_string()))?;
             named.insert(*role, found.uuid.clone());
         }
-        map_roles(&version.layout, &named, &daemon.spec.gpus, &gpus)
+        map_roles(layout, &named, &daemon.spec.gpus, &gpus)
             .map_err(|error| ServiceError::field("/gpu_map", error.to_string()))
     }
 }
 
 /// Refuses to change the partitions of a daemon that is only looked at, in maintenance, or that another layout is put on.
-pub(super) async fn may_change(
+pub(in crate::service) async fn may_change(
     db: store::Transaction<'_>,
     name: &DaemonName,
     request: &OperationRequest,
@@ -253,7 +284,7 @@ pub(super) async fn may_change(
 }
 
 /// Refuses what the plan refuses, with each reason by itself.
-pub(super) fn refuse_blocked(plan: &LayoutPlan, recreate: bool) -> Result<(), ServiceError> {
+pub(in crate::service) fn refuse_blocked(plan: &LayoutPlan, recreate: bool) -> Result<(), ServiceError> {
     let errors: Vec<FieldError> = plan
         .refusals(recreate)
         .map(|blocked| FieldError {

@@ -1,12 +1,16 @@
 //! Layouts: written, read, forgotten; planned, applied and asserted on a daemon.
 
 mod change;
+mod documents;
 mod of_daemon;
 mod partitions;
 
 use serde::{Deserialize, Serialize};
 
 pub use change::{ApplyRequest, LayoutTarget};
+pub(super) use change::{Projected, may_change, refuse_blocked};
+pub use documents::LayoutText;
+pub(super) use documents::take;
 pub(super) use of_daemon::fit_layout;
 pub use partitions::PartitionView;
 
@@ -194,7 +198,7 @@ fn check_note(note: Option<&str>) -> Result<(), ServiceError> {
 }
 
 /// What is wrong with a layout that is in a request under this pointer.
-fn invalid(within: &str, Invalid { pointer, reason }: Invalid) -> ServiceError {
+pub(super) fn invalid(within: &str, Invalid { pointer, reason }: Invalid) -> ServiceError {
     let pointer = format!("{within}{pointer}");
     ServiceError::Invalid(vec![FieldError { pointer, detail: reason.to_string() }])
 }

@@ -73,7 +73,11 @@ impl Api {
             request = request.bearer_auth(token);
         }
         if let Some(body) = body {
-            request = request.header("content-type", "application/json").body(body);
+            let named = headers.iter().any(|(name, _)| *name == "content-type");
+            if !named {
+                request = request.header("content-type", "application/json");
+            }
+            request = request.body(body);
         }
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -87,6 +91,11 @@ impl Api {
             let headers = headers.collect();
             Ok(Answer { status, headers, text: response.text().await? })
         })
+    }
+
+    /// Sends text of another kind than JSON.
+    pub(crate) fn send_text(&self, method: Method, path: &str, mime: &str, text: String) -> Answer {
+        self.send(method, path, &[("content-type", mime)], Some(text))
     }
 
     pub(crate) fn get(&self, path: &str) -> Answer {

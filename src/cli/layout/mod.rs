@@ -1,0 +1,232 @@
+//! `mps-manager layout`: partition layouts as files, planned, applied, compared, and replayed on other hosts.
+
+mod verbs;
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::{Server, ask, line};
+use crate::client::{Client, ClientError};
+use crate::domain::layout::{Role, text};
+use crate::domain::{DaemonName, LayoutName};
+use crate::http::api::layout_schema::layout_document_schema;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum LayoutCommand {
+    /// List the layouts
+    List {
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Print a layout as a document
+    Show {
+        #[command(flatten)]
+        server: Server,
+        /// The layout
+        name: LayoutName,
+        /// The version; without it, the newest
+        #[arg(long, value_name = "N")]
+        layout_version: Option<u32>,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Spelling::Yaml)]
+        output: Spelling,
+    },
+    /// Take the layouts of a document, or the `sm_partition add` lines of a shell script, as new versions
+    Import {
+        #[command(flatten)]
+        server: Server,
+        /// The file, or - for standard input
+        #[arg(short, long)]
+        file: PathBuf,
+        /// The file is a shell script, and this is what its layout is to be called
+        #[arg(long, value_name = "NAME")]
+        script: Option<LayoutName>,
+    },
+    /// Show what putting a layout on a daemon would do; changes nothing
+    Plan {
+        #[command(flatten)]
+        target: Target,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = PlanOutput::Text)]
+        output: PlanOutput,
+    },
+    /// Put a layout on a daemon; exit 1 when it was refused or undone
+    Apply {
+        #[command(flatten)]
+        target: Target,
+        /// Make partitions again that stay in the layout, where their order asks for it
+        #[arg(long)]
+        recreate: bool,
+    },
+    /// Compare a daemon with a layout; exit 1 when it differs
+    Assert {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Print a layout with what its steps gave on a daemon, as a document that other hosts can replay
+    Export {
+        #[command(flatten)]
+        server: Server,
+        /// The layout
+        name: LayoutName,
+        /// The daemon that holds it; without it, the only one that does
+        #[arg(long)]
+        daemon: Option<DaemonName>,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Spelling::Yaml)]
+        output: Spelling,
+    },
+    /// Forget a layout that no daemon holds
+    Delete {
+        #[command(flatten)]
+        server: Server,
+        /// The layout
+        name: LayoutName,
+    },
+    /// Print the JSON Schema of layout documents
+    Schema,
+}
+
+/// A layout and the daemon it is for.
+#[derive(Debug, Args)]
+pub(super) struct Target {
+    #[command(flatten)]
+    server: Server,
+    /// The layout
+    name: LayoutName,
+    /// The daemon; without it, the only one of the host
+    #[arg(long)]
+    daemon: Option<DaemonName>,
+    /// The version; without it, the newest
+    #[arg(long, value_name = "N", conflicts_with = "file")]
+    layout_version: Option<u32>,
+    /// Write the layout of that name in this document, or - for standard input, as a new version first
+    #[arg(short, long)]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    gpus: Gpus,
+}
+
+/// Which GPU plays which role.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Gpus {
+    /// The GPU that plays a role of the layout, as 0=GPU-74d43ed3 or 0=1; may be repeated
+    #[arg(long = "gpu", value_name = "ROLE=GPU", value_parser = role)]
+    gpus: Vec<(Role, String)>,
+}
+
+impl Gpus {
+    fn map(&self) -> BTreeMap<String, &str> {
+        self.gpus.iter().map(|(role, gpu)| (role.to_string(), gpu.as_str())).collect()
+    }
+}
+
+fn role(text: &str) -> Result<(Role, String), String> {
+    let (role, gpu) = text.split_once('=').ok_or("say ROLE=GPU, as 0=1")?;
+    let role = role.parse().map_err(|_| format!("{role:?} is no role: roles are numbers from 0 on"))?;
+    Ok((role, gpu.to_owned()))
+}
+
+/// How a document is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Spelling {
+    Yaml,
+    Json,
+}
+
+impl Spelling {
+    /// As documents are read and written.
+    fn format(self) -> text::Format {
+        match self {
+            Self::Yaml => text::Format::Yaml,
+            Self::Json => text::Format::Json,
+        }
+    }
+
+    /// What the API calls it.
+    fn media_type(self) -> &'static str {
+        match self {
+            Self::Yaml => "application/yaml",
+            Self::Json => "application/json",
+        }
+    }
+}
+
+/// How a plan is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum PlanOutput {
+    Text,
+    Json,
+}
+
+pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
+    match command {
+        LayoutCommand::Schema => {
+            line!("{:#}", layout_document_schema());
+            Ok(ExitCode::SUCCESS)
+        }
+        LayoutCommand::List { server } => ask(async move { verbs::list(&server.client()?).await }),
+        LayoutCommand::Show { server, name, layout_version, output } => {
+            ask(async move { verbs::show(&server.client()?, &name, layout_version, output).await })
+        }
+        LayoutCommand::Import { server, file, script } => {
+            let text = read(&file)?;
+            ask(async move { verbs::import(&server.client()?, text, script.as_ref()).await })
+        }
+        LayoutCommand::Plan { target, output } => {
+            let (target, file) = opened(target)?;
+            ask(async move { verbs::plan(&target, file, output).await })
+        }
+        LayoutCommand::Apply { target, recreate } => {
+            let (target, file) = opened(target)?;
+            ask(async move { verbs::apply(&target, file, recreate).await })
+        }
+        LayoutCommand::Assert { target } => {
+            let (target, file) = opened(target)?;
+            ask(async move { verbs::compare(&target, file).await })
+        }
+        LayoutCommand::Export { server, name, daemon, output } => {
+            ask(async move { verbs::export(&server.client()?, &name, daemon.as_ref(), output).await })
+        }
+        LayoutCommand::Delete { server, name } => {
+            ask(async move { verbs::delete(&server.client()?, &name).await })
+        }
+    }
+}
+
+/// The target with the text of its document, if it names one.
+fn opened(target: Target) -> Result<(Target, Option<String>), String> {
+    let file = target.file.as_deref().map(read).transpose()?;
+    Ok((target, file))
+}
+
+/// Reads a file, or standard input.
+fn read(path: &std::path::Path) -> Result<String, String> {
+    if path.as_os_str() == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map_err(|error| format!("standard input: {error}"))?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The daemon that is meant: the one that is named, or the only one of the host.
+async fn daemon(client: &Client, named: Option<&DaemonName>) -> Result<DaemonName, ClientError> {
+    if let Some(named) = named {
+        return Ok(named.clone());
+    }
+    let daemons: Vec<crate::service::daemons::DaemonView> =
+        super::show::all(client, "/api/v1/daemons").await?;
+    match daemons.as_slice() {
+        [one] => Ok(one.name.clone()),
+        [] => Err(ClientError::Address("this host has no daemon: create one first".into())),
+        several => {
+            let all: Vec<&str> = several.iter().map(|daemon| daemon.name.as_str()).collect();
+            Err(ClientError::Address(format!("say which --daemon is meant: {}", all.join(", "))))
+        }
+    }
+}

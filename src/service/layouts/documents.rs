@@ -1,0 +1,244 @@
+//! Layouts as documents: taken in, and given out with what their steps gave.
+
+use std::collections::BTreeMap;
+
+use super::{LayoutView, invalid, no_version, put_if_new, view};
+use crate::clock::unix_ms;
+use crate::domain::gpu::Gpu;
+use crate::domain::layout::document::{Document, Entry, Fingerprint, PROTOCOL, Provenance, Recorded, Share};
+use crate::domain::layout::status::PartitionStatus;
+use crate::domain::layout::text::{self, Format};
+use crate::domain::layout::{Enforcement, GpuMap, Version};
+use crate::domain::{DaemonName, LayoutName};
+use crate::service::daemons::not_found as no_daemon;
+use crate::service::{Service, ServiceError, WriteOptions, fate, unavailable};
+use crate::store::{self, layouts::NewVersion};
+
+/// A text that layouts are taken from.
+#[derive(Debug, Clone)]
+pub enum LayoutText {
+    /// A document.
+    Document {
+        /// The text.
+        text: String,
+        /// How it is written.
+        format: Format,
+    },
+    /// A shell script, and what its layout is to be called.
+    Script {
+        /// The text.
+        text: String,
+        /// The name.
+        name: LayoutName,
+    },
+}
+
+impl LayoutText {
+    fn read(self) -> Result<Document, ServiceError> {
+        match self {
+            Self::Document { text, format } => text::read(&text, format).map_err(|error| invalid("", error)),
+            Self::Script { text, name } => {
+                let layout =
+                    text::from_shell(&text).map_err(|error| ServiceError::field("", error.to_string()))?;
+                Ok(text::bare(name, &layout, Some("from a shell script".to_owned())))
+            }
+        }
+    }
+}
+
+impl Service {
+    /// Takes every layout of a text as a new version where it says something new, or none of them.
+    pub async fn import_layouts(
+        &self,
+        text: LayoutText,
+        author: String,
+        options: WriteOptions,
+    ) -> Result<Vec<LayoutView>, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move {
+            let document = text.read()?;
+            let written = service.parts.store.write(move |db| {
+                Box::pin(async move {
+                    let mut views = Vec::new();
+                    for (name, entry) in document.layouts {
+                        let newest = take(&mut *db, &name, &entry, &author).await?;
+                        views.push(view(&mut *db, newest).await?);
+                    }
+                    Ok::<_, ServiceError>((views, fate(&options)))
+                })
+            });
+            written.await
+        })
+        .await
+    }
+
+    /// A layout with what its steps gave on a daemon that holds it.
+    pub async fn export_layout(
+        &self,
+        name: &LayoutName,
+        daemon: &DaemonName,
+    ) -> Result<Document, ServiceError> {
+        let mut reader = self.parts.store.read().await?;
+        let holder = store::daemons::get(&mut reader, daemon).await?.ok_or_else(|| no_daemon(daemon))?;
+        let active = holder.spec.layout.filter(|active| active.name == *name).ok_or_else(|| {
+            ServiceError::Conflict(format!(
+                "daemon {daemon} does not hold layout {name}: apply it there first"
+            ))
+        })?;
+        let wanted = active.version_ref();
+        let version = store::layouts::version(&mut reader, &wanted).await?;
+        let version = version.ok_or_else(|| no_version(&wanted))?;
+        let applied = store::layouts::applied(&mut reader, daemon).await?;
+        drop(reader);
+        let recorded = match version.layout.enforcement {
+            Enforcement::Static => {
+                let applied = applied.filter(|applied| applied.is_of(&active)).ok_or_else(|| {
+                    ServiceError::Conflict(format!(
+                        "layout {wanted} has not been brought about on daemon {daemon} yet, so there are no IDs to export: see \
+                         the daemon's status"
+                    ))
+                })?;
+                Recorded {
+                    ids: applied.record.ids(),
+                    shares: Vec::new(),
+                    fingerprint: self.fingerprint(daemon, &active.gpu_map, Enforcement::Static).await?,
+                    provenance: Self::provenance(daemon, &version),
+                }
+            }
+            Enforcement::Percentage => Recorded {
+                ids: Vec::new(),
+                shares: self.proven_shares(daemon, &version)?,
+                fingerprint: self.fingerprint(daemon, &active.gpu_map, Enforcement::Percentage).await?,
+                provenance: Self::provenance(daemon, &version),
+            },
+        };
+        let Version { name, layout, note, .. } = version;
+        let entry = Entry::of(&layout, note, Some(recorded));
+        Ok(Document::sealed(BTreeMap::from([(name, entry)])))
+    }
+
+    /// What a layout's IDs depend on, as it is on these GPUs of a daemon.
+    pub(in crate::service) async fn fingerprint(
+        &self,
+        daemon: &DaemonName,
+        map: &GpuMap,
+        enforcement: Enforcement,
+    ) -> Result<Fingerprint, ServiceError> {
+        let driver = self.asked(crate::gpu::Inventory::known_driver).await?.map_err(unavailable)?;
+        let gpus = self.gpus().await?;
+        let mut prints = Vec::new();
+        for uuid in map.values() {
+            let gpu = gpus.iter().find(|gpu| gpu.uuid == *uuid).ok_or_else(|| {
+                ServiceError::Conflict(format!(
+                    "GPU {uuid} is not in this host: replace it, or map the layout to another"
+                ))
+            })?;
+            let (chunk_sms, chunk_count) = self.chunks(daemon, gpu, enforcement).await?;
+            prints.push(Fingerprint {
+                simulated: driver.simulated,
+                sku: gpu.name.clone(),
+                sms: gpu.sms.unwrap_or(0),
+                chunk_sms,
+                chunk_count,
+                protocol: PROTOCOL,
+                binary_version: self.parts.fleet.context().capability.binary_version,
+                driver_version: driver.driver_version.clone(),
+            });
+        }
+        let first = prints.first().cloned().ok_or_else(|| {
+            ServiceError::Conflict(
+                "a layout without steps is on no GPU, so there is nothing to record of one".into(),
+            )
+        })?;
+        match prints.iter().find(|print| **print != first) {
+            None => Ok(first),
+            Some(other) => {
+                let what: Vec<String> = first.differences(other).iter().map(ToString::to_string).collect();
+                Err(ServiceError::Conflict(format!(
+                    "the GPUs of the layout are not alike ({}), so one fingerprint cannot stand for them: use a layout a GPU",
+                    what.join("; ")
+                )))
+            }
+        }
+    }
+
+    /// What CUDA clients saw in each partition since the control process was started.
+    fn proven_shares(&self, daemon: &DaemonName, version: &Version) -> Result<Vec<Share>, ServiceError> {
+        let unproven = || {
+            ServiceError::Conflict(format!(
+                "layout {} is not proven on daemon {daemon} yet, so there are no SMs to export: see the daemon's status",
+                version.version_ref()
+            ))
+        };
+        let handle = self.parts.fleet.get(daemon).ok_or_else(unproven)?;
+        let layout = handle.observed().status.layout.ok_or_else(unproven)?;
+        if (layout.name.as_ref(), layout.version) != (Some(&version.name), Some(version.version)) {
+            return Err(unproven());
+        }
+        let share = |partition: &PartitionStatus| {
+            Some(Share {
+                partition: partition.partition.clone(),
+                active_thread_percentage: partition.percentage?,
+                sms: partition.sms?,
+            })
+        };
+        layout.partitions.iter().map(share).collect::<Option<Vec<_>>>().ok_or_else(unproven)
+    }
+
+    /// SMs of a chunk and chunks of a GPU while it is empty: as the daemon lists them.
+    async fn chunks(
+        &self,
+        daemon: &DaemonName,
+        gpu: &Gpu,
+        enforcement: Enforcement,
+    ) -> Result<(u32, u32), ServiceError> {
+        if enforcement == Enforcement::Percentage {
+            let counted = store::shares::chunks(&mut *self.parts.store.read().await?).await?;
+            let counted = counted.get(&gpu.uuid).ok_or_else(|| {
+                ServiceError::Unavailable(format!(
+                    "the chunks of GPU {} were not counted yet: plan the layout, which counts them",
+                    gpu.uuid
+                ))
+            })?;
+            return Ok((counted.chunk_sms, counted.chunks));
+        }
+        let unknown = || {
+            ServiceError::Unavailable(format!(
+                "the chunks of GPU {} are not known, since daemon {daemon} has not listed them: wait until it is ready",
+                gpu.uuid
+            ))
+        };
+        let handle = self.parts.fleet.get(daemon).ok_or_else(unknown)?;
+        let seen = handle.observed().status.effective.and_then(|seen| seen.partitions).ok_or_else(unknown)?;
+        let listed = seen.iter().find(|listed| listed.gpu == gpu.uuid).ok_or_else(unknown)?;
+        let chunk_sms = gpu.compute_capability.ok_or_else(unknown)?.chunk_sms();
+        Ok((chunk_sms, listed.free_chunks + listed.used_chunks))
+    }
+
+    fn provenance(daemon: &DaemonName, version: &Version) -> Provenance {
+        Provenance {
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            daemon: daemon.clone(),
+            layout_version: version.version,
+            author: version.author.clone(),
+            exported_at: unix_ms(),
+            manager_version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+/// Takes an entry as a new version where it says something new.
+pub(in crate::service) async fn take(
+    db: store::Transaction<'_>,
+    name: &LayoutName,
+    entry: &Entry,
+    author: &str,
+) -> Result<Version, ServiceError> {
+    let before = store::layouts::newest(&mut *db, name).await?;
+    let layout = entry.layout();
+    let provenance = entry.recorded.as_ref().map(serde_json::to_value).transpose();
+    let provenance = provenance.map_err(|error| ServiceError::Internal(error.to_string()))?;
+    let new =
+        NewVersion { layout: &layout, author, note: entry.note.as_deref(), provenance: provenance.as_ref() };
+    put_if_new(db, name, before.as_ref(), &new).await
+}

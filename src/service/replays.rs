@@ -1,0 +1,247 @@
+//! Replays: asked for, read.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::layouts::{LayoutTarget, Projected, invalid, may_change, refuse_blocked, take};
+use super::page::{Page, Paged};
+use super::{FieldError, IdempotencyKey, Service, ServiceError, WriteOptions};
+use crate::clock::unix_ms;
+use crate::domain::gpu::GpuRef;
+use crate::domain::layout::document::{Difference, Entry, Recorded};
+use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
+use crate::domain::layout::text::{self, Format};
+use crate::domain::layout::{Enforcement, Role};
+use crate::domain::operation::{Operation, OperationRequest};
+use crate::domain::{DaemonName, LayoutName};
+use crate::store;
+
+/// A layout that is to be replayed: one of a document, or one that was written here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplayRequest {
+    /// The document; what it has on record is what the steps are held to.
+    #[serde(default)]
+    #[schema(value_type = Option<crate::domain::layout::document::Document>)]
+    pub document: Option<serde_json::Value>,
+    /// Which layout of the document; its only one without it.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub entry: Option<LayoutName>,
+    /// A layout that was written here, in place of a document.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub layout: Option<LayoutName>,
+    /// Its version; the newest without it.
+    #[serde(default)]
+    #[schema(minimum = 1)]
+    pub version: Option<u32>,
+    /// The daemon; the GPUs of the layout have to be empty.
+    #[schema(value_type = String)]
+    pub daemon: DaemonName,
+    /// Which GPU plays which role, as for a plan.
+    #[serde(default)]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub gpu_map: BTreeMap<Role, GpuRef>,
+    /// Whether to go on where versions differ from those of the document; the hardware has to be the same in any case.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A replay that was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ReplayAccepted {
+    /// The record of the replay.
+    pub replay: Uuid,
+    /// The operation that does it.
+    pub operation: Operation,
+}
+
+/// What a replay is of.
+struct Subject {
+    name: LayoutName,
+    target: LayoutTarget,
+    /// Of a document.
+    entry: Option<Entry>,
+}
+
+impl ReplayRequest {
+    fn subject(self) -> Result<Subject, ServiceError> {
+        let Self { document, entry, layout, version, daemon, gpu_map, force: _ } = self;
+        let target = LayoutTarget { daemon, version, gpu_map, layout: None };
+        let (document, name) = match (document, layout) {
+            (Some(document), None) => (document, entry),
+            (None, Some(name)) if entry.is_none() => return Ok(Subject { name, target, entry: None }),
+            (None, Some(_)) => {
+                return Err(ServiceError::field(
+                    "/entry",
+                    "an entry is one of a document: give a document, or leave it out",
+                ));
+            }
+            (None, None) => {
+                return Err(ServiceError::field(
+                    "/document",
+                    "there is nothing to replay: give a document or a layout",
+                ));
+            }
+            (Some(_), Some(_)) => {
+                return Err(ServiceError::field("/layout", "give a document or a layout, and not both"));
+            }
+        };
+        if target.version.is_some() {
+            return Err(ServiceError::field(
+                "/version",
+                "a document has one version of a layout: leave it out",
+            ));
+        }
+        let document =
+            text::read(&document.to_string(), Format::Json).map_err(|error| invalid("/document", error))?;
+        let names: Vec<&str> = document.layouts.keys().map(LayoutName::as_str).collect();
+        let several = || {
+            ServiceError::field(
+                "/entry",
+                format!("name a layout of the document, which has {}", names.join(", ")),
+            )
+        };
+        let name = match (name, document.layouts.len()) {
+            (Some(name), _) => name,
+            (None, 1) => document.layouts.keys().next().cloned().ok_or_else(several)?,
+            (None, _) => return Err(several()),
+        };
+        let entry = document.layouts.get(&name).cloned().ok_or_else(several)?;
+        let target = LayoutTarget { layout: Some(entry.layout()), ..target };
+        Ok(Subject { name, target, entry: Some(entry) })
+    }
+}
+
+impl Service {
+    /// Asks for a layout to be replayed; what differs or stands in the way is refused at once.
+    pub async fn replay(
+        &self,
+        request: ReplayRequest,
+        author: String,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<ReplayAccepted, ServiceError> {
+        let service = self.clone();
+        self.to_the_end(async move {
+            if let Some(answered) = service.answered(key.as_ref()).await? {
+                return accepted(answered);
+            }
+            let force = request.force;
+            let Subject { name, target, entry } = request.subject()?;
+            let projected = service.projected(&name, &target).await?;
+            let plan = service.plan_of(&projected).await?;
+            let recorded = entry.as_ref().and_then(|entry| entry.recorded.as_ref());
+            let forced = match recorded {
+                Some(recorded) => service.compare(&projected, recorded, &name, force).await?,
+                None => Vec::new(),
+            };
+            if let Some(there) = plan.not_empty() {
+                return Err(ServiceError::Conflict(there));
+            }
+            refuse_blocked(&plan, false)?;
+            let Projected { daemon, active, layout } = projected;
+            let expected = match recorded {
+                Some(recorded) if layout.enforcement == Enforcement::Static => Some(recorded.ids.clone()),
+                Some(_) => None,
+                None => {
+                    let mut reader = service.parts.store.read().await?;
+                    let applied = store::layouts::applied(&mut reader, &daemon.name).await?;
+                    applied.filter(|applied| applied.is_of(&active)).map(|applied| applied.record.ids())
+                }
+            };
+            let replay = Replay {
+                id: Uuid::now_v7(),
+                daemon: daemon.name.clone(),
+                layout: name,
+                version: active.version,
+                gpu_map: active.gpu_map,
+                cause: ReplayCause::Asked,
+                operation: None,
+                expected,
+                shares: recorded.map(|recorded| recorded.shares.clone()).unwrap_or_default(),
+                provenance: recorded.map(|recorded| recorded.provenance.clone()),
+                forced,
+                verdict: Verdict::Pending,
+                error: None,
+                steps: Vec::new(),
+                created_at: unix_ms(),
+                finished_at: None,
+                duration_us: None,
+            };
+            let asked = service.ask(options, key, move |db| {
+                Box::pin(async move {
+                    let mut replay = replay;
+                    if let Some(entry) = &entry {
+                        replay.version = take(&mut *db, &replay.layout, entry, &author).await?.version;
+                    }
+                    let (layout, version) = (replay.layout.clone(), replay.version);
+                    let request = OperationRequest::ReplayLayout { replay: replay.id, layout, version };
+                    may_change(&mut *db, &replay.daemon, &request).await?;
+                    store::replays::put(db, &replay).await?;
+                    Ok((request, vec![replay.daemon]))
+                })
+            });
+            accepted(asked.await?)
+        })
+        .await
+    }
+
+    /// Refuses GPUs that differ from those of the document; gives the versions that were passed over.
+    async fn compare(
+        &self,
+        projected: &Projected,
+        recorded: &Recorded,
+        name: &LayoutName,
+        force: bool,
+    ) -> Result<Vec<Difference>, ServiceError> {
+        let (daemon, map) = (&projected.daemon.name, &projected.active.gpu_map);
+        let here = self.fingerprint(daemon, map, projected.layout.enforcement).await?;
+        let found = recorded.fingerprint.differences(&here);
+        if found.iter().all(|difference| force && difference.forceable) {
+            return Ok(found);
+        }
+        let errors: Vec<FieldError> = found
+            .iter()
+            .map(|difference| FieldError {
+                pointer: format!("/document/layouts/{name}/recorded/fingerprint/{}", difference.field),
+                detail: if difference.forceable {
+                    format!("{difference}: say force to go on with another version")
+                } else {
+                    format!("{difference}: the IDs would say nothing here")
+                },
+            })
+            .collect();
+        let fields: Vec<&str> = found.iter().map(|difference| difference.field.as_str()).collect();
+        let detail = format!(
+            "layout {name} was recorded on something else than daemon {} has, and nothing was changed: it differs in {}",
+            projected.daemon.name,
+            fields.join(", ")
+        );
+        Err(ServiceError::OtherHardware { detail, errors })
+    }
+
+    /// One replay.
+    pub async fn replay_record(&self, id: Uuid) -> Result<Replay, ServiceError> {
+        let replay = store::replays::get(&mut *self.parts.store.read().await?, id).await?;
+        replay.ok_or_else(|| ServiceError::NotFound { kind: "replay", name: id.to_string() })
+    }
+
+    /// Replays, the newest first.
+    pub async fn replays(&self, page: &Page) -> Result<Paged<Replay>, ServiceError> {
+        let before = Some(page.after.as_str()).filter(|id| !id.is_empty());
+        let mut reader = self.parts.store.read().await?;
+        let replays = store::replays::page(&mut reader, before, page.rows()).await?;
+        Ok(page.cut(replays, |replay| replay.id.to_string()))
+    }
+}
+
+fn accepted(operation: Operation) -> Result<ReplayAccepted, ServiceError> {
+    match operation.request {
+        OperationRequest::ReplayLayout { replay, .. } => Ok(ReplayAccepted { replay, operation }),
+        _ => Err(ServiceError::Internal(format!("operation {} is no replay", operation.id))),
+    }
+}

@@ -1,0 +1,291 @@
+//! Layouts as documents, and their replay on other hosts.
+
+use std::collections::BTreeMap;
+
+use mps_manager::domain::layout::document::Document;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::layouts::{
+    add, apply, host, in_static_mode, matches, partitions, post, remove, target, uuid, write,
+};
+use crate::harness::{Answer, Host};
+
+/// A layout whose IDs depend on the order of its steps.
+fn steps() -> Vec<Value> {
+    vec![add("web", 7), add("gap", 2), add("batch", 5), remove("gap"), add("tail", 1)]
+}
+
+/// The document of what the second daemon holds.
+pub(super) fn exported(host: &Host) -> Value {
+    let json = [("accept", "application/json")];
+    host.api().send(Method::GET, "/api/v1/layouts/prod/export?daemon=gpu1", &json, None).ok()
+}
+
+/// A host that holds the layout `prod`, and the document of it.
+fn recorded() -> (Host, Value) {
+    let host = host();
+    write(&host, "prod", &steps());
+    apply(&host, "prod", &json!({}));
+    let document = exported(&host);
+    (host, document)
+}
+
+fn static_host(profile: &str) -> Host {
+    let mut host = Host::of(profile, "");
+    host.serve();
+    host.await_ready();
+    in_static_mode(&host);
+    host
+}
+
+fn replay(host: &Host, more: &Value) -> Answer {
+    host.api().post("/api/v1/replays", &target(more))
+}
+
+/// Waits for a replay that was accepted, and gives its operation and its record.
+fn ended(host: &Host, accepted: &Answer) -> (Value, Value) {
+    let operation = host.api().outcome(accepted);
+    let id = accepted.json()["replay"].as_str().expect("an ID").to_owned();
+    (operation, host.api().get(&format!("/api/v1/replays/{id}")).ok())
+}
+
+/// The document with other words in its fingerprint, sealed anew as nobody but a manager does.
+fn with_fingerprint(document: &Value, field: &str, value: Value) -> Value {
+    let mut document = document.clone();
+    document["layouts"]["prod"]["recorded"]["fingerprint"][field] = value;
+    document.as_object_mut().expect("fields").remove("checksum");
+    let document: Document = serde_json::from_value(document).expect("a document");
+    serde_json::to_value(Document::sealed(document.layouts)).expect("text")
+}
+
+#[test]
+fn a_layout_gives_identical_ids_on_an_identical_host() {
+    let (first, document) = recorded();
+    let recorded = &document["layouts"]["prod"]["recorded"];
+    assert_eq!(recorded["ids"].as_array().unwrap().len(), 5);
+    let fingerprint = &recorded["fingerprint"];
+    assert_eq!((&fingerprint["simulated"], &fingerprint["chunk_count"]), (&json!(true), &json!(15)));
+    assert_eq!((&fingerprint["sms"], &fingerprint["binary_version"]), (&json!(132), &json!(13010)));
+    assert_eq!(
+        (&recorded["provenance"]["daemon"], &recorded["provenance"]["author"]),
+        (&json!("gpu1"), &json!("admin token"))
+    );
+    assert!(!document.to_string().contains(&uuid(&first, 1)), "no UUID of a machine is in it");
+
+    let second = static_host("h200x2");
+    assert_ne!(uuid(&first, 1), uuid(&second, 1));
+    let dry = second.api().post("/api/v1/replays?dry_run=true", &target(&json!({"document": document})));
+    assert_eq!((dry.status, partitions(&second).len()), (200, 0));
+    let (operation, record) = ended(&second, &replay(&second, &json!({"document": document})));
+    assert_eq!(operation["state"], "succeeded", "{operation}");
+    assert_eq!(
+        (&record["verdict"], &record["cause"], &record["error"]),
+        (&json!("same"), &json!("asked"), &json!(null))
+    );
+    let taken = record["steps"].as_array().unwrap();
+    assert_eq!(taken.len(), 5);
+    for (step, id) in taken.iter().zip(recorded["ids"].as_array().unwrap()) {
+        assert_eq!(step["id"], *id, "{step}");
+        assert!(step["change"] == "remove" || step["expected"] == *id, "{step}");
+        assert!(
+            step["duration_us"].is_u64() && step["command"].as_str().unwrap().starts_with("sm_partition")
+        );
+    }
+    assert_eq!(record["provenance"]["host"], recorded["provenance"]["host"]);
+    assert!(record["duration_us"].is_u64() && record["finished_at"].is_i64());
+    assert_eq!(partitions(&second), partitions(&first));
+    assert!(matches(&first, "prod") && matches(&second, "prod"));
+    assert_eq!(second.api().get("/api/v1/replays").ok()["items"], json!([record]));
+    assert_eq!(second.api().get("/api/v1/layouts/prod").ok()["newest"]["author"], "admin token");
+    // What was replayed is on record there, and goes on from there.
+    let again = exported(&second);
+    assert_eq!(again["layouts"]["prod"]["recorded"]["ids"], recorded["ids"]);
+}
+
+#[test]
+fn another_die_is_found_at_the_first_step_that_differs_and_left_as_it_was() {
+    let (_first, document) = recorded();
+    let other = static_host("h200x2@13.1:gpcs=9.9.8.9.9.4.9.9");
+    let (operation, record) = ended(&other, &replay(&other, &json!({"document": document})));
+    assert_eq!(operation["state"], "failed");
+    assert_eq!(record["verdict"], "differs", "{record}");
+    let taken = record["steps"].as_array().unwrap();
+    let differs =
+        |step: &&Value| step["undo"] == false && step["change"] == "add" && step["expected"] != step["id"];
+    let first = taken.iter().find(differs).unwrap();
+    let error = operation["error"].as_str().unwrap();
+    for part in [first["expected"].as_str().unwrap(), first["id"].as_str().unwrap(), "no layout, as before"] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+    assert_eq!(taken.iter().filter(differs).count(), 1, "it stopped there");
+    assert!(taken.iter().any(|step| step["undo"] == true));
+    assert_eq!(record["error"], operation["error"]);
+    assert_eq!(partitions(&other), []);
+    assert_eq!(other.daemon("gpu1")["spec"].get("layout"), None);
+    other.await_phase("gpu1", "ready");
+    // Applied, its own IDs are taken as they come.
+    apply(&other, "prod", &json!({}));
+    assert!(matches(&other, "prod"));
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused_before_the_first_command() {
+    let (host, document) = recorded();
+    let sent = || host.logged("gpu1", "sm_partition");
+    let before = sent();
+    let there = replay(&host, &json!({"document": document})).problem(409, "conflict");
+    assert!(there["detail"].as_str().unwrap().contains(&partitions(&host)[0].1), "{there}");
+    write(&host, "empty", &[]);
+    apply(&host, "empty", &json!({"gpu_map": {}}));
+    let emptied = sent();
+    assert!(emptied > before);
+
+    for (field, value) in [
+        ("simulated", json!(false)),
+        ("sku", json!("NVIDIA H100")),
+        ("sms", json!(114)),
+        ("chunk_sms", json!(4)),
+        ("chunk_count", json!(14)),
+    ] {
+        let other = with_fingerprint(&document, field, value);
+        for force in [false, true] {
+            let problem = replay(&host, &json!({"document": other, "force": force}));
+            let problem = problem.problem(409, "fingerprint-differs");
+            assert_eq!(
+                problem["errors"][0]["pointer"],
+                format!("/document/layouts/prod/recorded/fingerprint/{field}"),
+                "{problem}"
+            );
+        }
+    }
+    let newer = with_fingerprint(&document, "driver_version", json!("999.1"));
+    let problem = replay(&host, &json!({"document": newer})).problem(409, "fingerprint-differs");
+    assert!(problem["errors"][0]["detail"].as_str().unwrap().contains("force"), "{problem}");
+
+    let mut edited = document.clone();
+    edited["layouts"]["prod"]["steps"][0]["add"]["chunks"] = json!(6);
+    let mut schema = document.clone();
+    schema["version"] = json!("v2");
+    let two = {
+        let mut layouts: BTreeMap<String, Value> = BTreeMap::new();
+        for name in ["a", "b"] {
+            layouts.insert(name.into(), json!({"steps": [add("web", 1)]}));
+        }
+        json!({"version": "v1", "layouts": layouts})
+    };
+    for (body, pointer) in [
+        (json!({"document": edited}), "/document/checksum"),
+        (json!({"document": schema}), "/document/version"),
+        (json!({"document": two}), "/entry"),
+        (json!({"document": two, "entry": "c"}), "/entry"),
+        (json!({"document": document, "layout": "prod"}), "/layout"),
+        (json!({"document": document, "version": 1}), "/version"),
+        (json!({"layout": "prod", "entry": "prod"}), "/entry"),
+        (json!({}), "/document"),
+    ] {
+        let problem = replay(&host, &body).problem(422, "invalid-request");
+        assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
+    }
+    assert_eq!((sent(), partitions(&host).len()), (emptied, 0));
+    assert_eq!(host.api().get("/api/v1/replays").ok()["items"], json!([]));
+
+    // Another version is passed over when it is said, and stays on record.
+    let (operation, record) = ended(&host, &replay(&host, &json!({"document": newer, "force": true})));
+    assert_eq!(operation["state"], "succeeded", "{operation}");
+    assert_eq!(
+        (&record["verdict"], &record["forced"][0]["field"]),
+        (&json!("same"), &json!("driver_version"))
+    );
+}
+
+#[test]
+fn a_layout_that_was_written_here_is_replayed_and_recorded() {
+    let host = host();
+    write(&host, "prod", &steps());
+    let (_, first) = ended(&host, &replay(&host, &json!({"layout": "prod"})));
+    assert_eq!((&first["verdict"], &first["expected"]), (&json!("first"), &json!(null)));
+    let made = partitions(&host);
+    assert_eq!(made.len(), 3);
+    // The record of a daemon is of the layout that it holds last.
+    write(&host, "empty", &[]);
+    apply(&host, "empty", &json!({"gpu_map": {}}));
+    let (_, again) = ended(&host, &replay(&host, &json!({"layout": "prod", "version": 1})));
+    assert_eq!(again["verdict"], "first");
+    assert_eq!(partitions(&host), made, "the same steps from empty give the same IDs");
+    let listed = host.api().get("/api/v1/replays?limit=1").ok();
+    assert_eq!(listed["items"][0]["id"], again["id"]);
+    host.api().get("/api/v1/replays/00000000-0000-7000-8000-000000000000").problem(404, "not-found");
+}
+
+#[test]
+fn documents_and_shell_scripts_are_imported_and_exported_again() {
+    let (host, document) = recorded();
+    let send = |path: &str, mime: &str, text: String| {
+        host.api().send_text(Method::POST, &format!("/api/v1/layouts/{path}"), mime, text)
+    };
+    // The same says nothing new, whatever it is written as.
+    let yaml = host.api().send(
+        Method::GET,
+        "/api/v1/layouts/prod/export?daemon=gpu1",
+        &[("accept", "application/yaml")],
+        None,
+    );
+    assert_eq!(yaml.header("content-type"), Some("application/yaml"));
+    let imported = send("import", "application/yaml", yaml.text.clone()).ok();
+    assert_eq!(imported["items"][0]["newest"]["version"], 1);
+    let mut bare = json!({"version": "v1", "layouts": {"prod": {"steps": [add("web", 3)]}, "new": {"steps": steps(), "note": "why"}}});
+    let imported = send("import", "application/json", bare.to_string()).ok();
+    let versions: Vec<(&Value, &Value)> = imported["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (&one["newest"]["name"], &one["newest"]["version"]))
+        .collect();
+    assert_eq!(versions, [(&json!("new"), &json!(1)), (&json!("prod"), &json!(2))]);
+    assert_eq!(host.api().get("/api/v1/layouts/new").ok()["newest"]["note"], "why");
+
+    let script = "#!/bin/sh\necho sm_partition add 0 7 | nvidia-cuda-mps-control\necho \"sm_partition add 0 2\" | nvidia-cuda-mps-control\n";
+    let imported = send("import?name=scripted", "text/x-shellscript", script.into()).ok();
+    let chunks: Vec<&Value> = imported["items"][0]["newest"]["layout"]["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| &step["add"]["chunks"])
+        .collect();
+    assert_eq!(chunks, [&json!(7), &json!(2)]);
+
+    let before = host.api().get("/api/v1/layouts").ok();
+    let mut edited = document;
+    edited["layouts"]["prod"]["steps"][0]["add"]["chunks"] = json!(6);
+    bare["layouts"]["new"]["steps"] = json!([add("a", 0)]);
+    for (path, mime, text, status) in [
+        ("import", "application/json", edited.to_string(), 422),
+        ("import", "application/json", bare.to_string(), 422),
+        ("import", "application/json", yaml.text.replace("version: v1", "version: v9"), 422),
+        ("import", "application/yaml", yaml.text.replace("version: v1", "version: v9"), 422),
+        ("import", "text/x-shellscript", script.into(), 422),
+        ("import?name=x", "text/x-shellscript", "sm_partition add $GPU 2".into(), 422),
+        ("import?name=x", "application/json", "{}".into(), 422),
+        ("import", "text/html", "<p>".into(), 415),
+    ] {
+        let refused = send(path, mime, text);
+        assert_eq!(refused.status, status, "{}", refused.text);
+        assert!(refused.json()["detail"].is_string());
+    }
+    assert_eq!(host.api().get("/api/v1/layouts").ok(), before);
+    // What a daemon does not hold is not on record of it.
+    host.api().get("/api/v1/layouts/new/export?daemon=gpu1").problem(409, "conflict");
+    host.api().get("/api/v1/layouts/none/export?daemon=gpu1").problem(409, "conflict");
+    assert_eq!(post(&host, "prod", "assert", &json!({"version": 1})).ok()["matches"], true);
+}
+
+#[test]
+fn another_sku_is_refused_before_the_first_command() {
+    let (_first, document) = recorded();
+    let other = static_host("a100x4@13.1");
+    let refused = replay(&other, &json!({"document": document}));
+    assert!([409, 422].contains(&refused.status), "{}", refused.text);
+    assert!(refused.text.contains("H200") && refused.text.contains("A100"), "{}", refused.text);
+    assert_eq!(other.logged("gpu1", "sm_partition"), 0);
+}
