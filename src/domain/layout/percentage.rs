@@ -12,8 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::active::ActiveLayout;
 use super::plan::{Action, Blocked, Chunks, GpuTotals, Plan, PlannedStep, Reason};
-use super::{Enforcement, GpuMap, Layout, VersionRef, unmapped};
+use super::{AddStep, Enforcement, GpuMap, Layout, VersionRef, document, unmapped};
 use crate::domain::gpu::{ChunkCensus, Gpu};
 use crate::domain::percentage::{is_measured, percentage_for};
 use crate::domain::tenant::TenantSpec;
@@ -211,6 +212,24 @@ pub struct ProvenLayout {
     pub version: VersionRef,
     /// One for each size of its partitions.
     pub shares: Vec<ProvenShare>,
+}
+
+impl ProvenLayout {
+    /// What was seen in each partition of a layout; `None` where it is not of that version on these GPUs.
+    pub fn seen(&self, active: &ActiveLayout, layout: &Layout) -> Option<Vec<document::Share>> {
+        if self.version != active.version_ref() {
+            return None;
+        }
+        let share = |add: &AddStep| {
+            let gpu = active.gpu_map.get(&add.gpu)?;
+            let mut proven = self.shares.iter().filter(|proven| proven.chunks == add.chunks);
+            let (percentage, sms) =
+                proven.find_map(|proven| Some((proven.percentage, *proven.seen.get(gpu)?)))?;
+            let partition = add.partition.clone();
+            Some(document::Share { partition, active_thread_percentage: percentage, sms })
+        };
+        layout.adds().map(share).collect()
+    }
 }
 
 /// Why partitions are not proven.

@@ -20,7 +20,7 @@ fn write(host: &Host, name: &str, partitions: &[(&str, u32)]) {
 }
 
 /// A host of one GPU, whose daemon has a tenant for each of these partitions and no layout.
-fn bare(profile: &str, partitions: &[(&str, u32)]) -> Host {
+pub(super) fn bare(profile: &str, partitions: &[(&str, u32)]) -> Host {
     let mut host = Host::of(profile, "fresh_patience_s = 2");
     host.serve();
     host.await_ready();
@@ -36,7 +36,7 @@ fn bare(profile: &str, partitions: &[(&str, u32)]) -> Host {
 }
 
 /// The same with the layout asked for.
-fn host_with(profile: &str, partitions: &[(&str, u32)]) -> Host {
+pub(super) fn host_with(profile: &str, partitions: &[(&str, u32)]) -> Host {
     let host = bare(profile, partitions);
     write(&host, "main", partitions);
     let operation = host.api().outcome(&post(&host, "main", "apply"));
@@ -44,12 +44,12 @@ fn host_with(profile: &str, partitions: &[(&str, u32)]) -> Host {
     host
 }
 
-fn post(host: &Host, layout: &str, verb: &str) -> Answer {
+pub(super) fn post(host: &Host, layout: &str, verb: &str) -> Answer {
     host.api().post(&format!("/api/v1/layouts/{layout}/{verb}"), &json!({"daemon": "gpu0"}))
 }
 
 /// Whether the daemon holds a layout, and in what it does not.
-fn asserted(host: &Host, layout: &str) -> (bool, Vec<String>) {
+pub(super) fn asserted(host: &Host, layout: &str) -> (bool, Vec<String>) {
     let answer = post(host, layout, "assert").ok();
     let message = |difference: &Value| difference["message"].as_str().expect("words").to_owned();
     let differences = answer["differences"].as_array().expect("differences").iter().map(message).collect();
@@ -57,7 +57,7 @@ fn asserted(host: &Host, layout: &str) -> (bool, Vec<String>) {
 }
 
 /// Waits until the layout is in force, and gives its status.
-fn applied(host: &Host) -> Value {
+pub(super) fn applied(host: &Host) -> Value {
     let daemon = host.await_phase("gpu0", "ready");
     let layout = &daemon["status"]["layout"];
     assert_eq!(
@@ -69,7 +69,7 @@ fn applied(host: &Host) -> Value {
 }
 
 /// Chunks, percentage and SMs of each partition.
-fn partitions(layout: &Value) -> Vec<(u64, f64, u64)> {
+pub(super) fn partitions(layout: &Value) -> Vec<(u64, f64, u64)> {
     let of = |partition: &Value| {
         let (chunks, sms) = (partition["chunks"].as_u64(), partition["sms"].as_u64());
         (chunks.expect("chunks"), partition["percentage"].as_f64().expect("a percentage"), sms.expect("SMs"))
@@ -78,7 +78,7 @@ fn partitions(layout: &Value) -> Vec<(u64, f64, u64)> {
 }
 
 /// The SMs that a CUDA program of a tenant sees.
-fn sees(host: &Host, tenant: &str) -> u64 {
+pub(super) fn sees(host: &Host, tenant: &str) -> u64 {
     let client = Client::start(host.client_command(tenant, &[]));
     client.seen["devices"][0]["sms"].as_u64().unwrap_or_else(|| panic!("{}", client.seen))
 }
@@ -92,7 +92,7 @@ fn server_percentage(host: &Host) -> Value {
     host.daemon("gpu0")["status"]["effective"]["servers"][0]["active_thread_percentage"].clone()
 }
 
-const THREE: [(&str, u32); 3] = [("seven", 7), ("five", 5), ("three", 3)];
+pub(super) const THREE: [(&str, u32); 3] = [("seven", 7), ("five", 5), ("three", 3)];
 
 #[test]
 fn three_partitions_of_an_h200_give_exactly_their_sms_also_after_the_daemons_death() {
