@@ -69,19 +69,21 @@ pub(super) async fn import(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the API is asked about a layout on a daemon. A layout from a file is written as a new version first, if it says
-/// something new; that touches no daemon.
-async fn question(client: &Client, target: &Target, file: Option<String>) -> Result<Value, ClientError> {
+/// What the API is asked about a layout on a daemon.
+async fn question(client: &Client, target: &Target) -> Result<Value, ClientError> {
     let daemon = daemon(client, target.daemon.as_ref()).await?;
     let mut question = json!({ "daemon": daemon, "gpu_map": target.gpus.map() });
     if let Some(version) = target.layout_version {
         question["version"] = json!(version);
     }
+    Ok(question)
+}
+
+/// The same, which changes nothing: a layout from a file goes along with it.
+async fn look(client: &Client, target: &Target, file: Option<String>) -> Result<Value, ClientError> {
+    let mut question = question(client, target).await?;
     if let Some(file) = file {
-        let layout = named(&file, &target.name)?;
-        let path = format!("{LAYOUTS}/{}", target.name);
-        let written: LayoutView = client.put(&path, &json!({ "layout": layout })).await?;
-        question["version"] = json!(written.newest.version);
+        question["layout"] = json!(named(&file, &target.name)?);
     }
     Ok(question)
 }
@@ -109,7 +111,7 @@ pub(super) async fn plan(
     output: PlanOutput,
 ) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
-    let question = question(&client, target, file).await?;
+    let question = look(&client, target, file).await?;
     let path = format!("{LAYOUTS}/{}/plan", target.name);
     match output {
         PlanOutput::Json => {
@@ -130,8 +132,14 @@ pub(super) async fn apply(
     recreate: bool,
 ) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
-    let mut question = question(&client, target, file).await?;
+    let mut question = question(&client, target).await?;
     question["recreate"] = json!(recreate);
+    if let Some(file) = file {
+        // A version of its own, where it says something new.
+        let path = format!("{LAYOUTS}/{}", target.name);
+        let layout = json!({ "layout": named(&file, &target.name)? });
+        question["version"] = json!(client.put::<LayoutView>(&path, &layout).await?.newest.version);
+    }
     let asked = client.post(&format!("{LAYOUTS}/{}/apply", target.name), &question).await;
     let operation: Operation = match asked {
         Err(ClientError::Refused(problem)) if problem.status == StatusCode::CONFLICT.as_u16() => {
@@ -145,7 +153,7 @@ pub(super) async fn apply(
 
 pub(super) async fn compare(target: &Target, file: Option<String>) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
-    let question = question(&client, target, file).await?;
+    let question = look(&client, target, file).await?;
     let assertion: Assertion = client.post(&format!("{LAYOUTS}/{}/assert", target.name), &question).await?;
     for difference in &assertion.differences {
         line!("{}", difference.message);
