@@ -10,8 +10,8 @@ use super::super::{DIFFERS, line};
 use super::{PlanOutput, Spelling, Target, daemon};
 use crate::client::{Body, Client, ClientError};
 use crate::domain::layout::assertion::Assertion;
-use crate::domain::layout::document::Document;
-use crate::domain::layout::{Layout, Version, text};
+use crate::domain::layout::document::{Document, Entry};
+use crate::domain::layout::{Version, text};
 use crate::domain::operation::Operation;
 use crate::domain::{DaemonName, LayoutName};
 use crate::service::layouts::LayoutView;
@@ -83,19 +83,21 @@ async fn question(client: &Client, target: &Target) -> Result<Value, ClientError
 async fn look(client: &Client, target: &Target, file: Option<String>) -> Result<Value, ClientError> {
     let mut question = question(client, target).await?;
     if let Some(file) = file {
-        question["layout"] = json!(named(&file, &target.name)?);
+        question["layout"] = json!(named(&file, &target.name)?.layout());
     }
     Ok(question)
 }
 
 /// The layout of that name in a document.
-fn named(file: &str, name: &LayoutName) -> Result<Layout, ClientError> {
-    let document = read(file)?;
-    let entry = document.layouts.get(name).ok_or_else(|| {
+fn named(file: &str, name: &LayoutName) -> Result<Entry, ClientError> {
+    entry(&read(file)?, name).cloned()
+}
+
+pub(super) fn entry<'d>(document: &'d Document, name: &LayoutName) -> Result<&'d Entry, ClientError> {
+    document.layouts.get(name).ok_or_else(|| {
         let names: Vec<&str> = document.layouts.keys().map(LayoutName::as_str).collect();
         ClientError::Address(format!("the document has no layout {name}: it has {}", names.join(", ")))
-    })?;
-    Ok(entry.layout())
+    })
 }
 
 pub(super) fn read(file: &str) -> Result<Document, ClientError> {
@@ -137,7 +139,8 @@ pub(super) async fn apply(
     if let Some(file) = file {
         // A version of its own, where it says something new.
         let path = format!("{LAYOUTS}/{}", target.name);
-        let layout = json!({ "layout": named(&file, &target.name)? });
+        let entry = named(&file, &target.name)?;
+        let layout = json!({ "layout": entry.layout(), "note": entry.note });
         question["version"] = json!(client.put::<LayoutView>(&path, &layout).await?.newest.version);
     }
     let asked = client.post(&format!("{LAYOUTS}/{}/apply", target.name), &question).await;
