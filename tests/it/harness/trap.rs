@@ -1,4 +1,4 @@
-//! The control program with a trap in it: the session that sends the nth `sm_partition add` loses its reply, or hangs.
+//! The control program with a trap in it: the session that sends the nth `sm_partition` loses its reply, or hangs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ pub(crate) struct Trap {
     dir: tempfile::TempDir,
 }
 
-/// What happens at the addition that springs the trap.
+/// What happens at the command that springs the trap.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Spring {
     /// The session dies before the daemon hears of it.
@@ -47,11 +47,16 @@ impl Trap {
 
     /// Sets it for the nth addition of a session, counted from 1.
     pub(crate) fn set(&self, spring: Spring, nth: usize) {
+        self.set_for("add", spring, nth);
+    }
+
+    /// Sets it for the nth `sm_partition` of a session whose words begin so.
+    pub(crate) fn set_for(&self, words: &str, spring: Spring, nth: usize) {
         let word = format!("{spring:?}").to_lowercase();
         for old in ["sprung", "free"] {
             let _ = fs::remove_file(self.file(old));
         }
-        fs::write(self.file("new"), format!("{word} {nth}\n")).expect("written");
+        fs::write(self.file("new"), format!("{word} {nth} {words}\n")).expect("written");
         fs::rename(self.file("new"), self.file("trap")).expect("set");
     }
 
@@ -73,7 +78,7 @@ impl Trap {
 const CONTROL: &str = r#"#!/bin/sh
 here=${0%/*}
 [ $# = 0 ] && [ -e "$here/trap" ] || exec '{real}' "$@"
-read -r spring nth <"$here/trap"
+read -r spring nth words <"$here/trap"
 log=$CUDA_MPS_PIPE_DIRECTORY/../log/control.log
 pipe=$here/pipe.$$
 mkfifo "$pipe"
@@ -83,13 +88,13 @@ exec 3>"$pipe"
 rm "$pipe"
 count=0
 while IFS= read -r line; do
-    case $line in "sm_partition add"*) count=$((count + 1)) ;; esac
+    case $line in "sm_partition $words"*) count=$((count + 1)) ;; esac
     if [ "$count" = "$nth" ]; then
         rm -f "$here/trap"
-        had=$(grep -c 'Cmd:sm_partition add' "$log")
+        had=$(grep -c "Cmd:sm_partition $words" "$log")
         if [ "$spring" != unheard ]; then
             printf '%s\n' "$line" >&3
-            until [ "$(grep -c 'Cmd:sm_partition add' "$log")" -gt "$had" ]; do sleep 0.01; done
+            until [ "$(grep -c "Cmd:sm_partition $words" "$log")" -gt "$had" ]; do sleep 0.01; done
         fi
         : >"$here/sprung"
         while [ "$spring" = held ] && [ ! -e "$here/free" ]; do sleep 0.01; done
