@@ -19,12 +19,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The size from which a log is emptied.
 const LOG_BOUND_MIB: f64 = 4.0;
 
+/// Measures on hosts in a directory of its own.
+type Measure = fn(&Path, &mut Table);
+
 fn main() -> ExitCode {
     // `cargo bench` passes flags of the standard harness, which this is not. Names are of what alone is to be measured.
     let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let home = tempfile::Builder::new().prefix("mf").tempdir_in("/tmp").expect("a directory");
     let mut table = Table::default();
-    let all: [(&str, fn(&Path, &mut Table)); 4] =
+    let all: [(&str, Measure); 4] =
         [("start", starts), ("looks", looks), ("idle", idle), ("partitions", partitions)];
     if let Some(unknown) = asked.iter().find(|asked| all.iter().all(|(name, _)| name != asked)) {
         eprintln!(
@@ -459,12 +462,16 @@ impl Server {
         let took = millis(began.elapsed());
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let made: Vec<&str> = text.lines().filter(|line| line.starts_with("GPU-")).collect();
-        let removals: String = made.iter().map(|name| format!("sm_partition rm {name}\n")).collect();
+        let removals: Vec<String> = made.iter().map(|name| format!("sm_partition rm {name}")).collect();
         let removed = || {
             let mut command = Command::new(self.control_path());
             command.env("CUDA_MPS_PIPE_DIRECTORY", &pipe).stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
-            let _ = child.stdin.take().expect("piped").write_all(format!("{removals}lspart\n").as_bytes());
+            let _ = child
+                .stdin
+                .take()
+                .expect("piped")
+                .write_all(format!("{}\nlspart\n", removals.join("\n")).as_bytes());
             let listed = child.wait_with_output().expect("it ends").stdout;
             let listed = String::from_utf8_lossy(&listed).into_owned();
             listed.contains("GPU-") && made.iter().all(|name| !listed.contains(&name[name.len() - 36..]))
