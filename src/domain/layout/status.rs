@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Enforcement;
+use super::{Enforcement, VersionRef};
 use super::execution::{Cause, Taken};
 use super::percentage::ShareFailure;
 use super::record::{Degraded, PartitionDrift};
@@ -38,6 +38,13 @@ pub struct LayoutStatus {
     pub ran_at: Option<i64>,
     /// How long it took, in microseconds; `null` while it is under way.
     pub duration_us: Option<u64>,
+}
+
+impl LayoutStatus {
+    /// What is in force or is to be; `None` where a layout is only taken away.
+    pub fn version_ref(&self) -> Option<VersionRef> {
+        Some(VersionRef { name: self.name.clone()?, version: self.version? })
+    }
 }
 
 /// Where a layout stands.
