@@ -26,6 +26,7 @@ mod migration;
 mod openapi;
 mod outsiders;
 mod ownership;
+mod partition_tenants;
 mod partitioning;
 mod queue;
 mod reads;
