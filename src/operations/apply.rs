@@ -96,6 +96,9 @@ async fn plan(engine: &Engine, operation: &Operation, wish: &Wish) -> Result<(),
         if !refusals.is_empty() {
             return Err(refusals.join("; "));
         }
+        if plan.reserves_nothing {
+            return Ok(((), "no commands: its partitions are to be seen by CUDA clients".to_owned()));
+        }
         let commands = plan.steps.iter().filter(|step| step.step.action != Action::Keep).count();
         Ok::<_, Failure>(((), format!("{commands} commands")))
     };

@@ -4,24 +4,26 @@
 //! So a manager that dies at any point leaves either the old wish or the new one, and the row says which: where it is there,
 //! the wish is the new one, unless the journal says that it is on its way back.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::daemon::{handle, the_daemon};
 use super::{Engine, Failure};
 use crate::clock::unix_ms;
-use crate::domain::DaemonName;
 use crate::domain::daemon::DaemonSpec;
+use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::{
     ActiveLayout, AppliedLayout, DesiredLayout, LayoutChange, Previous, chunk_sms,
 };
 use crate::domain::layout::execution::{Cause, OnDifference, Taken};
 use crate::domain::layout::outlook::{LayoutPlan, Prospect};
-use crate::domain::layout::plan::{Given, plan};
+use crate::domain::layout::plan::{Given, Plan, plan};
 use crate::domain::layout::record::{PartitionRun, Record};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::layout::{Change, Enforcement, Layout};
 use crate::domain::operation::Operation;
 use crate::domain::plan::Desired;
+use crate::domain::{DaemonName, GpuUuid};
 use crate::store::operations::Noted;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{FreshError, Handle, Observed};
@@ -124,9 +126,10 @@ impl Engine {
         layout: &Layout,
         patience: Duration,
     ) -> Result<LayoutPlan, OutlookError> {
-        let Seen { observed, run, desired } = self.look_for_layout(daemon, active, layout, patience).await?;
+        let seen = self.look_for_layout(daemon, active, layout, patience).await?;
         let mut reader = self.store.read().await?;
         let spec = store::daemons::get(&mut reader, daemon).await?.map(|daemon| daemon.spec);
+        let before = spec.as_ref().and_then(|spec| spec.layout.clone());
         let offered = spec.map(|spec| spec.gpus).unwrap_or_default();
         let mut tenants = store::tenants::of_daemon(&mut reader, daemon).await?;
         for name in layout.partitions().flat_map(|add| &add.tenants) {
@@ -137,32 +140,18 @@ impl Engine {
             }
         }
         drop(reader);
-        if layout.enforcement == Enforcement::Percentage {
-            return Err(OutlookError::Unfit(
-                "layouts of thread percentages are not planned yet: set enforcement to static".into(),
-            ));
-        }
-        let effective = observed.status.effective.as_ref();
-        let Some((present, observed_at)) =
-            effective.and_then(|seen| Some((seen.partitions.as_ref()?, seen.observed_at)))
-        else {
-            return Err(OutlookError::Unfit(not_running(daemon)));
-        };
         let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
-        let nothing = Record::default();
-        let chunks = chunk_sms(&gpus, present.iter().map(|gpu| &gpu.gpu));
-        let planned = plan(&Given {
-            steps: &desired.steps,
-            expected: desired.expected.as_deref(),
-            record: run.as_ref().map_or(&nothing, |run| &run.record),
-            before: run.as_ref().and_then(|run| run.before.as_ref()),
-            present,
-            chunk_sms: &chunks,
-        });
+        let (planned, chunks) = if layout.enforcement == Enforcement::Percentage {
+            self.plan_shares(daemon, active, layout, before.as_ref(), &tenants).await?
+        } else {
+            plan_partitions(daemon, &seen, &gpus)?
+        };
+        let observed_at =
+            seen.observed.status.effective.as_ref().map_or_else(unix_ms, |seen| seen.observed_at);
         Ok(LayoutPlan::of(
             planned,
             &Prospect {
-                version: &desired.version,
+                version: &seen.desired.version,
                 layout,
                 daemon,
                 offered: &offered,
@@ -378,6 +367,29 @@ impl Engine {
             .await;
         noted.map_err(|error| error.to_string())
     }
+}
+
+/// The plan of static partitions, with the SMs of a chunk of each GPU.
+fn plan_partitions(
+    daemon: &DaemonName,
+    seen: &Seen,
+    gpus: &[Gpu],
+) -> Result<(Plan, BTreeMap<GpuUuid, u32>), OutlookError> {
+    let effective = seen.observed.status.effective.as_ref();
+    let Some(present) = effective.and_then(|seen| seen.partitions.as_ref()) else {
+        return Err(OutlookError::Unfit(not_running(daemon)));
+    };
+    let nothing = Record::default();
+    let chunks = chunk_sms(gpus, present.iter().map(|gpu| &gpu.gpu));
+    let planned = plan(&Given {
+        steps: &seen.desired.steps,
+        expected: seen.desired.expected.as_deref(),
+        record: seen.run.as_ref().map_or(&nothing, |run| &run.record),
+        before: seen.run.as_ref().and_then(|run| run.before.as_ref()),
+        present,
+        chunk_sms: &chunks,
+    });
+    Ok((planned, chunks))
 }
 
 /// What a layout needs of a daemon that does not run.

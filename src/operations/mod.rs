@@ -11,6 +11,7 @@ pub mod holders;
 mod layout;
 mod maintenance;
 mod replay;
+mod shares;
 mod terminate;
 
 use std::collections::HashMap;

@@ -6,9 +6,14 @@ use super::apply::{back, bring};
 use super::layout::Wish;
 use super::{Engine, Failure, Stop};
 use crate::clock::unix_ms;
+use crate::domain::layout::document::Share;
 use crate::domain::layout::replay::{Replay, Verdict};
 use crate::domain::operation::{Operation, Undo};
+use crate::store::operations::Noted;
 use crate::store::{self, Fate, StoreError};
+
+/// The step that compares what was seen with what is on record.
+const COMPARE: &str = "compare";
 
 pub(super) async fn run(
     engine: &Engine,
@@ -57,14 +62,24 @@ async fn tried(
     let applied = replay.applied(&layout.map_err(|error| error.to_string())?);
     let applied = applied.map_err(|error| error.to_string())?;
     let wish = Wish { active: replay.active(), applied, recreate: false, from_empty: true };
-    Ok(match bring(engine, operation, wish).await {
-        Ok((_, ran)) => (replay.done(ran.taken, ran.duration_us), None),
+    let (status, ran) = match bring(engine, operation, wish).await {
+        Ok(brought) => brought,
         Err((gave_up, ran)) => {
             let why = gave_up.why;
             let replay = replay.given_up(why.clone(), gave_up.cause.as_ref(), ran.taken, ran.duration_us);
-            (replay, Some(Stop::Failed(why)))
+            return Ok((replay, Some(Stop::Failed(why))));
         }
-    })
+    };
+    // The driver compares IDs; what clients saw is compared with the record here.
+    let seen = status.and_then(|status| Share::seen(&status.partitions)).unwrap_or_default();
+    match replay.other_sms(&seen) {
+        None => Ok((replay.done(seen, ran.taken, ran.duration_us), None)),
+        Some(why) => {
+            let noted = Noted { name: COMPARE.to_owned(), outcome: why.clone() };
+            engine.note(operation, vec![noted]).await?;
+            Ok((replay.differed(why.clone(), seen, ran.duration_us), Some(Stop::Failed(why))))
+        }
+    }
 }
 
 async fn recorded(engine: &Engine, id: Uuid) -> Result<Replay, Failure> {

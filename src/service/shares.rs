@@ -2,10 +2,12 @@
 
 use super::{Service, ServiceError};
 use crate::domain::daemon::Daemon;
-use crate::domain::layout::Enforcement;
-use crate::domain::layout::percentage::own_share;
+use crate::domain::gpu::Gpu;
+use crate::domain::layout::percentage::{own_shares, plan, shares};
+use crate::domain::layout::plan::Blocked;
+use crate::domain::layout::{Enforcement, GpuMap, Layout};
 use crate::domain::tenant::{Tenant, TenantSpec};
-use crate::domain::{GpuUuid, TenantName, ThreadPercentage};
+use crate::domain::{DaemonName, GpuUuid, TenantName, ThreadPercentage};
 use crate::store;
 
 impl Service {
@@ -56,6 +58,30 @@ impl Service {
     }
 }
 
+/// Refuses percentages that no GPU gives, more chunks than were counted, and tenants that have a share of their own.
+pub(super) async fn fit_shares(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+    layout: &Layout,
+    map: &GpuMap,
+    gpus: &[Gpu],
+) -> Result<(), ServiceError> {
+    let wanted = shares(layout, map, gpus)
+        .map_err(|error| ServiceError::field("/layout/version", error.to_string()))?;
+    let tenants = store::tenants::of_daemon(&mut *db, name).await?;
+    let specs: Vec<(&TenantName, &TenantSpec)> =
+        tenants.iter().map(|tenant| (&tenant.name, &tenant.spec)).collect();
+    let own = own_shares(layout, specs).next();
+    if let Some(own) = own {
+        return Err(ServiceError::Conflict(own.to_string()));
+    }
+    let counted = store::shares::chunks(db).await?;
+    let plan = plan(&wanted, &[], &counted);
+    // Of a GPU whose chunks nobody has counted yet, nothing is known to be too much.
+    let too_many = plan.blocked.iter().find(|blocked| matches!(blocked, Blocked::TooManyChunks { .. }));
+    too_many.map_or(Ok(()), |blocked| Err(ServiceError::field("/layout/version", blocked.to_string())))
+}
+
 /// Refuses a tenant that says itself how many SMs it has, where the layout of its daemon says it.
 pub(super) async fn refuse_own_share(
     db: store::Transaction<'_>,
@@ -68,7 +94,7 @@ pub(super) async fn refuse_own_share(
     if layout.enforcement != Enforcement::Percentage {
         return Ok(());
     }
-    match own_share(&layout, [(name, spec)]) {
+    match own_shares(&layout, [(name, spec)]).next() {
         Some(own) => Err(ServiceError::Conflict(own.to_string())),
         None => Ok(()),
     }

@@ -300,6 +300,11 @@ impl Handle {
         self.shared.desired.borrow().generation
     }
 
+    /// The user whose server is wanted.
+    pub fn server_uid(&self) -> u32 {
+        self.shared.desired.borrow().server_uid
+    }
+
     /// What was seen last.
     pub fn observed(&self) -> Observed {
         self.shared.observed.borrow().clone()

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::status::PartitionStatus;
 use super::{Enforcement, Invalid, Layout, Step};
 use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId, PartitionName, ThreadPercentage};
 
@@ -78,6 +79,20 @@ pub struct Share {
     pub active_thread_percentage: ThreadPercentage,
     /// SMs that a CUDA client saw under it.
     pub sms: u32,
+}
+
+impl Share {
+    /// What CUDA clients saw in these partitions; `None` until they have seen all of them.
+    pub fn seen(partitions: &[PartitionStatus]) -> Option<Vec<Self>> {
+        let share = |partition: &PartitionStatus| {
+            Some(Self {
+                partition: partition.partition.clone(),
+                active_thread_percentage: partition.percentage?,
+                sms: partition.sms?,
+            })
+        };
+        partitions.iter().map(share).collect()
+    }
 }
 
 /// What a layout's IDs, or shares, depend on.

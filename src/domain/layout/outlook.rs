@@ -34,6 +34,8 @@ pub struct LayoutPlan {
     pub needs_recreate: bool,
     /// Whether nothing has to be done.
     pub in_force: bool,
+    /// Whether its partitions are thread percentages, which keep nobody off anybody's SMs.
+    pub reserves_nothing: bool,
     /// What each tenant would see that the layout names or the daemon serves.
     pub tenants: Vec<TenantOutlook>,
     /// When the daemon was looked at, in unix milliseconds.
@@ -124,6 +126,7 @@ impl LayoutPlan {
             enforcement: prospect.layout.enforcement,
             gpu_map: prospect.gpu_map.clone(),
             needs_recreate,
+            reserves_nothing: plan.reserves_nothing,
             in_force: plan.is_empty() && plan.blocked.is_empty(),
             tenants,
             observed_at: prospect.observed_at,
@@ -149,12 +152,13 @@ impl LayoutPlan {
             .steps
             .iter()
             .map(|step| &step.step)
-            .filter(|step| step.id.is_some() && (step.action == Action::Keep || step.step.is_none()));
+            .filter(|step| step.id.is_some() || step.enforcement == Enforcement::Percentage)
+            .filter(|step| step.action == Action::Keep || step.step.is_none());
         let there: Vec<String> = there
             .map(|step| {
-                let id = step.id.as_ref().map_or("", PartitionId::as_str);
+                let id = step.id.as_ref().map(|id| format!("/{id}")).unwrap_or_default();
                 let name = step.partition.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
-                format!("{}/{id}{name}", step.gpu)
+                format!("{}{id}{name}", step.gpu)
             })
             .collect();
         (!there.is_empty()).then(|| {
@@ -231,6 +235,13 @@ impl StepOutlook {
         if let Some(id) = step.id.as_ref().or(step.expected.as_ref()) {
             write!(text, ", {id}")?;
         }
+        match step.percentage {
+            Some(percentage) => write!(text, ", {percentage} %")?,
+            None if step.enforcement == Enforcement::Percentage => {
+                write!(text, ", a percentage to be found")?;
+            }
+            None => {}
+        }
         let why = match step.reason {
             Reason::Layout => None,
             Reason::NotInLayout => Some("not in the layout"),
@@ -293,7 +304,9 @@ fn tenant(name: &TenantName, plan: &Plan, prospect: &Prospect<'_>) -> TenantOutl
         Some(tenant) if tenant.spec.daemon != *prospect.daemon => {
             Some(format!("it is a tenant of daemon {}", tenant.spec.daemon))
         }
-        Some(tenant) if prospect.layout.enforcement == Enforcement::Static => {
+        // What is in no partition of percentages has what its spec says.
+        Some(_) if prospect.layout.enforcement == Enforcement::Percentage && partitions.is_empty() => None,
+        Some(tenant) => {
             let sees = prospect
                 .offered
                 .iter()
@@ -305,7 +318,6 @@ fn tenant(name: &TenantName, plan: &Plan, prospect: &Prospect<'_>) -> TenantOutl
             (!without.is_empty())
                 .then(|| format!("not let in: it has no partition of {}, which it sees", without.join(", ")))
         }
-        Some(_) => None,
     };
     TenantOutlook { tenant: name.clone(), known: known.is_some(), partitions, remark }
 }

@@ -6,12 +6,15 @@
 //! [`sms_for`](crate::domain::percentage::sms_for) was measured, it gives the percentage and a client that sees anything else
 //! is a failure; elsewhere it is a first guess, and clients are asked until one sees what was planned.
 
+pub mod assertion;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::active::ActiveLayout;
 use super::plan::{Action, Blocked, Chunks, GpuTotals, Plan, PlannedStep, Reason};
-use super::{Enforcement, GpuMap, Layout, VersionRef, unmapped};
+use super::{AddStep, Enforcement, GpuMap, Layout, VersionRef, document, unmapped};
 use crate::domain::gpu::{ChunkCensus, Gpu};
 use crate::domain::percentage::{is_measured, percentage_for};
 use crate::domain::tenant::TenantSpec;
@@ -74,33 +77,34 @@ pub fn shares(layout: &Layout, map: &GpuMap, gpus: &[Gpu]) -> Result<Vec<Share>,
 }
 
 /// A tenant that is bound to a partition and says itself how many SMs it has.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error, utoipa::ToSchema)]
 #[error(
     "tenant {tenant} has {field} of its own and is bound to partition {partition}, whose chunks say how many SMs it has: take \
      {field} away from the tenant, or the tenant out of the layout"
 )]
 pub struct OwnShare {
     /// The tenant.
+    #[schema(value_type = String)]
     pub tenant: TenantName,
     /// The field of its spec.
-    pub field: &'static str,
+    pub field: String,
     /// The partition.
     pub partition: PartitionName,
 }
 
-/// The first tenant that says itself what its partition says.
-pub fn own_share<'t>(
+/// The tenants that say themselves what their partition says.
+pub fn own_shares<'t>(
     layout: &Layout,
     tenants: impl IntoIterator<Item = (&'t TenantName, &'t TenantSpec)>,
-) -> Option<OwnShare> {
-    tenants.into_iter().find_map(|(tenant, spec)| {
+) -> impl Iterator<Item = OwnShare> {
+    tenants.into_iter().filter_map(|(tenant, spec)| {
         let field = match (spec.sms, spec.active_thread_percentage) {
             (Some(_), _) => "sms",
             (None, Some(_)) => "active_thread_percentage",
             (None, None) => return None,
         };
         let add = layout.partitions().find(|add| add.tenants.contains(tenant))?;
-        Some(OwnShare { tenant: tenant.clone(), field, partition: add.partition.clone() })
+        Some(OwnShare { tenant: tenant.clone(), field: field.to_owned(), partition: add.partition.clone() })
     })
 }
 
@@ -208,6 +212,24 @@ pub struct ProvenLayout {
     pub version: VersionRef,
     /// One for each size of its partitions.
     pub shares: Vec<ProvenShare>,
+}
+
+impl ProvenLayout {
+    /// What was seen in each partition of a layout; `None` where it is not of that version on these GPUs.
+    pub fn seen(&self, active: &ActiveLayout, layout: &Layout) -> Option<Vec<document::Share>> {
+        if self.version != active.version_ref() {
+            return None;
+        }
+        let share = |add: &AddStep| {
+            let gpu = active.gpu_map.get(&add.gpu)?;
+            let mut proven = self.shares.iter().filter(|proven| proven.chunks == add.chunks);
+            let (percentage, sms) =
+                proven.find_map(|proven| Some((proven.percentage, *proven.seen.get(gpu)?)))?;
+            let partition = add.partition.clone();
+            Some(document::Share { partition, active_thread_percentage: percentage, sms })
+        };
+        layout.adds().map(share).collect()
+    }
 }
 
 /// Why partitions are not proven.

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::percentage::OwnShare;
 use super::record::{Record, RecordedStep};
 use super::{Change, Enforcement, ResolvedStep};
 use crate::domain::client::ClientId;
@@ -179,11 +180,13 @@ pub enum Blocked {
         /// The ID that it has.
         id: PartitionId,
     },
-    /// The daemon lists no partitions for a GPU.
+    /// The daemon lists no partitions for a GPU, or nobody has counted its chunks.
     NotListed {
         /// The GPU.
         gpu: GpuUuid,
     },
+    /// A tenant says itself how many SMs it has, and so does its partition.
+    OwnShare(OwnShare),
 }
 
 impl std::fmt::Display for Blocked {
@@ -212,6 +215,7 @@ impl std::fmt::Display for Blocked {
                  change its ID: end the processes that were started with it and say recreate"
             ),
             Self::NotListed { gpu } => write!(f, "the daemon lists no partitions of {gpu}"),
+            Self::OwnShare(own) => write!(f, "{own}"),
         }
     }
 }
@@ -220,7 +224,7 @@ impl Blocked {
     /// What of a request to put a layout on a daemon it stands in the way of, as a JSON pointer.
     pub fn pointer(&self) -> &'static str {
         match self {
-            Self::TooManyChunks { .. } => "/version",
+            Self::TooManyChunks { .. } | Self::OwnShare(_) => "/version",
             Self::InUse { .. } | Self::NotListed { .. } => "/daemon",
             Self::MadeAgain { .. } => "/recreate",
         }

@@ -6,8 +6,8 @@ use super::GpuMap;
 use super::Layout;
 use super::active::{ActiveLayout, AppliedLayout, PartitionPolicy, Source};
 use super::document::{Difference, Provenance, Share};
-use super::execution::Cause;
-use super::execution::Taken;
+use super::execution::{Cause, Taken};
+use super::percentage::ShareFailure;
 use super::record::{Record, RecordedStep};
 use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId};
 
@@ -36,6 +36,9 @@ pub struct Replay {
     /// What a CUDA client is to see in each partition, where the enforcement is a percentage and that is on record.
     #[serde(default)]
     pub shares: Vec<Share>,
+    /// What a CUDA client did see in each partition, where the enforcement is a percentage.
+    #[serde(default)]
+    pub seen: Vec<Share>,
     /// Where the IDs on record were taken, if they came with a document.
     pub provenance: Option<Provenance>,
     /// Versions that differ from those of the document, and were passed over with `force`.
@@ -71,11 +74,11 @@ pub enum ReplayCause {
 pub enum Verdict {
     /// It is under way.
     Pending,
-    /// Every step gave the ID on record.
+    /// Every step gave the ID on record; of percentages, CUDA clients saw the SMs on record.
     Same,
     /// It was done, and nothing was on record: what it gave is, from now on.
     First,
-    /// A step gave another ID than the one on record; everything was undone.
+    /// A step gave another ID than the one on record, or CUDA clients saw other SMs; everything was undone.
     Differs,
     /// It did not come to its end for another reason.
     Failed,
@@ -127,11 +130,37 @@ impl Replay {
         }))
     }
 
-    /// The same replay, whose steps were done.
+    /// Where CUDA clients saw other SMs than are on record.
+    pub fn other_sms(&self, seen: &[Share]) -> Option<String> {
+        let differs = |recorded: &Share| {
+            let (partition, sms) = (&recorded.partition, recorded.sms);
+            match seen.iter().find(|seen| seen.partition == *partition) {
+                None => {
+                    Some(format!("no CUDA client saw partition {partition}, and {sms} SMs are on record"))
+                }
+                Some(seen) if seen.sms != sms => Some(format!(
+                    "a CUDA client saw {} SMs in partition {partition}, and {sms} are on record",
+                    seen.sms
+                )),
+                Some(_) => None,
+            }
+        };
+        let found: Vec<String> = self.shares.iter().filter_map(differs).collect();
+        (!found.is_empty()).then(|| found.join("; "))
+    }
+
+    /// The same replay, whose steps were done and whose partitions were seen.
     #[must_use]
-    pub fn done(self, steps: Vec<Taken>, duration_us: Option<u64>) -> Self {
-        let verdict = if self.expected.is_some() { Verdict::Same } else { Verdict::First };
-        Self { verdict, steps, duration_us, ..self }
+    pub fn done(self, seen: Vec<Share>, steps: Vec<Taken>, duration_us: Option<u64>) -> Self {
+        let on_record = self.expected.is_some() || !self.shares.is_empty();
+        let verdict = if on_record { Verdict::Same } else { Verdict::First };
+        Self { seen, verdict, steps, duration_us, ..self }
+    }
+
+    /// The same replay, in which CUDA clients saw other SMs than are on record.
+    #[must_use]
+    pub fn differed(self, why: String, seen: Vec<Share>, duration_us: Option<u64>) -> Self {
+        Self { seen, verdict: Verdict::Differs, error: Some(why), duration_us, ..self }
     }
 
     /// The same replay, which was given up.
@@ -143,8 +172,16 @@ impl Replay {
         steps: Vec<Taken>,
         duration_us: Option<u64>,
     ) -> Self {
-        let verdict =
-            if matches!(cause, Some(Cause::OtherId { .. })) { Verdict::Differs } else { Verdict::Failed };
+        let differs = matches!(
+            cause,
+            Some(
+                Cause::OtherId { .. }
+                    | Cause::NotProven {
+                        failure: ShareFailure::Differs { .. } | ShareFailure::NoPercentage { .. }
+                    }
+            )
+        );
+        let verdict = if differs { Verdict::Differs } else { Verdict::Failed };
         Self { verdict, error: Some(why), steps, duration_us, ..self }
     }
 }

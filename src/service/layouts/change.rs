@@ -11,7 +11,7 @@ use crate::domain::gpu::GpuRef;
 use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
 use crate::domain::layout::assertion::{Asserted, Assertion, differences};
 use crate::domain::layout::outlook::LayoutPlan;
-use crate::domain::layout::{GpuMap, Layout, Role, VersionRef, map_roles};
+use crate::domain::layout::{Enforcement, GpuMap, Layout, Role, VersionRef, map_roles, percentage};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, LayoutName};
 use crate::operations::OutlookError;
@@ -112,16 +112,23 @@ impl Service {
         let Projected { daemon, active, layout } = self.projected(name, target).await?;
         let patience = self.parts.patience;
         let seen = self.parts.engine.look_for_layout(&target.daemon, &active, &layout, patience).await?;
-        let effective = seen.observed.status.effective.as_ref();
-        let present = effective.and_then(|seen| seen.partitions.as_deref()).unwrap_or_default();
-        let differences = differences(&Asserted {
-            active: &active,
-            steps: &seen.desired.steps,
-            expected: seen.desired.expected.as_deref(),
-            spec: daemon.spec.layout.as_ref(),
-            run: seen.run.as_ref(),
-            present,
-        });
+        let status = &seen.observed.status;
+        let effective = status.effective.as_ref();
+        let spec = daemon.spec.layout.as_ref();
+        let differences = if layout.enforcement == Enforcement::Percentage {
+            let shares = self.parts.engine.shares(&active, &layout).await?;
+            percentage::assertion::differences(&active, spec, &shares, status)
+        } else {
+            let present = effective.and_then(|seen| seen.partitions.as_deref()).unwrap_or_default();
+            differences(&Asserted {
+                active: &active,
+                steps: &seen.desired.steps,
+                expected: seen.desired.expected.as_deref(),
+                spec,
+                run: seen.run.as_ref(),
+                present,
+            })
+        };
         let observed_at = effective.map_or_else(crate::clock::unix_ms, |seen| seen.observed_at);
         Ok(Assertion { matches: differences.is_empty(), differences, observed_at })
     }

@@ -6,7 +6,6 @@ use super::{LayoutView, invalid, no_version, put_if_new, view};
 use crate::clock::unix_ms;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::document::{Document, Entry, Fingerprint, PROTOCOL, Provenance, Recorded, Share};
-use crate::domain::layout::status::PartitionStatus;
 use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Enforcement, GpuMap, Version};
 use crate::domain::{DaemonName, LayoutName};
@@ -175,17 +174,11 @@ impl Service {
         if (layout.name.as_ref(), layout.version) != (Some(&version.name), Some(version.version)) {
             return Err(unproven());
         }
-        let share = |partition: &PartitionStatus| {
-            Some(Share {
-                partition: partition.partition.clone(),
-                active_thread_percentage: partition.percentage?,
-                sms: partition.sms?,
-            })
-        };
-        layout.partitions.iter().map(share).collect::<Option<Vec<_>>>().ok_or_else(unproven)
+        Share::seen(&layout.partitions).ok_or_else(unproven)
     }
 
-    /// SMs of a chunk and chunks of a GPU while it is empty: as the daemon lists them.
+    /// SMs of a chunk and chunks of a GPU while it is empty: as the daemon lists them, or where it has no static
+    /// partitions as CUDA's splitter counts them.
     async fn chunks(
         &self,
         daemon: &DaemonName,
@@ -193,12 +186,10 @@ impl Service {
         enforcement: Enforcement,
     ) -> Result<(u32, u32), ServiceError> {
         if enforcement == Enforcement::Percentage {
-            let counted = store::shares::chunks(&mut *self.parts.store.read().await?).await?;
+            let gpus = std::slice::from_ref(&gpu.uuid);
+            let counted = self.parts.engine.chunks_of(daemon, gpus).await?;
             let counted = counted.get(&gpu.uuid).ok_or_else(|| {
-                ServiceError::Unavailable(format!(
-                    "the chunks of GPU {} were not counted yet: plan the layout, which counts them",
-                    gpu.uuid
-                ))
+                ServiceError::Unavailable(format!("nobody could count the chunks of GPU {}", gpu.uuid))
             })?;
             return Ok((counted.chunk_sms, counted.chunks));
         }

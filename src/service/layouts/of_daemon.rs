@@ -8,6 +8,7 @@ use crate::domain::daemon::{Daemon, DaemonSpec, Mode};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::{Enforcement, map_roles};
+use crate::service::shares::fit_shares;
 use crate::service::{FieldError, ServiceError};
 use crate::store;
 
@@ -27,7 +28,9 @@ pub(in crate::service) async fn fit_layout(
         let whole = |layout: &ActiveLayout| (layout.version_ref(), layout.gpu_map.clone());
         // Whose drift is to be repaired is no change of a partition.
         let other = spec.layout.as_ref().map(whole) != before.map(whole);
-        let leaves = spec.layout.is_none() && current.is_some_and(|daemon| daemon.spec.mode != spec.mode);
+        let other_mode = current.is_some_and(|daemon| daemon.spec.mode != spec.mode);
+        // Percentages reserve nothing, so nothing has to be taken away.
+        let leaves = spec.layout.is_none() && (other_mode || is_percentage(&mut *db, before).await?);
         if other && runs && !leaves {
             return Err(ServiceError::Conflict(format!(
                 "daemon {name} runs, and its layout is changed by applying another (POST /api/v1/layouts/NAME/apply): leave \
@@ -44,14 +47,25 @@ pub(in crate::service) async fn fit_layout(
         )));
     }
     let wanted = layout.version_ref();
-    let found = store::layouts::version(db, &wanted).await?;
+    let found = store::layouts::version(&mut *db, &wanted).await?;
     let found = found.ok_or_else(|| {
         ServiceError::field("/layout/version", format!("there is no layout {wanted}: write it first"))
     })?;
     refuse_mode(name, spec.mode, found.layout.enforcement, None)?;
     let gpu_map = map_roles(&found.layout, &layout.gpu_map, &spec.gpus, gpus)
         .map_err(|error| ServiceError::Invalid(vec![field(&error.to_string())]))?;
+    if found.layout.enforcement == Enforcement::Percentage {
+        fit_shares(db, name, &found.layout, &gpu_map, gpus).await?;
+    }
     Ok(Some(ActiveLayout { gpu_map, ..layout.clone() }))
+}
+
+async fn is_percentage(
+    db: store::Transaction<'_>,
+    layout: Option<&ActiveLayout>,
+) -> Result<bool, ServiceError> {
+    let Some(layout) = layout else { return Ok(false) };
+    Ok(store::layouts::content(db, layout).await?.enforcement == Enforcement::Percentage)
 }
 
 fn field(detail: &str) -> FieldError {

@@ -33,6 +33,7 @@ mod reads;
 mod reboot;
 mod refusals;
 mod run;
+mod share_replays;
 mod shares;
 mod start;
 mod start_refused;

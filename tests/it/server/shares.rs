@@ -1,57 +1,64 @@
 //! Layouts whose partitions are thread percentages: found where nothing was measured, proven by CUDA clients after every
 //! start of the daemon, and handed out to nobody before.
 
+use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::foreign::{condition, delete};
-use crate::harness::{Client, Host, eventually, said, signal};
+use super::foreign::condition;
+use crate::harness::{Answer, Client, Host, eventually, said, signal};
 
-/// Partitions of so many chunks of GPU 0, each with a tenant of its name.
+/// Partitions of so many chunks, each with a tenant of its name.
 fn layout(partitions: &[(&str, u32)]) -> Value {
     let add = |(name, chunks): &(&str, u32)| json!({"add": {"gpu": 0, "partition": name, "chunks": chunks, "tenants": [name]}});
     json!({"enforcement": "percentage", "steps": partitions.iter().map(add).collect::<Vec<_>>()})
 }
 
-/// A host of two GPUs whose last one has a daemon of this layout, with a tenant for each partition.
-fn host_with(profile: &str, partitions: &[(&str, u32)]) -> Host {
+fn write(host: &Host, name: &str, partitions: &[(&str, u32)]) {
+    let body = json!({"layout": layout(partitions)});
+    assert_eq!(host.api().put(&format!("/api/v1/layouts/{name}"), &body).status, 201);
+}
+
+/// A host of one GPU, whose daemon has a tenant for each of these partitions and no layout.
+pub(super) fn bare(profile: &str, partitions: &[(&str, u32)]) -> Host {
     let mut host = Host::of(profile, "fresh_patience_s = 2");
     host.serve();
     host.await_ready();
-    let gpu = last(&host);
-    delete_tenants(&host);
-    delete(&host, &format!("gpu{gpu}"));
-    host.end_manager(Signal::TERM);
-    host.execute_sql(&format!(
-        "INSERT INTO layouts (name, created_at) VALUES ('main', 0);
-         INSERT INTO layout_versions (layout, version, content, author, created_at) VALUES ('main', 1, '{}', 'a test', 0);",
-        layout(partitions)
-    ));
-    host.serve();
-    let uuid = &host.api().get(&format!("/api/v1/gpus/{gpu}")).ok()["uuid"];
-    let active = json!({"name": "main", "version": 1, "gpu_map": {"0": uuid}});
-    let spec = json!({"gpus": [gpu.to_string()], "layout": active});
-    assert_eq!(host.api().put("/api/v1/daemons/shared", &spec).status, 201);
-    for (name, _) in partitions {
-        let spec = json!({"daemon": "shared", "device_memory_limit": "2G", "max_clients": 2});
-        assert_eq!(host.api().tenant(name, &spec).status, 201);
-    }
-    host
-}
-
-fn delete_tenants(host: &Host) {
     for tenant in ["demo", "batch"] {
         assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
     }
+    for (name, _) in partitions {
+        let spec = json!({"daemon": "gpu0", "device_memory_limit": "2G", "max_clients": 2});
+        assert_eq!(host.api().tenant(name, &spec).status, 201);
+    }
+    host.await_ready();
+    host
 }
 
-fn last(host: &Host) -> usize {
-    host.api().get("/api/v1/gpus").ok()["items"].as_array().expect("items").len() - 1
+/// The same with the layout asked for.
+pub(super) fn host_with(profile: &str, partitions: &[(&str, u32)]) -> Host {
+    let host = bare(profile, partitions);
+    write(&host, "main", partitions);
+    let operation = host.api().outcome(&post(&host, "main", "apply"));
+    assert_eq!(operation["state"], "succeeded", "{operation}");
+    host
+}
+
+pub(super) fn post(host: &Host, layout: &str, verb: &str) -> Answer {
+    host.api().post(&format!("/api/v1/layouts/{layout}/{verb}"), &json!({"daemon": "gpu0"}))
+}
+
+/// Whether the daemon holds a layout, and in what it does not.
+pub(super) fn asserted(host: &Host, layout: &str) -> (bool, Vec<String>) {
+    let answer = post(host, layout, "assert").ok();
+    let message = |difference: &Value| difference["message"].as_str().expect("words").to_owned();
+    let differences = answer["differences"].as_array().expect("differences").iter().map(message).collect();
+    (answer["matches"] == true, differences)
 }
 
 /// Waits until the layout is in force, and gives its status.
-fn applied(host: &Host) -> Value {
-    let daemon = host.await_phase("shared", "ready");
+pub(super) fn applied(host: &Host) -> Value {
+    let daemon = host.await_phase("gpu0", "ready");
     let layout = &daemon["status"]["layout"];
     assert_eq!(
         (&layout["state"], &layout["enforcement"]),
@@ -62,7 +69,7 @@ fn applied(host: &Host) -> Value {
 }
 
 /// Chunks, percentage and SMs of each partition.
-fn partitions(layout: &Value) -> Vec<(u64, f64, u64)> {
+pub(super) fn partitions(layout: &Value) -> Vec<(u64, f64, u64)> {
     let of = |partition: &Value| {
         let (chunks, sms) = (partition["chunks"].as_u64(), partition["sms"].as_u64());
         (chunks.expect("chunks"), partition["percentage"].as_f64().expect("a percentage"), sms.expect("SMs"))
@@ -71,7 +78,7 @@ fn partitions(layout: &Value) -> Vec<(u64, f64, u64)> {
 }
 
 /// The SMs that a CUDA program of a tenant sees.
-fn sees(host: &Host, tenant: &str) -> u64 {
+pub(super) fn sees(host: &Host, tenant: &str) -> u64 {
     let client = Client::start(host.client_command(tenant, &[]));
     client.seen["devices"][0]["sms"].as_u64().unwrap_or_else(|| panic!("{}", client.seen))
 }
@@ -82,14 +89,14 @@ fn sent(host: &Host) -> usize {
 }
 
 fn server_percentage(host: &Host) -> Value {
-    host.daemon("shared")["status"]["effective"]["servers"][0]["active_thread_percentage"].clone()
+    host.daemon("gpu0")["status"]["effective"]["servers"][0]["active_thread_percentage"].clone()
 }
 
-const THREE: [(&str, u32); 3] = [("seven", 7), ("five", 5), ("three", 3)];
+pub(super) const THREE: [(&str, u32); 3] = [("seven", 7), ("five", 5), ("three", 3)];
 
 #[test]
 fn three_partitions_of_an_h200_give_exactly_their_sms_also_after_the_daemons_death() {
-    let host = host_with("h200x2@13.0", &THREE);
+    let host = host_with("h200x1@13.0", &THREE);
     let planned = [(7, 42.5, 56), (5, 30.4, 40), (3, 18.2, 24)];
     assert_eq!(partitions(&applied(&host)), planned);
     let seen = || THREE.map(|(tenant, _)| sees(&host, tenant));
@@ -102,24 +109,105 @@ fn three_partitions_of_an_h200_give_exactly_their_sms_also_after_the_daemons_dea
     };
     assert_eq!(effective("seven"), (json!(42.5), json!("server")));
     assert_eq!(effective("five"), (json!(30.4), json!("environment")));
+    assert_eq!(asserted(&host, "main"), (true, vec![]));
 
-    let before = host.daemon_pid("shared");
+    let before = host.daemon_pid("gpu0");
     signal(before, Signal::KILL);
     eventually("another daemon is ready", || {
-        let daemon = host.daemon("shared");
+        let daemon = host.daemon("gpu0");
         let another = daemon["status"]["pid"] != before && daemon["status"]["phase"] == "ready";
         another.then_some(())
     });
     assert_eq!(partitions(&applied(&host)), planned, "proven again");
     assert_eq!(seen(), [56, 40, 24]);
+    assert_eq!(asserted(&host, "main"), (true, vec![]));
+}
+
+#[test]
+fn a_plan_says_what_each_partition_comes_to_and_that_nothing_is_reserved() {
+    let host = bare("h200x1@13.0", &THREE);
+    write(&host, "main", &THREE);
+    let plan = post(&host, "main", "plan").ok();
+    assert_eq!((&plan["reserves_nothing"], &plan["in_force"]), (&json!(true), &json!(false)));
+    let step = |number: usize| {
+        let step = &plan["steps"][number];
+        (step["chunks"].clone(), step["sms"].clone(), step["percentage"].clone(), step["command"].clone())
+    };
+    assert_eq!(step(0), (json!(7), json!(56), json!(42.5), Value::Null));
+    assert_eq!(step(2), (json!(3), json!(24), json!(18.2), Value::Null));
+    let gpu = &plan["gpus"][0];
+    assert_eq!(
+        (&gpu["before"]["free"], &gpu["after"]["free"]),
+        (&json!(15), &json!(0)),
+        "as the splitter counts them"
+    );
+    assert_eq!(gpu["left_over_sms"], 12);
+    let headers = [("accept", "text/plain"), ("content-type", "application/json")];
+    let body = json!({"daemon": "gpu0"}).to_string();
+    let text = host.api().send(Method::POST, "/api/v1/layouts/main/plan", &headers, Some(body)).text;
+    assert!(text.contains("nothing is reserved"), "{text}");
+    assert!(text.contains("+ five: 5 chunks, 40 SMs, 30.4 %  [used 7 -> 12]"), "{text}");
+
+    write(&host, "greedy", &[("seven", 9), ("five", 7)]);
+    let refused = post(&host, "greedy", "apply").problem(409, "layout-blocked");
+    let detail = refused["errors"][0]["detail"].as_str().expect("words");
+    assert!(detail.contains("asks for 7 chunks") && detail.contains("give at most 6"), "{detail}");
+    let own = json!({"daemon": "gpu0", "device_memory_limit": "2G", "sms": 40});
+    assert_eq!(host.api().tenant("five", &own).status, 200);
+    let refused = post(&host, "main", "apply").problem(409, "layout-blocked");
+    assert!(refused["errors"][0]["detail"].as_str().expect("words").contains("sms of its own"), "{refused}");
+    assert_eq!(host.daemon("gpu0")["spec"]["layout"], Value::Null, "nothing was changed");
+}
+
+#[test]
+fn a_layout_takes_the_place_of_another_and_goes_when_it_is_taken_out() {
+    let host = host_with("h200x1@13.0", &THREE);
+    let working = host.client("seven");
+    write(&host, "next", &[("seven", 7), ("five", 8)]);
+    let plan = post(&host, "next", "plan").ok();
+    let actions: Vec<&Value> =
+        plan["steps"].as_array().expect("steps").iter().map(|step| &step["action"]).collect();
+    assert_eq!(actions, ["keep", "remove", "remove", "add"]);
+    host.api().succeeds(&post(&host, "next", "apply"));
+    host.await_ready();
+    assert_eq!(
+        [sees(&host, "seven"), sees(&host, "five"), sees(&host, "three")],
+        [56, 64, 132],
+        "three has no partition"
+    );
+    assert_eq!(working.seen["devices"][0]["sms"], 56, "and nobody was disturbed");
+    assert!(!asserted(&host, "main").0);
+
+    let mut spec = host.daemon("gpu0")["spec"].clone();
+    spec["layout"] = Value::Null;
+    assert_eq!(host.api().put("/api/v1/daemons/gpu0", &spec).status, 200);
+    host.await_ready();
+    assert_eq!(host.daemon("gpu0")["status"]["layout"], Value::Null);
+    assert_eq!(sees(&host, "five"), 132);
+}
+
+#[test]
+fn a_layout_that_cannot_be_proven_gives_way_to_the_one_before() {
+    // One chunk of an A100 is 4 SMs, and no client sees fewer than 8.
+    let host = host_with("a100x1@13.0", &[("seven", 7)]);
+    write(&host, "tiny", &[("seven", 1)]);
+    let operation = host.api().outcome(&post(&host, "tiny", "apply"));
+    assert_eq!(operation["state"], "failed", "{operation}");
+    let error = operation["error"].as_str().expect("words");
+    assert!(
+        error.contains("no thread percentage gives a CUDA client 4 SMs") && error.contains("main version 1"),
+        "{error}"
+    );
+    assert_eq!(partitions(&applied(&host))[0].2, 28);
+    assert_eq!((sees(&host, "seven"), asserted(&host, "main")), (28, (true, vec![])));
 }
 
 #[test]
 fn a_bound_tenant_says_nothing_of_its_own_share() {
-    let host = host_with("h200x2@13.0", &THREE);
+    let host = host_with("h200x1@13.0", &THREE);
     applied(&host);
     for (field, value) in [("sms", json!(32)), ("active_thread_percentage", json!(25))] {
-        let mut spec = json!({"daemon": "shared", "device_memory_limit": "2G"});
+        let mut spec = json!({"daemon": "gpu0", "device_memory_limit": "2G"});
         spec[field] = value;
         let refused = host.api().tenant("five", &spec).problem(409, "conflict");
         let detail = refused["detail"].as_str().expect("words");
@@ -128,7 +216,7 @@ fn a_bound_tenant_says_nothing_of_its_own_share() {
     }
     assert_eq!(host.api().get("/api/v1/tenants/five").ok()["generation"], 1, "nothing was changed");
     // A tenant that is in no partition may; the server follows, and the partitions stay as they are.
-    let spec = json!({"daemon": "shared", "device_memory_limit": "2G", "sms": 66});
+    let spec = json!({"daemon": "gpu0", "device_memory_limit": "2G", "sms": 66});
     assert_eq!(host.api().tenant("beside", &spec).status, 201);
     eventually("the server holds as much", || (server_percentage(&host) == json!(50.0)).then_some(()));
     assert_eq!((sees(&host, "beside"), sees(&host, "three")), (66, 24));
@@ -136,7 +224,7 @@ fn a_bound_tenant_says_nothing_of_its_own_share() {
 
 #[test]
 fn where_nothing_was_measured_clients_find_the_percentages_and_the_next_start_takes_one_each() {
-    for (profile, sms) in [("a100x2@13.0", [28, 48]), ("l40sx2@12.8", [28, 48])] {
+    for (profile, sms) in [("a100x1@13.0", [28, 48]), ("l40sx1@12.8", [28, 48])] {
         let mut host = host_with(profile, &[("seven", 7), ("twelve", 12)]);
         let found = partitions(&applied(&host));
         assert_eq!(found.iter().map(|(_, _, sms)| *sms).collect::<Vec<_>>(), sms, "{profile}");
@@ -159,23 +247,8 @@ fn where_nothing_was_measured_clients_find_the_percentages_and_the_next_start_ta
 }
 
 #[test]
-fn sms_that_no_percentage_gives_block_the_daemon_and_name_what_there_is() {
-    // One chunk of an A100 is 4 SMs, and no client sees fewer than 8.
-    let host = host_with("a100x2@13.0", &[("tiny", 1)]);
-    let daemon = host.await_phase("shared", "blocked");
-    let ready = condition(&daemon, "Ready").expect("a condition");
-    assert_eq!(ready["reason"], "PartitionNotProven", "{ready}");
-    let message = ready["message"].as_str().expect("words");
-    assert!(message.contains("gives a CUDA client 4 SMs") && message.contains("8 above"), "{message}");
-    assert_eq!(daemon["status"]["layout"]["state"], "failed");
-    let refused = host.api().get("/api/v1/tenants/tiny/environment").problem(409, "conflict");
-    assert!(refused["detail"].as_str().expect("words").contains("partition tiny"), "{refused}");
-    assert_ne!(host.run("tiny", &["true"]).status.code(), Some(0));
-}
-
-#[test]
 fn nobody_is_handed_a_share_before_a_client_has_seen_it() {
-    let mut host = host_with("h200x2@13.0", &THREE);
+    let mut host = host_with("h200x1@13.0", &THREE);
     applied(&host);
     // A device has 127 connections: there is none left for a client that looks.
     let busy = ["32", "32", "32", "30"].map(|connections| {
@@ -186,7 +259,7 @@ fn nobody_is_handed_a_share_before_a_client_has_seen_it() {
     assert!(busy.iter().all(|client| client.seen["error"].is_null()), "{}", busy[3].seen);
     host.end_manager(Signal::KILL);
     host.serve();
-    let daemon = host.await_phase("shared", "blocked");
+    let daemon = host.await_phase("gpu0", "blocked");
     let ready = condition(&daemon, "Ready").expect("a condition");
     assert_eq!(ready["reason"], "PartitionNotSeen", "{ready}");
     assert!(ready["message"].as_str().expect("words").contains("MAX_CONNECTIONS_REACHED"), "{ready}");

@@ -130,10 +130,11 @@ fn a_tenant_has_its_share_from_one_place() {
         r#"{"daemon":"gpu0","sms":32}"#,
     ]
     .map(spec);
-    let found = own_share(&partitions(&[7, 5]), names.iter().zip(&specs)).expect("b has its own");
-    assert_eq!((found.tenant.as_str(), found.field), ("b", "active_thread_percentage"));
+    let layout = partitions(&[7, 5]);
+    let found = own_shares(&layout, names.iter().zip(&specs)).next().expect("b has its own");
+    assert_eq!((found.tenant.as_str(), found.field.as_str()), ("b", "active_thread_percentage"));
     assert!(found.to_string().contains("bound to partition b"), "{found}");
-    assert_eq!(own_share(&partitions(&[7]), names.iter().zip(&specs)), None, "z is not bound");
+    assert_eq!(own_shares(&partitions(&[7]), names.iter().zip(&specs)).next(), None, "z is not bound");
 }
 
 /// Proves with a GPU that gives what `sees` says; how many clients it took, and what came of it.

@@ -1,0 +1,50 @@
+//! Whether a daemon holds a layout of thread percentages.
+
+use super::Share;
+use crate::domain::daemon::DaemonStatus;
+use crate::domain::layout::active::ActiveLayout;
+use crate::domain::layout::assertion::{DifferenceKind, LayoutDifference, spec_difference};
+use crate::domain::layout::status::PartitionStatus;
+
+/// In what a daemon differs from a layout: its spec, what CUDA clients saw in its control process, and what its server
+/// holds now.
+pub fn differences(
+    active: &ActiveLayout,
+    spec: Option<&ActiveLayout>,
+    shares: &[Share],
+    status: &DaemonStatus,
+) -> Vec<LayoutDifference> {
+    let mut found: Vec<LayoutDifference> = spec_difference(active, spec).into_iter().collect();
+    let known = status.layout.iter().flat_map(|layout| &layout.partitions);
+    let servers = status.effective.iter().flat_map(|seen| &seen.servers);
+    let held = servers.filter_map(|server| server.active_thread_percentage).min();
+    for share in shares {
+        let name = &share.partition;
+        let same = |known: &&PartitionStatus| (&known.partition, &known.gpu) == (name, &share.gpu);
+        let seen = known.clone().find(same).and_then(|known| Some((known.sms?, known.percentage?)));
+        let message = match (seen, held) {
+            (None, _) => {
+                format!(
+                    "no CUDA client has seen the {} SMs of partition {name} on GPU {}",
+                    share.sms, share.gpu
+                )
+            }
+            (Some((sms, _)), _) if sms != share.sms => {
+                format!("a CUDA client saw {sms} SMs in partition {name}, and {} are planned", share.sms)
+            }
+            (Some((_, percentage)), Some(held)) if held < percentage => format!(
+                "the server holds {held} %, and partition {name} needs {percentage} %: somebody else has changed it"
+            ),
+            _ => continue,
+        };
+        found.push(LayoutDifference {
+            kind: DifferenceKind::NotProven,
+            gpu: Some(share.gpu.clone()),
+            partition: Some(name.clone()),
+            expected: None,
+            got: None,
+            message,
+        });
+    }
+    found
+}

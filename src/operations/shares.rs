@@ -1,0 +1,105 @@
+//! What layouts of thread percentages come to, and the chunks of GPUs that they are counted in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Engine;
+use super::layout::OutlookError;
+use crate::clock::unix_ms;
+use crate::domain::gpu::ChunkCensus;
+use crate::domain::layout::active::ActiveLayout;
+use crate::domain::layout::percentage::{Share, own_shares, plan, shares};
+use crate::domain::layout::plan::{Blocked, Plan};
+use crate::domain::layout::{Enforcement, Layout};
+use crate::domain::tenant::Tenant;
+use crate::domain::{DaemonName, GpuUuid};
+use crate::gpu::probe::CensusRequest;
+use crate::store::{self, Fate, StoreError};
+
+/// Longest wait for a CUDA process that counts chunks.
+const COUNTING: Duration = Duration::from_secs(30);
+
+impl Engine {
+    /// The chunks of GPUs, as they were counted once, or as a CUDA process counts them now.
+    ///
+    /// That process is a client of the daemon that has them; where the daemon does not run, or its percentage is in the way,
+    /// it is outside MPS for a moment.
+    pub async fn chunks_of(
+        &self,
+        daemon: &DaemonName,
+        gpus: &[GpuUuid],
+    ) -> Result<BTreeMap<GpuUuid, ChunkCensus>, OutlookError> {
+        let mut known = store::shares::chunks(&mut *self.store.read().await?).await?;
+        known.retain(|gpu, _| gpus.contains(gpu));
+        let uncounted: Vec<GpuUuid> = gpus.iter().filter(|gpu| !known.contains_key(gpu)).cloned().collect();
+        if uncounted.is_empty() {
+            return Ok(known);
+        }
+        let handle = self.fleet.get(daemon);
+        let status = handle.as_ref().map(|handle| handle.observed().status);
+        let running = status.filter(|status| status.pid.is_some());
+        let request = CensusRequest {
+            pipe_directory: running.map(|status| status.pipe_directory.into()),
+            uid: handle.map_or(self.manager_uid, |handle| handle.server_uid()),
+            gpus: uncounted,
+            timeout: COUNTING,
+        };
+        let counted = self.fleet.context().prober.census(&request).await;
+        let counted = counted.map_err(|error| OutlookError::Unfit(error.to_string()))?;
+        known.extend(counted.clone());
+        self.remember_chunks(counted).await?;
+        Ok(known)
+    }
+
+    async fn remember_chunks(&self, counted: BTreeMap<GpuUuid, ChunkCensus>) -> Result<(), StoreError> {
+        self.store
+            .write(move |db| {
+                Box::pin(async move {
+                    for (gpu, census) in &counted {
+                        store::shares::put_chunks(&mut *db, gpu, census, unix_ms()).await?;
+                    }
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await
+    }
+
+    /// What a layout of thread percentages has to do to a daemon, with the SMs of a chunk of each GPU.
+    pub(super) async fn plan_shares(
+        &self,
+        daemon: &DaemonName,
+        active: &ActiveLayout,
+        layout: &Layout,
+        before: Option<&ActiveLayout>,
+        tenants: &[Tenant],
+    ) -> Result<(Plan, BTreeMap<GpuUuid, u32>), OutlookError> {
+        let wanted = self.shares(active, layout).await?;
+        let before = match before {
+            Some(before) => {
+                let content = store::layouts::content(&mut *self.store.read().await?, before).await?;
+                self.shares(before, &content).await?
+            }
+            None => Vec::new(),
+        };
+        let mut gpus: Vec<GpuUuid> = wanted.iter().chain(&before).map(|share| share.gpu.clone()).collect();
+        gpus.sort();
+        gpus.dedup();
+        let census = self.chunks_of(daemon, &gpus).await?;
+        let mut planned = plan(&wanted, &before, &census);
+        let of_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == *daemon);
+        let own = own_shares(layout, of_daemon.map(|tenant| (&tenant.name, &tenant.spec)));
+        planned.blocked.extend(own.map(Blocked::OwnShare));
+        let chunk_sms = census.into_iter().map(|(gpu, counted)| (gpu, counted.chunk_sms)).collect();
+        Ok((planned, chunk_sms))
+    }
+
+    /// The shares of a layout; none where static partitions make it hold.
+    pub async fn shares(&self, active: &ActiveLayout, layout: &Layout) -> Result<Vec<Share>, OutlookError> {
+        if layout.enforcement == Enforcement::Static {
+            return Ok(Vec::new());
+        }
+        let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
+        let gpus = store::gpus::all(&mut *self.store.read().await?, gpus).await?;
+        shares(layout, &active.gpu_map, &gpus).map_err(|error| OutlookError::Unfit(error.to_string()))
+    }
+}
