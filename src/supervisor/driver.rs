@@ -61,6 +61,8 @@ pub(super) struct Driver {
     /// The request for a fresh look that the last look answers, and why it failed; until it is published.
     read: Option<(u64, Option<String>)>,
     incarnation: Option<Incarnation>,
+    /// The token of the control process of which it was told where the layout stands.
+    told_of: Option<String>,
     isolation: Option<Isolation>,
     /// Why the present process was started without the scope it should have had.
     refused: Option<String>,
@@ -129,6 +131,7 @@ impl Driver {
             clients: Vec::new(),
             read: None,
             incarnation: earlier,
+            told_of: None,
             isolation: None,
             refused: None,
             written: Written::default(),
@@ -161,6 +164,7 @@ impl Driver {
             self.logs.keep_short(self.may_empty_logs(&desired));
             self.state.gpus_lost(self.census.borrow_and_update().obstacle(&desired));
             self.settle_modes(&desired).await;
+            self.tell_of_layout(&desired).await;
             let action = self.state.decide(&desired, self.clients.len(), unix_ms());
             let tried = self.tries;
             if let Action::Wait(until) = action {

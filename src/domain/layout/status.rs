@@ -40,6 +40,17 @@ pub struct LayoutStatus {
     pub duration_us: Option<u64>,
 }
 
+impl LayoutStatus {
+    /// Whether it is in force, or not going to be by itself before long.
+    pub fn is_decided(&self) -> bool {
+        match self.state {
+            LayoutState::Pending | LayoutState::Applying => false,
+            LayoutState::Applied | LayoutState::Drifted | LayoutState::Degraded => true,
+            LayoutState::Failed => !self.failure.as_ref().is_some_and(LayoutFailure::is_tried_again),
+        }
+    }
+}
+
 /// Where a layout stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -108,6 +119,11 @@ impl LayoutFailure {
             Cause::Unreachable { .. } | Cause::NotProven { .. } | Cause::Blocked { .. } => "",
         };
         Self { generation, message: format!("{cause}{remedy}"), cause }
+    }
+
+    /// Whether it is tried again after a pause, whatever anybody does.
+    pub fn is_tried_again(&self) -> bool {
+        matches!(self.cause, Cause::NotProven { failure: ShareFailure::NotSeen { .. } })
     }
 
     /// One word for it.

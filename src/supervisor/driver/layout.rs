@@ -6,10 +6,12 @@ use tokio::time::Instant;
 use super::super::partitioning::Standing;
 use super::super::partitions::Talk;
 use super::super::state::Look;
+use super::super::status::layout;
 use super::super::{Fact, Lasting};
 use super::Driver;
 use crate::clock::unix_ms;
 use crate::domain::layout::record::PartitionRun;
+use crate::domain::layout::status::LayoutStatus;
 use crate::domain::partitions::{GpuPartitions, place};
 use crate::domain::plan::Desired;
 
@@ -101,6 +103,21 @@ impl Driver {
             self.state.look_soon();
         } else {
             self.state.partitioning.not_written(unix_ms());
+        }
+    }
+
+    /// Hands to the recorder where the layout stands, once for each control process: when it is in force or given up.
+    pub(super) async fn tell_of_layout(&mut self, desired: &Desired) {
+        let token = self.incarnation.as_ref().map(|incarnation| incarnation.token.clone());
+        if self.state.process.is_none() || desired.layout.is_none() || self.told_of == token {
+            return;
+        }
+        let Some(status) = layout(&self.state, desired).filter(LayoutStatus::is_decided) else { return };
+        let (written, done) = oneshot::channel();
+        let recorded = Lasting::Layout(Box::new(status));
+        let fact = Fact { daemon: desired.name.clone(), recorded, written };
+        if self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false) {
+            self.told_of = token;
         }
     }
 

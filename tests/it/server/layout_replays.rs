@@ -92,6 +92,7 @@ fn a_layout_gives_identical_ids_on_an_identical_host() {
             step["duration_us"].is_u64() && step["command"].as_str().unwrap().starts_with("sm_partition")
         );
     }
+    assert_eq!(record["operation"], operation["id"]);
     assert_eq!(record["provenance"]["host"], recorded["provenance"]["host"]);
     assert!(record["duration_us"].is_u64() && record["finished_at"].is_i64());
     assert_eq!(partitions(&second), partitions(&first));

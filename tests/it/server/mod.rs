@@ -32,6 +32,7 @@ mod queue;
 mod reads;
 mod reboot;
 mod refusals;
+mod restart_replays;
 mod run;
 mod share_replays;
 mod shares;

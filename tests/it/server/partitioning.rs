@@ -264,6 +264,11 @@ fn another_die_after_a_restart_stops_at_the_first_id_that_differs() {
     let output = host.run("parts", &["true"]);
     assert!(!output.status.success() && said(&output).contains("is on record"), "{}", said(&output));
 
+    let replays = host.api().get("/api/v1/replays").ok()["items"].clone();
+    assert_eq!(replays.as_array().unwrap().len(), 1, "{replays}");
+    assert_eq!((&replays[0]["verdict"], &replays[0]["cause"]), (&json!("differs"), &json!("restart")));
+    assert!(replays[0]["error"].as_str().unwrap().contains(cause["got"].as_str().unwrap()), "{replays}");
+
     // It is not tried again by itself, and is when somebody asks.
     let tried = changes(&host);
     for _ in 0..3 {
