@@ -21,11 +21,7 @@ pub(super) async fn run(
     replay: Uuid,
     undo: Option<Undo>,
 ) -> Result<(), Stop> {
-    let mut replay = recorded(engine, replay).await?;
-    if replay.operation.is_none() {
-        replay.operation = Some(operation.id);
-        put(engine, replay.clone()).await?;
-    }
+    let replay = recorded(engine, replay).await?;
     let (replay, why) = match undo {
         // What was seen of the steps is on record already, but for a manager that died before it wrote it.
         Some(Undo::Failed(why)) if replay.verdict == Verdict::Pending => {

@@ -238,7 +238,7 @@ impl Service {
             }
             let precondition = options.clone();
             service
-                .ask(options, key, move |db| {
+                .ask(options, key, move |db, _| {
                     Box::pin(async move {
                         let daemon =
                             store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;

@@ -113,7 +113,7 @@ impl Service {
             }
             let on_timeout = request.on_timeout;
             service
-                .ask(options, key, move |db| {
+                .ask(options, key, move |db, _| {
                     Box::pin(async move {
                         refuse_another(&mut *db).await?;
                         if let Some(now) = store::maintenance::get(&mut *db).await? {
@@ -147,7 +147,7 @@ impl Service {
         let service = self.clone();
         self.to_the_end(async move {
             service
-                .ask(options, None, |db| {
+                .ask(options, None, |db, _| {
                     Box::pin(async move {
                         refuse_another(&mut *db).await?;
                         let Some(maintenance) = store::maintenance::get(&mut *db).await? else {

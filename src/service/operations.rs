@@ -32,6 +32,7 @@ impl Service {
         key: Option<IdempotencyKey>,
         request: impl for<'c> FnOnce(
             Transaction<'c>,
+            Uuid,
         )
             -> BoxFuture<'c, Result<(OperationRequest, Vec<DaemonName>), ServiceError>>
         + Send
@@ -46,7 +47,7 @@ impl Service {
                 Box::pin(async move {
                     let now = unix_ms();
                     let operation = once(db, key.as_ref(), now, async |db| {
-                        let (request, daemons) = request(&mut *db).await?;
+                        let (request, daemons) = request(&mut *db, id).await?;
                         store::operations::insert(&mut *db, id, &daemons, &request, now).await?;
                         let written = store::operations::get(db, id).await?;
                         written.ok_or_else(|| {

@@ -174,9 +174,9 @@ impl Service {
                 finished_at: None,
                 duration_us: None,
             };
-            let asked = service.ask(options, key, move |db| {
+            let asked = service.ask(options, key, move |db, operation| {
                 Box::pin(async move {
-                    let mut replay = replay;
+                    let mut replay = Replay { operation: Some(operation), ..replay };
                     if let Some(entry) = &entry {
                         replay.version = take(&mut *db, &replay.layout, entry, &author).await?.version;
                     }

@@ -1,5 +1,6 @@
 //! `mps-manager layout`: partition layouts as files, planned, applied, compared, and replayed on other hosts.
 
+mod replay;
 mod verbs;
 
 use std::collections::BTreeMap;
@@ -80,6 +81,8 @@ pub(super) enum LayoutCommand {
         #[arg(short, long, value_enum, default_value_t = Spelling::Yaml)]
         output: Spelling,
     },
+    /// Replay a recorded layout on empty GPUs of other hosts, each ID compared; exit 1 when one differed or was refused
+    Replay(replay::ReplayArgs),
     /// Forget a layout that no daemon holds
     Delete {
         #[command(flatten)]
@@ -192,6 +195,7 @@ pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
         LayoutCommand::Export { server, name, daemon, output } => {
             ask(async move { verbs::export(&server.client()?, &name, daemon.as_ref(), output).await })
         }
+        LayoutCommand::Replay(args) => replay::run(args),
         LayoutCommand::Delete { server, name } => {
             ask(async move { verbs::delete(&server.client()?, &name).await })
         }

@@ -190,7 +190,10 @@ impl std::fmt::Display for Cause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::OtherId { step, partition, expected, got } => {
-                write!(f, "step {step} gave partition {partition} the ID {got}, and {expected} is on record")
+                write!(
+                    f,
+                    "steps[{step}] gave partition {partition} the ID {got}, and {expected} is on record"
+                )
             }
             Self::NotDone { command, said } => write!(f, "the daemon did not do `{command}`: {said}"),
             Self::Interference { seen } => {

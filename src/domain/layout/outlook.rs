@@ -231,7 +231,8 @@ impl StepOutlook {
             Action::Remove => '-',
         };
         let name = step.partition.as_ref().map_or("(no layout's)", PartitionName::as_str);
-        write!(text, "{sign} {name}: {} chunks, {} SMs", step.chunks, step.sms)?;
+        let chunks = if step.chunks == 1 { "chunk" } else { "chunks" };
+        write!(text, "{sign} {name}: {} {chunks}, {} SMs", step.chunks, step.sms)?;
         if let Some(id) = step.id.as_ref().or(step.expected.as_ref()) {
             write!(text, ", {id}")?;
         }

@@ -194,7 +194,7 @@ impl std::fmt::Display for Blocked {
         match self {
             Self::TooManyChunks { step, partition, gpu, requested, free } => write!(
                 f,
-                "partition {partition} (step {step}) asks for {requested} chunks of {gpu}, and {free} are free at that step: \
+                "partition {partition} (steps[{step}]) asks for {requested} chunks of {gpu}, and {free} are free at that step: \
                  give at most {free}"
             ),
             Self::InUse { partition, gpu, id, clients } => {

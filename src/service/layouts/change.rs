@@ -182,7 +182,7 @@ impl Service {
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
-        self.ask(options, key, move |db| {
+        self.ask(options, key, move |db, _| {
             Box::pin(async move {
                 may_change(db, &name, &request).await?;
                 Ok((request, vec![name]))

@@ -92,8 +92,10 @@ fn a_layout_gives_identical_ids_on_an_identical_host() {
             step["duration_us"].is_u64() && step["command"].as_str().unwrap().starts_with("sm_partition")
         );
     }
-    assert_eq!(record["operation"], operation["id"]);
-    assert_eq!(record["provenance"]["host"], recorded["provenance"]["host"]);
+    assert_eq!(
+        (&record["operation"], &record["provenance"]["host"]),
+        (&operation["id"], &recorded["provenance"]["host"])
+    );
     assert!(record["duration_us"].is_u64() && record["finished_at"].is_i64());
     assert_eq!(partitions(&second), partitions(&first));
     assert!(matches(&first, "prod") && matches(&second, "prod"));

@@ -1,0 +1,196 @@
+//! `mps-manager layout replay`: one host's layout on others, each ID compared, with one table and one exit code.
+//!
+//! The document is pulled once, by this program: no manager fetches anything from another.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use super::super::show::{ended, table};
+use super::super::{DIFFERS, ERROR, Server, ask, line};
+use super::verbs::{exported, read};
+use super::{Gpus, Spelling};
+use crate::client::{Client, ClientError};
+use crate::config::{self, Config};
+use crate::domain::layout::document::Document;
+use crate::domain::layout::replay::{Replay, Verdict};
+use crate::domain::{DaemonName, LayoutName};
+use crate::service::FieldError;
+use crate::service::replays::ReplayAccepted;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ReplayArgs {
+    /// The layout
+    name: LayoutName,
+    /// The host that holds it: a name or address, a URL, or the runtime directory of a manager on this machine
+    #[arg(long, value_name = "HOST", conflicts_with = "file")]
+    from: Option<Host>,
+    /// Take the recorded layout from this document, or - for standard input
+    #[arg(short, long, required_unless_present = "from")]
+    file: Option<PathBuf>,
+    /// The hosts to replay it on, separated by commas; without it, this one
+    #[arg(long, value_name = "HOST,HOST", value_delimiter = ',')]
+    to: Vec<Host>,
+    /// The daemon, on every host; without it, the one that the document says
+    #[arg(long)]
+    daemon: Option<DaemonName>,
+    #[command(flatten)]
+    gpus: Gpus,
+    /// Go on where only versions differ from those of the document
+    #[arg(long)]
+    force: bool,
+    /// The file with the token of a host, as host-b=/etc/mps-manager/host-b.token; without it, `MPS_MANAGER_TOKEN`
+    #[arg(long = "token-file", value_name = "HOST=FILE", value_parser = token_file)]
+    token_files: Vec<(String, PathBuf)>,
+    #[command(flatten)]
+    server: Server,
+}
+
+/// A manager as it is named on the command line.
+#[derive(Debug, Clone)]
+struct Host(String);
+
+impl std::str::FromStr for Host {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("a host has no name".into()) } else { Ok(Self(text.to_owned())) }
+    }
+}
+
+impl Host {
+    fn client(&self, token_files: &[(String, PathBuf)]) -> Result<Client, ClientError> {
+        if self.0.starts_with('/') || self.0.starts_with('.') {
+            return Client::over_socket(&config::socket_in(Path::new(&self.0)));
+        }
+        let url = if self.0.contains("://") {
+            self.0.clone()
+        } else if self.0.contains(':') {
+            format!("http://{}", self.0)
+        } else {
+            format!("http://{}:{}", self.0, Config::default().listen.port())
+        };
+        let token = match token_files.iter().find(|(host, _)| *host == self.0) {
+            Some((_, file)) => {
+                let text = std::fs::read_to_string(file)
+                    .map_err(|error| ClientError::Address(format!("{}: {error}", file.display())))?;
+                Some(text.trim().to_owned())
+            }
+            None => std::env::var("MPS_MANAGER_TOKEN").ok(),
+        };
+        Client::over_url(&url, token)
+    }
+}
+
+fn token_file(text: &str) -> Result<(String, PathBuf), String> {
+    let (host, file) = text.rsplit_once('=').ok_or("say HOST=FILE")?;
+    Ok((host.to_owned(), file.into()))
+}
+
+pub(super) fn run(args: ReplayArgs) -> Result<ExitCode, String> {
+    let file = args.file.as_deref().map(super::read).transpose()?;
+    ask(async move { replay(&args, file).await })
+}
+
+async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, ClientError> {
+    let text = match (&args.from, file) {
+        (Some(from), _) => {
+            exported(&from.client(&args.token_files)?, &args.name, args.daemon.as_ref(), Spelling::Json)
+                .await?
+        }
+        (None, Some(text)) => text,
+        (None, None) => return Err(ClientError::Address("say --from or --file".into())),
+    };
+    let document = read(&text)?;
+    let daemon = daemon(args, &document)?;
+    let request = json!({
+        "document": document,
+        "entry": args.name,
+        "daemon": daemon,
+        "gpu_map": args.gpus.map(),
+        "force": args.force,
+    });
+    let hosts: Vec<(String, Result<Client, ClientError>)> = if args.to.is_empty() {
+        vec![("this host".into(), args.server.client())]
+    } else {
+        args.to.iter().map(|host| (host.0.clone(), host.client(&args.token_files))).collect()
+    };
+    let results = join_all(hosts.into_iter().map(|(name, client)| {
+        let request = &request;
+        async move {
+            let result = match client {
+                Ok(client) => on_host(&client, request).await,
+                Err(error) => Err(error),
+            };
+            (name, result)
+        }
+    }))
+    .await;
+    Ok(told(&results))
+}
+
+/// The daemon to replay on.
+fn daemon(args: &ReplayArgs, document: &Document) -> Result<DaemonName, ClientError> {
+    let entry = document.layouts.get(&args.name).ok_or_else(|| {
+        let names: Vec<&str> = document.layouts.keys().map(LayoutName::as_str).collect();
+        ClientError::Address(format!("the document has no layout {}: it has {}", args.name, names.join(", ")))
+    })?;
+    let recorded = entry.recorded.as_ref().map(|recorded| recorded.provenance.daemon.clone());
+    args.daemon.clone().or(recorded).ok_or_else(|| {
+        ClientError::Address(
+            "the document does not say on which daemon it was recorded: give --daemon".into(),
+        )
+    })
+}
+
+async fn on_host(client: &Client, request: &Value) -> Result<Replay, ClientError> {
+    let accepted: ReplayAccepted = client.post("/api/v1/replays", request).await?;
+    ended(client, accepted.operation).await?;
+    client.get(&format!("/api/v1/replays/{}", accepted.replay)).await
+}
+
+/// Prints what came of it on each host, and gives the one exit code: 0 when all gave the recorded IDs, 1 when one did not, 2
+/// when one could not be asked or did not come to its end.
+fn told(results: &[(String, Result<Replay, ClientError>)]) -> ExitCode {
+    let mut rows = vec![["HOST", "RESULT", "STEPS", "MS", "DETAIL"].map(str::to_owned)];
+    let mut remarks = Vec::new();
+    let mut code = 0;
+    for (host, result) in results {
+        let (word, steps, ms, detail, this) = match result {
+            Ok(replay) => {
+                let done = replay.steps.iter().filter(|step| !step.undo && step.id.is_some()).count();
+                let this = match replay.verdict {
+                    Verdict::Same | Verdict::First => 0,
+                    Verdict::Differs => DIFFERS,
+                    Verdict::Pending | Verdict::Failed => ERROR,
+                };
+                let ms = replay
+                    .duration_us
+                    .map_or_else(|| "-".into(), |us| format!("{}.{}", us / 1000, us % 1000 / 100));
+                (
+                    replay.verdict.as_str(),
+                    done.to_string(),
+                    ms,
+                    replay.error.clone().unwrap_or_default(),
+                    this,
+                )
+            }
+            Err(ClientError::Refused(problem)) => {
+                let of_host = |field: &FieldError| format!("{host}: {}", field.detail);
+                remarks.extend(problem.errors.iter().map(of_host));
+                ("refused", "0".into(), "-".into(), problem.detail.clone(), DIFFERS)
+            }
+            Err(error) => ("error", "-".into(), "-".into(), error.to_string(), ERROR),
+        };
+        code = code.max(this);
+        rows.push([host.clone(), word.to_owned(), steps, ms, detail.replace('\n', " ")]);
+    }
+    table(&rows);
+    for remark in remarks {
+        line!("{remark}");
+    }
+    ExitCode::from(code)
+}

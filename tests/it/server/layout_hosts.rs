@@ -1,0 +1,155 @@
+//! Layouts of one host on others, as the command line and the README have it.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use super::layouts::{add, in_static_mode, partitions, remove, write};
+use crate::harness::{Host, MANAGER, said};
+
+fn printed(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+/// The columns of each row of a table, with the words of the last one.
+fn rows(output: &Output) -> Vec<Vec<String>> {
+    let text = printed(output);
+    text.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+fn static_host(profile: &str) -> Host {
+    let mut host = Host::of(profile, "");
+    host.serve();
+    host.await_ready();
+    in_static_mode(&host);
+    host
+}
+
+fn runtime(host: &Host) -> String {
+    host.runtime("").display().to_string().trim_end_matches('/').to_owned()
+}
+
+#[test]
+fn one_command_replays_a_layout_on_every_host_and_has_one_exit_code() {
+    let first = static_host("h200x2");
+    let same = static_host("h200x2");
+    let other_die = static_host("h200x2@13.1:gpcs=9.9.8.9.9.4.9.9");
+    let other_sku = static_host("a100x4@13.1");
+    write(&first, "prod", &[add("web", 7), add("gap", 2), add("batch", 5), remove("gap")]);
+    let applied = first.cli(&["layout", "apply", "prod", "--daemon", "gpu1", "--gpu", "0=1"]);
+    assert!(applied.status.success(), "{}", said(&applied));
+
+    let replay = |to: &[String]| {
+        let to = to.join(",");
+        let from = runtime(&first);
+        first.cli(&["layout", "replay", "prod", "--from", &from, "--to", &to, "--gpu", "0=1"])
+    };
+    let hosts = [&same, &other_die, &other_sku].map(runtime);
+    let told = replay(&hosts);
+    assert_eq!(told.status.code(), Some(1), "{}", said(&told));
+    let table = rows(&told);
+    let results: Vec<[&str; 3]> =
+        table.iter().take(3).map(|row| [row[0].as_str(), row[1].as_str(), row[2].as_str()]).collect();
+    assert_eq!(
+        results,
+        [[&hosts[0], "same", "4"], [&hosts[1], "differs", "2"], [&hosts[2], "refused", "0"]],
+        "{}",
+        printed(&told)
+    );
+    let text = printed(&told);
+    let got = partitions(&first);
+    assert!(text.contains("steps[1] gave partition gap the ID "), "{text}");
+    assert!(text.contains(&format!("{}: sku is NVIDIA A100", hosts[2])), "{text}");
+    assert_eq!((partitions(&same), partitions(&other_die), partitions(&other_sku)), (got, vec![], vec![]));
+
+    // All is well, the host that has it refuses, and one that is not there outweighs both.
+    let another = static_host("h200x2");
+    assert_eq!(replay(&[runtime(&another)]).status.code(), Some(0));
+    let again = replay(&[runtime(&another)]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(printed(&again).contains("begins with empty GPUs"), "{}", printed(&again));
+    let missing = replay(&[runtime(&another), "127.0.0.1:1".to_owned()]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(printed(&missing).contains("cannot be reached"), "{}", printed(&missing));
+}
+
+#[test]
+fn a_replay_goes_over_the_network_with_a_token_for_each_host_and_from_a_file() {
+    let first = static_host("h200x2");
+    let second = static_host("h200x2");
+    write(&first, "prod", &[add("web", 3)]);
+    first.cli(&["layout", "apply", "prod", "--daemon", "gpu1", "--gpu", "0=1"]);
+    let file = first.dir().join("prod.yaml");
+    let exported = first.cli(&["layout", "export", "prod"]);
+    std::fs::write(&file, &exported.stdout).unwrap();
+    let file = file.display().to_string();
+
+    let url = second.url();
+    let host = url.strip_prefix("http://").unwrap();
+    let tokens = second.state("token-of-second");
+    std::fs::write(&tokens, format!("{}\n", second.token())).unwrap();
+    let words = |token: &str| {
+        let token = format!("{host}={token}");
+        first.cli(&[
+            "layout",
+            "replay",
+            "prod",
+            "-f",
+            &file,
+            "--to",
+            host,
+            "--gpu",
+            "0=1",
+            "--token-file",
+            &token,
+        ])
+    };
+    let nothing = words("/dev/null");
+    assert_eq!(nothing.status.code(), Some(1), "{}", printed(&nothing));
+    assert_eq!(partitions(&second), vec![]);
+    let done = words(tokens.to_str().unwrap());
+    assert_eq!(done.status.code(), Some(0), "{}", printed(&done));
+    assert_eq!(partitions(&second), partitions(&first));
+
+    let edited = std::fs::read_to_string(&file).unwrap().replace("chunks: 3", "chunks: 2");
+    std::fs::write(&file, edited).unwrap();
+    let refused = words(tokens.to_str().unwrap());
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(said(&refused).contains("checksum"), "{}", said(&refused));
+}
+
+/// The block of the README that follows a mark.
+fn block(mark: &str) -> String {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let after = readme.split_once(&format!("<!-- {mark} -->\n```sh\n")).expect("the mark").1;
+    after.split_once("\n```").expect("an end").0.to_owned()
+}
+
+#[test]
+fn the_readme_does_what_it_says() {
+    // It serves nothing itself, and ends what the README starts.
+    let host = Host::new("");
+    let here = host.dir().display().to_string();
+    let script = block("two hosts").replace("/tmp/mps", &here).replace("/run &\n", "/run 2>>manager.log &\n");
+    let programs = Path::new(MANAGER).parent().expect("a directory").display();
+    // To a file: a pipe would not end before what it starts in the background.
+    let said = host.dir().join("said");
+    let file = File::create(&said).expect("a file");
+    let status = Command::new("bash")
+        .args(["-e", "-c", &script])
+        .env("PATH", format!("{programs}:{}", std::env::var("PATH").expect("a path")))
+        .env("MPS_TEST_DIRECTORY", &here)
+        .current_dir(&here)
+        .stdin(Stdio::null())
+        .stderr(file.try_clone().expect("the same file"))
+        .stdout(file)
+        .status()
+        .expect("bash");
+    let text = std::fs::read_to_string(&said).expect("text");
+    assert!(status.success(), "{text}");
+    for words in ["+ web: 7 chunks, 56 SMs", "checksum: sha256:", "/b/run same 5 "] {
+        let found =
+            text.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ").contains(words));
+        assert!(found, "{words} in {text}");
+    }
+}
