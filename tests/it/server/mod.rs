@@ -18,6 +18,7 @@ mod gpus;
 mod holders;
 mod interrupted;
 mod isolation;
+mod layout_crash;
 mod layout_hosts;
 mod layout_replays;
 mod layouts;

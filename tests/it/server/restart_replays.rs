@@ -88,13 +88,16 @@ fn each_restart_of_a_daemon_with_partitions_has_a_replay_on_record() {
             (&json!("gpu1"), &json!("prod"), &json!(1))
         );
         assert_eq!((&newest["operation"], &newest["expected"]), (&json!(null), &json!(ids)), "{what}");
-        let given: Vec<&Value> = newest["steps"].as_array().unwrap().iter().map(|step| &step["id"]).collect();
-        if what.contains("manager") {
-            assert!(given.len() < ids.len() && given.iter().all(|id| ids.contains(id)), "{newest}");
-        } else {
-            assert_eq!(given, ids.iter().collect::<Vec<_>>(), "{what}");
-            assert!(newest["duration_us"].is_u64(), "{newest}");
-        }
+        let steps = newest["steps"].as_array().unwrap();
+        // Before its own, the manager that goes on takes away what comes of steps whose end nobody has seen.
+        let of_layout = steps.iter().filter(|step| step["step"].is_u64());
+        assert_eq!(
+            of_layout.map(|step| &step["id"]).collect::<Vec<_>>(),
+            ids.iter().collect::<Vec<_>>(),
+            "{what}"
+        );
+        assert_eq!(steps.len() > ids.len(), what.contains("manager"), "{newest}");
+        assert!(newest["duration_us"].is_u64(), "{newest}");
         assert_eq!(partitions(&host), made, "{what}");
         let by_id = host.api().get(&format!("/api/v1/replays/{}", newest["id"].as_str().unwrap())).ok();
         assert_eq!(by_id, *newest);
