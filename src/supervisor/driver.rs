@@ -583,6 +583,7 @@ impl Driver {
                 observed.served = asked;
                 observed.failed = self.state.doubt();
             }
+            layout::tell(&desired.name, observed.status.layout.as_ref(), status.layout.as_ref());
             observed.status = status;
             observed.clients.clone_from(&self.clients);
             (observed.obstacle, observed.tried) = (obstacle, tried);

@@ -206,14 +206,14 @@ end_process() {
     wait "$pid" 2>/dev/null || true
 }
 
-# new_host: the next manager begins with nothing, as on a host of its own; the one before is ended.
+# new_host NAME: the next manager begins with nothing, as on a host of its own; the one before is ended.
 new_host() {
     if [ -n "$MANAGER_PID" ]; then end_process "$MANAGER_PID" 15; fi
     MANAGER_PID=
-    STATE=$WORK/second/state
-    RUNTIME=$WORK/second/run
+    STATE=$WORK/$1/state
+    RUNTIME=$WORK/$1/run
     mkdir -p "$STATE" "$RUNTIME"
-    chmod 0755 "$WORK/second" "$RUNTIME"
+    chmod 0755 "$WORK/$1" "$RUNTIME"
 }
 
 # api METHOD PATH [BODY [CURL ARGUMENT...]]: STATUS is the code, the body is in $BODY; failing to get an answer

@@ -9,7 +9,7 @@
 #   --binary FILE   the release binary
 #   --commit ID     what it was built from, for the record
 #   --record FILE   the record to write the results to (docs/verified-on.md's form); default: none
-#   --part PART     one-gpu, living-host (two GPUs), or all, which is the default
+#   --part PART     one-gpu, living-host (two GPUs), layout, or all, which is the default
 #   --keep          leave logs and state behind, and say where
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -32,7 +32,10 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ -x "$binary" ] || { echo "--binary must name the release binary" >&2; exit 2; }
-case $part in all | one-gpu | living-host) ;; *) echo "--part is all, one-gpu or living-host, and not $part" >&2; exit 2 ;; esac
+case $part in
+all | one-gpu | living-host | layout) ;;
+*) echo "--part is all, one-gpu, living-host or layout, and not $part" >&2; exit 2 ;;
+esac
 [ -n "$commit" ] || { echo "--commit must say what the binary was built from" >&2; exit 2; }
 
 # shellcheck source=tests/hardware/lib.sh
@@ -41,6 +44,8 @@ case $part in all | one-gpu | living-host) ;; *) echo "--part is all, one-gpu or
 . "$here/manager.sh"
 # shellcheck source=tests/hardware/ownership.sh
 . "$here/ownership.sh"
+# shellcheck source=tests/hardware/layout.sh
+. "$here/layout.sh"
 
 finish() {
     local status=$?
@@ -129,10 +134,16 @@ esac
 case $part in
 all | living-host)
     if [ "$(nvidia-smi --list-gpus | wc -l)" -ge 2 ]; then
-        new_host
+        new_host living
         a_living_host
     else
         say "one GPU: the scenario of a host that already lives needs two"
     fi
+    ;;
+esac
+case $part in
+all | layout)
+    new_host layout
+    a_layout
     ;;
 esac

@@ -14,9 +14,9 @@ use mps_manager::domain::partitions::{GpuPartitions, ListedPartition};
 use mps_manager::domain::{GpuUuid, PartitionId, PartitionName};
 use mps_manager::sim::partition::Partitions;
 
-const USUAL: &str = "h200x2@13.1";
+pub(crate) const USUAL: &str = "h200x2@13.1";
 /// The same SKU with its small GPCs elsewhere.
-const OTHER_DIE: &str = "h200x2@13.1:gpcs=9.9.8.9.9.4.9.9";
+pub(crate) const OTHER_DIE: &str = "h200x2@13.1:gpcs=9.9.8.9.9.4.9.9";
 const CHUNKS: u32 = 15;
 const SEED: u64 = 20_261_121;
 
@@ -34,20 +34,20 @@ enum Fault {
 }
 
 /// A control daemon without its process.
-struct Daemon {
+pub(crate) struct Daemon {
     partitions: Partitions,
     uuids: Vec<String>,
     used: BTreeSet<String>,
 }
 
 impl Daemon {
-    fn new(profile: &str) -> Self {
+    pub(crate) fn new(profile: &str) -> Self {
         let partitions = Partitions::of_host(profile, "seed").expect("a profile");
         let uuids = partitions.summaries().into_iter().map(|gpu| gpu.uuid).collect();
         Self { partitions, uuids, used: BTreeSet::new() }
     }
 
-    fn gpus(&self) -> Vec<GpuUuid> {
+    pub(crate) fn gpus(&self) -> Vec<GpuUuid> {
         self.uuids.iter().map(|uuid| GpuUuid::parse(uuid).expect("a UUID")).collect()
     }
 
@@ -194,7 +194,7 @@ fn continued(
     steps
 }
 
-fn random(rng: &mut Rng, gpus: &[GpuUuid]) -> Vec<ResolvedStep> {
+pub(crate) fn random(rng: &mut Rng, gpus: &[GpuUuid]) -> Vec<ResolvedStep> {
     let length = rng.usize(1..20);
     continued(rng, gpus, Vec::new(), length)
 }
@@ -206,7 +206,7 @@ fn live(steps: &[ResolvedStep]) -> Vec<ResolvedStep> {
 }
 
 /// What the steps give, by hand.
-fn by_hand(profile: &str, steps: &[ResolvedStep]) -> (Vec<PartitionId>, BTreeSet<String>) {
+pub(crate) fn by_hand(profile: &str, steps: &[ResolvedStep]) -> (Vec<PartitionId>, BTreeSet<String>) {
     let mut daemon = Daemon::new(profile);
     let mut given: BTreeMap<PartitionName, PartitionId> = BTreeMap::new();
     let ids = steps
@@ -225,6 +225,23 @@ fn by_hand(profile: &str, steps: &[ResolvedStep]) -> (Vec<PartitionId>, BTreeSet
         })
         .collect();
     (ids, daemon.names())
+}
+
+/// The same steps on the host with the other die. The UUIDs of a simulated host follow from its profile, so the GPUs are
+/// named anew.
+pub(crate) fn on_the_other_die(steps: &[ResolvedStep]) -> Vec<ResolvedStep> {
+    let (here, there) = (Daemon::new(USUAL).gpus(), Daemon::new(OTHER_DIE).gpus());
+    let moved = |gpu: &GpuUuid| there[here.iter().position(|known| known == gpu).expect("known")].clone();
+    steps.iter().map(|step| ResolvedStep { gpu: moved(&step.gpu), ..step.clone() }).collect()
+}
+
+/// The first addition that gave another ID.
+pub(crate) fn first_that_differs(
+    steps: &[ResolvedStep],
+    expected: &[PartitionId],
+    got: &[PartitionId],
+) -> Option<usize> {
+    (0..steps.len()).find(|&step| steps[step].change == Change::Add && expected[step] != got[step])
 }
 
 #[test]
@@ -251,23 +268,14 @@ fn the_same_layout_on_the_same_die_gives_the_same_ids() {
 #[test]
 fn another_die_is_found_out_at_the_first_step_that_differs_and_is_left_as_it_was() {
     let mut rng = Rng::with_seed(SEED + 1);
-    // The UUIDs of a simulated host follow from its profile, so the GPUs are named anew.
-    let there = Daemon::new(OTHER_DIE).gpus();
     let here = Daemon::new(USUAL).gpus();
     let (mut differed, mut equal) = (0, 0);
     for _ in 0..10_000 {
         let steps = random(&mut rng, &here);
         let (expected, _) = by_hand(USUAL, &steps);
-        let moved: Vec<ResolvedStep> = steps
-            .iter()
-            .map(|step| ResolvedStep {
-                gpu: there[here.iter().position(|gpu| *gpu == step.gpu).expect("known")].clone(),
-                ..step.clone()
-            })
-            .collect();
+        let moved = on_the_other_die(&steps);
         let (got, _) = by_hand(OTHER_DIE, &moved);
-        let first =
-            (0..steps.len()).find(|step| steps[*step].change == Change::Add && expected[*step] != got[*step]);
+        let first = first_that_differs(&steps, &expected, &got);
 
         let mut daemon = Daemon::new(OTHER_DIE);
         let empty = Record::default();

@@ -107,7 +107,7 @@ pub(super) struct Target {
     /// The version; without it, the newest
     #[arg(long, value_name = "N", conflicts_with = "file")]
     layout_version: Option<u32>,
-    /// Write the layout of that name in this document, or - for standard input, as a new version first
+    /// The layout of that name in this document, or - for standard input; `apply` writes it as a new version
     #[arg(short, long)]
     file: Option<PathBuf>,
     #[command(flatten)]

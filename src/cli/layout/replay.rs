@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::super::show::{ended, table};
 use super::super::{DIFFERS, ERROR, Server, ask, line};
-use super::verbs::{exported, read};
+use super::verbs::{entry, exported, read};
 use super::{Gpus, Spelling};
 use crate::client::{Client, ClientError};
 use crate::config::{self, Config};
@@ -134,10 +134,7 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
 
 /// The daemon to replay on.
 fn daemon(args: &ReplayArgs, document: &Document) -> Result<DaemonName, ClientError> {
-    let entry = document.layouts.get(&args.name).ok_or_else(|| {
-        let names: Vec<&str> = document.layouts.keys().map(LayoutName::as_str).collect();
-        ClientError::Address(format!("the document has no layout {}: it has {}", args.name, names.join(", ")))
-    })?;
+    let entry = entry(document, &args.name)?;
     let recorded = entry.recorded.as_ref().map(|recorded| recorded.provenance.daemon.clone());
     args.daemon.clone().or(recorded).ok_or_else(|| {
         ClientError::Address(

@@ -10,8 +10,8 @@ use super::super::{DIFFERS, line};
 use super::{PlanOutput, Spelling, Target, daemon};
 use crate::client::{Body, Client, ClientError};
 use crate::domain::layout::assertion::Assertion;
-use crate::domain::layout::document::Document;
-use crate::domain::layout::{Layout, Version, text};
+use crate::domain::layout::document::{Document, Entry};
+use crate::domain::layout::{Version, text};
 use crate::domain::operation::Operation;
 use crate::domain::{DaemonName, LayoutName};
 use crate::service::layouts::LayoutView;
@@ -69,31 +69,35 @@ pub(super) async fn import(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the API is asked about a layout on a daemon. A layout from a file is written as a new version first, if it says
-/// something new; that touches no daemon.
-async fn question(client: &Client, target: &Target, file: Option<String>) -> Result<Value, ClientError> {
+/// What the API is asked about a layout on a daemon.
+async fn question(client: &Client, target: &Target) -> Result<Value, ClientError> {
     let daemon = daemon(client, target.daemon.as_ref()).await?;
     let mut question = json!({ "daemon": daemon, "gpu_map": target.gpus.map() });
     if let Some(version) = target.layout_version {
         question["version"] = json!(version);
     }
+    Ok(question)
+}
+
+/// The same, which changes nothing: a layout from a file goes along with it.
+async fn look(client: &Client, target: &Target, file: Option<String>) -> Result<Value, ClientError> {
+    let mut question = question(client, target).await?;
     if let Some(file) = file {
-        let layout = named(&file, &target.name)?;
-        let path = format!("{LAYOUTS}/{}", target.name);
-        let written: LayoutView = client.put(&path, &json!({ "layout": layout })).await?;
-        question["version"] = json!(written.newest.version);
+        question["layout"] = json!(named(&file, &target.name)?.layout());
     }
     Ok(question)
 }
 
 /// The layout of that name in a document.
-fn named(file: &str, name: &LayoutName) -> Result<Layout, ClientError> {
-    let document = read(file)?;
-    let entry = document.layouts.get(name).ok_or_else(|| {
+fn named(file: &str, name: &LayoutName) -> Result<Entry, ClientError> {
+    entry(&read(file)?, name).cloned()
+}
+
+pub(super) fn entry<'d>(document: &'d Document, name: &LayoutName) -> Result<&'d Entry, ClientError> {
+    document.layouts.get(name).ok_or_else(|| {
         let names: Vec<&str> = document.layouts.keys().map(LayoutName::as_str).collect();
         ClientError::Address(format!("the document has no layout {name}: it has {}", names.join(", ")))
-    })?;
-    Ok(entry.layout())
+    })
 }
 
 pub(super) fn read(file: &str) -> Result<Document, ClientError> {
@@ -109,7 +113,7 @@ pub(super) async fn plan(
     output: PlanOutput,
 ) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
-    let question = question(&client, target, file).await?;
+    let question = look(&client, target, file).await?;
     let path = format!("{LAYOUTS}/{}/plan", target.name);
     match output {
         PlanOutput::Json => {
@@ -130,8 +134,15 @@ pub(super) async fn apply(
     recreate: bool,
 ) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
-    let mut question = question(&client, target, file).await?;
+    let mut question = question(&client, target).await?;
     question["recreate"] = json!(recreate);
+    if let Some(file) = file {
+        // A version of its own, where it says something new.
+        let path = format!("{LAYOUTS}/{}", target.name);
+        let entry = named(&file, &target.name)?;
+        let layout = json!({ "layout": entry.layout(), "note": entry.note });
+        question["version"] = json!(client.put::<LayoutView>(&path, &layout).await?.newest.version);
+    }
     let asked = client.post(&format!("{LAYOUTS}/{}/apply", target.name), &question).await;
     let operation: Operation = match asked {
         Err(ClientError::Refused(problem)) if problem.status == StatusCode::CONFLICT.as_u16() => {
@@ -145,7 +156,7 @@ pub(super) async fn apply(
 
 pub(super) async fn compare(target: &Target, file: Option<String>) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
-    let question = question(&client, target, file).await?;
+    let question = look(&client, target, file).await?;
     let assertion: Assertion = client.post(&format!("{LAYOUTS}/{}/assert", target.name), &question).await?;
     for difference in &assertion.differences {
         line!("{}", difference.message);

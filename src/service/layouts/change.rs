@@ -207,6 +207,8 @@ impl Service {
         target: &LayoutTarget,
     ) -> Result<Projected, ServiceError> {
         let mut reader = self.parts.store.read().await?;
+        let daemon = store::daemons::get(&mut reader, &target.daemon).await?;
+        let daemon = daemon.ok_or_else(|| no_daemon(&target.daemon))?;
         let newest = store::layouts::newest(&mut reader, name).await?;
         let (version, layout) = match (&target.layout, target.version) {
             (Some(_), Some(_)) => {
@@ -214,9 +216,14 @@ impl Service {
             }
             (Some(layout), None) => {
                 layout.check().map_err(|error| invalid("/layout", error))?;
-                let known = newest.as_ref().map_or(0, |newest| newest.version);
-                let same = newest.as_ref().is_some_and(|newest| newest.layout == *layout);
-                (if same { known } else { known + 1 }, layout.clone())
+                // One that says the same as what the daemon has is that.
+                let held = match daemon.spec.layout.as_ref().filter(|held| held.name == *name) {
+                    Some(held) => store::layouts::version(&mut reader, &held.version_ref()).await?,
+                    None => None,
+                };
+                let same = held.iter().chain(&newest).find(|version| version.layout == *layout);
+                let next = newest.as_ref().map_or(1, |newest| newest.version + 1);
+                (same.map_or(next, |same| same.version), layout.clone())
             }
             (None, None) => {
                 let newest = newest.ok_or_else(|| not_found(name))?;
@@ -228,9 +235,7 @@ impl Service {
                 (version, found.ok_or_else(|| no_version(&wanted))?.layout)
             }
         };
-        let daemon = store::daemons::get(&mut reader, &target.daemon).await?;
         drop(reader);
-        let daemon = daemon.ok_or_else(|| no_daemon(&target.daemon))?;
         let gpu_map = self.mapped(&daemon, &layout, &target.gpu_map).await?;
         let drift_policy = daemon.spec.layout.as_ref().map(|layout| layout.drift_policy).unwrap_or_default();
         let active = ActiveLayout { name: name.clone(), version, gpu_map, drift_policy };

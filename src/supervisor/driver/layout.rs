@@ -10,6 +10,7 @@ use super::super::status::layout;
 use super::super::{Fact, Lasting};
 use super::Driver;
 use crate::clock::unix_ms;
+use crate::domain::DaemonName;
 use crate::domain::layout::record::PartitionRun;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::partitions::{GpuPartitions, place};
@@ -143,5 +144,20 @@ fn said(look: &Look) -> String {
         | Look::NoFiles(why)
         | Look::NotRun(why) => why.clone(),
         Look::Seen(_) => String::new(),
+    }
+}
+
+/// Tells that others began to change partitions, or that these are the layout's again.
+pub(super) fn tell(daemon: &DaemonName, before: Option<&LayoutStatus>, now: Option<&LayoutStatus>) {
+    let drift = |status: Option<&LayoutStatus>| status.map(|status| status.drift.clone()).unwrap_or_default();
+    let (before, now) = (drift(before), drift(now));
+    if before == now {
+        return;
+    }
+    if now.is_empty() {
+        tracing::info!(%daemon, "no partition differs from the layout any more");
+    }
+    for drift in now.iter().filter(|drift| !before.contains(drift)) {
+        tracing::warn!(%daemon, %drift, "a partition was changed by somebody else");
     }
 }

@@ -29,7 +29,7 @@ use fastrand::Rng;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::Host;
+use crate::harness::{Host, setting};
 use foreign::Untouched;
 use plan::{ADOPTED, ADOPTED_GPU, EXCLUSIVE, FOREIGN_GPU, Strike, VOLATILE, VOLATILE_GPU};
 use programs::Programs;
@@ -60,11 +60,6 @@ struct Scene {
     desk: Arc<Desk>,
     /// For what depends on what is there; the strikes have a source of their own, so that they depend on the seed alone.
     rng: Rng,
-}
-
-fn setting(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}: give a number")))
 }
 
 #[test]

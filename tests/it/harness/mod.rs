@@ -49,6 +49,12 @@ pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
     }
 }
 
+/// A number in the environment that a test is run with.
+pub(crate) fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}: give a number")))
+}
+
 /// A simulated host with its manager.
 pub(crate) struct Host {
     dir: TempDir,

@@ -1,4 +1,4 @@
-//! The control program with a trap in it: the session that sends the nth `sm_partition add` loses its reply, or hangs; or the
+//! The control program with a trap in it: the session that sends the nth `sm_partition` loses its reply, or hangs; or the
 //! manager is killed at the nth command about partitions.
 
 use std::fs;
@@ -12,7 +12,7 @@ pub(crate) struct Trap {
     dir: tempfile::TempDir,
 }
 
-/// What happens at the addition that springs the trap.
+/// What happens at the command that springs the trap.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Spring {
     /// The session dies before the daemon hears of it.
@@ -52,9 +52,14 @@ impl Trap {
 
     /// Sets it for the nth addition of a session, counted from 1.
     pub(crate) fn set(&self, spring: Spring, nth: usize) {
+        self.set_for("add", spring, nth);
+    }
+
+    /// Sets it for the nth `sm_partition` of a session whose words begin so.
+    pub(crate) fn set_for(&self, words: &str, spring: Spring, nth: usize) {
         let word = format!("{spring:?}").to_lowercase();
         self.clear();
-        fs::write(self.file("new"), format!("{word} {nth}\n")).expect("written");
+        fs::write(self.file("new"), format!("{word} {nth} {words}\n")).expect("written");
         fs::rename(self.file("new"), self.file("trap")).expect("set");
     }
 
@@ -83,7 +88,7 @@ impl Trap {
 const CONTROL: &str = r#"#!/bin/sh
 here=${0%/*}
 [ $# = 0 ] && [ -e "$here/trap" ] || exec '{real}' "$@"
-read -r spring nth <"$here/trap" || exec '{real}'
+read -r spring nth words 2>/dev/null <"$here/trap" || exec '{real}'
 log=$CUDA_MPS_PIPE_DIRECTORY/../log/control.log
 pipe=$here/pipe.$$
 mkfifo "$pipe"
@@ -99,15 +104,18 @@ while IFS= read -r line; do
             echo "$count" >"$here/count"
             ;;
         fatal*) ;;
-        *,"sm_partition add"*) count=$((count + 1)) ;;
+        *,"sm_partition $words"*) count=$((count + 1)) ;;
     esac
-    if [ "$count" = "$nth" ] && [ -e "$here/trap" ]; then
+    if [ "$count" = "$nth" ]; then
         rm -f "$here/trap"
         had=$(grep -cF "Cmd:$line" "$log")
-        if [ "$spring" != unheard ] && [ "$spring" != fatalbefore ]; then
-            printf '%s\n' "$line" >&3
-            until [ "$(grep -cF "Cmd:$line" "$log")" -gt "$had" ]; do sleep 0.01; done
-        fi
+        case $spring in
+            unheard | fatalbefore) ;;
+            *)
+                printf '%s\n' "$line" >&3
+                until [ "$(grep -cF "Cmd:$line" "$log")" -gt "$had" ]; do sleep 0.01; done
+                ;;
+        esac
         : >"$here/sprung"
         case $spring,$(tr '\0' ' ' <"/proc/$PPID/cmdline") in fatal*,*" serve "*) kill -9 "$PPID" ;; esac
         while [ "$spring" = held ] && [ ! -e "$here/free" ]; do sleep 0.01; done

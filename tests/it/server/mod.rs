@@ -19,6 +19,7 @@ mod holders;
 mod interrupted;
 mod isolation;
 mod layout_crash;
+mod layout_determinism;
 mod layout_hosts;
 mod layout_replays;
 mod layouts;

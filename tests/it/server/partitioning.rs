@@ -180,6 +180,7 @@ fn what_others_do_to_partitions_is_told_and_put_back_only_when_asked() {
         host.api().get("/api/v1/daemons/gpu1?fresh=true").ok();
     }
     assert_eq!(changes(&host), (4, 2), "nobody asked for it to be put back");
+    assert_eq!(host.log().matches("a partition was changed by somebody else").count(), 1, "told once");
 
     assert_eq!(put(&host, "repair"), 200);
     assert_eq!(ids(&applied(&host)), made, "the same ID");
