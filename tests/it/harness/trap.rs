@@ -106,7 +106,7 @@ while IFS= read -r line; do
         fatal*) ;;
         *,"sm_partition $words"*) count=$((count + 1)) ;;
     esac
-    if [ "$count" = "$nth" ]; then
+    if [ "$count" = "$nth" ] && [ -e "$here/trap" ]; then
         rm -f "$here/trap"
         had=$(grep -cF "Cmd:$line" "$log")
         case $spring in

@@ -14,10 +14,10 @@ use super::layout_replays::exported;
 use super::layouts::{add, apply, in_static_mode, partitions, remove, target, write};
 use crate::harness::{Host, Spring, Trap, eventually};
 
-/// How often a run is tried that is to die in a certain transaction: where others begin and end depends on who writes together.
-const TRIES: i64 = 8;
-/// About the size of a page in the log.
-const FRAME: i64 = 4096 + 24;
+/// Has the manager killed at every page of every transaction, and not only at the first of each.
+const EVERY_PAGE: &str = "MPS_TEST_EVERY_PAGE";
+/// The size of a page in the log.
+const FRAME: u64 = 4096 + 24;
 
 /// Name and ID of each partition.
 type Made = Vec<(String, String)>;
@@ -28,8 +28,9 @@ struct Change {
     trap: Trap,
     path: &'static str,
     body: Value,
-    /// The layout `old` before it.
+    /// The layout `old` before it, and what else it is applied with.
     old: Made,
+    back: Value,
     /// The layout of this name after it; `None` for one that fails at its last step.
     new: Option<(&'static str, Made)>,
     /// How often it came to the one and to the other.
@@ -64,7 +65,16 @@ fn an_apply() -> Change {
     let old = partitions(&host);
     assert_eq!((old.len(), new.len(), &old[0]), (2, 2, &new[0]));
     let body = target(&json!({}));
-    Change { host, trap, path: "/api/v1/layouts/new/apply", body, old, new: Some(("new", new)), went: (0, 0) }
+    Change {
+        host,
+        trap,
+        path: "/api/v1/layouts/new/apply",
+        body,
+        old,
+        back: json!({}),
+        new: Some(("new", new)),
+        went: (0, 0),
+    }
 }
 
 /// From empty GPUs, held to the IDs of a document; or to a last ID that no step gives.
@@ -82,11 +92,12 @@ fn a_replay(differs: bool) -> Change {
         document = serde_json::to_value(Document::sealed(unsealed.layouts)).expect("text");
     }
     write(&host, "old", &[]);
-    apply(&host, "old", &json!({}));
+    let back = json!({"gpu_map": {}});
+    apply(&host, "old", &back);
     assert_eq!(partitions(&host), []);
     let body = target(&json!({"document": document}));
     let new = (!differs).then_some(("prod", new));
-    Change { host, trap, path: "/api/v1/replays", body, old: Vec::new(), new, went: (0, 0) }
+    Change { host, trap, path: "/api/v1/replays", body, old: Vec::new(), back, new, went: (0, 0) }
 }
 
 impl Change {
@@ -94,7 +105,7 @@ impl Change {
     /// there is; then everything is as before.
     fn round(&mut self, what: &str) -> Round {
         let known = self.operations().iter().map(id).collect::<BTreeSet<_>>();
-        let began = self.host.transactions().last().copied().unwrap_or(0);
+        let began = self.log_ends();
         self.ask(what);
         let died = eventually(&format!("{what}: it is over"), || {
             if self.host.manager_has_ended() {
@@ -174,7 +185,7 @@ impl Change {
         }
         if succeeded {
             self.went.1 += 1;
-            apply(&self.host, "old", &json!({}));
+            apply(&self.host, "old", &self.back);
             assert_eq!(partitions(&self.host), self.old, "{what}");
             self.settled(what);
         } else {
@@ -206,36 +217,43 @@ impl Change {
         assert!(deaths >= 8, "the run has more commands than {deaths}");
     }
 
-    /// Kills the manager in each transaction that a run of it has.
+    /// Kills the manager as it writes the first page of each transaction that a run has, or every page of all of them.
     fn in_every_transaction(mut self) {
-        let began = self.host.transactions().last().copied().unwrap_or(0);
-        let undisturbed = self.run_through(began);
-        let mut deaths = 0;
-        for nth in 0..undisturbed.len() {
-            let at = nth.checked_sub(1).map_or(0, |before| undisturbed[before]);
-            let died_there = (0..TRIES).scan(0, |off, _| {
-                let began = self.host.transactions().last().copied().unwrap_or(0);
-                let limit = (began + at + 1).saturating_add_signed(*off * FRAME);
-                self.host.die_past(Some(limit.max(began + 1)));
-                let Round { died, written } = self.round(&format!("in transaction {nth}, at {at} {off}"));
-                deaths += usize::from(died);
-                *off += if !died || written > nth { -1 } else { 1 };
-                Some(died && written == nth)
-            });
-            let died_there = died_there.into_iter().any(|there| there);
-            assert!(died_there, "no run died in transaction {nth} of {}: {undisturbed:?}", undisturbed.len());
+        let began = self.log_ends();
+        let undisturbed = self.round("undisturbed");
+        assert!(!undisturbed.died);
+        let ends: Vec<u64> = self.host.transactions().into_iter().filter(|end| *end > began).collect();
+        let ends: Vec<u64> = ends.into_iter().take(undisturbed.written).map(|end| end - began).collect();
+        let transactions = ends.len();
+        let last = ends.last().copied().unwrap_or(0);
+        let begins: Vec<u64> = if std::env::var_os(EVERY_PAGE).is_some() {
+            (0..last / FRAME).map(|page| page * FRAME).collect()
+        } else {
+            std::iter::once(0).chain(ends).take(transactions).collect()
+        };
+        let (mut deaths, mut seen) = (0, BTreeSet::new());
+        for at in &begins {
+            // One byte of it is written yet.
+            self.host.die_past(Some(self.log_ends() + at + 1));
+            let Round { died, written } = self.round(&format!("{at} bytes into the log"));
+            if died {
+                deaths += 1;
+                seen.insert(written);
+            }
         }
-        let count = undisturbed.len();
-        eprintln!("{count} transactions, {deaths} deaths, {:?} times the old and the new layout", self.went);
-        assert!(count >= 8, "a change has more transactions than {count}");
+        eprintln!(
+            "{transactions} transactions, {deaths} deaths at {} places after {seen:?} transactions, {:?} times the old and the new \
+             layout",
+            begins.len(),
+            self.went
+        );
+        assert!(transactions >= 8, "a change has more transactions than {transactions}");
+        // Who writes together shares a transaction, and those are not the same ones each time.
+        assert!(deaths * 4 >= begins.len() * 3 && seen.len() * 2 >= transactions, "{deaths} {seen:?}");
     }
 
-    /// Where each transaction ends in a run that nobody disturbs, up to the one that ends its operation, from its beginning.
-    fn run_through(&mut self, began: u64) -> Vec<u64> {
-        let round = self.round("undisturbed");
-        assert!(!round.died);
-        let ends = self.host.transactions().into_iter().filter(|end| *end > began).take(round.written);
-        ends.map(|end| end - began).collect()
+    fn log_ends(&self) -> u64 {
+        self.host.transactions().last().copied().unwrap_or(0)
     }
 }
 

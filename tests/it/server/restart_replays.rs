@@ -104,7 +104,7 @@ fn each_restart_of_a_daemon_with_partitions_has_a_replay_on_record() {
     }
     // Of an operation there is the operation's own.
     write(&host, "empty", &[]);
-    apply(&host, "empty", &json!({}));
+    apply(&host, "empty", &json!({"gpu_map": {}}));
     assert_eq!(replays(&host, 4).len(), 4);
 }
 
