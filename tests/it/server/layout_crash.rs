@@ -15,7 +15,7 @@ use super::layouts::{add, apply, in_static_mode, partitions, remove, target, wri
 use crate::harness::{Host, Spring, Trap, eventually};
 
 /// Has the manager killed at every page of every transaction, and not only at the first of each.
-const EVERY_PAGE: &str = "MPS_TEST_EVERY_PAGE";
+const EVERY_PAGE: &str = "MPS_MANAGER_EVERY_PAGE";
 /// The size of a page in the log.
 const FRAME: u64 = 4096 + 24;
 

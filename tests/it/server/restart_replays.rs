@@ -24,6 +24,9 @@ fn back(host: &Host, daemon: &str, before: u32) {
     });
 }
 
+/// Something that ends a daemon's control process.
+type Happens = fn(&mut Host, &Trap);
+
 #[test]
 fn each_restart_of_a_daemon_with_partitions_has_a_replay_on_record() {
     let trap = Trap::new();
@@ -47,7 +50,7 @@ fn each_restart_of_a_daemon_with_partitions_has_a_replay_on_record() {
         .collect();
     assert_eq!(ids.len(), 5);
 
-    let events: [(&str, fn(&mut Host, &Trap)); 4] = [
+    let events: [(&str, Happens); 4] = [
         ("it dies", |host, _| signal(host.daemon_pid("gpu1"), Signal::KILL)),
         ("somebody restarts it", |host, _| {
             host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
