@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +27,7 @@ use super::partitioning::Partitioning;
 use super::process::{shape, token};
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
 use super::status::{Counts, status};
-use super::{Context, Earlier, Fact, Job, Lasting, Neighbour, Observed, Shared};
+use super::{Context, Earlier, Job, Lasting, Neighbour, Observed, Shared};
 use crate::clock::unix_ms;
 use crate::domain::Inode;
 use crate::domain::client::ClientFacts;
@@ -536,13 +536,10 @@ impl Driver {
 
     /// Hands an incarnation to the recorder and waits until it is written; false when it was not.
     async fn record(&mut self, desired: &Desired, incarnation: Incarnation) -> bool {
-        let (written, done) = oneshot::channel();
         self.incarnation = Some(incarnation.clone());
         // Before the process is there, so that no scan takes it for somebody else's.
         self.claim();
-        let recorded = Lasting::Incarnation(incarnation);
-        let fact = Fact { daemon: desired.name.clone(), recorded, written };
-        self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false)
+        self.write_down(desired, Lasting::Incarnation(incarnation)).await
     }
 
     fn publish(&mut self, desired: &Desired) {

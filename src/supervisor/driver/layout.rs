@@ -40,7 +40,7 @@ impl Driver {
             return self.state.look_soon();
         };
         let run = self.state.partitioning.before(&token, &present);
-        if !self.write_down(desired, &run).await {
+        if !self.write_down(desired, Lasting::PartitionRun(run.clone())).await {
             talk.close().await;
             return self.state.partitioning.not_written(unix_ms());
         }
@@ -98,7 +98,7 @@ impl Driver {
     }
 
     async fn write_end(&mut self, desired: &Desired, run: PartitionRun) {
-        if self.write_down(desired, &run).await {
+        if self.write_down(desired, Lasting::PartitionRun(run)).await {
             self.state.partitioning.written();
             // Ready only by a look that reads everything.
             self.state.look_soon();
@@ -114,18 +114,14 @@ impl Driver {
             return;
         }
         let Some(status) = layout(&self.state, desired).filter(LayoutStatus::is_decided) else { return };
-        let (written, done) = oneshot::channel();
-        let recorded = Lasting::Layout(Box::new(status));
-        let fact = Fact { daemon: desired.name.clone(), recorded, written };
-        if self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false) {
+        if self.write_down(desired, Lasting::Layout(Box::new(status))).await {
             self.told_of = token;
         }
     }
 
-    /// Hands a run to the recorder and waits until it is written; false when it was not.
-    async fn write_down(&self, desired: &Desired, run: &PartitionRun) -> bool {
+    /// Hands something to the recorder and waits until it is written; false when it was not.
+    pub(super) async fn write_down(&self, desired: &Desired, recorded: Lasting) -> bool {
         let (written, done) = oneshot::channel();
-        let recorded = Lasting::PartitionRun(run.clone());
         let fact = Fact { daemon: desired.name.clone(), recorded, written };
         self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false)
     }
