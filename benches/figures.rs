@@ -1,4 +1,5 @@
-//! The figures that the project promises, as medians on the simulated host: `cargo bench --bench figures`.
+//! The figures that the project promises, as medians on the simulated host: `cargo bench --bench figures`,
+//! or some of them: `cargo bench --bench figures -- partitions`.
 //!
 //! It drives the release binary as an operator would. A figure is a median of several runs and stands beside its
 //! bound; the exit code is 1 when a bound is passed. `docs/figures.md` keeps what was measured.
@@ -11,32 +12,56 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_mps-manager");
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The size from which a log is emptied.
 const LOG_BOUND_MIB: f64 = 4.0;
 
-fn main() -> ExitCode {
-    // `cargo bench` passes flags of the standard harness, which this is not.
-    let mut table = Table::default();
-    let home = tempfile::Builder::new().prefix("mf").tempdir_in("/tmp").expect("a directory");
+/// Measures on hosts in a directory of its own.
+type Measure = fn(&Path, &mut Table);
 
+fn main() -> ExitCode {
+    // `cargo bench` passes flags of the standard harness, which this is not. Names are of what alone is to be measured.
+    let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let home = tempfile::Builder::new().prefix("mf").tempdir_in("/tmp").expect("a directory");
+    let mut table = Table::default();
+    let all: [(&str, Measure); 4] =
+        [("start", starts), ("looks", looks), ("idle", idle), ("partitions", partitions)];
+    if let Some(unknown) = asked.iter().find(|asked| all.iter().all(|(name, _)| name != asked)) {
+        eprintln!(
+            "{unknown} is not measured here: name some of {}, or none for all",
+            all.map(|(name, _)| name).join(", ")
+        );
+        return ExitCode::FAILURE;
+    }
+    for (name, measure) in all {
+        if asked.is_empty() || asked.iter().any(|asked| asked == name) {
+            measure(&home.path().join(&name[..1]), &mut table);
+        }
+    }
+    table.print()
+}
+
+/// First starts, with the database made.
+fn starts(directory: &Path, table: &mut Table) {
     let starts: Vec<f64> = (0..10)
         .map(|run| {
-            let directory = home.path().join(format!("s{run}"));
-            let (server, took) = Server::start(&directory);
+            let (server, took) = Server::start(&directory.join(format!("{run}")));
             server.wait_ready();
             drop(server);
             millis(took)
         })
         .collect();
     table.row("start to listening, ms (first start, database made)", median(starts), Some(100.0));
+}
 
-    let (server, _) = Server::start(&home.path().join("a"));
+/// One server with a daemon that dies, that many look at, and that others use.
+fn looks(directory: &Path, table: &mut Table) {
+    let (server, _) = Server::start(directory);
     server.wait_ready();
-    let restarts: Vec<f64> = (0..20).map(|_| server.kill_daemon_and_wait()).collect();
+    let restarts: Vec<f64> = (0..20).map(|_| server.kill_daemon_and_wait("gpu0")).collect();
     table.row("kill -9 of the control daemon to ready, ms (simulated)", median(restarts), Some(1000.0));
 
     let before = server.control_sessions();
@@ -62,14 +87,75 @@ fn main() -> ExitCode {
     table.row("for comparison, direct calls by 8 callers", f64::from(calls), None);
     table.row("for comparison, direct calls that failed", f64::from(failed), None);
 
-    beside_loops(&server, &mut table);
-    commands(&server, &mut table);
-    drop(server);
+    beside_loops(&server, table);
+    commands(&server, table);
+}
 
-    let (server, _) = Server::start(&home.path().join("i"));
+/// Fifteen partitions: over the API against a shell loop, and after the death of their daemon.
+fn partitions(directory: &Path, table: &mut Table) {
+    let (server, _) = Server::start_as(directory, "h200x3@13.1");
     server.wait_ready();
-    idle(&server, &mut table);
-    table.print()
+    let [gpu, of_the_loop] = ["gpu1", "gpu2"].map(|name| server.in_static_mode(name));
+    let steps: Vec<Value> = (0..15)
+        .map(|number| json!({"add": {"gpu": 0, "partition": format!("p{number}"), "chunks": 1}}))
+        .collect();
+    server.put("/api/v1/layouts/full", &json!({"layout": {"steps": steps}}).to_string());
+    server.put("/api/v1/layouts/nothing", &json!({"layout": {"steps": []}}).to_string());
+    let full = json!({"daemon": "gpu1", "gpu_map": {"0": gpu}}).to_string();
+    let nothing = json!({"daemon": "gpu1"}).to_string();
+
+    let (mut applied, mut commands, mut looped, mut careful) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut broken = 0;
+    let deadline = Instant::now() + 4 * PATIENCE;
+    // Side by side: whatever else the machine does, it does to both.
+    while looped.len() < 20 || careful.len() < 20 {
+        assert!(Instant::now() < deadline, "no loop makes its partitions");
+        applied.push(server.operation("/api/v1/layouts/full/apply", &full));
+        let (_, daemon) = server.get("/api/v1/daemons/gpu1");
+        assert_eq!(daemon["status"]["layout"]["partitions"].as_array().map(Vec::len), Some(15));
+        commands.push(daemon["status"]["layout"]["duration_us"].as_f64().expect("a time") / 1000.0);
+        server.operation("/api/v1/layouts/nothing/apply", &nothing);
+        for (lists, times) in [(false, &mut looped), (true, &mut careful)] {
+            match server.shell_loop("gpu2", &of_the_loop, lists) {
+                Some(took) => times.push(took),
+                None => broken += 1,
+            }
+        }
+    }
+    let [applied, commands, looped, careful] = [applied, commands, looped, careful].map(median);
+    table.row("a layout of 15 partitions applied over REST, from the request to its end, ms", applied, None);
+    table.row("for comparison, a shell loop of a control process a command, ms", looped, None);
+    table.row("REST as a part of that, %", 100.0 * applied / looped, Some(20.0));
+    table.row("of the REST request, the session that makes and lists each partition, ms", commands, None);
+    table.row("for comparison, a shell loop that lists each too, ms", careful, None);
+    table.row("the session as a part of that, %", 100.0 * commands / careful, None);
+    table.row("loops of which a command was turned away and nothing said so", f64::from(broken), None);
+
+    server.operation("/api/v1/layouts/full/apply", &full);
+    let ids = || {
+        let (_, body) = server.get("/api/v1/daemons/gpu1");
+        let partitions = body["status"]["layout"]["partitions"].as_array().expect("partitions").clone();
+        partitions.iter().map(|one| one["id"].as_str().expect("an ID").to_owned()).collect::<Vec<_>>()
+    };
+    let before = ids();
+    assert_eq!(before.len(), 15);
+    let mut differ = 0;
+    let deaths: Vec<f64> = (0..20)
+        .map(|_| {
+            let took = server.kill_daemon_and_wait("gpu1");
+            differ += i32::from(ids() != before);
+            took
+        })
+        .collect();
+    let longest = deaths.iter().copied().fold(0.0, f64::max);
+    table.row(
+        "kill -9 of a static daemon with 15 partitions to ready, ms (simulated)",
+        median(deaths),
+        Some(1000.0),
+    );
+    table.row("the same: the longest of 20, ms", longest, Some(1000.0));
+    table.row("the same: deaths after which an ID was another", f64::from(differ), Some(0.0));
 }
 
 /// 1000 live reads by 16 callers beside 4 foreign loops, each compared with what the example tenants make of the daemon.
@@ -160,13 +246,15 @@ fn commands(server: &Server, table: &mut Table) {
 }
 
 /// A minute with 8 clients that do nothing new.
-fn idle(server: &Server, table: &mut Table) {
+fn idle(directory: &Path, table: &mut Table) {
+    let (server, _) = Server::start(directory);
+    server.wait_ready();
     server.put(
         "/api/v1/tenants/idle",
         r#"{"daemon":"gpu0","uid":UID,"device_memory_limit":"1G","max_clients":8}"#,
     );
     server.wait_ready();
-    let clients: Vec<Client> = (0..8).map(|_| Client::start(server, "idle")).collect();
+    let clients: Vec<Client> = (0..8).map(|_| Client::start(&server, "idle")).collect();
     let deadline = Instant::now() + PATIENCE;
     while server.get("/api/v1/clients").1["items"].as_array().map_or(0, Vec::len) < clients.len() {
         assert!(Instant::now() < deadline, "the clients are never listed");
@@ -249,10 +337,14 @@ struct Server {
 impl Server {
     /// Starts it; the time is from the spawn to the line that it prints once it listens.
     fn start(directory: &Path) -> (Self, Duration) {
+        Self::start_as(directory, "h200x2@13.0")
+    }
+
+    fn start_as(directory: &Path, profile: &str) -> (Self, Duration) {
         std::fs::create_dir_all(directory).expect("a directory");
         let began = Instant::now();
         let mut child = Command::new(BINARY)
-            .args(["serve", "--sim", "h200x2@13.0", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--sim", profile, "--listen", "127.0.0.1:0"])
             .arg("--state-dir")
             .arg(directory.join("s"))
             .arg("--runtime-dir")
@@ -289,46 +381,106 @@ impl Server {
         }
     }
 
-    fn daemon(&self) -> (u64, String) {
-        let (_, body) = self.get("/api/v1/daemons/gpu0");
+    fn daemon(&self, name: &str) -> (u64, String) {
+        let (_, body) = self.get(&format!("/api/v1/daemons/{name}"));
         let pid = body["status"]["pid"].as_u64().unwrap_or(0);
         (pid, body["status"]["phase"].as_str().unwrap_or_default().to_owned())
     }
 
-    fn kill_daemon_and_wait(&self) -> f64 {
-        // Failures a minute apart are forgiven; within the minute the back-off is what would be measured, so the
-        // daemon is restarted as an operator would, which clears them.
-        let (before, _) = self.daemon();
-        kill(before);
-        let began = Instant::now();
-        let deadline = began + PATIENCE;
+    /// Waits until a daemon's process and phase are these.
+    fn wait_for(&self, name: &str, done: impl Fn(u64, &str) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
         loop {
-            let (pid, phase) = self.daemon();
-            if pid != before && pid != 0 && phase == "ready" {
-                break;
+            let (pid, phase) = self.daemon(name);
+            if done(pid, &phase) {
+                return;
             }
-            assert!(Instant::now() < deadline, "never ready again: {phase}");
+            assert!(Instant::now() < deadline, "{name} stays {phase}");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    fn kill_daemon_and_wait(&self, name: &str) -> f64 {
+        let (before, _) = self.daemon(name);
+        kill(before);
+        let began = Instant::now();
+        self.wait_for(name, |pid, phase| pid != before && pid != 0 && phase == "ready");
         let took = millis(began.elapsed());
-        self.restart();
+        // Failures a minute apart are forgiven; within the minute the back-off is what would be measured, so the
+        // daemon is restarted as an operator would, which clears them.
+        let (before, _) = self.daemon(name);
+        self.post(&format!("/api/v1/daemons/{name}/restart"));
+        self.wait_for(name, |pid, phase| pid != before && phase == "ready");
         took
     }
 
-    fn restart(&self) {
-        let (before, _) = self.daemon();
-        let mut socket = UnixStream::connect(self.directory.join("r/api.sock")).expect("it listens");
-        let request = "POST /api/v1/daemons/gpu0/restart HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-        socket.write_all(request.as_bytes()).expect("sent");
-        let deadline = Instant::now() + PATIENCE;
+    fn post(&self, path: &str) {
+        self.send("POST", path, "");
+    }
+
+    /// Asks for an operation and waits for its success; milliseconds from the request to the answer that tells of it.
+    fn operation(&self, path: &str, body: &str) -> f64 {
+        let began = Instant::now();
+        let accepted = self.send("POST", path, body);
+        let id = accepted["id"].as_str().expect("an operation").to_owned();
         loop {
-            let (pid, phase) = self.daemon();
-            if pid != before && phase == "ready" {
-                return;
+            let (_, operation) = self.get(&format!("/api/v1/operations/{id}"));
+            match operation["state"].as_str() {
+                Some("succeeded") => return millis(began.elapsed()),
+                Some("pending" | "running") if began.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                _ => panic!("{operation}"),
             }
-            assert!(Instant::now() < deadline, "never restarted");
-            std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Puts a daemon that serves nobody into static mode; gives its GPU.
+    fn in_static_mode(&self, name: &str) -> String {
+        let (_, daemon) = self.get(&format!("/api/v1/daemons/{name}"));
+        let gpu = daemon["spec"]["gpus"][0].as_str().expect("a GPU").to_owned();
+        let spec = json!({"gpus": [gpu], "mode": "static"});
+        self.put(&format!("/api/v1/daemons/{name}"), &spec.to_string());
+        let before = daemon["status"]["pid"].as_u64().unwrap_or(0);
+        self.wait_for(name, |pid, phase| pid != before && pid != 0 && phase == "ready");
+        gpu
+    }
+
+    /// Makes fifteen partitions of one chunk as a script does, and takes them away again; milliseconds that the making took, or
+    /// nothing where not all of them were made.
+    fn shell_loop(&self, daemon: &str, gpu: &str, lists: bool) -> Option<f64> {
+        const PARTITIONS: usize = 15;
+        let pipe = self.directory.join("r/daemons").join(daemon).join("pipe");
+        let list = if lists { "echo lspart | \"$0\" >/dev/null;" } else { "" };
+        let script =
+            format!("for i in $(seq {PARTITIONS}); do echo sm_partition add $1 1 | \"$0\"; {list} done");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).arg(self.control_path()).arg(gpu);
+        shell.env("CUDA_MPS_PIPE_DIRECTORY", &pipe).stderr(Stdio::null());
+        let began = Instant::now();
+        let output = shell.output().expect("a shell");
+        let took = millis(began.elapsed());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let made: Vec<&str> = text.lines().filter(|line| line.starts_with("GPU-")).collect();
+        let removals: Vec<String> = made.iter().map(|name| format!("sm_partition rm {name}")).collect();
+        let removed = || {
+            let mut command = Command::new(self.control_path());
+            command.env("CUDA_MPS_PIPE_DIRECTORY", &pipe).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
+            let _ = child
+                .stdin
+                .take()
+                .expect("piped")
+                .write_all(format!("{}\nlspart\n", removals.join("\n")).as_bytes());
+            let listed = child.wait_with_output().expect("it ends").stdout;
+            let listed = String::from_utf8_lossy(&listed).into_owned();
+            listed.contains("GPU-") && made.iter().all(|name| !listed.contains(&name[name.len() - 36..]))
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while !removed() {
+            assert!(Instant::now() < deadline, "the partitions of the loop stay");
+        }
+        (made.len() == PARTITIONS).then_some(took)
     }
 
     /// Sessions that the daemon's log has counted.
@@ -338,17 +490,22 @@ impl Server {
     }
 
     fn put(&self, path: &str, body: &str) {
-        let body = body.replace("UID", &rustix::process::geteuid().as_raw().to_string());
+        self.send("PUT", path, &body.replace("UID", &rustix::process::geteuid().as_raw().to_string()));
+    }
+
+    fn send(&self, method: &str, path: &str, body: &str) -> Value {
         let mut socket = UnixStream::connect(self.directory.join("r/api.sock")).expect("it listens");
         let length = body.len();
         write!(
             socket,
-            "PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
         )
         .expect("sent");
         let mut text = String::new();
         socket.read_to_string(&mut text).expect("an answer");
         assert!(text.starts_with("HTTP/1.1 20"), "{text}");
+        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        serde_json::from_str(body).unwrap_or(Value::Null)
     }
 
     fn control_path(&self) -> PathBuf {
@@ -403,10 +560,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let daemons: Vec<u64> = ["gpu0", "gpu1"]
-            .iter()
-            .filter_map(|name| self.get(&format!("/api/v1/daemons/{name}")).1["status"]["pid"].as_u64())
-            .collect();
+        let (_, all) = self.get("/api/v1/daemons");
+        let all = all["items"].as_array().cloned().unwrap_or_default();
+        let daemons: Vec<u64> = all.iter().filter_map(|daemon| daemon["status"]["pid"].as_u64()).collect();
         let _ = self.child.kill();
         let _ = self.child.wait();
         daemons.into_iter().for_each(kill);
