@@ -210,6 +210,17 @@ pub fn find_by_env(key: &str, value: &str) -> Vec<Identity> {
         .collect()
 }
 
+/// Every process that lives and was started with a value of `key` in its environment, with that value.
+pub fn having(key: &str) -> Vec<(Identity, OsString)> {
+    let with_value = |pid| {
+        // As above.
+        let id = identify(pid)?;
+        let value = variable(pid, key)?;
+        is_alive(id).then_some((id, value))
+    };
+    all().filter_map(with_value).collect()
+}
+
 /// The PIDs that `/proc` lists.
 pub fn all() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc")

@@ -379,7 +379,7 @@ fn plan_partitions(
 ) -> Result<(Plan, BTreeMap<GpuUuid, u32>), OutlookError> {
     let effective = seen.observed.status.effective.as_ref();
     let Some(present) = effective.and_then(|seen| seen.partitions.as_ref()) else {
-        return Err(OutlookError::Unfit(not_running(daemon)));
+        return Err(OutlookError::Unfit(seen.observed.status.without_partitions(daemon)));
     };
     let nothing = Record::default();
     let chunks = chunk_sms(gpus, present.iter().map(|gpu| &gpu.gpu));
@@ -392,11 +392,6 @@ fn plan_partitions(
         chunk_sms: &chunks,
     });
     Ok((planned, chunks))
-}
-
-/// What a layout needs of a daemon that does not run.
-pub(super) fn not_running(daemon: &DaemonName) -> String {
-    format!("daemon {daemon} lists no partitions: start it in static mode, and wait until it is ready")
 }
 
 /// The status of a run that began after the one that was known.
