@@ -172,6 +172,49 @@ pub fn attribute(
     }
 }
 
+/// Whose a process in a partition is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Occupant {
+    /// Whatever tells it says so.
+    Of(TenantName),
+    /// What tells it disagrees, as these words say.
+    Disputed(String),
+    /// Nothing tells.
+    Unknown,
+}
+
+/// Finds whose a process in a partition of `daemon` is. A single sign may be of another time than the rest: a user stays when a
+/// tenant goes, and so does an environment. So each of them has to agree.
+pub fn occupant(client: &Signs, daemon: &DaemonName, leases: &[Lease], candidates: &[Candidate]) -> Occupant {
+    let (Some(owner), by) = attribute(client, daemon, leases, candidates) else { return Occupant::Unknown };
+    let by = match by {
+        AttributedBy::Lease => "lease",
+        AttributedBy::Uid => "user",
+        AttributedBy::Environment | AttributedBy::Unattributed => "environment",
+    };
+    let disputed = |whose: &str, sign: &str| {
+        Occupant::Disputed(format!("of tenant {owner} by its {by} and of {whose} by its {sign}"))
+    };
+    if let Some(hint) = client.hint.as_deref().filter(|hint| !hint.is_empty() && *hint != owner.as_str()) {
+        let whose = TenantName::parse(hint)
+            .map_or_else(|_| "no possible tenant".to_owned(), |hinted| format!("tenant {hinted}"));
+        return disputed(&whose, "environment");
+    }
+    // Root's processes may be anybody's.
+    let uid = client.uid.filter(|uid| *uid != 0);
+    let mut of_user = candidates
+        .iter()
+        .filter(|candidate| candidate.daemon == *daemon && Some(candidate.uid) == uid)
+        .map(|candidate| &candidate.tenant)
+        .peekable();
+    match of_user.peek().copied() {
+        Some(another) if !of_user.any(|tenant| *tenant == owner) => {
+            disputed(&format!("tenant {another}"), "user")
+        }
+        _ => Occupant::Of(owner),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +252,50 @@ mod tests {
         assert_eq!(who(&client(1001, Some("a")), &[]), (None, AttributedBy::Unattributed));
         let reused = Lease { holder: ClientId { pid: 9, start_time: 99 }, tenant: name("b") };
         assert_eq!(who(&client(0, None), &[reused]), (None, AttributedBy::Unattributed));
+    }
+
+    #[test]
+    fn an_occupant_is_a_tenants_only_where_all_that_tells_it_agrees() {
+        let daemon = DaemonName::parse("gpu0").expect("name");
+        let candidates: Vec<Candidate> = [("a", 1000), ("b", 1001), ("c", 1001)]
+            .map(|(tenant, uid)| Candidate { tenant: name(tenant), daemon: daemon.clone(), uid })
+            .into();
+        let lease = [Lease { holder: ClientId { pid: 9, start_time: 4 }, tenant: name("b") }];
+        let who = |uid: u32, hint: Option<&str>, leases: &[Lease]| {
+            occupant(&Signs::from(&client(uid, hint)), &daemon, leases, &candidates)
+        };
+        let disputed = |words: &str| Occupant::Disputed(words.to_owned());
+        for (uid, hint, leases, expected) in [
+            (1001, Some("b"), &lease[..], Occupant::Of(name("b"))),
+            // Root, and a user that no tenant has, tell nothing.
+            (0, None, &lease, Occupant::Of(name("b"))),
+            (7, Some(""), &lease, Occupant::Of(name("b"))),
+            (
+                1001,
+                Some("c"),
+                &lease,
+                disputed("of tenant b by its lease and of tenant c by its environment"),
+            ),
+            (1000, Some("b"), &lease, disputed("of tenant b by its lease and of tenant a by its user")),
+            (1000, None, &[], Occupant::Of(name("a"))),
+            (1000, Some("a"), &[], Occupant::Of(name("a"))),
+            (
+                1000,
+                Some("gone"),
+                &[],
+                disputed("of tenant a by its user and of tenant gone by its environment"),
+            ),
+            (
+                1000,
+                Some("\n"),
+                &[],
+                disputed("of tenant a by its user and of no possible tenant by its environment"),
+            ),
+            (1001, Some("gone"), &[], Occupant::Unknown),
+            (1001, Some("b"), &[], Occupant::Of(name("b"))),
+        ] {
+            assert_eq!(who(uid, hint, leases), expected, "{uid} {hint:?} {leases:?}");
+        }
     }
 
     #[test]

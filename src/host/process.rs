@@ -66,7 +66,32 @@ fn parse_stat(bytes: &[u8]) -> Option<Stat> {
 
 /// The stat of a process that lives: neither gone nor a zombie (`Z`, and `X` on its way out).
 fn living(pid: u32) -> Option<Stat> {
-    stat(pid).filter(|stat| !matches!(stat.state, b'Z' | b'X'))
+    stat(pid).filter(|stat| lives(pid, stat))
+}
+
+/// Whether a process lives, by its stat.
+///
+/// That is of its main thread, which is a zombie from its own end on, and the process goes on as long as another thread does.
+fn lives(pid: u32, stat: &Stat) -> bool {
+    match stat.state {
+        b'X' => false,
+        b'Z' => match living_threads(pid) {
+            Ok(mut threads) => threads.next().is_some(),
+            // As for `is_alive`: what cannot be read is not taken for dead.
+            Err(error) => !is_gone(&error),
+        },
+        _ => true,
+    }
+}
+
+/// The directories of a process's threads that have not ended.
+fn living_threads(pid: u32) -> io::Result<impl Iterator<Item = PathBuf>> {
+    let threads = fs::read_dir(path(pid, "task"))?;
+    Ok(threads.filter_map(|thread| {
+        let thread = thread.ok()?.path();
+        let stat = parse_stat(&fs::read(thread.join("stat")).ok()?)?;
+        (!matches!(stat.state, b'Z' | b'X')).then_some(thread)
+    }))
 }
 
 /// Names a process for good; `None` when it is gone or a zombie.
@@ -80,8 +105,9 @@ pub fn identify(pid: u32) -> Option<Identity> {
 /// by that PID counts as alive: who takes it for dead starts another beside it.
 pub fn is_alive(id: Identity) -> bool {
     match fs::read(path(id.pid, "stat")) {
-        Ok(bytes) => parse_stat(&bytes)
-            .is_some_and(|stat| stat.start_time == id.start_time && !matches!(stat.state, b'Z' | b'X')),
+        Ok(bytes) => {
+            parse_stat(&bytes).is_some_and(|stat| stat.start_time == id.start_time && lives(id.pid, &stat))
+        }
         Err(error) => !is_gone(&error) && exists(id.pid),
     }
 }
@@ -167,13 +193,23 @@ pub fn command(pid: u32) -> Option<Vec<String>> {
 ///
 /// What the process sets later with `setenv` is not in it (FACTS.md, "Limits: what holds and what leaks").
 pub fn environ(pid: u32) -> Option<Vec<(OsString, OsString)>> {
-    let bytes = fs::read(path(pid, "environ")).ok()?;
+    let bytes = environ_bytes(pid)?;
     let entries = bytes.split(|b| *b == 0).filter_map(|entry| {
         let equals = entry.iter().position(|b| *b == b'=')?;
         let (key, value) = (&entry[..equals], &entry[equals + 1..]);
         Some((OsString::from_vec(key.to_vec()), OsString::from_vec(value.to_vec())))
     });
     Some(entries.collect())
+}
+
+/// The same as it stands in `/proc`, which shows none for a main thread that has ended: it is the other threads' too.
+fn environ_bytes(pid: u32) -> Option<Vec<u8>> {
+    let own = fs::read(path(pid, "environ")).ok();
+    if own.as_ref().is_some_and(|bytes| !bytes.is_empty()) || stat(pid).is_none_or(|stat| stat.state != b'Z')
+    {
+        return own;
+    }
+    living_threads(pid).ok()?.find_map(|thread| fs::read(thread.join("environ")).ok()).or(own)
 }
 
 /// One variable of the environment that a process was started with.
@@ -203,7 +239,7 @@ pub fn find_by_env(key: &str, value: &str) -> Vec<Identity> {
         .filter_map(|pid| {
             // The identity comes first and last: in between, the PID could have changed hands.
             let id = identify(pid)?;
-            let environ = fs::read(path(pid, "environ")).ok()?;
+            let environ = environ_bytes(pid)?;
             let found = environ.split(|b| *b == 0).any(|entry| entry == wanted.as_bytes());
             (found && is_alive(id)).then_some(id)
         })

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use super::daemon::{handle, the_daemon};
-use super::layout::{GaveUp, READ_BACK, Ran, WRITE, Wish};
+use super::layout::{GaveUp, READ_BACK, Ran, TakenAway, WRITE, Wish};
 use super::{Engine, Failure, Stop};
 use crate::domain::layout::active::ActiveLayout;
+use crate::domain::layout::outlook::StepOutlook;
 use crate::domain::layout::plan::Action;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::operation::{Operation, Undo};
+use crate::domain::partitions::PartitionRef;
 use crate::store;
 use crate::store::operations::Noted;
 
@@ -46,11 +48,11 @@ pub(super) async fn bring(
     let mut since = None;
     let wanted = wish.active.version_ref();
     if !written {
-        plan(engine, operation, &wish).await.map_err(early)?;
+        let taken_away = plan(engine, operation, &wish).await.map_err(early)?;
         since =
             handle(engine, daemon).map_err(early)?.observed().status.layout.and_then(|layout| layout.ran_at);
         let writing = async {
-            engine.write_wish(operation, wish).await?;
+            engine.write_wish(operation, wish, taken_away).await?;
             Ok::<_, Failure>(((), format!("layout {wanted}")))
         };
         engine.step(operation.id, WRITE, writing).await.map_err(early)?;
@@ -76,8 +78,8 @@ pub(super) async fn bring(
     }
 }
 
-/// Refuses, with nothing changed, what the plan refuses on a look that is taken now.
-async fn plan(engine: &Engine, operation: &Operation, wish: &Wish) -> Result<(), Failure> {
+/// Refuses, with nothing changed, what the plan refuses on a look that is taken now; gives the partitions that it takes away.
+async fn plan(engine: &Engine, operation: &Operation, wish: &Wish) -> Result<Vec<TakenAway>, Failure> {
     let planning = async {
         let daemon = the_daemon(operation)?;
         let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
@@ -97,10 +99,14 @@ async fn plan(engine: &Engine, operation: &Operation, wish: &Wish) -> Result<(),
             return Err(refusals.join("; "));
         }
         if plan.reserves_nothing {
-            return Ok(((), "no commands: its partitions are to be seen by CUDA clients".to_owned()));
+            return Ok((Vec::new(), "no commands: its partitions are to be seen by CUDA clients".to_owned()));
         }
         let commands = plan.steps.iter().filter(|step| step.step.action != Action::Keep).count();
-        Ok::<_, Failure>(((), format!("{commands} commands")))
+        let removals = plan.steps.into_iter().filter(|step| step.step.action == Action::Remove);
+        let taken_away = removals.filter_map(|StepOutlook { step, .. }| {
+            Some((PartitionRef { gpu: step.gpu, id: step.id? }, step.partition))
+        });
+        Ok::<_, Failure>((taken_away.collect(), format!("{commands} commands")))
     };
     engine.step(operation.id, "plan", planning).await
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::daemon::{handle, the_daemon};
 use super::{Engine, Failure};
 use crate::clock::unix_ms;
+use crate::domain::client::ClientId;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::{
@@ -17,13 +18,15 @@ use crate::domain::layout::active::{
 };
 use crate::domain::layout::execution::{Cause, OnDifference, Taken};
 use crate::domain::layout::outlook::{LayoutPlan, Prospect};
-use crate::domain::layout::plan::{Given, Plan, plan};
+use crate::domain::layout::plan::{Blocked, Given, Plan, plan};
 use crate::domain::layout::record::{PartitionRun, Record};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::layout::{Change, Enforcement, Layout, VersionRef};
 use crate::domain::operation::Operation;
+use crate::domain::partitions::PartitionRef;
 use crate::domain::plan::Desired;
-use crate::domain::{DaemonName, GpuUuid};
+use crate::domain::{DaemonName, GpuUuid, PartitionName};
+use crate::host;
 use crate::store::operations::Noted;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{FreshError, Handle, Observed};
@@ -68,6 +71,12 @@ pub(super) struct Wish {
     /// Whether its GPUs have to be empty.
     pub(super) from_empty: bool,
 }
+
+/// Processes by the partition that they were let into.
+type LetIn = BTreeMap<PartitionRef, Vec<ClientId>>;
+
+/// A partition that a change takes away, with its name where a layout of ours made it.
+pub(super) type TakenAway = (PartitionRef, Option<PartitionName>);
 
 /// How a run ended that the driver gave up.
 #[derive(Debug, Clone)]
@@ -139,12 +148,13 @@ impl Engine {
                 tenants.push(tenant);
             }
         }
+        let let_in = store::partition_leases::let_in(&mut reader, &self.fleet.context().boot_id).await?;
         drop(reader);
         let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
         let (planned, chunks) = if layout.enforcement == Enforcement::Percentage {
             self.plan_shares(daemon, active, layout, before.as_ref(), &tenants).await?
         } else {
-            plan_partitions(daemon, &seen, &gpus)?
+            plan_partitions(daemon, &seen, &gpus, &living(let_in))?
         };
         let observed_at =
             seen.observed.status.effective.as_ref().map_or_else(unix_ms, |seen| seen.observed_at);
@@ -164,17 +174,30 @@ impl Engine {
     }
 
     /// Writes what a daemon is to hold and what it goes back to, and publishes it; once, whoever dies meanwhile.
-    pub(super) async fn write_wish(&self, operation: &Operation, wish: Wish) -> Result<(), Failure> {
+    ///
+    /// Refused where somebody was let into a partition that it takes away since it was planned. After it nobody is, before the
+    /// layout is in force: who is let in holds a proof of what was wanted before.
+    pub(super) async fn write_wish(
+        &self,
+        operation: &Operation,
+        wish: Wish,
+        taken_away: Vec<TakenAway>,
+    ) -> Result<(), Failure> {
         let (id, name) = (operation.id, the_daemon(operation)?.clone());
         let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
         let now = unix_ms();
-        let desired: Result<Option<Desired>, StoreError> = self
+        let boot_id = self.fleet.context().boot_id.clone();
+        let desired: Result<Result<Option<Desired>, Failure>, StoreError> = self
             .store
             .write(move |db| {
                 Box::pin(async move {
                     let Some(daemon) = store::daemons::get(&mut *db, &name).await? else {
-                        return Ok((None, Fate::RollBack));
+                        return Ok((Ok(None), Fate::RollBack));
                     };
+                    let let_in = living(store::partition_leases::let_in(&mut *db, &boot_id).await?);
+                    if let Some(held) = held(&taken_away, &let_in) {
+                        return Ok((Err(held), Fate::RollBack));
+                    }
                     let applied = store::layouts::applied(&mut *db, &name).await?;
                     let previous = Previous { layout: daemon.spec.layout.clone(), applied };
                     let change =
@@ -185,11 +208,11 @@ impl Engine {
                     }
                     let spec = DaemonSpec { layout: Some(wish.active), ..daemon.spec };
                     store::daemons::put(&mut *db, &name, &spec, now).await?;
-                    Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, Fate::Commit))
+                    Ok((Ok(store::plans::desired(db, &name, &gpus, manager_uid).await?), Fate::Commit))
                 })
             })
             .await;
-        let desired = desired.map_err(|error| error.to_string())?;
+        let desired = desired.map_err(|error| error.to_string())??;
         let desired = desired.ok_or_else(|| "the daemon is gone".to_owned())?;
         self.fleet.publish(desired, None);
         Ok(())
@@ -376,6 +399,7 @@ fn plan_partitions(
     daemon: &DaemonName,
     seen: &Seen,
     gpus: &[Gpu],
+    let_in: &LetIn,
 ) -> Result<(Plan, BTreeMap<GpuUuid, u32>), OutlookError> {
     let effective = seen.observed.status.effective.as_ref();
     let Some(present) = effective.and_then(|seen| seen.partitions.as_ref()) else {
@@ -390,8 +414,29 @@ fn plan_partitions(
         before: seen.run.as_ref().and_then(|run| run.before.as_ref()),
         present,
         chunk_sms: &chunks,
+        let_in,
     });
     Ok((planned, chunks))
+}
+
+/// Of those who were let in, the processes that live.
+fn living(let_in: LetIn) -> LetIn {
+    let living = let_in.into_iter().map(|(partition, holders)| {
+        let living = holders.into_iter().filter(|holder| host::process::is_alive((*holder).into()));
+        (partition, living.collect::<Vec<_>>())
+    });
+    living.filter(|(_, holders)| !holders.is_empty()).collect()
+}
+
+/// Who was let into partitions that are taken away, in words; `None` where nobody was.
+fn held(taken_away: &[TakenAway], let_in: &LetIn) -> Option<Failure> {
+    let blocked = taken_away.iter().filter_map(|(partition, name)| {
+        let PartitionRef { gpu, id } = partition.clone();
+        let clients = let_in.get(partition)?.clone();
+        Some(Blocked::InUse { partition: name.clone(), gpu, id, clients }.to_string())
+    });
+    let blocked: Vec<String> = blocked.collect();
+    (!blocked.is_empty()).then(|| blocked.join("; "))
 }
 
 /// The status of a run that began after the one that was known.

@@ -7,7 +7,7 @@
 use super::clients::candidates;
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
-use crate::domain::client::{ClientId, Signs, attribute};
+use crate::domain::client::{ClientId, Lease, Occupant, Signs, occupant};
 use crate::domain::daemon::Mode;
 use crate::domain::environment::{SM_PARTITION, TENANT_HINT};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
@@ -15,6 +15,7 @@ use crate::domain::partitions::{PartitionRef, named};
 use crate::domain::tenant::{Resolved, Tenant};
 use crate::domain::{PartitionName, TenantName};
 use crate::host;
+use crate::store::partition_leases::PartitionLease;
 use crate::store::{self, Transaction};
 use crate::supervisor::Handle;
 
@@ -136,7 +137,11 @@ impl Service {
         let boot_id = &self.parts.fleet.context().boot_id;
         let mut reader = self.parts.store.read().await?;
         refuse_leased(&mut reader, tenant, placement, holder, boot_id).await?;
-        let leases = store::leases::all(&mut reader, boot_id).await?;
+        // What a process was let into outlives its tenant, and comes first.
+        let let_in = store::partition_leases::all(&mut reader, boot_id).await?.into_iter();
+        let mut leases: Vec<Lease> =
+            let_in.map(|lease| Lease { holder: lease.holder, tenant: lease.tenant }).collect();
+        leases.extend(store::leases::all(&mut reader, boot_id).await?);
         let candidates = candidates(&mut reader, &tenant.spec.daemon).await?;
         drop(reader);
         // Every process of the host is looked at.
@@ -145,9 +150,9 @@ impl Service {
         for Naming { signs, partitions } in found.into_iter().filter(|found| Some(found.signs.id) != holder) {
             let held = placement.places.iter().find(|place| partitions.contains(&place.partition));
             let Some(place) = held else { continue };
-            let (owner, _) = attribute(&signs, &tenant.spec.daemon, &leases, &candidates);
-            if owner.as_ref().is_none_or(|owner| !place.bound.contains(owner)) {
-                return Err(taken(tenant, place, signs.id, owner.as_ref()));
+            match occupant(&signs, &tenant.spec.daemon, &leases, &candidates) {
+                Occupant::Of(owner) if place.bound.contains(&owner) => {}
+                occupant => return Err(taken(tenant, place, signs.id, &occupant)),
             }
         }
         Ok(())
@@ -168,18 +173,34 @@ pub(super) async fn occupy(
     for lease in store::partition_leases::all(&mut *db, boot_id).await? {
         if !host::process::is_alive(lease.holder.into()) {
             store::partition_leases::delete(&mut *db, lease.holder).await?;
+        } else if lease.holder == holder {
+            refuse_another(tenant, &lease, placement)?;
         }
     }
     refuse_leased(&mut *db, tenant, placement, Some(holder), boot_id).await?;
     for place in &placement.places {
-        let lease = store::partition_leases::PartitionLease {
-            holder,
-            partition: place.partition.clone(),
-            tenant: tenant.name.clone(),
-        };
+        let lease =
+            PartitionLease { holder, partition: place.partition.clone(), tenant: tenant.name.clone() };
         store::partition_leases::put(&mut *db, &lease, boot_id, unix_ms()).await?;
     }
     Ok(())
+}
+
+/// Refuses to let a process in for another tenant, or into another partition of a GPU, than before: what it was let into stays
+/// known as long as it lives.
+fn refuse_another(
+    tenant: &Tenant,
+    before: &PartitionLease,
+    placement: &Placement,
+) -> Result<(), ServiceError> {
+    let another = |place: &Place| {
+        place.partition.gpu == before.partition.gpu && place.partition.id != before.partition.id
+    };
+    if before.tenant == tenant.name && !placement.places.iter().any(another) {
+        return Ok(());
+    }
+    let words = format!("for tenant {} into partition {}", before.tenant, before.partition);
+    Err(started_before(&tenant.name, before.holder, &words))
 }
 
 /// Refuses partitions that a living process, other than `holder`, of somebody else was let into.
@@ -199,7 +220,7 @@ async fn refuse_leased(
         if let Some(place) = placement.places.iter().find(of_another)
             && host::process::is_alive(lease.holder.into())
         {
-            return Err(taken(tenant, place, lease.holder, Some(&lease.tenant)));
+            return Err(taken(tenant, place, lease.holder, &Occupant::Of(lease.tenant)));
         }
     }
     Ok(())
@@ -235,7 +256,7 @@ fn naming() -> Vec<Naming> {
             id: id.into(),
             ancestors: ancestors.map(ClientId::from).collect(),
             uid: host::process::uid(id.pid),
-            hint: hint.and_then(|hint| hint.into_string().ok()),
+            hint: hint.map(|hint| hint.to_string_lossy().into_owned()),
         };
         Naming { signs, partitions: named(&value.to_string_lossy()) }
     });
@@ -249,8 +270,20 @@ fn refused(tenant: &Tenant, why: &str) -> ServiceError {
     ))
 }
 
-fn taken(tenant: &Tenant, place: &Place, holder: ClientId, owner: Option<&TenantName>) -> ServiceError {
-    let whose = owner.map_or_else(|| "of no known tenant".to_owned(), |owner| format!("of tenant {owner}"));
+/// Refuses a process that was let in before for something else: it may go on with what it was told then.
+pub(super) fn started_before(tenant: &TenantName, holder: ClientId, before: &str) -> ServiceError {
+    ServiceError::Conflict(format!(
+        "process {holder} cannot be let in for tenant {tenant}: it was let in {before} before and lives: start one process for \
+         each tenant and partition"
+    ))
+}
+
+fn taken(tenant: &Tenant, place: &Place, holder: ClientId, occupant: &Occupant) -> ServiceError {
+    let whose = match occupant {
+        Occupant::Of(owner) => format!("of tenant {owner}"),
+        Occupant::Disputed(words) => words.clone(),
+        Occupant::Unknown => "of no known tenant".to_owned(),
+    };
     ServiceError::Conflict(format!(
         "tenant {} cannot be let into partition {} ({}): process {holder} {whose} was let into it or started in it, \
          and is not bound to it: end that first",

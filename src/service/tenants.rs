@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::maintenance::refuse_cordoned;
 use super::page::{Page, Paged};
-use super::placement::{Placement, occupy};
+use super::placement::{Placement, occupy, started_before};
 use super::shares::refuse_own_share;
 use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
@@ -320,6 +320,8 @@ impl Service {
                     for lease in store::leases::all(&mut *db, &boot_id).await? {
                         if !is_alive(lease.holder) {
                             store::leases::delete(&mut *db, lease.holder).await?;
+                        } else if lease.holder == holder && lease.tenant != name {
+                            return Err(started_before(&name, holder, &format!("for tenant {}", lease.tenant)));
                         } else if lease.tenant == name && lease.holder != holder {
                             holders.push(lease.holder);
                         }

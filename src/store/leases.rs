@@ -24,7 +24,7 @@ pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Lease>,
         .collect()
 }
 
-/// Writes a lease; the same process asking again for the same or another tenant replaces its own.
+/// Writes a lease; the same process asking again for its tenant replaces its own.
 pub async fn put(
     db: &mut SqliteConnection,
     lease: &Lease,

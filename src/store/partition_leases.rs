@@ -2,6 +2,8 @@
 //!
 //! An ID names SMs: after a removal it may come back for somebody else, while a process that was let into it lives.
 
+use std::collections::BTreeMap;
+
 use sqlx::SqliteConnection;
 
 use super::{StoreError, parsed};
@@ -42,7 +44,19 @@ pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Partiti
     read.collect()
 }
 
-/// Writes that a process is let into a partition.
+/// The processes of this boot that were let into each partition, whether they live or not.
+pub async fn let_in(
+    db: &mut SqliteConnection,
+    boot_id: &str,
+) -> Result<BTreeMap<PartitionRef, Vec<ClientId>>, StoreError> {
+    let mut let_in: BTreeMap<PartitionRef, Vec<ClientId>> = BTreeMap::new();
+    for lease in all(db, boot_id).await? {
+        let_in.entry(lease.partition).or_default().push(lease.holder);
+    }
+    Ok(let_in)
+}
+
+/// Writes that a process is let into a partition; what it was let into before on that GPU has to be the same.
 pub async fn put(
     db: &mut SqliteConnection,
     lease: &PartitionLease,

@@ -214,6 +214,8 @@ impl Partitioning {
 
     fn plan(&self, layout: Option<&DesiredLayout>, present: &[GpuPartitions]) -> Plan {
         let (expected, chunk_sms) = (layout.and_then(|layout| self.expected(layout)), BTreeMap::new());
+        // Whoever was let in is told to the one who asks for a change, before it is written; from then on nobody is let in.
+        let let_in = BTreeMap::new();
         let given = Given {
             steps: steps(layout),
             expected: expected.as_deref(),
@@ -221,6 +223,7 @@ impl Partitioning {
             before: self.run.as_ref().and_then(|run| run.before.as_ref()),
             present,
             chunk_sms: layout.map_or(&chunk_sms, |layout| &layout.chunk_sms),
+            let_in: &let_in,
         };
         let mut plan = plan(&given);
         if layout.is_none() {

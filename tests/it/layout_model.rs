@@ -125,7 +125,16 @@ impl Daemon {
     ) -> Plan {
         let chunk_sms = self.gpus().into_iter().map(|gpu| (gpu, 8)).collect();
         let present = self.listed();
-        plan(&Given { steps, expected, record, before, present: &present, chunk_sms: &chunk_sms })
+        let let_in = BTreeMap::new();
+        plan(&Given {
+            steps,
+            expected,
+            record,
+            before,
+            present: &present,
+            chunk_sms: &chunk_sms,
+            let_in: &let_in,
+        })
     }
 
     /// Does a plan; `None` when it was cut short.

@@ -15,7 +15,7 @@ use super::percentage::OwnShare;
 use super::record::{Record, RecordedStep};
 use super::{Change, Enforcement, ResolvedStep};
 use crate::domain::client::ClientId;
-use crate::domain::partitions::{GpuPartitions, ListedPartition};
+use crate::domain::partitions::{GpuPartitions, ListedPartition, PartitionRef};
 use crate::domain::{GpuUuid, PartitionId, PartitionName, ThreadPercentage};
 
 /// What a plan is made of.
@@ -33,6 +33,8 @@ pub struct Given<'a> {
     pub present: &'a [GpuPartitions],
     /// SMs of a chunk of each GPU.
     pub chunk_sms: &'a BTreeMap<GpuUuid, u32>,
+    /// The living processes that were let into a partition, connected or not.
+    pub let_in: &'a BTreeMap<PartitionRef, Vec<ClientId>>,
 }
 
 /// What has to be done, and what stands in the way of it.
@@ -206,7 +208,8 @@ impl std::fmt::Display for Blocked {
                     if who.is_empty() { "clients that cannot be told".to_owned() } else { who.join(", ") };
                 write!(
                     f,
-                    "{name} ({gpu}/{id}) has to be removed and is in use by {who}: end or terminate them first"
+                    "{name} ({gpu}/{id}) has to be removed and is in use by {who}, connected or let in: end or terminate them \
+                     first"
                 )
             }
             Self::MadeAgain { partition, gpu, id } => write!(
@@ -450,8 +453,7 @@ impl<'a> Planning<'a> {
         let before = self.chunks(gpu);
         let after = self.changed(gpu, Change::Remove, listed.chunks);
         let id = listed.id.clone();
-        if listed.is_held() {
-            let clients = listed.clients.clone();
+        if let Some(clients) = self.holders(gpu, listed) {
             self.blocked.push(Blocked::InUse {
                 partition: partition.clone(),
                 gpu: gpu.clone(),
@@ -498,13 +500,10 @@ impl<'a> Planning<'a> {
         let id = self.known_id(step);
         let listed = id.as_ref().and_then(|id| self.listed(&step.gpu, id));
         let clients = listed.map_or_else(Vec::new, |listed| listed.clients.clone());
-        if let Some(listed) = listed.filter(|listed| listed.is_held()) {
-            self.blocked.push(Blocked::InUse {
-                partition: Some(step.partition.clone()),
-                gpu: step.gpu.clone(),
-                id: listed.id.clone(),
-                clients: clients.clone(),
-            });
+        let held = listed.and_then(|listed| Some((listed.id.clone(), self.holders(&step.gpu, listed)?)));
+        if let Some((id, clients)) = held {
+            let (partition, gpu) = (Some(step.partition.clone()), step.gpu.clone());
+            self.blocked.push(Blocked::InUse { partition, gpu, id, clients });
         }
         self.steps.push(PlannedStep {
             action: if step.change == Change::Add { Action::Add } else { Action::Remove },
@@ -533,6 +532,17 @@ impl<'a> Planning<'a> {
         };
         let kept = self.steps.iter().find(same).filter(|_| step.change == Change::Remove)?;
         kept.id.clone()
+    }
+
+    /// Those who stand in the way of a removal, if anybody does: clients, and who was let in and may connect at any moment.
+    fn holders(&self, gpu: &GpuUuid, listed: &ListedPartition) -> Option<Vec<ClientId>> {
+        let partition = PartitionRef { gpu: gpu.clone(), id: listed.id.clone() };
+        let let_in = self.given.let_in.get(&partition);
+        if !listed.is_held() && let_in.is_none() {
+            return None;
+        }
+        let others = let_in.into_iter().flatten().filter(|holder| !listed.clients.contains(holder));
+        Some(listed.clients.iter().chain(others).copied().collect())
     }
 
     fn listed(&self, gpu: &GpuUuid, id: &PartitionId) -> Option<&'a ListedPartition> {

@@ -1,15 +1,19 @@
 //! Who is let into a partition: its tenants, once it is proven, and while nobody else is in it.
 
-use std::process::{Child, Command};
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::foreign::delete;
-use super::layouts::{add, apply, host, in_static_mode, partitions, remove, uuid, write};
+use super::layouts::{add, apply, host, in_static_mode, partitions, post, remove, uuid, write};
 use crate::harness::{Client, Host, Spring, Trap, eventually, said, signal};
 
 const VARIABLE: &str = "CUDA_MPS_SM_PARTITION";
+const HINT: &str = "MPS_MANAGER_TENANT";
+const NOBODY: u32 = 65_534;
 
 /// A step that makes a partition for these tenants.
 fn bound(partition: &str, chunks: u32, tenants: &[&str]) -> Value {
@@ -58,6 +62,21 @@ struct Holder(Child);
 impl Holder {
     fn new() -> Self {
         Self(Command::new("sleep").arg("600").env_clear().spawn().expect("sleep runs"))
+    }
+
+    /// One that was started as a tenant's in partitions, by this user.
+    fn within(partitions: &str, tenant: &str, uid: u32) -> Self {
+        let mut command = Command::new("sleep");
+        command.arg("600").env_clear().env(VARIABLE, partitions).env(HINT, tenant);
+        if uid != rustix::process::getuid().as_raw() {
+            command.uid(uid).gid(uid);
+        }
+        Self(command.spawn().expect("sleep runs"))
+    }
+
+    fn start_time(&self) -> String {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it lives");
+        stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).expect("a start time").to_owned()
     }
 
     fn pid(&self) -> u32 {
@@ -269,8 +288,15 @@ fn a_lease_is_of_one_process_in_one_boot() {
         assert_eq!(lease("first").status, 201);
         give_to_second(&host);
         refused(&host, "second", &[&format!("process {}-", holder.pid()), "of tenant first"]);
-        // Itself it may become another's.
-        assert_eq!(lease("second").status, 201);
+        // Nor may it become another's itself: it knows what it was told for the first.
+        let again = lease("second").problem(409, "conflict");
+        let again = again["detail"].as_str().unwrap();
+        assert!(again.contains("in for tenant first") && again.contains("start one process"), "{again}");
+        assert_eq!(host.ask_sql("SELECT tenant FROM partition_leases"), ["first"]);
+        drop(holder);
+        let holder = Holder::new();
+        let lease = json!({"pid": holder.pid()});
+        assert_eq!(host.api().post("/api/v1/tenants/second/leases", &lease).status, 201);
         assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
         apply(&host, "old", &json!({}));
         refused(&host, "first", &["of tenant second"]);
@@ -323,4 +349,164 @@ fn handed_out_or_none(host: &Host, tenant: &str) -> Option<String> {
     let answer = host.api().get(&format!("/api/v1/tenants/{tenant}/environment"));
     (answer.status == 200)
         .then(|| answer.json()["variables"][VARIABLE].as_str().expect("a partition").to_owned())
+}
+
+/// Two tenants with a partition each, and a layout that leaves the second's out.
+fn of_both() -> Host {
+    let host = host();
+    tenants(&host, &["first", "second"]);
+    let both = [bound("wide", 7, &["first"]), bound("narrow", 5, &["second"])];
+    write(&host, "both", &both);
+    write(&host, "less", &both[..1]);
+    apply(&host, "both", &json!({}));
+    host
+}
+
+#[test]
+fn a_partition_is_not_taken_from_a_process_that_was_let_in_and_has_not_connected() {
+    let host = of_both();
+    let made = partitions(&host);
+    let words = ["sh", "-c", "read _; exec \"$0\" sim client --json", env!("CARGO_BIN_EXE_mps-manager")];
+    let mut command = host.run_command("second", &words);
+    let mut run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let pid = run.id();
+    eventually("it has been let in", || {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?.starts_with("sh").then_some(())
+    });
+    let plan = post(&host, "less", "plan", &json!({})).ok();
+    assert_eq!((&plan["blocked"][0]["kind"], &plan["steps"][1]["clients"]), (&json!("in_use"), &json!([])));
+    for recreate in [false, true] {
+        let blocked = post(&host, "less", "apply", &json!({"recreate": recreate}));
+        let blocked = blocked.problem(409, "layout-blocked");
+        let detail = blocked["errors"][0]["detail"].as_str().unwrap();
+        assert!(detail.contains("narrow") && detail.contains(&format!("{pid}-")), "{detail}");
+    }
+    assert_eq!(partitions(&host), made);
+    // What keeps its partition is no matter of its.
+    apply(&host, "both", &json!({}));
+    run.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let seen = run.wait_with_output().unwrap();
+    let seen: Value = serde_json::from_slice(&seen.stdout).expect("what it saw");
+    assert_eq!(seen["devices"][0]["sms"], 40, "{seen}");
+    apply(&host, "less", &json!({}));
+    assert_eq!(partitions(&host), made[..1]);
+}
+
+#[test]
+fn who_is_let_in_while_a_change_begins_is_found_before_it_is_written() {
+    let mut host = of_both();
+    let made = partitions(&host);
+    assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
+    for step in ["plan", "write the layout"] {
+        let holder = Holder::new();
+        host.end_manager(Signal::KILL);
+        // The lease of the process that is gone becomes one of a living process as the step begins.
+        host.execute_sql(&format!(
+            "DROP TRIGGER IF EXISTS let_in;
+             CREATE TRIGGER let_in AFTER INSERT ON operation_steps WHEN NEW.name = '{step}' BEGIN
+               UPDATE partition_leases SET pid = {}, start_time = {} WHERE tenant = 'second';
+             END;",
+            holder.pid(),
+            holder.start_time(),
+        ));
+        host.serve();
+        host.await_ready();
+        let spec = host.daemon("gpu1")["spec"].clone();
+        let commands = host.logged("gpu1", "sm_partition");
+        let operation = host.api().outcome(&post(&host, "less", "apply", &json!({})));
+        assert_eq!(operation["state"], "failed", "{operation}");
+        let last = operation["steps"].as_array().unwrap().last().unwrap();
+        assert_eq!(last["name"], step, "{operation}");
+        let error = operation["error"].as_str().unwrap();
+        assert!(error.contains("narrow") && error.contains(&format!("{}-", holder.pid())), "{error}");
+        assert_eq!((partitions(&host), &host.daemon("gpu1")["spec"]), (made.clone(), &spec));
+        assert_eq!(host.logged("gpu1", "sm_partition"), commands);
+    }
+}
+
+#[test]
+fn a_process_in_a_partition_is_nobodys_where_its_lease_and_its_environment_disagree() {
+    let host = host();
+    tenants(&host, &["first", "second"]);
+    write(&host, "old", &[bound("wide", 7, &["first"]), bound("narrow", 5, &["second"])]);
+    apply(&host, "old", &json!({}));
+    let uid = rustix::process::getuid().as_raw();
+    let holder = Holder::within(&handed_out(&host, "first"), "first", uid);
+    let lease = json!({"pid": holder.pid()});
+    assert_eq!(host.api().post("/api/v1/tenants/second/leases", &lease).status, 201);
+    write(&host, "old", &[bound("wide", 7, &["second"]), bound("narrow", 5, &["first"])]);
+    apply(&host, "old", &json!({}));
+    let name = format!("process {}-", holder.pid());
+    refused(
+        &host,
+        "second",
+        &[&name, "of tenant second by its lease and of tenant first by its environment"],
+    );
+    drop(holder);
+    assert_eq!(sms(&host.run_client("second")), 56);
+}
+
+#[test]
+fn a_process_of_a_deleted_tenant_is_not_taken_for_one_of_another_with_its_user() {
+    if !crate::harness::is_root() {
+        return;
+    }
+    let host = host();
+    let spec = json!({"gpus": ["1"], "mode": "static", "multi_user": true});
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
+    for (name, uid) in [("first", NOBODY), ("second", NOBODY), ("roots", 0)] {
+        let spec = json!({"daemon": "gpu1", "uid": uid, "device_memory_limit": "2G", "max_clients": 8});
+        assert_eq!(host.api().tenant(name, &spec).status, 201);
+    }
+    host.await_ready();
+    write(&host, "old", &[bound("old", 7, &["first"])]);
+    apply(&host, "old", &json!({}));
+    let holder = Holder::within(&handed_out(&host, "first"), "first", NOBODY);
+    give_to_second(&host);
+    refused(&host, "second", &[&format!("process {}-", holder.pid()), "of tenant first"]);
+    assert_eq!(host.api().delete("/api/v1/tenants/first").status, 204);
+    host.await_ready();
+    refused(
+        &host,
+        "second",
+        &[
+            &format!("process {}-", holder.pid()),
+            "of tenant second by its user and of tenant first by its environment",
+        ],
+    );
+    drop(holder);
+    assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
+}
+
+/// A program whose main thread ends while another goes on.
+const HEADLESS: &str = "#include <pthread.h>
+#include <unistd.h>
+static void *go_on(void *nothing) { for (;;) sleep(600); return nothing; }
+int main(void) { pthread_t thread; pthread_create(&thread, 0, go_on, 0); pthread_exit(0); }
+";
+
+#[test]
+fn a_process_whose_main_thread_has_ended_holds_its_partition() {
+    let host = of_first();
+    let (source, program) = (host.dir().join("headless.c"), host.dir().join("headless"));
+    std::fs::write(&source, HEADLESS).unwrap();
+    let built = Command::new("cc").arg("-pthread").arg("-o").args([&program, &source]).output().unwrap();
+    assert!(built.status.success(), "{}", said(&built));
+    let named = handed_out(&host, "first");
+    let program = program.to_str().unwrap();
+    let by_run = host.run_command("first", &[program]).spawn().unwrap();
+    let by_environment = Command::new(program).env_clear().env(VARIABLE, &named).env(HINT, "first").spawn();
+    let holders = [Holder(by_run), Holder(by_environment.unwrap())];
+    for holder in &holders {
+        eventually("its main thread has ended", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", holder.pid())).unwrap();
+            stat.contains(") Z ").then_some(())
+        });
+    }
+    give_to_second(&host);
+    for holder in holders {
+        refused(&host, "second", &[&format!("process {}-", holder.pid()), "of tenant first"]);
+        drop(holder);
+    }
+    assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
 }
