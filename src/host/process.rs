@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
@@ -99,6 +100,13 @@ fn exists(pid: u32) -> bool {
 /// Whether a process stands still, stopped by a signal or by a tracer.
 pub fn is_stopped(pid: u32) -> bool {
     living(pid).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
+}
+
+/// Whether a process runs that very file, and not one that was in its place before; `None` when that may not be read.
+pub fn runs(pid: u32, program: &Path) -> Option<bool> {
+    // By way of `/proc` a file is found that has no name any more.
+    let (runs, is) = (fs::metadata(path(pid, "exe")).ok()?, fs::metadata(program).ok()?);
+    Some((runs.dev(), runs.ino()) == (is.dev(), is.ino()))
 }
 
 /// How many files a process has open, and how many it may have; `None` when that may not be read.

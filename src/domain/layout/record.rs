@@ -190,4 +190,12 @@ impl PartitionRun {
     pub fn new(token: String) -> Self {
         Self { token, layout: None, record: Record::default(), degraded: Vec::new(), before: None }
     }
+
+    /// The ID that each of these steps gave or took away in this control process; `None` unless they were taken to their end
+    /// and nothing had to be undone since.
+    pub fn given(&self, version: &VersionRef, steps: &[ResolvedStep]) -> Option<Vec<PartitionId>> {
+        let whole = self.before.is_none() && self.degraded.is_empty();
+        let same = self.layout.as_ref() == Some(version) && self.record.is_of(steps);
+        (whole && same).then(|| self.record.ids())
+    }
 }

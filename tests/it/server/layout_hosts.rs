@@ -118,6 +118,23 @@ fn a_replay_goes_over_the_network_with_a_token_for_each_host_and_from_a_file() {
     assert!(said(&refused).contains("checksum"), "{}", said(&refused));
 }
 
+#[test]
+fn a_replay_of_what_was_never_recorded_is_refused_since_nothing_would_be_compared() {
+    let host = static_host("h200x2");
+    let file = host.dir().join("by_hand.yaml");
+    let text =
+        "version: v1\nlayouts:\n  prod:\n    steps:\n      - add: {gpu: 0, partition: web, chunks: 3}\n";
+    std::fs::write(&file, text).unwrap();
+    let file = file.display().to_string();
+    let refused = host.cli(&["layout", "replay", "prod", "-f", &file, "--daemon", "gpu1", "--gpu", "0=1"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    for words in ["nothing recorded", "layout export prod", "layout apply prod"] {
+        assert!(said(&refused).contains(words), "{}", said(&refused));
+    }
+    assert_eq!(partitions(&host), vec![]);
+    assert_eq!(host.api().get("/api/v1/replays").ok()["items"], serde_json::json!([]));
+}
+
 /// The block of the README that follows a mark.
 fn block(mark: &str) -> String {
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
