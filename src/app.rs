@@ -219,6 +219,7 @@ async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
                     let now = unix_ms();
                     match recorded {
                         Lasting::Incarnation(incarnation) => {
+                            store::replays::begin_restart(&mut *db, &daemon, &incarnation, now).await?;
                             store::daemons::put_incarnation(db, &daemon, &incarnation, now).await?;
                         }
                         Lasting::PartitionRun(run) => {
@@ -226,6 +227,9 @@ async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
                         }
                         Lasting::Shares(proven) => {
                             store::shares::put_proven(db, &daemon, &proven, now).await?;
+                        }
+                        Lasting::Layout(status) => {
+                            store::replays::end_restart(db, &daemon, &status, now).await?;
                         }
                         Lasting::ComputeMode { gpu, held } => {
                             store::compute_modes::put(db, &gpu, held.as_ref(), now).await?;

@@ -79,6 +79,26 @@ pub struct ClientFacts {
     pub sm_partition: Option<String>,
 }
 
+/// What tells whose a process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signs {
+    /// The process.
+    pub id: ClientId,
+    /// Its parent processes, nearest first.
+    pub ancestors: Vec<ClientId>,
+    /// Its user.
+    pub uid: Option<u32>,
+    /// `MPS_MANAGER_TENANT` in the environment it was started with.
+    pub hint: Option<String>,
+}
+
+impl From<&ClientFacts> for Signs {
+    fn from(client: &ClientFacts) -> Self {
+        let ClientFacts { id, ancestors, uid, hint, .. } = client;
+        Self { id: *id, ancestors: ancestors.clone(), uid: *uid, hint: hint.clone() }
+    }
+}
+
 /// The right of a process that `run` started to be a client of its tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
@@ -123,9 +143,9 @@ pub struct Candidate {
     pub uid: u32,
 }
 
-/// Finds whose a client of `daemon` is.
+/// Finds whose a process that is, or may become, a client of `daemon` is.
 pub fn attribute(
-    client: &ClientFacts,
+    client: &Signs,
     daemon: &DaemonName,
     leases: &[Lease],
     candidates: &[Candidate],
@@ -181,7 +201,8 @@ mod tests {
             .map(|(tenant, uid)| Candidate { tenant: name(tenant), daemon: daemon.clone(), uid })
             .into();
         let lease = Lease { holder: ClientId { pid: 9, start_time: 4 }, tenant: name("b") };
-        let who = |client: &ClientFacts, leases: &[Lease]| attribute(client, &daemon, leases, &candidates);
+        let who =
+            |client: &ClientFacts, leases: &[Lease]| attribute(&client.into(), &daemon, leases, &candidates);
         assert_eq!(who(&client(1000, Some("c")), &[lease]), (Some(name("b")), AttributedBy::Lease));
         assert_eq!(who(&client(1000, Some("c")), &[]), (Some(name("a")), AttributedBy::Uid));
         assert_eq!(who(&client(1001, Some("c")), &[]), (Some(name("c")), AttributedBy::Environment));

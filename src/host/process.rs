@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
@@ -102,11 +102,17 @@ pub fn is_stopped(pid: u32) -> bool {
     living(pid).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
 }
 
-/// Whether a process runs that very file, and not one that was in its place before; `None` when that may not be read.
-pub fn runs(pid: u32, program: &Path) -> Option<bool> {
+/// Whether the program that a process runs is still the one at its place, and was not replaced since; `None` when that may
+/// not be read.
+pub fn runs_what_is_there(pid: u32) -> Option<bool> {
+    let exe = path(pid, "exe");
+    let place = fs::read_link(&exe).ok()?;
     // By way of `/proc` a file is found that has no name any more.
-    let (runs, is) = (fs::metadata(path(pid, "exe")).ok()?, fs::metadata(program).ok()?);
-    Some((runs.dev(), runs.ino()) == (is.dev(), is.ino()))
+    let runs = fs::metadata(exe).ok()?;
+    match fs::metadata(place) {
+        Ok(is) => Some((runs.dev(), runs.ino()) == (is.dev(), is.ino())),
+        Err(error) => (error.kind() == io::ErrorKind::NotFound).then_some(false),
+    }
 }
 
 /// How many files a process has open, and how many it may have; `None` when that may not be read.
@@ -216,6 +222,17 @@ pub fn find_by_env(key: &str, value: &str) -> Vec<Identity> {
             (found && is_alive(id)).then_some(id)
         })
         .collect()
+}
+
+/// Every process that lives and was started with a value of `key` in its environment, with that value.
+pub fn having(key: &str) -> Vec<(Identity, OsString)> {
+    let with_value = |pid| {
+        // As above.
+        let id = identify(pid)?;
+        let value = variable(pid, key)?;
+        is_alive(id).then_some((id, value))
+    };
+    all().filter_map(with_value).collect()
 }
 
 /// The PIDs that `/proc` lists.

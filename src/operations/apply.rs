@@ -56,7 +56,7 @@ pub(super) async fn bring(
         engine.step(operation.id, WRITE, writing).await.map_err(early)?;
     }
     let handle = handle(engine, daemon).map_err(early)?;
-    let brought = engine.bring_about(operation, &handle, since).await;
+    let brought = engine.bring_about(operation, &handle, Some(&wanted), since).await;
     let outcome = match &brought {
         Ok((Some(status), ran)) => {
             let took = ran.duration_us.map_or_else(String::new, |us| format!(", {} ms", us.div_ceil(1000)));

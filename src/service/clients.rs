@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::page::{Page, Paged};
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, remembered};
-use crate::domain::client::{AttributedBy, Candidate, ClientFacts, ClientId, attribute};
+use crate::domain::client::{AttributedBy, Candidate, ClientFacts, ClientId, Signs, attribute};
 use crate::domain::operation::{Operation, OperationRequest};
+use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::store;
 
@@ -75,13 +76,9 @@ impl Service {
         let leases = store::leases::all(&mut reader, &self.parts.fleet.context().boot_id).await?;
         let mut views = Vec::new();
         for (daemon, clients) in seen.into_iter().filter(|(_, clients)| !clients.is_empty()) {
-            let candidates: Vec<Candidate> = store::tenants::of_daemon(&mut reader, &daemon)
-                .await?
-                .into_iter()
-                .map(|tenant| Candidate { tenant: tenant.name, daemon: daemon.clone(), uid: tenant.spec.uid })
-                .collect();
+            let candidates = candidates(&mut reader, &daemon).await?;
             for client in clients {
-                let (tenant, attributed_by) = attribute(&client, &daemon, &leases, &candidates);
+                let (tenant, attributed_by) = attribute(&Signs::from(&client), &daemon, &leases, &candidates);
                 views.push(view(client, daemon.clone(), tenant, attributed_by));
             }
         }
@@ -157,6 +154,17 @@ impl Service {
         };
         self.operate(client.daemon, OperationRequest::TerminateClient { client: id }, options, key).await
     }
+}
+
+/// The tenants of a daemon, as attribution sees them.
+pub(super) async fn candidates(
+    db: store::Transaction<'_>,
+    daemon: &DaemonName,
+) -> Result<Vec<Candidate>, ServiceError> {
+    let tenants = store::tenants::of_daemon(db, daemon).await?.into_iter();
+    let candidate =
+        |tenant: Tenant| Candidate { tenant: tenant.name, daemon: daemon.clone(), uid: tenant.spec.uid };
+    Ok(tenants.map(candidate).collect())
 }
 
 fn view(

@@ -13,6 +13,7 @@ pub mod layouts;
 pub mod maintenance;
 pub mod operations;
 pub mod page;
+mod placement;
 pub mod replace;
 pub mod replays;
 mod shares;

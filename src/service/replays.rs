@@ -10,13 +10,12 @@ use super::page::{Page, Paged};
 use super::{FieldError, IdempotencyKey, Service, ServiceError, WriteOptions};
 use crate::clock::unix_ms;
 use crate::domain::gpu::GpuRef;
-use crate::domain::layout::active::ActiveLayout;
-use crate::domain::layout::document::{Difference, Entry, Recorded, Share};
+use crate::domain::layout::document::{Difference, Entry, Recorded};
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
 use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Enforcement, GpuMap, Layout, Role};
 use crate::domain::operation::{Operation, OperationRequest};
-use crate::domain::{DaemonName, LayoutName, PartitionId};
+use crate::domain::{DaemonName, LayoutName};
 use crate::store;
 
 /// A layout that is to be replayed: one of a document, or one that was written here.
@@ -156,7 +155,10 @@ impl Service {
                     (Some(recorded.ids.clone()), Vec::new())
                 }
                 Some(recorded) => (None, recorded.shares.clone()),
-                None => service.on_record(&daemon.name, &active, &layout).await?,
+                None => {
+                    let mut reader = service.parts.store.read().await?;
+                    store::replays::on_record(&mut reader, &daemon.name, &active, &layout).await?
+                }
             };
             let replay = Replay {
                 id: Uuid::now_v7(),
@@ -194,23 +196,6 @@ impl Service {
             accepted(asked.await?)
         })
         .await
-    }
-
-    /// The IDs of the steps, or what clients saw in the partitions, where that is on record here.
-    async fn on_record(
-        &self,
-        daemon: &DaemonName,
-        active: &ActiveLayout,
-        layout: &Layout,
-    ) -> Result<(Option<Vec<PartitionId>>, Vec<Share>), ServiceError> {
-        let mut reader = self.parts.store.read().await?;
-        if layout.enforcement == Enforcement::Percentage {
-            let proven = store::shares::proven(&mut reader, daemon).await?;
-            return Ok((None, proven.and_then(|proven| proven.seen(active, layout)).unwrap_or_default()));
-        }
-        let applied = store::layouts::applied(&mut reader, daemon).await?;
-        let applied = applied.filter(|applied| applied.is_of(active));
-        Ok((applied.map(|applied| applied.record.ids()), Vec::new()))
     }
 
     /// Why a document is not for a daemon that has no GPUs for its roles: in what the GPUs differ that are meant, or that the

@@ -4,20 +4,23 @@ use serde::{Deserialize, Serialize};
 
 use super::maintenance::refuse_cordoned;
 use super::page::{Page, Paged};
+use super::placement::{Placement, occupy};
 use super::shares::refuse_own_share;
 use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::admission;
 use crate::domain::client::{ClientId, Lease, places_taken};
-use crate::domain::daemon::{Condition, Management, Phase};
+use crate::domain::daemon::{Condition, DaemonStatus, Management, Mode, Phase};
 use crate::domain::environment;
 use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::memory::Bytes;
 use crate::domain::plan::Desired;
 use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
 use crate::domain::{DaemonName, TenantName};
 use crate::host;
 use crate::store::{self, Fate};
+use crate::supervisor::Observed;
 
 /// How often a process is let in anew because its tenant was changed meanwhile.
 const LEASE_ATTEMPTS: u32 = 5;
@@ -247,8 +250,9 @@ impl Service {
     /// The environment of a tenant's processes.
     pub async fn tenant_environment(&self, name: &TenantName) -> Result<EnvironmentView, ServiceError> {
         let tenant = self.stored_tenant(name).await?;
-        let gpus = self.held_gpus().await?;
-        self.environment_of(&tenant, &gpus).await
+        let resolved = self.resolved(&tenant, &self.held_gpus().await?).await?;
+        let placement = self.proven_placement(&tenant, &resolved).await?;
+        self.environment_of(&tenant, &resolved, &placement)
     }
 
     /// Gives a process the right to be a client of a tenant, unless `max_clients` are there already.
@@ -287,10 +291,12 @@ impl Service {
         let pipe = self.parts.fleet.pipe_directory(&tenant.spec.daemon);
         let reachable = self.parts.fleet.context().check_reachable(pipe, tenant.spec.uid).await;
         reachable.map_err(ServiceError::Conflict)?;
-        let gpus = self.held_gpus().await?;
-        let environment = self.environment_of(&tenant, &gpus).await?;
-        let clients = self.families_of(&name).await?;
+        let resolved = self.resolved(&tenant, &self.held_gpus().await?).await?;
         let holder = ClientId { pid: identity.pid, start_time: identity.start_time };
+        let placement = self.placement(&tenant, &resolved)?;
+        self.refuse_squatters(&tenant, &placement, Some(holder)).await?;
+        let environment = self.environment_of(&tenant, &resolved, &placement)?;
+        let clients = self.families_of(&name).await?;
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
         let unchanged = self
@@ -305,7 +311,11 @@ impl Service {
                     // Again, in the transaction that lets the process in: a drain that began meanwhile counts on it.
                     if let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? {
                         refuse_cordoned(&mut *db, &daemon.name, &daemon.spec).await?;
+                        if !placement.holds_at(daemon.generation) {
+                            return Ok((false, Fate::RollBack));
+                        }
                     }
+                    occupy(&mut *db, &now, holder, &placement, &boot_id).await?;
                     let mut holders = Vec::new();
                     for lease in store::leases::all(&mut *db, &boot_id).await? {
                         if !is_alive(lease.holder) {
@@ -329,25 +339,48 @@ impl Service {
     }
 
     /// Fails closed: no process is sent to a daemon whose settings were not read back.
+    ///
+    /// Where that is because of its layout, that is what is said.
     async fn refuse_unless_serving(&self, tenant: &Tenant) -> Result<(), ServiceError> {
         let name = &tenant.spec.daemon;
         let mut reader = self.parts.store.read().await?;
-        if let Some(daemon) = store::daemons::get(&mut reader, name).await? {
+        let daemon = store::daemons::get(&mut reader, name).await?;
+        if let Some(daemon) = &daemon {
             refuse_cordoned(&mut reader, name, &daemon.spec).await?;
         }
         drop(reader);
+        let mode = daemon.map(|daemon| daemon.spec.mode).unwrap_or_default();
+        self.await_serving(tenant, mode).await.map_err(|error| match error {
+            ServiceError::Unavailable(_) | ServiceError::TimedOut(_) => {
+                self.unplaced(tenant, mode).unwrap_or(error)
+            }
+            other => other,
+        })
+    }
+
+    async fn await_serving(&self, tenant: &Tenant, mode: Mode) -> Result<(), ServiceError> {
+        let name = &tenant.spec.daemon;
         let Some(handle) = self.parts.fleet.get(name) else {
             return Err(ServiceError::Unavailable(format!("daemon {name} is not running yet")));
         };
         // Looked at now: a pipe directory that is gone would send the client past MPS, to the whole GPU.
         handle.fresh(self.parts.patience).await?;
-        let ready = |status: &crate::domain::daemon::DaemonStatus| {
-            status.phase == Phase::Ready && status.observed_generation >= tenant.daemon_generation
+        let ready = |status: &DaemonStatus| {
+            // Any change of a daemon in static mode may bind others to its partitions.
+            let wanted = if mode == Mode::Static { handle.generation() } else { tenant.daemon_generation };
+            status.phase == Phase::Ready && status.observed_generation >= wanted
+        };
+        let failed = |status: &DaemonStatus| {
+            let failed = |layout: &LayoutStatus| {
+                layout.state == LayoutState::Failed && layout.generation >= handle.generation()
+            };
+            mode == Mode::Static && status.layout.as_ref().is_some_and(failed)
         };
         // A tenant written a moment ago is often read back within milliseconds.
-        match handle.wait_for(self.parts.patience, |observed| ready(&observed.status)).await {
-            Some(_) => Ok(()),
-            None => {
+        let decided = |observed: &Observed| ready(&observed.status) || failed(&observed.status);
+        match handle.wait_for(self.parts.patience, decided).await {
+            Some(observed) if ready(&observed.status) => Ok(()),
+            _ => {
                 let status = handle.observed().status;
                 let why =
                     status.conditions.first().map(|condition| condition.message.clone()).unwrap_or_default();
@@ -373,13 +406,18 @@ impl Service {
         Ok(mine.map(|client| (client.id, client.ancestors)).collect())
     }
 
-    async fn environment_of(&self, tenant: &Tenant, gpus: &[Gpu]) -> Result<EnvironmentView, ServiceError> {
-        let resolved = self.resolved(tenant, gpus).await?;
+    fn environment_of(
+        &self,
+        tenant: &Tenant,
+        resolved: &Resolved,
+        placement: &Placement,
+    ) -> Result<EnvironmentView, ServiceError> {
         let handle = self.parts.fleet.get(&tenant.spec.daemon);
         let pipe = handle.map(|handle| handle.observed().status.pipe_directory).ok_or_else(|| {
             ServiceError::Unavailable(format!("daemon {} is not managed yet", tenant.spec.daemon))
         })?;
-        let mut variables = environment::variables(tenant, &resolved, &pipe);
+        let mut variables = environment::variables(tenant, resolved, &pipe);
+        variables.extend(placement.variable());
         for (name, value) in &self.parts.fleet.context().extra_env {
             // The simulated host's kernel is a directory that its processes must be told of.
             variables.push((name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()));
@@ -436,9 +474,12 @@ impl Service {
                     .filter(|_| applied)
                     .and_then(|seen| tenant::effective(&resolved, gpus, seen));
                 status.conditions.extend(too_small_for_a_context(&resolved, gpus));
-                status.gpus = resolved.gpus;
                 let ready = daemon.conditions.first();
+                let unplaced = self.placement(&tenant, &resolved).err();
                 let (reason, message) = match ready {
+                    _ if applied && unplaced.is_some() => {
+                        ("PartitionNotProven", unplaced.iter().map(ToString::to_string).collect())
+                    }
                     _ if applied => ("AppliedAndReadBack", "its daemon holds its limits".to_owned()),
                     Some(ready) if ready.status => (
                         "AwaitingReadBack",
@@ -449,7 +490,13 @@ impl Service {
                     }
                     None => ("DaemonNotReady", format!("daemon {} is not ready", tenant.spec.daemon)),
                 };
-                status.conditions.push(Condition::new("Ready", applied, reason, message));
+                status.conditions.push(Condition::new(
+                    "Ready",
+                    applied && unplaced.is_none(),
+                    reason,
+                    message,
+                ));
+                status.gpus = resolved.gpus;
                 status.conditions.extend(
                     daemon.conditions.into_iter().filter(|condition| condition.kind == "LimitsEscapable"),
                 );

@@ -14,6 +14,7 @@ pub mod leases;
 pub mod lock;
 pub mod maintenance;
 pub mod operations;
+pub mod partition_leases;
 pub mod partitions;
 pub mod plans;
 pub mod replays;

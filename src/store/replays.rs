@@ -3,8 +3,17 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::{StoreError, from_json, to_json};
-use crate::domain::layout::replay::Replay;
+use super::{StoreError, daemons, from_json, layouts, shares, to_json};
+use crate::domain::daemon::Incarnation;
+use crate::domain::layout::active::ActiveLayout;
+use crate::domain::layout::document::Share;
+use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
+use crate::domain::layout::status::LayoutStatus;
+use crate::domain::layout::{Enforcement, Layout};
+use crate::domain::{DaemonName, PartitionId};
+
+/// How many records of restarts are kept of a daemon.
+const RESTARTS_KEPT: i64 = 32;
 
 /// Writes a replay, in place of what was written of it before.
 pub async fn put(db: &mut SqliteConnection, replay: &Replay) -> Result<(), StoreError> {
@@ -56,4 +65,203 @@ pub async fn page(
 pub async fn forget(db: &mut SqliteConnection, before: i64) -> Result<(), StoreError> {
     sqlx::query!("DELETE FROM replays WHERE finished_at < ?", before).execute(db).await?;
     Ok(())
+}
+
+/// Begins the record of what the start of another control process leads to, where the daemon has a layout that was tried in one
+/// before; what an operation does is in the record of that.
+pub async fn begin_restart(
+    db: &mut SqliteConnection,
+    name: &DaemonName,
+    started: &Incarnation,
+    now: i64,
+) -> Result<(), StoreError> {
+    let before = daemons::incarnation(&mut *db, name).await?;
+    if before.as_ref().is_some_and(|before| before.token == started.token) {
+        return Ok(());
+    }
+    if let Some(pending) = pending_restart(&mut *db, name).await? {
+        if before.is_some_and(|before| before.process.is_none()) {
+            // That process never came to be, and this one takes its place.
+            return Ok(());
+        }
+        let why = "the control process ended before its layout was brought about".to_owned();
+        let ended = Replay { finished_at: Some(now), ..pending.given_up(why, None, Vec::new(), None) };
+        put(&mut *db, &ended).await?;
+    }
+    let Some(active) = daemons::get(&mut *db, name).await?.and_then(|daemon| daemon.spec.layout) else {
+        return Ok(());
+    };
+    let key = name.as_str();
+    let tried = sqlx::query_scalar!(
+        r#"SELECT EXISTS (SELECT 1 FROM partition_runs WHERE daemon = ?1)
+               OR EXISTS (SELECT 1 FROM proven_shares WHERE daemon = ?1) AS "tried!: bool""#,
+        key
+    );
+    if !tried.fetch_one(&mut *db).await? || layouts::change(&mut *db, name).await?.is_some() {
+        return Ok(());
+    }
+    let layout = layouts::content(&mut *db, &active).await?;
+    let (expected, shares) = on_record(&mut *db, name, &active, &layout).await?;
+    let replay = Replay {
+        id: Uuid::now_v7(),
+        daemon: name.clone(),
+        layout: active.name,
+        version: active.version,
+        gpu_map: active.gpu_map,
+        cause: ReplayCause::Restart,
+        operation: None,
+        expected,
+        shares,
+        seen: Vec::new(),
+        provenance: None,
+        forced: Vec::new(),
+        verdict: Verdict::Pending,
+        error: None,
+        steps: Vec::new(),
+        created_at: now,
+        finished_at: None,
+        duration_us: None,
+    };
+    put(&mut *db, &replay).await?;
+    sqlx::query!(
+        "DELETE FROM replays WHERE daemon = ?1 AND json_extract(content, '$.cause') = 'restart' AND id NOT IN
+             (SELECT id FROM replays WHERE daemon = ?1 AND json_extract(content, '$.cause') = 'restart'
+              ORDER BY id DESC LIMIT ?2)",
+        key,
+        RESTARTS_KEPT
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Ends the record of a restart with where the layout stands in the control process; nothing where none is under way.
+pub async fn end_restart(
+    db: &mut SqliteConnection,
+    name: &DaemonName,
+    status: &LayoutStatus,
+    now: i64,
+) -> Result<(), StoreError> {
+    let Some(pending) = pending_restart(&mut *db, name).await? else { return Ok(()) };
+    put(db, &Replay { finished_at: Some(now), ..pending.judged(status) }).await
+}
+
+/// The record of a restart that has not come to its end.
+async fn pending_restart(db: &mut SqliteConnection, name: &DaemonName) -> Result<Option<Replay>, StoreError> {
+    let name = name.as_str();
+    let text = sqlx::query_scalar!(
+        "SELECT content FROM replays
+         WHERE daemon = ? AND verdict = 'pending' AND json_extract(content, '$.cause') = 'restart'
+         ORDER BY id DESC LIMIT 1",
+        name
+    );
+    text.fetch_optional(db).await?.map(|text| from_json("a replay", &text)).transpose()
+}
+
+/// The IDs of the steps of a layout, or what clients saw in its partitions, where that is on record of the daemon.
+pub async fn on_record(
+    db: &mut SqliteConnection,
+    daemon: &DaemonName,
+    active: &ActiveLayout,
+    layout: &Layout,
+) -> Result<(Option<Vec<PartitionId>>, Vec<Share>), StoreError> {
+    if layout.enforcement == Enforcement::Percentage {
+        let proven = shares::proven(db, daemon).await?;
+        return Ok((None, proven.and_then(|proven| proven.seen(active, layout)).unwrap_or_default()));
+    }
+    let applied = layouts::applied(db, daemon).await?.filter(|applied| applied.is_of(active));
+    Ok((applied.map(|applied| applied.record.ids()), Vec::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fate, Store};
+    use super::*;
+    use crate::domain::daemon::DaemonSpec;
+    use crate::domain::layout::record::PartitionRun;
+    use crate::domain::layout::status::LayoutState;
+    use crate::domain::tenant::tests::h200;
+
+    fn incarnation(token: &str, process: Option<(u32, u64)>) -> Incarnation {
+        let (token, boot_id) = (token.to_owned(), "boot".to_owned());
+        Incarnation { token, boot_id, process, pipe_inode: None, applied: 0, home: None }
+    }
+
+    /// A process is started as a driver has it written.
+    async fn start(
+        db: &mut SqliteConnection,
+        token: &str,
+        comes_up: bool,
+        now: i64,
+    ) -> Result<(), StoreError> {
+        let name = DaemonName::parse("gpu0").expect("a name");
+        for process in [None, comes_up.then_some((7, 8))] {
+            let incarnation = incarnation(token, process);
+            begin_restart(&mut *db, &name, &incarnation, now).await?;
+            daemons::put_incarnation(&mut *db, &name, &incarnation, now).await?;
+        }
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn each_restart_has_one_record_and_the_last_of_them_are_kept() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let verdicts: Result<_, StoreError> = store
+            .write(|db| {
+                Box::pin(async move {
+                    let name = DaemonName::parse("gpu0").expect("a name");
+                    let active: ActiveLayout = serde_json::from_value(serde_json::json!({
+                        "name": "a", "version": 1, "gpu_map": {"0": h200(0).uuid},
+                    }))
+                    .expect("a layout");
+                    let layout: Layout = serde_json::from_str("{\"steps\": []}").expect("a layout");
+                    let new =
+                        layouts::NewVersion { layout: &layout, author: "me", note: None, provenance: None };
+                    layouts::put(&mut *db, &active.name, &new, 0).await?;
+                    let spec = DaemonSpec { layout: Some(active), ..DaemonSpec::of(vec![h200(0).uuid]) };
+                    daemons::put(&mut *db, &name, &spec, 0).await?;
+                    start(&mut *db, "first", true, 1).await?;
+                    assert_eq!(page(&mut *db, None, 99).await?, [], "there was nothing to replay");
+                    super::super::partitions::put_run(&mut *db, &name, &PartitionRun::new("first".into()), 1)
+                        .await?;
+                    // One that does not come up, one that dies at once, and one that is judged.
+                    for (token, comes_up) in [("second", false), ("third", true), ("fourth", true)] {
+                        start(&mut *db, token, comes_up, 2).await?;
+                    }
+                    let status = LayoutStatus {
+                        name: Some(crate::domain::LayoutName::parse("a").expect("a name")),
+                        version: Some(1),
+                        enforcement: Enforcement::Static,
+                        state: LayoutState::Applied,
+                        generation: 1,
+                        partitions: vec![],
+                        drift: vec![],
+                        not_repaired: None,
+                        degraded: vec![],
+                        failure: None,
+                        taken: vec![],
+                        ran_at: Some(3),
+                        duration_us: Some(5),
+                    };
+                    for _ in 0..2 {
+                        end_restart(&mut *db, &name, &status, 4).await?;
+                    }
+                    let seen = page(&mut *db, None, 99).await?;
+                    for number in 0..40 {
+                        start(&mut *db, &number.to_string(), true, 5).await?;
+                        end_restart(&mut *db, &name, &LayoutStatus { version: Some(2), ..status.clone() }, 6)
+                            .await?;
+                    }
+                    let kept = page(&mut *db, None, 99).await?;
+                    Ok(((seen, kept), Fate::RollBack))
+                })
+            })
+            .await;
+        let (seen, kept) = verdicts.expect("written");
+        let told: Vec<_> = seen.iter().map(|one| (one.verdict, one.finished_at, one.duration_us)).collect();
+        assert_eq!(told, [(Verdict::First, Some(4), Some(5)), (Verdict::Failed, Some(2), None)]);
+        assert_eq!(i64::try_from(kept.len()), Ok(RESTARTS_KEPT));
+        assert!(kept.iter().all(|one| one.error.as_ref().is_some_and(|why| why.contains("another layout"))));
+    }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +27,7 @@ use super::partitioning::Partitioning;
 use super::process::{shape, token};
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
 use super::status::{Counts, status};
-use super::{Context, Earlier, Fact, Job, Lasting, Neighbour, Observed, Shared};
+use super::{Context, Earlier, Job, Lasting, Neighbour, Observed, Shared};
 use crate::clock::unix_ms;
 use crate::domain::Inode;
 use crate::domain::client::ClientFacts;
@@ -61,6 +61,8 @@ pub(super) struct Driver {
     /// The request for a fresh look that the last look answers, and why it failed; until it is published.
     read: Option<(u64, Option<String>)>,
     incarnation: Option<Incarnation>,
+    /// The token of the control process of which it was told where the layout stands.
+    told_of: Option<String>,
     isolation: Option<Isolation>,
     /// Why the present process was started without the scope it should have had.
     refused: Option<String>,
@@ -129,6 +131,7 @@ impl Driver {
             clients: Vec::new(),
             read: None,
             incarnation: earlier,
+            told_of: None,
             isolation: None,
             refused: None,
             written: Written::default(),
@@ -161,6 +164,7 @@ impl Driver {
             self.logs.keep_short(self.may_empty_logs(&desired));
             self.state.gpus_lost(self.census.borrow_and_update().obstacle(&desired));
             self.settle_modes(&desired).await;
+            self.tell_of_layout(&desired).await;
             let action = self.state.decide(&desired, self.clients.len(), unix_ms());
             let tried = self.tries;
             if let Action::Wait(until) = action {
@@ -532,13 +536,10 @@ impl Driver {
 
     /// Hands an incarnation to the recorder and waits until it is written; false when it was not.
     async fn record(&mut self, desired: &Desired, incarnation: Incarnation) -> bool {
-        let (written, done) = oneshot::channel();
         self.incarnation = Some(incarnation.clone());
         // Before the process is there, so that no scan takes it for somebody else's.
         self.claim();
-        let recorded = Lasting::Incarnation(incarnation);
-        let fact = Fact { daemon: desired.name.clone(), recorded, written };
-        self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false)
+        self.write_down(desired, Lasting::Incarnation(incarnation)).await
     }
 
     fn publish(&mut self, desired: &Desired) {

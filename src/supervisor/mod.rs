@@ -43,6 +43,7 @@ use crate::domain::compute_mode::HeldMode;
 use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Mode, Phase};
 use crate::domain::layout::percentage::ProvenLayout;
 use crate::domain::layout::record::PartitionRun;
+use crate::domain::layout::status::LayoutStatus;
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::Inventory;
@@ -164,6 +165,8 @@ pub enum Lasting {
     PartitionRun(PartitionRun),
     /// What CUDA clients proved of its layout.
     Shares(ProvenLayout),
+    /// Where its layout stands for the first time in its control process.
+    Layout(Box<LayoutStatus>),
     /// What the compute mode of a GPU was; `None` once it was put back.
     ComputeMode {
         /// The GPU.

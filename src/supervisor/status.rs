@@ -7,6 +7,7 @@ use super::state::{State, serves_another_user};
 use super::trouble::{Trouble, log_disk_full};
 use crate::domain::daemon::{Condition, DaemonStatus, Phase, SessionCounts, Waiting};
 use crate::domain::drift::DriftPolicy;
+use crate::domain::layout::status::LayoutStatus;
 use crate::domain::maintenance::MaintenanceState;
 use crate::domain::plan::{Desired, differences};
 use crate::host;
@@ -22,6 +23,12 @@ pub(super) struct Counts {
     pub(super) sessions: SessionCounts,
 }
 
+/// Where the layout of the daemon stands.
+pub(super) fn layout(state: &State, desired: &Desired) -> Option<LayoutStatus> {
+    let listed = state.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
+    state.partitioning.status(desired, listed).or_else(|| state.shares.status(desired))
+}
+
 /// The status to publish.
 pub(super) fn status(
     state: &State,
@@ -33,8 +40,7 @@ pub(super) fn status(
 ) -> DaemonStatus {
     let phase = state.phase(desired, now);
     let pid = state.process.as_ref().map(|process| process.identity.pid);
-    let listed = state.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
-    let layout = state.partitioning.status(desired, listed).or_else(|| state.shares.status(desired));
+    let layout = layout(state, desired);
     let mut conditions = conditions(state, desired, phase, log_directory, now);
     conditions.extend(layout.iter().flat_map(partitioning::conditions));
     DaemonStatus {

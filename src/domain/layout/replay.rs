@@ -7,6 +7,7 @@ use super::document::{Difference, Provenance, Share};
 use super::execution::{Cause, Taken};
 use super::percentage::ShareFailure;
 use super::record::{Record, RecordedStep};
+use super::status::LayoutStatus;
 use super::{GpuMap, Layout, VersionRef};
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId};
@@ -47,8 +48,8 @@ pub struct Replay {
     pub verdict: Verdict,
     /// Why it did not come to its end.
     pub error: Option<String>,
-    /// Every command with the ID expected and the ID that it gave; those on the way back have `undo`. Empty where the manager
-    /// was restarted meanwhile: the IDs are then in the daemon's status.
+    /// Every command with the ID expected and the ID that it gave; those on the way back have `undo`. Where the manager
+    /// was restarted meanwhile, those that the present one has seen: the IDs are in the daemon's status.
     pub steps: Vec<Taken>,
     /// When it was asked for, in unix milliseconds.
     pub created_at: i64,
@@ -166,6 +167,27 @@ impl Replay {
     #[must_use]
     pub fn differed(self, why: String, seen: Vec<Share>, duration_us: Option<u64>) -> Self {
         Self { seen, verdict: Verdict::Differs, error: Some(why), duration_us, ..self }
+    }
+
+    /// The same replay, judged by where the layout stands in the control process that it is of.
+    #[must_use]
+    pub fn judged(self, status: &LayoutStatus) -> Self {
+        if (status.name.as_ref(), status.version) != (Some(&self.layout), Some(self.version)) {
+            let why = "another layout was asked for before this one was brought about".to_owned();
+            return self.given_up(why, None, Vec::new(), None);
+        }
+        // Where nothing could be done, the last run is of the process before.
+        let own = status.ran_at.is_some_and(|ran_at| ran_at >= self.created_at);
+        let (steps, duration_us) =
+            if own { (status.taken.clone(), status.duration_us) } else { (Vec::new(), None) };
+        if let Some(failure) = &status.failure {
+            return self.given_up(failure.cause.to_string(), Some(&failure.cause), steps, duration_us);
+        }
+        let seen = Share::seen(&status.partitions).unwrap_or_default();
+        match self.other_sms(&seen) {
+            Some(why) => self.differed(why, seen, duration_us),
+            None => self.done(seen, steps, duration_us),
+        }
     }
 
     /// The same replay, which was given up.

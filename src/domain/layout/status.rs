@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Enforcement;
 use super::execution::{Cause, Taken};
 use super::percentage::ShareFailure;
 use super::record::{Degraded, PartitionDrift};
+use super::{Enforcement, VersionRef};
 use crate::domain::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage};
 
 /// What is seen of the layout of a daemon.
@@ -38,6 +38,22 @@ pub struct LayoutStatus {
     pub ran_at: Option<i64>,
     /// How long it took, in microseconds; `null` while it is under way.
     pub duration_us: Option<u64>,
+}
+
+impl LayoutStatus {
+    /// What is in force or is to be; `None` where a layout is only taken away.
+    pub fn version_ref(&self) -> Option<VersionRef> {
+        Some(VersionRef { name: self.name.clone()?, version: self.version? })
+    }
+
+    /// Whether it is in force, or not going to be by itself before long.
+    pub fn is_decided(&self) -> bool {
+        match self.state {
+            LayoutState::Pending | LayoutState::Applying => false,
+            LayoutState::Applied | LayoutState::Drifted | LayoutState::Degraded => true,
+            LayoutState::Failed => !self.failure.as_ref().is_some_and(LayoutFailure::is_tried_again),
+        }
+    }
 }
 
 /// Where a layout stands.
@@ -108,6 +124,11 @@ impl LayoutFailure {
             Cause::Unreachable { .. } | Cause::NotProven { .. } | Cause::Blocked { .. } => "",
         };
         Self { generation, message: format!("{cause}{remedy}"), cause }
+    }
+
+    /// Whether it is tried again after a pause, whatever anybody does.
+    pub fn is_tried_again(&self) -> bool {
+        matches!(self.cause, Cause::NotProven { failure: ShareFailure::NotSeen { .. } })
     }
 
     /// One word for it.

@@ -105,7 +105,7 @@ impl Service {
                 "layout {wanted} is not in force on daemon {daemon} as it is on record, so there is nothing to export: {why}"
             ))
         })?;
-        self.refuse_other_program(daemon, &seen)?;
+        refuse_other_program(daemon, &seen)?;
         // What is here now is what these IDs depend on, since the control process that runs now has given them (or its clients
         // have seen these SMs): under the driver and on the GPUs that are here, by the program that is installed. Nothing of an
         // earlier process is ever exported, so nothing has to be remembered of what was here when it ran.
@@ -114,26 +114,6 @@ impl Service {
         let Version { name, layout, note, .. } = version;
         let entry = Entry::of(&layout, note, Some(recorded));
         Ok(Document::sealed(BTreeMap::from([(name, entry)])))
-    }
-
-    /// Refuses a control process of a program that was replaced: it is of another version than the one that is installed, and
-    /// so perhaps of another driver, since the MPS programs come with it.
-    fn refuse_other_program(&self, daemon: &DaemonName, seen: &Seen) -> Result<(), ServiceError> {
-        let program = &self.parts.fleet.context().binaries.control;
-        let pid = seen.observed.status.pid;
-        match pid.and_then(|pid| process::runs(pid, program)) {
-            Some(true) => Ok(()),
-            Some(false) => Err(ServiceError::Conflict(format!(
-                "the control process of daemon {daemon} runs another program than {}, which was replaced since, so it is not \
-                 known for which version its IDs are: restart the daemon, which compares them, and export it then",
-                program.display()
-            ))),
-            None => Err(ServiceError::Unavailable(format!(
-                "it cannot be read which program the control process of daemon {daemon} runs (/proc/{}/exe), and so not for \
-                 which version its IDs are",
-                pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string())
-            ))),
-        }
     }
 
     /// What a layout's IDs depend on, as it is on these GPUs of a daemon.
@@ -219,6 +199,24 @@ impl Service {
             exported_at: unix_ms(),
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),
         }
+    }
+}
+
+/// Refuses a control process of a program that was replaced: it is of another version than the one that is installed, and so
+/// perhaps of another driver, since the MPS programs come with it.
+fn refuse_other_program(daemon: &DaemonName, seen: &Seen) -> Result<(), ServiceError> {
+    let pid = seen.observed.status.pid;
+    match pid.and_then(process::runs_what_is_there) {
+        Some(true) => Ok(()),
+        Some(false) => Err(ServiceError::Conflict(format!(
+            "the program that the control process of daemon {daemon} runs was replaced since it was started, so it is not known \
+             for which version its IDs are: restart the daemon, which compares them, and export it then"
+        ))),
+        None => Err(ServiceError::Unavailable(format!(
+            "it cannot be read which program the control process of daemon {daemon} runs (/proc/{}/exe), and so not for which \
+             version its IDs are",
+            pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string())
+        ))),
     }
 }
 

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::super::partitioning::Standing;
 use super::super::partitions::Talk;
 use super::super::state::Look;
+use super::super::status::layout;
 use super::super::{Fact, Lasting};
 use super::Driver;
 use crate::clock::unix_ms;
@@ -39,7 +40,7 @@ impl Driver {
             return self.state.look_soon();
         };
         let run = self.state.partitioning.before(&token, &present);
-        if !self.write_down(desired, &run).await {
+        if !self.write_down(desired, Lasting::PartitionRun(run.clone())).await {
             talk.close().await;
             return self.state.partitioning.not_written(unix_ms());
         }
@@ -97,7 +98,7 @@ impl Driver {
     }
 
     async fn write_end(&mut self, desired: &Desired, run: PartitionRun) {
-        if self.write_down(desired, &run).await {
+        if self.write_down(desired, Lasting::PartitionRun(run)).await {
             self.state.partitioning.written();
             // Ready only by a look that reads everything.
             self.state.look_soon();
@@ -106,10 +107,21 @@ impl Driver {
         }
     }
 
-    /// Hands a run to the recorder and waits until it is written; false when it was not.
-    async fn write_down(&self, desired: &Desired, run: &PartitionRun) -> bool {
+    /// Hands to the recorder where the layout stands, once for each control process: when it is in force or given up.
+    pub(super) async fn tell_of_layout(&mut self, desired: &Desired) {
+        let token = self.incarnation.as_ref().map(|incarnation| incarnation.token.clone());
+        if self.state.process.is_none() || desired.layout.is_none() || self.told_of == token {
+            return;
+        }
+        let Some(status) = layout(&self.state, desired).filter(LayoutStatus::is_decided) else { return };
+        if self.write_down(desired, Lasting::Layout(Box::new(status))).await {
+            self.told_of = token;
+        }
+    }
+
+    /// Hands something to the recorder and waits until it is written; false when it was not.
+    pub(super) async fn write_down(&self, desired: &Desired, recorded: Lasting) -> bool {
         let (written, done) = oneshot::channel();
-        let recorded = Lasting::PartitionRun(run.clone());
         let fact = Fact { daemon: desired.name.clone(), recorded, written };
         self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false)
     }

@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::super::{Fact, Lasting};
+use super::super::Lasting;
 use super::Driver;
 use crate::clock::unix_ms;
 use crate::domain::plan::Desired;
@@ -78,11 +77,8 @@ impl Driver {
             tracing::error!(daemon = %desired.name, why = failure.message, "the layout is not proven");
         }
         if let Some(proven) = self.state.shares.take_unwritten(&desired) {
-            let (written, done) = oneshot::channel();
-            let fact = Fact { daemon: desired.name.clone(), recorded: Lasting::Shares(proven), written };
             // What is not written is proven all the same; the next proof only takes longer.
-            let _ = self.context.recorder.send(fact).await;
-            let _ = done.await;
+            self.write_down(&desired, Lasting::Shares(proven)).await;
         }
     }
 }

@@ -66,6 +66,26 @@ impl Host {
         command
     }
 
+    /// A program that nobody was asked for, in partitions of its own choice; it works until it is ended.
+    pub(crate) fn stranger_command(&self, daemon: &str, partitions: &str) -> Command {
+        let mut command = Command::new(MANAGER);
+        command
+            .args(["sim", "client", "--json", "--spin", FOR_EVER, "--alloc", "64"])
+            .env_clear()
+            .env("MPS_SIM_WORLD", self.runtime("sim"))
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.home(daemon).join("pipe"))
+            .env("CUDA_MPS_SM_PARTITION", partitions);
+        command
+    }
+
+    /// The same, connected and listed.
+    pub(crate) fn stranger(&self, daemon: &str, partitions: &str) -> Client {
+        let client = Client::start(self.stranger_command(daemon, partitions));
+        assert_eq!(client.seen["error"], json!(null), "{}", client.seen);
+        self.listed(client.pid());
+        client
+    }
+
     /// A program of a tenant that works until it is ended, connected and listed.
     pub(crate) fn client(&self, tenant: &str) -> Client {
         let client = Client::start(self.client_command(tenant, &["--spin", FOR_EVER, "--alloc", "256"]));

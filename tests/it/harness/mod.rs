@@ -11,6 +11,7 @@ mod foreign;
 mod outsider;
 mod process;
 mod trap;
+mod wal;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -212,6 +213,16 @@ impl Host {
         let mut manager = self.manager.take().expect("served");
         signal(manager.process.id(), with);
         eventually("the manager ends", || manager.process.try_wait().expect("waited for")).code()
+    }
+
+    /// Whether the manager has ended by itself or by another's hand.
+    pub(crate) fn manager_has_ended(&mut self) -> bool {
+        let Some(manager) = &mut self.manager else { return true };
+        let ended = manager.process.try_wait().expect("waited for").is_some();
+        if ended {
+            self.manager = None;
+        }
+        ended
     }
 
     /// The API with the admin token.

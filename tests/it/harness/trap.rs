@@ -1,4 +1,5 @@
-//! The control program with a trap in it: the session that sends the nth `sm_partition` loses its reply, or hangs.
+//! The control program with a trap in it: the session that sends the nth `sm_partition` loses its reply, or hangs; or the
+//! manager is killed at the nth command about partitions.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,6 +21,10 @@ pub(crate) enum Spring {
     Unanswered,
     /// The daemon has it, and the session stands still until it is let go.
     Held,
+    /// The manager dies before the daemon hears of the command, any about partitions, counted through all sessions.
+    FatalBefore,
+    /// The manager dies once the daemon has it.
+    FatalAfter,
 }
 
 impl Trap {
@@ -53,11 +58,16 @@ impl Trap {
     /// Sets it for the nth `sm_partition` of a session whose words begin so.
     pub(crate) fn set_for(&self, words: &str, spring: Spring, nth: usize) {
         let word = format!("{spring:?}").to_lowercase();
-        for old in ["sprung", "free"] {
-            let _ = fs::remove_file(self.file(old));
-        }
+        self.clear();
         fs::write(self.file("new"), format!("{word} {nth} {words}\n")).expect("written");
         fs::rename(self.file("new"), self.file("trap")).expect("set");
+    }
+
+    /// Takes it away.
+    pub(crate) fn clear(&self) {
+        for old in ["trap", "sprung", "free", "count"] {
+            let _ = fs::remove_file(self.file(old));
+        }
     }
 
     /// Waits until it has sprung.
@@ -78,7 +88,7 @@ impl Trap {
 const CONTROL: &str = r#"#!/bin/sh
 here=${0%/*}
 [ $# = 0 ] && [ -e "$here/trap" ] || exec '{real}' "$@"
-read -r spring nth words <"$here/trap"
+read -r spring nth words 2>/dev/null <"$here/trap" || exec '{real}'
 log=$CUDA_MPS_PIPE_DIRECTORY/../log/control.log
 pipe=$here/pipe.$$
 mkfifo "$pipe"
@@ -88,15 +98,26 @@ exec 3>"$pipe"
 rm "$pipe"
 count=0
 while IFS= read -r line; do
-    case $line in "sm_partition $words"*) count=$((count + 1)) ;; esac
-    if [ "$count" = "$nth" ]; then
+    case $spring,$line in
+        fatal*,lspart* | fatal*,sm_partition*)
+            count=$(($(cat "$here/count" 2>/dev/null || echo 0) + 1))
+            echo "$count" >"$here/count"
+            ;;
+        fatal*) ;;
+        *,"sm_partition $words"*) count=$((count + 1)) ;;
+    esac
+    if [ "$count" = "$nth" ] && [ -e "$here/trap" ]; then
         rm -f "$here/trap"
-        had=$(grep -c "Cmd:sm_partition $words" "$log")
-        if [ "$spring" != unheard ]; then
-            printf '%s\n' "$line" >&3
-            until [ "$(grep -c "Cmd:sm_partition $words" "$log")" -gt "$had" ]; do sleep 0.01; done
-        fi
+        had=$(grep -cF "Cmd:$line" "$log")
+        case $spring in
+            unheard | fatalbefore) ;;
+            *)
+                printf '%s\n' "$line" >&3
+                until [ "$(grep -cF "Cmd:$line" "$log")" -gt "$had" ]; do sleep 0.01; done
+                ;;
+        esac
         : >"$here/sprung"
+        case $spring,$(tr '\0' ' ' <"/proc/$PPID/cmdline") in fatal*,*" serve "*) kill -9 "$PPID" ;; esac
         while [ "$spring" = held ] && [ ! -e "$here/free" ]; do sleep 0.01; done
         kill -9 "$child" $$
     fi

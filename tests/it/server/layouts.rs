@@ -4,7 +4,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Host, eventually, signal};
+use crate::harness::{Answer, Host, eventually, signal};
 
 /// The UUID of a GPU.
 pub(super) fn uuid(host: &Host, index: u32) -> String {
@@ -223,9 +223,7 @@ fn what_the_plan_refuses_is_refused_at_once_and_changes_nothing() {
     let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G", "max_clients": 4});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
     host.await_ready();
-    let mut command = host.client_command("parts", &["--spin", "600", "--alloc", "64"]);
-    command.env("CUDA_MPS_SM_PARTITION", format!("{}/{}", uuid(&host, 1), before.0[1].1));
-    let client = Client::start(command);
+    let client = host.stranger("gpu1", &format!("{}/{}", uuid(&host, 1), before.0[1].1));
     let id = host.listed(client.pid())["id"].as_str().unwrap().to_owned();
     write(&host, "smaller", &[add("web", 7)]);
     let problem = post(&host, "smaller", "apply", &json!({"recreate": true})).problem(409, "layout-blocked");
@@ -233,12 +231,13 @@ fn what_the_plan_refuses_is_refused_at_once_and_changes_nothing() {
     assert!(detail.contains(&id) && detail.contains("batch"), "{detail}");
     drop(client);
 
+    write(&host, "elsewhere", &[add("web", 1)]);
     for (name, body, status, kind) in [
         ("prod", json!({"daemon": "gpu9"}), 404, "not-found"),
         ("nothing", json!({"daemon": "gpu1"}), 404, "not-found"),
         ("prod", json!({"daemon": "gpu1", "version": 9}), 404, "not-found"),
         ("prod", json!({"daemon": "gpu0"}), 409, "conflict"),
-        ("prod", json!({"daemon": "gpu1"}), 422, "invalid-request"),
+        ("elsewhere", json!({"daemon": "gpu1"}), 422, "invalid-request"),
         ("prod", json!({"daemon": "gpu1", "gpu_map": {"1": "1"}}), 422, "invalid-request"),
         ("prod", json!({"daemon": "gpu1", "gpu_map": {"0": "7"}}), 422, "invalid-request"),
     ] {

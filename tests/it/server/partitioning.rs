@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::foreign::{condition, delete};
-use crate::harness::{Client, Host, Spring, Trap, eventually, is_alive, said, signal};
+use crate::harness::{Host, Spring, Trap, eventually, is_alive, said, signal};
 
 fn uuid(host: &Host, index: u32) -> String {
     host.api().get(&format!("/api/v1/gpus/{index}")).ok()["uuid"].as_str().expect("a UUID").to_owned()
@@ -131,10 +131,7 @@ fn a_layout_in_the_spec_of_a_new_daemon_is_brought_about_step_by_step() {
     let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G"});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
     applied(&host);
-    let mut command = host.client_command("parts", &["--spin", "600", "--alloc", "64"]);
-    command.env("CUDA_MPS_SM_PARTITION", format!("{}/{}", uuid(&host, 1), here[0]));
-    let client = Client::start(command);
-    assert_eq!(client.seen["devices"][0]["sms"], 56, "{}", client.seen);
+    assert_eq!(host.client("parts").seen["devices"][0]["sms"], 56);
     assert_eq!(changes(&host), (4, 1), "nothing is done twice");
 }
 
@@ -263,8 +260,15 @@ fn another_die_after_a_restart_stops_at_the_first_id_that_differs() {
     }
     assert_eq!(listed(&host), [""; 0], "what was made is taken away again");
     assert!(failed["partitions"].as_array().unwrap().iter().all(|one| one["id"].is_null()), "{failed}");
+    let refused = host.api().get("/api/v1/tenants/parts/environment").problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains("is on record"), "{refused}");
     let output = host.run("parts", &["true"]);
     assert!(!output.status.success() && said(&output).contains("is on record"), "{}", said(&output));
+
+    let replays = host.api().get("/api/v1/replays").ok()["items"].clone();
+    assert_eq!(replays.as_array().unwrap().len(), 1, "{replays}");
+    assert_eq!((&replays[0]["verdict"], &replays[0]["cause"]), (&json!("differs"), &json!("restart")));
+    assert!(replays[0]["error"].as_str().unwrap().contains(cause["got"].as_str().unwrap()), "{replays}");
 
     // It is not tried again by itself, and is when somebody asks.
     let tried = changes(&host);

@@ -31,16 +31,6 @@ fn partitions(host: &Host, daemon: &str) -> Value {
     daemon["status"]["effective"]["partitions"].clone()
 }
 
-/// A program of a tenant in these partitions, connected and listed.
-fn client_in(host: &Host, tenant: &str, named: &str) -> Client {
-    let mut command = host.client_command(tenant, &["--spin", "600", "--alloc", "64"]);
-    command.env("CUDA_MPS_SM_PARTITION", named);
-    let client = Client::start(command);
-    assert_eq!(client.seen["error"], json!(null), "{}", client.seen);
-    host.listed(client.pid());
-    client
-}
-
 fn has_option(pid: u32) -> bool {
     command_line(pid).iter().any(|word| word == "-S")
 }
@@ -74,7 +64,7 @@ fn partitions_are_read_by_gpu_with_the_clients_that_name_them() {
     let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G", "max_clients": 4});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
     host.await_ready();
-    let client = client_in(&host, "parts", &seven);
+    let client = host.stranger("gpu1", &seven);
     assert_eq!(client.seen["devices"][0]["sms"], 56);
     let named = host.listed(client.pid())["id"].clone();
     assert_eq!(partitions(&host, "gpu1"), with(true, json!([named])));
@@ -102,7 +92,7 @@ fn where_the_daemon_and_a_client_disagree_both_are_shown() {
         host.control("both", &format!("sm_partition add {} {chunks}", uuid(&host, index)))
     };
     let (first, second) = (made(0, 4), made(1, 2));
-    let everywhere = client_in(&host, "parts", &format!("{first},{second}"));
+    let everywhere = host.stranger("both", &format!("{first},{second}"));
     assert_eq!(everywhere.seen["devices"][0]["sms"], 32);
     assert_eq!(everywhere.seen["devices"][1]["sms"], 16);
     let seen = |gpu: usize| partitions(&host, "both")[gpu]["partitions"][0].clone();
@@ -113,10 +103,8 @@ fn where_the_daemon_and_a_client_disagree_both_are_shown() {
     drop(everywhere);
 
     // It names both partitions and is on the first GPU alone.
-    let mut command = host.client_command("parts", &["--spin", "600", "--alloc", "64"]);
-    command.env("CUDA_MPS_SM_PARTITION", format!("{second},{first}"));
+    let mut command = host.stranger_command("both", &format!("{second},{first}"));
     command.env("CUDA_VISIBLE_DEVICES", uuid(&host, 0));
-    command.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", format!("{}=4096M", uuid(&host, 0)));
     let one = Client::start(command);
     assert_eq!(one.seen["error"], json!(null), "{}", one.seen);
     let id = host.listed(one.pid())["id"].clone();

@@ -1,0 +1,259 @@
+//! Where the processes of a tenant run on a daemon in static mode.
+//!
+//! A partition is handed out only while it is proven: made by the layout that is wanted now, and listed by the last look. Its ID
+//! names SMs and no tenancy, so it is refused while a process lives that was let into it, or names it, for somebody who is not
+//! bound to it any more.
+
+use super::clients::candidates;
+use super::{Service, ServiceError};
+use crate::clock::unix_ms;
+use crate::domain::client::{ClientId, Signs, attribute};
+use crate::domain::daemon::Mode;
+use crate::domain::environment::{SM_PARTITION, TENANT_HINT};
+use crate::domain::layout::status::{LayoutState, LayoutStatus};
+use crate::domain::partitions::{PartitionRef, named};
+use crate::domain::tenant::{Resolved, Tenant};
+use crate::domain::{PartitionName, TenantName};
+use crate::host;
+use crate::store::{self, Transaction};
+use crate::supervisor::Handle;
+
+/// The partition of a tenant on one of its GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    name: PartitionName,
+    partition: PartitionRef,
+    /// Who is bound to it.
+    bound: Vec<TenantName>,
+}
+
+/// The partitions of a tenant, one on each GPU that it sees, in the daemon's order; none in shared mode.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Placement {
+    places: Vec<Place>,
+    /// The generation of the daemon that they are of.
+    generation: i64,
+}
+
+/// A process that was started with a partition in its environment.
+struct Naming {
+    signs: Signs,
+    partitions: Vec<PartitionRef>,
+}
+
+impl Placement {
+    /// The variable that puts a process into its partitions.
+    pub(super) fn variable(&self) -> Option<(String, String)> {
+        let named: Vec<String> = self.places.iter().map(|place| place.partition.to_string()).collect();
+        (!named.is_empty()).then(|| (SM_PARTITION.to_owned(), named.join(",")))
+    }
+
+    /// Whether it is of what is wanted of the daemon at that generation: what came after it may bind others.
+    pub(super) fn holds_at(&self, generation: i64) -> bool {
+        self.places.is_empty() || self.generation == generation
+    }
+}
+
+impl Service {
+    /// The partitions of a tenant as they are proven by a look that begins now.
+    ///
+    /// Refused where one of them is not: the process would get an error, or somebody else's SMs.
+    pub(super) async fn proven_placement(
+        &self,
+        tenant: &Tenant,
+        resolved: &Resolved,
+    ) -> Result<Placement, ServiceError> {
+        if resolved.mode == Mode::Shared {
+            return Ok(Placement::default());
+        }
+        // What was changed a moment ago is mostly taken up within milliseconds.
+        if let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) {
+            handle.followed(self.parts.patience).await;
+            // While the driver changes partitions it does not look, and they are not handed out anyway.
+            self.placement(tenant, resolved)?;
+            if let Err(error) = handle.fresh(self.parts.patience).await {
+                return Err(refused(tenant, &format!("they cannot be read now: {error}")));
+            }
+        }
+        let placement = self.placement(tenant, resolved)?;
+        self.refuse_squatters(tenant, &placement, None).await?;
+        Ok(placement)
+    }
+
+    /// The partitions of a tenant as the last look proves them; none in shared mode.
+    pub(super) fn placement(&self, tenant: &Tenant, resolved: &Resolved) -> Result<Placement, ServiceError> {
+        if resolved.mode == Mode::Shared {
+            return Ok(Placement::default());
+        }
+        let daemon = &tenant.spec.daemon;
+        let Some(handle) = self.parts.fleet.get(daemon) else {
+            return Err(ServiceError::Unavailable(format!("daemon {daemon} is not managed yet")));
+        };
+        let layout = settled(tenant, &handle)?;
+        let mut places = Vec::with_capacity(resolved.gpus.len());
+        for gpu in &resolved.gpus {
+            let mine =
+                layout.partitions.iter().find(|one| one.gpu == *gpu && one.tenants.contains(&tenant.name));
+            let Some(mine) = mine else {
+                let why = format!(
+                    "its layout binds this tenant to none of GPU {gpu}: bind it, or take the GPU out of the tenant's gpus"
+                );
+                return Err(refused(tenant, &why));
+            };
+            let Some(id) = mine.id.clone() else {
+                let why = format!(
+                    "partition {} of GPU {gpu} is not there as the layout made it: apply the layout again",
+                    mine.partition
+                );
+                return Err(refused(tenant, &why));
+            };
+            places.push(Place {
+                name: mine.partition.clone(),
+                partition: PartitionRef { gpu: gpu.clone(), id },
+                bound: mine.tenants.clone(),
+            });
+        }
+        Ok(Placement { places, generation: layout.generation })
+    }
+
+    /// Why no process of a tenant is let in, where that is because of the layout of its daemon.
+    pub(super) fn unplaced(&self, tenant: &Tenant, mode: Mode) -> Option<ServiceError> {
+        let handle = self.parts.fleet.get(&tenant.spec.daemon).filter(|_| mode == Mode::Static)?;
+        settled(tenant, &handle).err()
+    }
+
+    /// Refuses partitions that are held by a living process, other than `holder`, of somebody who is not bound to them:
+    /// one that was let in, or one that was started with them in its environment, whoever started it.
+    pub(super) async fn refuse_squatters(
+        &self,
+        tenant: &Tenant,
+        placement: &Placement,
+        holder: Option<ClientId>,
+    ) -> Result<(), ServiceError> {
+        if placement.places.is_empty() {
+            return Ok(());
+        }
+        let boot_id = &self.parts.fleet.context().boot_id;
+        let mut reader = self.parts.store.read().await?;
+        refuse_leased(&mut reader, tenant, placement, holder, boot_id).await?;
+        let leases = store::leases::all(&mut reader, boot_id).await?;
+        let candidates = candidates(&mut reader, &tenant.spec.daemon).await?;
+        drop(reader);
+        // Every process of the host is looked at.
+        let found = tokio::task::spawn_blocking(naming).await;
+        let found = found.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        for Naming { signs, partitions } in found.into_iter().filter(|found| Some(found.signs.id) != holder) {
+            let held = placement.places.iter().find(|place| partitions.contains(&place.partition));
+            let Some(place) = held else { continue };
+            let (owner, _) = attribute(&signs, &tenant.spec.daemon, &leases, &candidates);
+            if owner.as_ref().is_none_or(|owner| !place.bound.contains(owner)) {
+                return Err(taken(tenant, place, signs.id, owner.as_ref()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes who is let into which partitions, and refuses those that a living process of somebody else was let into before.
+pub(super) async fn occupy(
+    db: Transaction<'_>,
+    tenant: &Tenant,
+    holder: ClientId,
+    placement: &Placement,
+    boot_id: &str,
+) -> Result<(), ServiceError> {
+    if placement.places.is_empty() {
+        return Ok(());
+    }
+    for lease in store::partition_leases::all(&mut *db, boot_id).await? {
+        if !host::process::is_alive(lease.holder.into()) {
+            store::partition_leases::delete(&mut *db, lease.holder).await?;
+        }
+    }
+    refuse_leased(&mut *db, tenant, placement, Some(holder), boot_id).await?;
+    for place in &placement.places {
+        let lease = store::partition_leases::PartitionLease {
+            holder,
+            partition: place.partition.clone(),
+            tenant: tenant.name.clone(),
+        };
+        store::partition_leases::put(&mut *db, &lease, boot_id, unix_ms()).await?;
+    }
+    Ok(())
+}
+
+/// Refuses partitions that a living process, other than `holder`, of somebody else was let into.
+async fn refuse_leased(
+    db: Transaction<'_>,
+    tenant: &Tenant,
+    placement: &Placement,
+    holder: Option<ClientId>,
+    boot_id: &str,
+) -> Result<(), ServiceError> {
+    for lease in store::partition_leases::all(db, boot_id).await? {
+        let of_another = |place: &&Place| {
+            place.partition == lease.partition
+                && Some(lease.holder) != holder
+                && !place.bound.contains(&lease.tenant)
+        };
+        if let Some(place) = placement.places.iter().find(of_another)
+            && host::process::is_alive(lease.holder.into())
+        {
+            return Err(taken(tenant, place, lease.holder, Some(&lease.tenant)));
+        }
+    }
+    Ok(())
+}
+
+/// The layout of a tenant's daemon, if what is wanted now was brought about.
+fn settled(tenant: &Tenant, handle: &Handle) -> Result<LayoutStatus, ServiceError> {
+    let Some(layout) = handle.observed().status.layout else {
+        return Err(refused(tenant, "it has no layout: apply one that binds the tenant"));
+    };
+    match (&layout.failure, layout.state) {
+        (_, LayoutState::Applied | LayoutState::Degraded | LayoutState::Drifted)
+            if layout.generation == handle.generation() =>
+        {
+            Ok(layout)
+        }
+        (Some(failure), _) => {
+            Err(refused(tenant, &format!("its layout is not in force: {}", failure.message)))
+        }
+        (None, _) => {
+            Err(refused(tenant, "its layout is still being brought about: try again when it is applied"))
+        }
+    }
+}
+
+/// Every process that was started with partitions in its environment.
+fn naming() -> Vec<Naming> {
+    let processes = host::process::having(SM_PARTITION).into_iter();
+    let named = processes.map(|(id, value)| {
+        let ancestors = host::process::ancestors(id.pid).filter_map(host::process::identify);
+        let hint = host::process::variable(id.pid, TENANT_HINT);
+        let signs = Signs {
+            id: id.into(),
+            ancestors: ancestors.map(ClientId::from).collect(),
+            uid: host::process::uid(id.pid),
+            hint: hint.and_then(|hint| hint.into_string().ok()),
+        };
+        Naming { signs, partitions: named(&value.to_string_lossy()) }
+    });
+    named.collect()
+}
+
+fn refused(tenant: &Tenant, why: &str) -> ServiceError {
+    ServiceError::Conflict(format!(
+        "tenant {} cannot be let in: daemon {} is in static mode, where each process runs in partitions, and {why}",
+        tenant.name, tenant.spec.daemon
+    ))
+}
+
+fn taken(tenant: &Tenant, place: &Place, holder: ClientId, owner: Option<&TenantName>) -> ServiceError {
+    let whose = owner.map_or_else(|| "of no known tenant".to_owned(), |owner| format!("of tenant {owner}"));
+    ServiceError::Conflict(format!(
+        "tenant {} cannot be let into partition {} ({}): process {holder} {whose} was let into it or started in it, \
+         and is not bound to it: end that first",
+        tenant.name, place.name, place.partition
+    ))
+}

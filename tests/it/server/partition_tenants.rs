@@ -1,0 +1,326 @@
+//! Who is let into a partition: its tenants, once it is proven, and while nobody else is in it.
+
+use std::process::{Child, Command};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::foreign::delete;
+use super::layouts::{add, apply, host, in_static_mode, partitions, remove, uuid, write};
+use crate::harness::{Client, Host, Spring, Trap, eventually, said, signal};
+
+const VARIABLE: &str = "CUDA_MPS_SM_PARTITION";
+
+/// A step that makes a partition for these tenants.
+fn bound(partition: &str, chunks: u32, tenants: &[&str]) -> Value {
+    let mut step = add(partition, chunks);
+    step["add"]["tenants"] = json!(tenants);
+    step
+}
+
+fn tenants(host: &Host, names: &[&str]) {
+    for name in names {
+        let spec = json!({"daemon": "gpu1", "device_memory_limit": "2G", "max_clients": 8});
+        assert_eq!(host.api().tenant(name, &spec).status, 201);
+    }
+    host.await_ready();
+}
+
+/// The partitions in the environment of a tenant.
+fn handed_out(host: &Host, tenant: &str) -> String {
+    let environment = host.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();
+    environment["variables"][VARIABLE].as_str().expect("a partition").to_owned()
+}
+
+/// A tenant gets neither an environment nor a process, and is told these words why.
+fn refused(host: &Host, tenant: &str, words: &[&str]) {
+    let environment = host.api().get(&format!("/api/v1/tenants/{tenant}/environment"));
+    let environment = environment.problem(409, "conflict")["detail"].as_str().unwrap().to_owned();
+    let lease =
+        host.api().post(&format!("/api/v1/tenants/{tenant}/leases"), &json!({"pid": std::process::id()}));
+    let lease = lease.problem(409, "conflict")["detail"].as_str().unwrap().to_owned();
+    let run = host.run(tenant, &["true"]);
+    assert_eq!(run.status.code(), Some(2), "{}", said(&run));
+    for said in [environment, lease, said(&run)] {
+        for word in words {
+            assert!(said.contains(word), "{word} in {said}");
+        }
+    }
+}
+
+fn sms(client: &Client) -> u64 {
+    client.seen["devices"][0]["sms"].as_u64().unwrap_or_else(|| panic!("{}", client.seen))
+}
+
+/// A process, in no environment of anybody's, that is ended with this value.
+struct Holder(Child);
+
+impl Holder {
+    fn new() -> Self {
+        Self(Command::new("sleep").arg("600").env_clear().spawn().expect("sleep runs"))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A host whose partition of seven chunks is `first`'s, and on record as such.
+fn of_first() -> Host {
+    let host = host();
+    tenants(&host, &["first", "second"]);
+    write(&host, "old", &[bound("old", 7, &["first"])]);
+    apply(&host, "old", &json!({}));
+    host
+}
+
+/// Gives the SMs of the first tenant's partition to the second, under the same ID.
+fn give_to_second(host: &Host) {
+    let before = handed_out(host, "first");
+    write(host, "new", &[bound("new", 7, &["second"])]);
+    apply(host, "new", &json!({}));
+    let there = partitions(host);
+    assert_eq!(there.len(), 1);
+    assert_eq!(
+        (&there[0].0, before.ends_with(&format!("/{}", there[0].1))),
+        (&"new".to_owned(), true),
+        "{there:?}"
+    );
+}
+
+#[test]
+fn a_tenant_lands_on_the_sms_of_its_partition() {
+    let host = host();
+    tenants(&host, &["web", "side", "jobs"]);
+    write(
+        &host,
+        "prod",
+        &[bound("wide", 7, &["web", "side"]), add("gap", 1), bound("narrow", 5, &["jobs"]), remove("gap")],
+    );
+    apply(&host, "prod", &json!({}));
+    let made = partitions(&host);
+    assert_eq!(handed_out(&host, "web"), format!("{}/{}", uuid(&host, 1), made[0].1));
+    assert_eq!(handed_out(&host, "side"), handed_out(&host, "web"), "several may share one");
+    let clients = [("web", 56), ("side", 56), ("jobs", 40)].map(|(tenant, expected)| {
+        let (by_environment, by_run) = (host.client(tenant), host.run_client(tenant));
+        assert_eq!((sms(&by_environment), sms(&by_run)), (expected, expected), "{tenant}");
+        (by_environment, by_run)
+    });
+    host.clients();
+    let of = |name: &str| {
+        let seen = host.api().get(&format!("/api/v1/daemons/gpu1/partitions/{name}?fresh=true")).ok();
+        seen["clients"].as_array().unwrap().len()
+    };
+    eventually("all are listed where they are", || ((of("wide"), of("narrow")) == (4, 2)).then_some(()));
+    let web = host.api().get("/api/v1/tenants/web").ok();
+    assert_eq!(web["status"]["conditions"][0]["status"], true, "{web}");
+    drop(clients);
+    // In shared mode nothing of it is told.
+    let demo = host.api().get("/api/v1/tenants/demo/environment").ok();
+    assert!(
+        demo["variables"].get(VARIABLE).is_none()
+            && demo["unset"].as_array().unwrap().contains(&json!(VARIABLE))
+    );
+}
+
+#[test]
+fn a_tenant_of_two_gpus_has_a_partition_of_each_in_the_daemons_order() {
+    let host = Host::ready();
+    for tenant in ["demo", "batch"] {
+        assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
+    }
+    delete(&host, "gpu0");
+    delete(&host, "gpu1");
+    let spec = json!({"gpus": ["0", "1"], "mode": "static"});
+    assert_eq!(host.api().put("/api/v1/daemons/both", &spec).status, 201);
+    for tenant in ["wide", "half"] {
+        let spec = json!({"daemon": "both", "device_memory_limit": "8G", "max_clients": 4});
+        assert_eq!(host.api().tenant(tenant, &spec).status, 201);
+    }
+    host.await_ready();
+    let mut second = bound("small", 2, &["wide"]);
+    second["add"]["gpu"] = json!(1);
+    write(&host, "prod", &[second, bound("large", 4, &["wide", "half"])]);
+    let target = json!({"daemon": "both", "gpu_map": {"0": "0", "1": "1"}});
+    host.api().succeeds(&host.api().post("/api/v1/layouts/prod/apply", &target));
+    let named = handed_out(&host, "wide");
+    let gpus: Vec<&str> = named.split(',').map(|one| one.split_once('/').unwrap().0).collect();
+    assert_eq!(gpus, [uuid(&host, 0), uuid(&host, 1)]);
+    let client = host.run_client("wide");
+    assert_eq!(
+        (&client.seen["devices"][0]["sms"], &client.seen["devices"][1]["sms"]),
+        (&json!(32), &json!(16))
+    );
+
+    refused(&host, "half", &["none of GPU", &uuid(&host, 1)]);
+    let half = json!({"daemon": "both", "device_memory_limit": "8G", "gpus": ["0"]});
+    assert_eq!(host.api().tenant("half", &half).status, 200);
+    host.await_ready();
+    assert_eq!(sms(&host.run_client("half")), 32);
+}
+
+#[test]
+fn nobody_is_let_in_without_a_partition_that_is_proven() {
+    let trap = Trap::new();
+    let mut host = Host::new(&format!("{}\nfresh_patience_s = 1", trap.config()));
+    trap.install(&host);
+    host.serve();
+    host.await_ready();
+    in_static_mode(&host);
+    tenants(&host, &["web", "jobs"]);
+    refused(&host, "web", &["it has no layout"]);
+    let ready = host.api().get("/api/v1/tenants/web").ok()["status"]["conditions"][0].clone();
+    assert_eq!(
+        (&ready["status"], &ready["reason"]),
+        (&json!(false), &json!("PartitionNotProven")),
+        "{ready}"
+    );
+
+    write(&host, "prod", &[bound("web", 7, &["web"]), add("other", 2)]);
+    trap.set(Spring::Held, 2);
+    let applying =
+        host.api().post("/api/v1/layouts/prod/apply", &json!({"daemon": "gpu1", "gpu_map": {"0": "1"}}));
+    trap.sprung();
+    refused(&host, "web", &["still being brought about"]);
+    trap.release();
+    host.api().succeeds(&applying);
+    host.await_phase("gpu1", "ready");
+    let named = handed_out(&host, "web");
+    refused(&host, "jobs", &["binds this tenant to none of GPU"]);
+
+    // The control process dies: its successor has to give the same IDs first, under this manager or the next.
+    for next_manager in [false, true] {
+        trap.set(Spring::Held, 1);
+        if next_manager {
+            host.end_manager(Signal::KILL);
+        }
+        signal(control(&host), Signal::KILL);
+        if next_manager {
+            host.serve();
+        }
+        trap.sprung();
+        refused(&host, "web", &["still being brought about"]);
+        trap.release();
+        host.await_ready();
+        assert_eq!(handed_out(&host, "web"), named);
+    }
+
+    let made = partitions(&host);
+    host.control("gpu1", &format!("sm_partition rm {}/{}", uuid(&host, 1), made[1].1));
+    assert_eq!(handed_out(&host, "web"), named, "its own is where it was");
+    host.control("gpu1", &format!("sm_partition rm {named}"));
+    refused(&host, "web", &["partition web", "not there as the layout made it"]);
+    host.await_phase("gpu1", "ready");
+    host.api().succeeds(
+        &host.api().post("/api/v1/layouts/prod/apply", &json!({"daemon": "gpu1", "gpu_map": {"0": "1"}})),
+    );
+    assert_eq!(sms(&host.run_client("web")), 56);
+}
+
+/// The control process of the second daemon, asked of the system: there may be no manager.
+fn control(host: &Host) -> u32 {
+    let pipe = host.runtime("daemons/gpu1/pipe");
+    let text = std::fs::read_to_string(pipe.join("nvidia-cuda-mps-control.pid")).expect("it runs");
+    text.trim().parse().expect("a PID")
+}
+
+#[test]
+fn an_id_that_comes_back_is_refused_while_a_process_of_its_former_tenant_lives() {
+    let mut host = of_first();
+    // It is no client of MPS yet, and may become one at any moment.
+    let mut run = host.run_command("first", &["sleep", "600"]).spawn().unwrap();
+    let pid = run.id();
+    eventually("it has been let in", || {
+        let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+        command.starts_with("sleep").then_some(())
+    });
+    give_to_second(&host);
+    let name = format!("process {pid}-");
+    refused(&host, "first", &["binds this tenant to none of GPU"]);
+    refused(&host, "second", &[&name, "of tenant first"]);
+    host.end_manager(Signal::KILL);
+    host.serve();
+    host.await_ready();
+    refused(&host, "second", &[&name, "of tenant first"]);
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert_eq!(sms(&host.client("second")), 56);
+    assert_eq!(sms(&host.run_client("second")), 56);
+}
+
+#[test]
+fn a_lease_is_of_one_process_in_one_boot() {
+    let mut host = of_first();
+    for forget in [
+        "UPDATE partition_leases SET start_time = start_time + 1",
+        "UPDATE partition_leases SET boot_id = 'another'",
+    ] {
+        let holder = Holder::new();
+        let lease = |tenant: &str| {
+            host.api().post(&format!("/api/v1/tenants/{tenant}/leases"), &json!({"pid": holder.pid()}))
+        };
+        assert_eq!(lease("first").status, 201);
+        give_to_second(&host);
+        refused(&host, "second", &[&format!("process {}-", holder.pid()), "of tenant first"]);
+        // Itself it may become another's.
+        assert_eq!(lease("second").status, 201);
+        assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
+        apply(&host, "old", &json!({}));
+        refused(&host, "first", &["of tenant second"]);
+        host.end_manager(Signal::KILL);
+        host.execute_sql(forget);
+        host.serve();
+        host.await_ready();
+        assert_eq!(host.run("first", &["true"]).status.code(), Some(0), "{forget}");
+        let kept = host.ask_sql("SELECT tenant FROM partition_leases");
+        assert_eq!(kept, ["first"], "what is over is forgotten: {forget}");
+    }
+}
+
+#[test]
+fn whatever_names_a_partition_holds_it() {
+    let host = of_first();
+    let named = handed_out(&host, "first");
+    // The process that was let in has ended, and its child has not.
+    let left = host.run("first", &["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $! >&2"]);
+    let child: u32 = said(&left).trim().parse().expect("a PID");
+    let client = host.client("first");
+    write(&host, "old", &[bound("old", 7, &["second"])]);
+    apply(&host, "old", &json!({}));
+    assert_eq!(handed_out_or_none(&host, "second"), None);
+    refused(&host, "second", &["of tenant first"]);
+    drop(client);
+    refused(&host, "second", &[&format!("process {child}-"), "of tenant first"]);
+    signal(child, Signal::KILL);
+    eventually("it is free", || handed_out_or_none(&host, "second"));
+
+    let stranger = host.stranger("gpu1", &named);
+    refused(&host, "second", &[&format!("process {}-", stranger.pid()), "of no known tenant"]);
+    drop(stranger);
+    eventually("it is free", || handed_out_or_none(&host, "second"));
+    // A tenant that puts another's partition into its own environment is seen in it, and holds it as a stranger does.
+    write(&host, "old", &[bound("old", 7, &["second"]), bound("more", 2, &["first"])]);
+    apply(&host, "old", &json!({}));
+    let mut command = host.client_command("first", &["--spin", "600", "--alloc", "64"]);
+    command.env(VARIABLE, &named);
+    let trespasser = Client::start(command);
+    assert_eq!(sms(&trespasser), 56, "MPS lets it");
+    let listed = host.listed(trespasser.pid());
+    assert_eq!(listed["tenant"], "first");
+    let partition = host.api().get("/api/v1/daemons/gpu1/partitions/old?fresh=true").ok();
+    assert_eq!((&partition["clients"], &partition["tenants"]), (&json!([listed["id"]]), &json!(["second"])));
+    refused(&host, "second", &[&format!("process {}-", trespasser.pid()), "of tenant first"]);
+}
+
+fn handed_out_or_none(host: &Host, tenant: &str) -> Option<String> {
+    let answer = host.api().get(&format!("/api/v1/tenants/{tenant}/environment"));
+    (answer.status == 200)
+        .then(|| answer.json()["variables"][VARIABLE].as_str().expect("a partition").to_owned())
+}

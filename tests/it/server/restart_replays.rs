@@ -1,0 +1,136 @@
+//! The record of what each restart of a daemon with a layout led to.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::layouts::{add, apply, in_static_mode, partitions, remove, write};
+use super::shares;
+use crate::harness::{Host, Spring, Trap, eventually, is_alive, signal};
+
+/// All replays, the newest first, once the newest of so many has come to its end.
+fn replays(host: &Host, count: usize) -> Vec<Value> {
+    eventually(&format!("{count} replays have come to their end"), || {
+        let items = host.api().get("/api/v1/replays").ok()["items"].as_array().expect("a list").clone();
+        let ended = items.first().is_some_and(|newest| newest["finished_at"].is_i64());
+        (ended && items.len() >= count).then_some(items)
+    })
+}
+
+/// Waits until the daemon is ready in another process.
+fn back(host: &Host, daemon: &str, before: u32) {
+    eventually("another process is ready", || {
+        let status = &host.daemon(daemon)["status"];
+        (status["pid"].is_u64() && status["pid"] != before && status["phase"] == "ready").then_some(())
+    });
+}
+
+/// Something that ends a daemon's control process.
+type Happens = fn(&mut Host, &Trap);
+
+#[test]
+fn each_restart_of_a_daemon_with_partitions_has_a_replay_on_record() {
+    let trap = Trap::new();
+    let mut host = Host::new(&trap.config());
+    trap.install(&host);
+    host.serve();
+    host.await_ready();
+    in_static_mode(&host);
+    write(&host, "prod", &[add("web", 7), add("gap", 2), add("jobs", 5), remove("gap"), add("tail", 1)]);
+    let applied = apply(&host, "prod", &json!({}));
+    let made = partitions(&host);
+    assert_eq!(host.api().get("/api/v1/replays").ok()["items"], json!([]), "an apply is none");
+    let ids: Vec<Value> = applied["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|step| {
+            ["add ", "remove "].iter().any(|verb| step["name"].as_str().unwrap().starts_with(verb))
+        })
+        .map(|step| json!(step["outcome"].as_str().unwrap().split_once('/').unwrap().1))
+        .collect();
+    assert_eq!(ids.len(), 5);
+
+    let events: [(&str, Happens); 4] = [
+        ("it dies", |host, _| signal(host.daemon_pid("gpu1"), Signal::KILL)),
+        ("somebody restarts it", |host, _| {
+            host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
+        }),
+        ("the host is started again", |host, _| {
+            let daemons = ["gpu0", "gpu1"].map(|daemon| host.daemon_pid(daemon));
+            host.end_manager(Signal::KILL);
+            for pid in daemons {
+                signal(pid, Signal::KILL);
+                eventually("it is gone", || (!is_alive(pid)).then_some(()));
+            }
+            host.execute_sql("UPDATE incarnations SET boot_id = 'b'");
+            host.serve();
+        }),
+        ("it dies, and then its manager in the middle of the layout", |host, trap| {
+            trap.set(Spring::Held, 3);
+            signal(host.daemon_pid("gpu1"), Signal::KILL);
+            trap.sprung();
+            host.end_manager(Signal::KILL);
+            trap.release();
+            host.serve();
+        }),
+    ];
+    for (number, (what, happens)) in events.into_iter().enumerate() {
+        let before = host.daemon_pid("gpu1");
+        happens(&mut host, &trap);
+        back(&host, "gpu1", before);
+        let all = replays(&host, number + 1);
+        assert_eq!(all.len(), number + 1, "{what}");
+        let newest = &all[0];
+        assert_eq!(
+            (&newest["cause"], &newest["verdict"]),
+            (&json!("restart"), &json!("same")),
+            "{what}: {newest}"
+        );
+        assert_eq!(
+            (&newest["daemon"], &newest["layout"], &newest["version"]),
+            (&json!("gpu1"), &json!("prod"), &json!(1))
+        );
+        assert_eq!((&newest["operation"], &newest["expected"]), (&json!(null), &json!(ids)), "{what}");
+        let steps = newest["steps"].as_array().unwrap();
+        // Before its own, the manager that goes on takes away what comes of steps whose end nobody has seen.
+        let of_layout = steps.iter().filter(|step| step["step"].is_u64());
+        assert_eq!(
+            of_layout.map(|step| &step["id"]).collect::<Vec<_>>(),
+            ids.iter().collect::<Vec<_>>(),
+            "{what}"
+        );
+        assert_eq!(steps.len() > ids.len(), what.contains("manager"), "{newest}");
+        assert!(newest["duration_us"].is_u64(), "{newest}");
+        assert_eq!(partitions(&host), made, "{what}");
+        let by_id = host.api().get(&format!("/api/v1/replays/{}", newest["id"].as_str().unwrap())).ok();
+        assert_eq!(by_id, *newest);
+    }
+    // Of an operation there is the operation's own.
+    write(&host, "empty", &[]);
+    apply(&host, "empty", &json!({"gpu_map": {}}));
+    assert_eq!(replays(&host, 4).len(), 4);
+}
+
+#[test]
+fn each_restart_of_a_daemon_with_percentages_says_what_clients_see() {
+    let host = shares::host_with("h200x1@13.0", &shares::THREE);
+    let sms = json!([["seven", 56], ["five", 40], ["three", 24]]);
+    for count in 1..=2 {
+        let before = host.daemon_pid("gpu0");
+        signal(before, Signal::KILL);
+        back(&host, "gpu0", before);
+        let all = replays(&host, count);
+        assert_eq!(all.len(), count);
+        let newest = &all[0];
+        assert_eq!((&newest["cause"], &newest["verdict"]), (&json!("restart"), &json!("same")), "{newest}");
+        let of = |shares: &Value| -> Value {
+            shares.as_array().unwrap().iter().map(|share| json!([share["partition"], share["sms"]])).collect()
+        };
+        assert_eq!((of(&newest["seen"]), of(&newest["shares"])), (sms.clone(), sms.clone()), "{newest}");
+        assert_eq!(
+            (&newest["expected"], &newest["steps"]),
+            (&json!(null), &json!([])),
+            "no IDs are invented"
+        );
+    }
+}
