@@ -43,20 +43,21 @@ pub(super) async fn bring(
     let early = |why: Failure| (GaveUp::from(why), Ran::default());
     let daemon = the_daemon(operation).map_err(early)?;
     let written = engine.has_written(operation).await.map_err(early)?;
-    let mut since = None;
+    let (mut since, mut asked) = (None, None);
     let wanted = wish.active.version_ref();
     if !written {
         plan(engine, operation, &wish).await.map_err(early)?;
         since =
             handle(engine, daemon).map_err(early)?.observed().status.layout.and_then(|layout| layout.ran_at);
         let writing = async {
-            engine.write_wish(operation, wish).await?;
-            Ok::<_, Failure>(((), format!("layout {wanted}")))
+            let generation = engine.write_wish(operation, wish).await?;
+            Ok::<_, Failure>((generation, format!("layout {wanted}")))
         };
-        engine.step(operation.id, WRITE, writing).await.map_err(early)?;
+        asked = Some(engine.step(operation.id, WRITE, writing).await.map_err(early)?);
     }
     let handle = handle(engine, daemon).map_err(early)?;
-    let brought = engine.bring_about(operation, &handle, since).await;
+    let brought =
+        engine.bring_about(operation, &handle, asked.unwrap_or_else(|| handle.generation()), since).await;
     let outcome = match &brought {
         Ok((Some(status), ran)) => {
             let took = ran.duration_us.map_or_else(String::new, |us| format!(", {} ms", us.div_ceil(1000)));

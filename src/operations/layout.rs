@@ -91,6 +91,7 @@ impl std::fmt::Display for GaveUp {
 /// What was seen of a run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ran {
+    began: Option<i64>,
     pub(super) taken: Vec<Taken>,
     pub(super) duration_us: Option<u64>,
 }
@@ -163,8 +164,9 @@ impl Engine {
         ))
     }
 
-    /// Writes what a daemon is to hold and what it goes back to, and publishes it; once, whoever dies meanwhile.
-    pub(super) async fn write_wish(&self, operation: &Operation, wish: Wish) -> Result<(), Failure> {
+    /// Writes what a daemon is to hold and what it goes back to, and publishes it; once, whoever dies meanwhile. Gives the
+    /// generation of the wish.
+    pub(super) async fn write_wish(&self, operation: &Operation, wish: Wish) -> Result<i64, Failure> {
         let (id, name) = (operation.id, the_daemon(operation)?.clone());
         let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
         let now = unix_ms();
@@ -191,8 +193,9 @@ impl Engine {
             .await;
         let desired = desired.map_err(|error| error.to_string())?;
         let desired = desired.ok_or_else(|| "the daemon is gone".to_owned())?;
+        let generation = desired.generation;
         self.fleet.publish(desired, None);
-        Ok(())
+        Ok(generation)
     }
 
     /// Whether the wish of an operation was written, which it is once.
@@ -269,7 +272,7 @@ impl Engine {
         );
         let handle = handle(self, the_daemon(operation)?)?;
         let since = handle.observed().status.layout.and_then(|layout| layout.ran_at);
-        let outcome = match self.bring_about(operation, &handle, since).await {
+        let outcome = match self.bring_about(operation, &handle, handle.generation(), since).await {
             Ok((Some(status), _)) if !status.degraded.is_empty() => {
                 let degraded: Vec<String> = status.degraded.iter().map(ToString::to_string).collect();
                 format!(
@@ -287,15 +290,17 @@ impl Engine {
 
     /// Waits until the driver has brought about what is wanted now, or gives up; journals each command as it is seen.
     ///
-    /// `since` is when the last run began that is not of this change.
+    /// `asked` is the generation of the wish, which is brought about once: what others do after that stays theirs. `since` is
+    /// when the last run began that is not of this change.
     pub(super) async fn bring_about(
         &self,
         operation: &Operation,
         handle: &Handle,
+        asked: i64,
         since: Option<i64>,
     ) -> Result<(Option<LayoutStatus>, Ran), (GaveUp, Ran)> {
         let mut ran = Ran::default();
-        match tokio::time::timeout(PATIENCE, self.watch(operation, handle, since, &mut ran)).await {
+        match tokio::time::timeout(PATIENCE, self.watch(operation, handle, asked, since, &mut ran)).await {
             Ok(Ok(status)) => Ok((status, ran)),
             Ok(Err(gave_up)) => Err((gave_up, ran)),
             Err(_) => {
@@ -311,18 +316,19 @@ impl Engine {
         &self,
         operation: &Operation,
         handle: &Handle,
+        asked: i64,
         since: Option<i64>,
         ran: &mut Ran,
     ) -> Result<Option<LayoutStatus>, GaveUp> {
         let wanted = handle.generation();
-        let tried = handle.bring_layout_about().await.map_err(|error| error.to_string())?;
+        let tried = handle.bring_layout_about(asked).await.map_err(|error| error.to_string())?;
         let mut told: Option<String> = None;
         loop {
-            let known = ran.taken.len();
+            let known = |layout: &LayoutStatus| if layout.ran_at == ran.began { ran.taken.len() } else { 0 };
             let is_news = |seen: &Observed| {
                 seen.has_tried(tried)
                     && (seen.follows() >= wanted)
-                    && (of_this(seen, since).is_some_and(|layout| layout.taken.len() > known)
+                    && (of_this(seen, since).is_some_and(|layout| layout.taken.len() > known(layout))
                         || stands(seen, wanted).is_some()
                         || seen.obstacle(tried).is_some_and(|found| told.as_ref() != Some(&found.message)))
             };
@@ -331,7 +337,8 @@ impl Engine {
                 return std::future::pending().await;
             };
             if let Some(layout) = of_this(&seen, since) {
-                let news: Vec<Noted> = layout.taken.iter().skip(known).map(noted).collect();
+                let news: Vec<Noted> = layout.taken.iter().skip(known(layout)).map(noted).collect();
+                ran.began = layout.ran_at;
                 ran.taken.clone_from(&layout.taken);
                 ran.duration_us = layout.duration_us;
                 self.note(operation, news).await?;
