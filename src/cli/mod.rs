@@ -140,7 +140,7 @@ struct Server {
     #[arg(long, env = "MPS_MANAGER_URL")]
     url: Option<String>,
     /// The server's runtime directory, where its unix socket is
-    #[arg(long, env = "MPS_MANAGER_RUNTIME_DIR", conflicts_with = "url")]
+    #[arg(long, env = "MPS_MANAGER_RUNTIME_DIR")]
     runtime_dir: Option<PathBuf>,
 }
 

@@ -37,6 +37,8 @@ fn describe(problem: &Problem) -> String {
     for error in &problem.errors {
         if error.detail != problem.detail {
             let _ = write!(text, "\n  {}: {}", error.pointer, error.detail);
+        } else if !error.pointer.is_empty() {
+            let _ = write!(text, " (at {})", error.pointer);
         }
     }
     text

@@ -269,6 +269,18 @@ pub struct DaemonStatus {
     pub layout: Option<LayoutStatus>,
 }
 
+impl DaemonStatus {
+    /// Why no partitions of the daemon can be seen now, and what to do.
+    pub fn without_partitions(&self, daemon: &DaemonName) -> String {
+        let why = self.conditions.iter().find(|condition| !condition.status && !condition.message.is_empty());
+        let why = why.map(|condition| format!(" ({}: {})", condition.reason, condition.message));
+        format!(
+            "daemon {daemon} lists no partitions now{}: start it in static mode if it is stopped, and wait until it is ready",
+            why.unwrap_or_default()
+        )
+    }
+}
+
 /// What asking a daemon has cost since this manager took it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SessionCounts {

@@ -20,7 +20,7 @@ use crate::domain::layout::outlook::{LayoutPlan, Prospect};
 use crate::domain::layout::plan::{Given, Plan, plan};
 use crate::domain::layout::record::{PartitionRun, Record};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
-use crate::domain::layout::{Change, Enforcement, Layout};
+use crate::domain::layout::{Change, Enforcement, Layout, VersionRef};
 use crate::domain::operation::Operation;
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
@@ -86,6 +86,17 @@ impl std::fmt::Display for GaveUp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.why)
     }
+}
+
+/// What an operation waits for.
+#[derive(Clone, Copy)]
+pub(super) struct Awaited<'a> {
+    /// The layout, if one is wanted.
+    pub(super) wish: Option<&'a VersionRef>,
+    /// The generation of that wish, which is brought about once: what others do after that stays theirs.
+    pub(super) generation: i64,
+    /// When the last run began that is not of this change.
+    pub(super) since: Option<i64>,
 }
 
 /// What was seen of a run.
@@ -266,13 +277,14 @@ impl Engine {
         let Some(previous) = self.write_back(operation).await? else {
             return Ok(((), "nothing was changed".to_owned()));
         };
-        let words = previous.layout.map_or_else(
-            || "no layout, as before".to_owned(),
-            |layout| format!("layout {}, as before", layout.version_ref()),
-        );
+        let wish = previous.layout.map(|layout| layout.version_ref());
+        let words = wish
+            .as_ref()
+            .map_or_else(|| "no layout, as before".to_owned(), |wish| format!("layout {wish}, as before"));
         let handle = handle(self, the_daemon(operation)?)?;
         let since = handle.observed().status.layout.and_then(|layout| layout.ran_at);
-        let outcome = match self.bring_about(operation, &handle, handle.generation(), since).await {
+        let awaited = Awaited { wish: wish.as_ref(), generation: handle.generation(), since };
+        let outcome = match self.bring_about(operation, &handle, awaited).await {
             Ok((Some(status), _)) if !status.degraded.is_empty() => {
                 let degraded: Vec<String> = status.degraded.iter().map(ToString::to_string).collect();
                 format!(
@@ -288,19 +300,15 @@ impl Engine {
         Ok(((), outcome))
     }
 
-    /// Waits until the driver has brought about what is wanted now, or gives up; journals each command as it is seen.
-    ///
-    /// `asked` is the generation of the wish, which is brought about once: what others do after that stays theirs. `since` is
-    /// when the last run began that is not of this change.
+    /// Waits until the driver has brought the wish about, or gives up; journals each command as it is seen.
     pub(super) async fn bring_about(
         &self,
         operation: &Operation,
         handle: &Handle,
-        asked: i64,
-        since: Option<i64>,
+        awaited: Awaited<'_>,
     ) -> Result<(Option<LayoutStatus>, Ran), (GaveUp, Ran)> {
         let mut ran = Ran::default();
-        match tokio::time::timeout(PATIENCE, self.watch(operation, handle, asked, since, &mut ran)).await {
+        match tokio::time::timeout(PATIENCE, self.watch(operation, handle, awaited, &mut ran)).await {
             Ok(Ok(status)) => Ok((status, ran)),
             Ok(Err(gave_up)) => Err((gave_up, ran)),
             Err(_) => {
@@ -316,12 +324,12 @@ impl Engine {
         &self,
         operation: &Operation,
         handle: &Handle,
-        asked: i64,
-        since: Option<i64>,
+        awaited: Awaited<'_>,
         ran: &mut Ran,
     ) -> Result<Option<LayoutStatus>, GaveUp> {
+        let Awaited { wish, generation, since } = awaited;
         let wanted = handle.generation();
-        let tried = handle.bring_layout_about(asked).await.map_err(|error| error.to_string())?;
+        let tried = handle.bring_layout_about(generation).await.map_err(|error| error.to_string())?;
         let mut told: Option<String> = None;
         loop {
             let known = |layout: &LayoutStatus| if layout.ran_at == ran.began { ran.taken.len() } else { 0 };
@@ -329,7 +337,7 @@ impl Engine {
                 seen.has_tried(tried)
                     && (seen.follows() >= wanted)
                     && (of_this(seen, since).is_some_and(|layout| layout.taken.len() > known(layout))
-                        || stands(seen, wanted).is_some()
+                        || stands(seen, wanted, wish).is_some()
                         || seen.obstacle(tried).is_some_and(|found| told.as_ref() != Some(&found.message)))
             };
             let Some(seen) = handle.wait_for(PATIENCE, is_news).await else {
@@ -343,7 +351,7 @@ impl Engine {
                 ran.duration_us = layout.duration_us;
                 self.note(operation, news).await?;
             }
-            match stands(&seen, wanted) {
+            match stands(&seen, wanted, wish) {
                 Some(Ok(status)) => return Ok(status),
                 Some(Err(gave_up)) => return Err(gave_up),
                 None => {}
@@ -384,7 +392,7 @@ fn plan_partitions(
 ) -> Result<(Plan, BTreeMap<GpuUuid, u32>), OutlookError> {
     let effective = seen.observed.status.effective.as_ref();
     let Some(present) = effective.and_then(|seen| seen.partitions.as_ref()) else {
-        return Err(OutlookError::Unfit(not_running(daemon)));
+        return Err(OutlookError::Unfit(seen.observed.status.without_partitions(daemon)));
     };
     let nothing = Record::default();
     let chunks = chunk_sms(gpus, present.iter().map(|gpu| &gpu.gpu));
@@ -399,19 +407,31 @@ fn plan_partitions(
     Ok((planned, chunks))
 }
 
-/// What a layout needs of a daemon that does not run.
-pub(super) fn not_running(daemon: &DaemonName) -> String {
-    format!("daemon {daemon} lists no partitions: start it in static mode, and wait until it is ready")
-}
-
 /// The status of a run that began after the one that was known.
 fn of_this(seen: &Observed, since: Option<i64>) -> Option<&LayoutStatus> {
     seen.status.layout.as_ref().filter(|layout| layout.ran_at.is_some() && layout.ran_at != since)
 }
 
-/// Where the wish of that generation stands, if that is decided.
-fn stands(seen: &Observed, wanted: i64) -> Option<Result<Option<LayoutStatus>, GaveUp>> {
-    let Some(layout) = &seen.status.layout else { return Some(Ok(None)) };
+/// Where the wish of that generation stands, if that is decided; what the driver follows is of that generation or a later one.
+fn stands(
+    seen: &Observed,
+    wanted: i64,
+    wish: Option<&VersionRef>,
+) -> Option<Result<Option<LayoutStatus>, GaveUp>> {
+    let layout = seen.status.layout.as_ref();
+    let held = layout.and_then(LayoutStatus::version_ref);
+    if held.as_ref() != wish {
+        // What is brought about then says nothing of this wish.
+        let words =
+            |version: Option<&VersionRef>| version.map_or_else(|| "none".to_owned(), ToString::to_string);
+        let why = format!(
+            "the layout in the daemon's spec was changed meanwhile: it is {} in place of {}",
+            words(held.as_ref()),
+            words(wish)
+        );
+        return Some(Err(why.into()));
+    }
+    let Some(layout) = layout else { return Some(Ok(None)) };
     if layout.generation < wanted {
         return None;
     }

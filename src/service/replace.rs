@@ -8,6 +8,7 @@ use super::maintenance::refuse_in_maintenance;
 use super::{Service, ServiceError, WriteOptions, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::layout::map_roles;
 use crate::domain::{DaemonName, GpuUuid, TenantName, admission};
 use crate::store;
 
@@ -129,6 +130,23 @@ async fn exchange(
     let place = |list: &[GpuUuid]| in_its_place(list, old, new, gpus);
     let mut spec = store::daemons::get(&mut *db, name).await?.ok_or_else(|| lost(name))?.spec;
     spec.gpus = place(&spec.gpus);
+    if let Some(layout) = &mut spec.layout {
+        let held = layout.gpu_map.clone();
+        for gpu in layout.gpu_map.values_mut().filter(|gpu| *gpu == old) {
+            *gpu = new.clone();
+        }
+        if layout.gpu_map != held {
+            let content = store::layouts::content(&mut *db, layout).await?;
+            map_roles(&content, &layout.gpu_map, &spec.gpus, gpus).map_err(|error| {
+                ServiceError::Conflict(format!(
+                    "layout {} of daemon {name} cannot be put on GPU {new}: {error}. Choose another, or apply another layout first",
+                    layout.version_ref()
+                ))
+            })?;
+            // Another die may give other IDs: what its steps give there is on record from then on.
+            store::layouts::put_applied(&mut *db, name, None, unix_ms()).await?;
+        }
+    }
     let stored = store::tenants::of_daemon(&mut *db, name).await?;
     let mut changed = Vec::new();
     let mut tenants = Vec::new();

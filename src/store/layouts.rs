@@ -120,32 +120,40 @@ pub async fn versions(
     .collect()
 }
 
-/// Writes a version after the newest one, or the first; gives its number.
+/// The number that the next version of a layout has: 1, or one more than any that it ever had.
+pub async fn next_number(db: &mut SqliteConnection, name: &LayoutName) -> Result<u32, StoreError> {
+    let name = name.as_str();
+    let highest = sqlx::query_scalar!("SELECT highest FROM layout_numbers WHERE layout = ?", name);
+    parsed("a layout's version", u32::try_from(highest.fetch_optional(db).await?.unwrap_or(0) + 1))
+}
+
+/// Writes a version with the next number; gives that.
 pub async fn put(
     db: &mut SqliteConnection,
     name: &LayoutName,
     new: &NewVersion<'_>,
     now: i64,
 ) -> Result<u32, StoreError> {
+    let number = next_number(&mut *db, name).await?;
     let (name, content) = (name.as_str(), to_json(new.layout));
     let provenance = new.provenance.map(to_json);
     sqlx::query!("INSERT INTO layouts (name, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING", name, now)
         .execute(&mut *db)
         .await?;
-    let number = sqlx::query_scalar!(
-        r#"INSERT INTO layout_versions (layout, version, content, author, note, created_at, provenance)
-           SELECT ?1, coalesce(max(version), 0) + 1, ?2, ?3, ?4, ?5, ?6 FROM layout_versions WHERE layout = ?1
-           RETURNING version AS "version!: i64""#,
+    sqlx::query!(
+        "INSERT INTO layout_versions (layout, version, content, author, note, created_at, provenance)
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
         name,
+        number,
         content,
         new.author,
         new.note,
         now,
         provenance
     )
-    .fetch_one(db)
+    .execute(db)
     .await?;
-    parsed("a layout's version", u32::try_from(number))
+    Ok(number)
 }
 
 /// Where a version came from, if it was imported.

@@ -138,6 +138,24 @@ pub async fn unfinished(
     .await?)
 }
 
+/// An operation that puts a layout on a daemon, or is about to.
+pub async fn changing_layout(
+    db: &mut SqliteConnection,
+    daemon: &DaemonName,
+) -> Result<Option<String>, StoreError> {
+    let daemon = daemon.as_str();
+    Ok(sqlx::query_scalar!(
+        r#"SELECT operations.id AS "id!" FROM operations
+           JOIN operation_daemons ON operation_daemons.operation = operations.id
+           WHERE operation_daemons.daemon = ? AND state IN ('pending', 'running')
+             AND request ->> 'kind' IN ('apply_layout', 'replay_layout')
+           ORDER BY operations.id LIMIT 1"#,
+        daemon
+    )
+    .fetch_optional(db)
+    .await?)
+}
+
 /// Those that were under way when the manager died.
 pub async fn running(db: &mut SqliteConnection) -> Result<Vec<Operation>, StoreError> {
     let rows = sqlx::query_as!(
@@ -349,15 +367,17 @@ pub async fn note_steps(
     Ok(())
 }
 
-/// An operation that waits for a layout or works with it.
+/// An operation that waits for a layout, works with it, or may have to go back to it.
 pub async fn with_layout(
     db: &mut SqliteConnection,
     layout: &LayoutName,
 ) -> Result<Option<String>, StoreError> {
     let layout = layout.as_str();
     Ok(sqlx::query_scalar!(
-        r#"SELECT id AS "id!" FROM operations
-           WHERE state IN ('pending', 'running') AND json_extract(request, '$.layout') = ? ORDER BY id LIMIT 1"#,
+        r#"SELECT id AS "id!" FROM operations LEFT JOIN layout_changes ON layout_changes.operation = operations.id
+           WHERE state IN ('pending', 'running')
+             AND ?1 IN (request ->> '$.layout', previous ->> '$.layout.name')
+           ORDER BY id LIMIT 1"#,
         layout
     )
     .fetch_optional(db)

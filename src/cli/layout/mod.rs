@@ -47,7 +47,7 @@ pub(super) enum LayoutCommand {
         #[arg(long, value_name = "NAME")]
         script: Option<LayoutName>,
     },
-    /// Show what putting a layout on a daemon would do; changes nothing
+    /// Show what putting a layout on a daemon would do; changes nothing; exit 1 when `apply` would refuse it
     Plan {
         #[command(flatten)]
         target: Target,
@@ -62,6 +62,9 @@ pub(super) enum LayoutCommand {
         /// Make partitions again that stay in the layout, where their order asks for it
         #[arg(long)]
         recreate: bool,
+        /// What to do about partitions that somebody else makes or removes; without it, what the daemon has, or report
+        #[arg(long, value_enum)]
+        drift_policy: Option<DriftPolicy>,
     },
     /// Compare a daemon with a layout; exit 1 when it differs
     Assert {
@@ -159,6 +162,23 @@ impl Spelling {
     }
 }
 
+/// What is done about partitions that somebody else makes or removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DriftPolicy {
+    Report,
+    Repair,
+}
+
+impl DriftPolicy {
+    /// As the API has it.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Report => "report",
+            Self::Repair => "repair",
+        }
+    }
+}
+
 /// How a plan is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum PlanOutput {
@@ -184,9 +204,9 @@ pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
             let (target, file) = opened(target)?;
             ask(async move { verbs::plan(&target, file, output).await })
         }
-        LayoutCommand::Apply { target, recreate } => {
+        LayoutCommand::Apply { target, recreate, drift_policy } => {
             let (target, file) = opened(target)?;
-            ask(async move { verbs::apply(&target, file, recreate).await })
+            ask(async move { verbs::apply(&target, file, recreate, drift_policy).await })
         }
         LayoutCommand::Assert { target } => {
             let (target, file) = opened(target)?;

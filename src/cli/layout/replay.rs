@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use futures_util::future::join_all;
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use super::super::show::{ended, table};
@@ -96,6 +97,12 @@ pub(super) fn run(args: ReplayArgs) -> Result<ExitCode, String> {
 }
 
 async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, ClientError> {
+    let named = |host: &str| args.from.iter().chain(&args.to).any(|known| known.0 == host);
+    if let Some((stray, _)) = args.token_files.iter().find(|(host, _)| !named(host)) {
+        return Err(ClientError::Address(format!(
+            "there is a --token-file for {stray}, which is neither in --from nor in --to: write the host as it is there"
+        )));
+    }
     let text = match (&args.from, file) {
         (Some(from), _) => {
             exported(&from.client(&args.token_files)?, &args.name, args.daemon.as_ref(), Spelling::Json)
@@ -178,7 +185,10 @@ fn told(results: &[(String, Result<Replay, ClientError>)]) -> ExitCode {
             Err(ClientError::Refused(problem)) => {
                 let of_host = |field: &FieldError| format!("{host}: {}", field.detail);
                 remarks.extend(problem.errors.iter().map(of_host));
-                ("refused", "0".into(), "-".into(), problem.detail.clone(), DIFFERS)
+                // Only these say something of the layout: a missing token, or a host that is not well, does not.
+                let told = [StatusCode::CONFLICT.as_u16(), StatusCode::UNPROCESSABLE_ENTITY.as_u16()];
+                let this = if told.contains(&problem.status) { DIFFERS } else { ERROR };
+                ("refused", "0".into(), "-".into(), problem.detail.clone(), this)
             }
             Err(error) => ("error", "-".into(), "-".into(), error.to_string(), ERROR),
         };

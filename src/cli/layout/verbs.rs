@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 
 use super::super::show::{all, followed, table};
 use super::super::{DIFFERS, line};
-use super::{PlanOutput, Spelling, Target, daemon};
+use super::{DriftPolicy, PlanOutput, Spelling, Target, daemon};
 use crate::client::{Body, Client, ClientError};
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::{Document, Entry};
+use crate::domain::layout::outlook::LayoutPlan;
 use crate::domain::layout::{Version, text};
 use crate::domain::operation::Operation;
 use crate::domain::{DaemonName, LayoutName};
@@ -115,33 +116,30 @@ pub(super) async fn plan(
     let client = target.server.client()?;
     let question = look(&client, target, file).await?;
     let path = format!("{LAYOUTS}/{}/plan", target.name);
+    let plan: LayoutPlan = client.post(&path, &question).await?;
     match output {
-        PlanOutput::Json => {
-            let plan: Value = client.post(&path, &question).await?;
-            line!("{plan:#}");
-        }
-        PlanOutput::Text => {
-            let text = client.text(Method::POST, &path, "text/plain", Body::Json(&question)).await?;
-            line!("{}", text.trim_end());
-        }
+        PlanOutput::Json => line!("{:#}", json!(plan)),
+        PlanOutput::Text => line!("{}", plan.text().trim_end()),
     }
-    Ok(ExitCode::SUCCESS)
+    // What `apply` would refuse, with and without --recreate.
+    let refused = plan.refusals(true).next().is_some() || plan.needs_recreate;
+    Ok(if refused { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS })
 }
 
 pub(super) async fn apply(
     target: &Target,
     file: Option<String>,
     recreate: bool,
+    drift_policy: Option<DriftPolicy>,
 ) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
     let mut question = question(&client, target).await?;
     question["recreate"] = json!(recreate);
+    question["drift_policy"] = json!(drift_policy.map(DriftPolicy::as_str));
     if let Some(file) = file {
-        // A version of its own, where it says something new.
-        let path = format!("{LAYOUTS}/{}", target.name);
         let entry = named(&file, &target.name)?;
-        let layout = json!({ "layout": entry.layout(), "note": entry.note });
-        question["version"] = json!(client.put::<LayoutView>(&path, &layout).await?.newest.version);
+        question["layout"] = json!(entry.layout());
+        question["note"] = json!(entry.note);
     }
     let asked = client.post(&format!("{LAYOUTS}/{}/apply", target.name), &question).await;
     let operation: Operation = match asked {

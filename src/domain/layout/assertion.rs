@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::active::ActiveLayout;
 use super::record::{DriftKind, PartitionDrift, PartitionRun, Record};
 use super::{Change, ResolvedStep};
+use crate::domain::daemon::DaemonStatus;
 use crate::domain::partitions::GpuPartitions;
-use crate::domain::{GpuUuid, PartitionId, PartitionName};
+use crate::domain::{DaemonName, GpuUuid, PartitionId, PartitionName};
 
 /// The answer to whether a daemon holds a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -53,6 +54,8 @@ pub enum DifferenceKind {
     Unknown,
     /// The partitions are there, but were made by other steps or in another order.
     OtherSteps,
+    /// The daemon lists no partitions, since it does not run or does not answer.
+    NotListed,
     /// Steps are under way, or were cut short.
     Unfinished,
     /// A CUDA client saw other SMs than planned, or none has looked yet.
@@ -100,6 +103,18 @@ pub fn spec_difference(active: &ActiveLayout, spec: Option<&ActiveLayout>) -> Op
         got: None,
         message,
     })
+}
+
+/// That nothing can be compared, since the daemon lists no partitions now; where it stands says why.
+pub fn not_listed(daemon: &DaemonName, status: &DaemonStatus) -> LayoutDifference {
+    LayoutDifference {
+        kind: DifferenceKind::NotListed,
+        gpu: None,
+        partition: None,
+        expected: None,
+        got: None,
+        message: status.without_partitions(daemon),
+    }
 }
 
 /// In what a daemon in static mode differs from a layout.

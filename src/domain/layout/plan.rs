@@ -373,8 +373,8 @@ fn why_it_goes(
     let live = given.record.live();
     let ours = live.values().find(|step| step.gpu == *gpu && step.id == listed.id);
     if let Some(ours) = ours {
-        let stays =
-            final_partitions(given.steps).any(|step| step.gpu == *gpu && step.partition == ours.partition);
+        // Also on another GPU: whoever works in it cannot stay.
+        let stays = final_partitions(given.steps).any(|step| step.partition == ours.partition);
         let reason = if stays { Reason::MadeAgain } else { Reason::NotInLayout };
         return (reason, Some(ours.partition.clone()));
     }

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Enforcement;
 use super::execution::{Cause, Taken};
 use super::percentage::ShareFailure;
 use super::record::{Degraded, PartitionDrift};
+use super::{Enforcement, VersionRef};
 use crate::domain::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage};
 
 /// What is seen of the layout of a daemon.
@@ -44,6 +44,11 @@ pub struct LayoutStatus {
 }
 
 impl LayoutStatus {
+    /// What is in force or is to be; `None` where a layout is only taken away.
+    pub fn version_ref(&self) -> Option<VersionRef> {
+        Some(VersionRef { name: self.name.clone()?, version: self.version? })
+    }
+
     /// Whether it is in force, or not going to be by itself before long.
     pub fn is_decided(&self) -> bool {
         match self.state {

@@ -151,11 +151,13 @@ pub(super) async fn apply(
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
+    caller: Caller,
     Json(request): Json<ApplyRequest>,
 ) -> Result<Response, Problem> {
     let key = idempotency.of(&request)?;
     let options = conditions.options(query.dry_run);
-    Ok(accepted(&app.service.apply_layout(name, request, options, key).await?, query.dry_run))
+    let operation = app.service.apply_layout(name, request, caller.to_string(), options, key).await?;
+    Ok(accepted(&operation, query.dry_run))
 }
 
 /// Compare a daemon with a layout

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::of_daemon::refuse_mode;
-use super::{check_note, invalid, no_version, not_found};
+use super::{check_note, invalid, no_version, not_found, put_if_new};
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
-use crate::domain::layout::assertion::{Asserted, Assertion, differences};
+use crate::domain::layout::assertion::{Asserted, Assertion, differences, not_listed, spec_difference};
 use crate::domain::layout::outlook::LayoutPlan;
 use crate::domain::layout::{Enforcement, GpuMap, Layout, Role, VersionRef, map_roles, percentage};
 use crate::domain::operation::{Operation, OperationRequest};
@@ -18,7 +18,7 @@ use crate::operations::OutlookError;
 use crate::service::daemons::not_found as no_daemon;
 use crate::service::maintenance::refuse_in_maintenance;
 use crate::service::{FieldError, IdempotencyKey, Service, ServiceError, WriteOptions, remembered};
-use crate::store;
+use crate::store::{self, layouts::NewVersion};
 
 /// A daemon, and how a layout is put on its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -31,8 +31,8 @@ pub struct LayoutTarget {
     #[serde(default)]
     #[schema(minimum = 1)]
     pub version: Option<u32>,
-    /// Which GPU plays which role, by UUID, unique prefix, index or PCI address; a role that is left out is the host's GPU of
-    /// that index among those of the layout's SKU.
+    /// Which GPU plays which role, by UUID, unique prefix, index or PCI address. A role that is left out keeps the GPU that it
+    /// has where the daemon holds the layout, and is the host's GPU of that index among those of the layout's SKU otherwise.
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, String>)]
     pub gpu_map: BTreeMap<Role, GpuRef>,
@@ -59,6 +59,10 @@ pub struct ApplyRequest {
     #[serde(default)]
     #[schema(minimum = 1)]
     pub version: Option<u32>,
+    /// What the layout says, in place of a version: written as a new one where it says something new, together with the wish
+    /// to have it, and not at all where the request is refused.
+    #[serde(default)]
+    pub layout: Option<Layout>,
     /// Which GPU plays which role, as for a plan.
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, String>)]
@@ -69,7 +73,7 @@ pub struct ApplyRequest {
     /// What to do about partitions that somebody else makes or removes; without it, what the daemon has now.
     #[serde(default)]
     pub drift_policy: Option<PartitionPolicy>,
-    /// Why it is done.
+    /// Why it is done; the note of the version, too, where one is written.
     #[serde(default)]
     #[schema(max_length = 1024)]
     pub note: Option<String>,
@@ -77,8 +81,35 @@ pub struct ApplyRequest {
 
 impl ApplyRequest {
     fn target(&self) -> LayoutTarget {
-        let Self { daemon, version, gpu_map, .. } = self.clone();
-        LayoutTarget { daemon, version, gpu_map, layout: None }
+        let Self { daemon, version, layout, gpu_map, .. } = self.clone();
+        LayoutTarget { daemon, version, gpu_map, layout }
+    }
+}
+
+/// A version that a request brings along.
+pub(in crate::service) struct OwnedVersion {
+    layout: Layout,
+    author: String,
+    note: Option<String>,
+}
+
+impl OwnedVersion {
+    /// Its number: `known`, where that version says the same, and a new one otherwise.
+    async fn written(
+        &self,
+        db: store::Transaction<'_>,
+        name: &LayoutName,
+        known: u32,
+    ) -> Result<u32, ServiceError> {
+        let wanted = VersionRef { name: name.clone(), version: known };
+        let found = store::layouts::version(&mut *db, &wanted).await?;
+        if found.is_some_and(|found| found.layout == self.layout) {
+            return Ok(known);
+        }
+        let before = store::layouts::newest(&mut *db, name).await?;
+        let Self { layout, author, note } = self;
+        let new = NewVersion { layout, author, note: note.as_deref(), provenance: None };
+        Ok(put_if_new(db, name, before.as_ref(), &new).await?.version)
     }
 }
 
@@ -119,15 +150,20 @@ impl Service {
             let shares = self.parts.engine.shares(&active, &layout).await?;
             percentage::assertion::differences(&active, spec, &shares, status)
         } else {
-            let present = effective.and_then(|seen| seen.partitions.as_deref()).unwrap_or_default();
-            differences(&Asserted {
-                active: &active,
-                steps: &seen.desired.steps,
-                expected: seen.desired.expected.as_deref(),
-                spec,
-                run: seen.run.as_ref(),
-                present,
-            })
+            match effective.and_then(|seen| seen.partitions.as_deref()) {
+                None => spec_difference(&active, spec)
+                    .into_iter()
+                    .chain([not_listed(&target.daemon, status)])
+                    .collect(),
+                Some(present) => differences(&Asserted {
+                    active: &active,
+                    steps: &seen.desired.steps,
+                    expected: seen.desired.expected.as_deref(),
+                    spec,
+                    run: seen.run.as_ref(),
+                    present,
+                }),
+            }
         };
         let observed_at = effective.map_or_else(crate::clock::unix_ms, |seen| seen.observed_at);
         Ok(Assertion { matches: differences.is_empty(), differences, observed_at })
@@ -138,6 +174,7 @@ impl Service {
         &self,
         name: LayoutName,
         request: ApplyRequest,
+        author: String,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
@@ -153,15 +190,17 @@ impl Service {
             let before = daemon.spec.layout.map(|layout| layout.drift_policy);
             let drift_policy = request.drift_policy.or(before).unwrap_or_default();
             let ActiveLayout { name, version, gpu_map, .. } = active;
+            let ApplyRequest { layout, recreate, note, .. } = request;
             let operation = OperationRequest::ApplyLayout {
                 layout: name,
                 version,
                 gpu_map,
                 drift_policy,
-                recreate: request.recreate,
-                note: request.note,
+                recreate,
+                note: note.clone(),
             };
-            service.ask_for_layout(daemon.name, operation, options, key).await
+            let new = layout.map(|layout| OwnedVersion { layout, author, note });
+            service.ask_for_layout(daemon.name, operation, new, options, key).await
         })
         .await
     }
@@ -178,13 +217,19 @@ impl Service {
     pub(in crate::service) async fn ask_for_layout(
         &self,
         name: DaemonName,
-        request: OperationRequest,
+        mut request: OperationRequest,
+        new: Option<OwnedVersion>,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
         self.ask(options, key, move |db, _| {
             Box::pin(async move {
-                may_change(db, &name, &request).await?;
+                may_change(&mut *db, &name, &request).await?;
+                if let (Some(new), OperationRequest::ApplyLayout { layout, version, .. }) =
+                    (&new, &mut request)
+                {
+                    *version = new.written(db, layout, *version).await?;
+                }
                 Ok((request, vec![name]))
             })
         })
@@ -222,8 +267,11 @@ impl Service {
                     None => None,
                 };
                 let same = held.iter().chain(&newest).find(|version| version.layout == *layout);
-                let next = newest.as_ref().map_or(1, |newest| newest.version + 1);
-                (same.map_or(next, |same| same.version), layout.clone())
+                let next = match same {
+                    Some(same) => same.version,
+                    None => store::layouts::next_number(&mut reader, name).await?,
+                };
+                (next, layout.clone())
             }
             (None, None) => {
                 let newest = newest.ok_or_else(|| not_found(name))?;
@@ -236,7 +284,10 @@ impl Service {
             }
         };
         drop(reader);
-        let gpu_map = self.mapped(&daemon, &layout, &target.gpu_map).await?;
+        // A role keeps its GPU until somebody says another.
+        let held = daemon.spec.layout.as_ref().filter(|held| held.name == *name);
+        let held = held.map(|held| held.gpu_map.clone()).unwrap_or_default();
+        let gpu_map = self.mapped(&daemon, &layout, held, &target.gpu_map).await?;
         let drift_policy = daemon.spec.layout.as_ref().map(|layout| layout.drift_policy).unwrap_or_default();
         let active = ActiveLayout { name: name.clone(), version, gpu_map, drift_policy };
         Ok(Projected { daemon, active, layout })
@@ -247,12 +298,14 @@ impl Service {
         &self,
         daemon: &Daemon,
         layout: &Layout,
+        held: GpuMap,
         given: &BTreeMap<Role, GpuRef>,
     ) -> Result<GpuMap, ServiceError> {
         let lacks_static = self.parts.fleet.context().capability.lacks_static();
         refuse_mode(&daemon.name, daemon.spec.mode, layout.enforcement, lacks_static.as_deref())?;
         let gpus = self.gpus().await?;
-        let mut named = GpuMap::new();
+        let roles = layout.roles();
+        let mut named: GpuMap = held.into_iter().filter(|(role, _)| roles.contains(role)).collect();
         for (role, gpu) in given {
             let found = gpu
                 .resolve(&gpus)

@@ -152,7 +152,8 @@ impl Service {
                     }
                     if let Some(operation) = store::operations::with_layout(&mut *db, &name).await? {
                         return Err(ServiceError::Conflict(format!(
-                            "operation {operation} is about to put layout {name} on a daemon: wait for it, or call it off"
+                            "operation {operation} puts layout {name} on a daemon, or may have to go back to it: wait for it, or \
+                             call it off"
                         )));
                     }
                     store::layouts::delete(db, &name).await?;

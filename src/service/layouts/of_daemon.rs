@@ -7,7 +7,7 @@ use crate::domain::DaemonName;
 use crate::domain::daemon::{Daemon, DaemonSpec, Mode};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::ActiveLayout;
-use crate::domain::layout::{Enforcement, map_roles};
+use crate::domain::layout::{Enforcement, Layout, map_roles};
 use crate::service::shares::fit_shares;
 use crate::service::{FieldError, ServiceError};
 use crate::store;
@@ -24,14 +24,24 @@ pub(in crate::service) async fn fit_layout(
     runs: bool,
 ) -> Result<Option<ActiveLayout>, ServiceError> {
     let before = current.and_then(|daemon| daemon.spec.layout.as_ref());
-    if spec.layout.as_ref() != before {
-        let whole = |layout: &ActiveLayout| (layout.version_ref(), layout.gpu_map.clone());
-        // Whose drift is to be repaired is no change of a partition.
-        let other = spec.layout.as_ref().map(whole) != before.map(whole);
-        let other_mode = current.is_some_and(|daemon| daemon.spec.mode != spec.mode);
+    let resolved = resolve(&mut *db, name, spec, gpus).await?;
+    // Whose drift is to be repaired is no change of a partition.
+    let whole = |layout: &ActiveLayout| (layout.version_ref(), layout.gpu_map.clone());
+    let other = resolved.as_ref().map(|(layout, _)| whole(layout)) != before.map(whole);
+    let other_mode = current.is_some_and(|daemon| daemon.spec.mode != spec.mode);
+    let other_gpus = current.is_some_and(|daemon| daemon.spec.gpus != spec.gpus);
+    if (other || other_mode || other_gpus)
+        && let Some(operation) = store::operations::changing_layout(&mut *db, name).await?
+    {
+        return Err(ServiceError::Conflict(format!(
+            "operation {operation} changes the layout of daemon {name}: wait for it, or call it off, before layout, mode or gpus \
+             are changed"
+        )));
+    }
+    if other {
         // Percentages reserve nothing, so nothing has to be taken away.
         let leaves = spec.layout.is_none() && (other_mode || is_percentage(&mut *db, before).await?);
-        if other && runs && !leaves {
+        if runs && !leaves {
             return Err(ServiceError::Conflict(format!(
                 "daemon {name} runs, and its layout is changed by applying another (POST /api/v1/layouts/NAME/apply): leave \
                  layout as it is ({}), or stop the daemon first",
@@ -39,25 +49,36 @@ pub(in crate::service) async fn fit_layout(
             )));
         }
     }
-    let Some(layout) = &spec.layout else { return Ok(None) };
+    let Some((active, layout)) = resolved else { return Ok(None) };
     if spec.is_observed() && before.is_none() {
         return Err(ServiceError::Conflict(format!(
             "daemon {name} is only observed, so nobody would bring a layout about on it: leave layout out, or set its \
              management to managed"
         )));
     }
-    let wanted = layout.version_ref();
-    let found = store::layouts::version(&mut *db, &wanted).await?;
+    if layout.enforcement == Enforcement::Percentage {
+        fit_shares(db, name, &layout, &active.gpu_map, gpus).await?;
+    }
+    Ok(Some(active))
+}
+
+/// The layout that a spec names, with the GPU of each role.
+async fn resolve(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+    spec: &DaemonSpec,
+    gpus: &[Gpu],
+) -> Result<Option<(ActiveLayout, Layout)>, ServiceError> {
+    let Some(active) = &spec.layout else { return Ok(None) };
+    let wanted = active.version_ref();
+    let found = store::layouts::version(db, &wanted).await?;
     let found = found.ok_or_else(|| {
         ServiceError::field("/layout/version", format!("there is no layout {wanted}: write it first"))
     })?;
     refuse_mode(name, spec.mode, found.layout.enforcement, None)?;
-    let gpu_map = map_roles(&found.layout, &layout.gpu_map, &spec.gpus, gpus)
+    let gpu_map = map_roles(&found.layout, &active.gpu_map, &spec.gpus, gpus)
         .map_err(|error| ServiceError::Invalid(vec![field(&error.to_string())]))?;
-    if found.layout.enforcement == Enforcement::Percentage {
-        fit_shares(db, name, &found.layout, &gpu_map, gpus).await?;
-    }
-    Ok(Some(ActiveLayout { gpu_map, ..layout.clone() }))
+    Ok(Some((ActiveLayout { gpu_map, ..active.clone() }, found.layout)))
 }
 
 async fn is_percentage(

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use mps_manager::domain::layout;
+
 use super::layouts::{add, in_static_mode, partitions, remove, write};
 use crate::harness::{Host, MANAGER, said};
 
@@ -105,7 +107,10 @@ fn a_replay_goes_over_the_network_with_a_token_for_each_host_and_from_a_file() {
         ])
     };
     let nothing = words("/dev/null");
-    assert_eq!(nothing.status.code(), Some(1), "{}", printed(&nothing));
+    assert_eq!(nothing.status.code(), Some(2), "no token says nothing of the layout: {}", printed(&nothing));
+    let stray = first.cli(&["layout", "replay", "prod", "-f", &file, "--token-file", "host-x=/dev/null"]);
+    assert_eq!(stray.status.code(), Some(2));
+    assert!(said(&stray).contains("host-x, which is neither"), "{}", said(&stray));
     assert_eq!(partitions(&second), vec![]);
     let done = words(tokens.to_str().unwrap());
     assert_eq!(done.status.code(), Some(0), "{}", printed(&done));
@@ -116,6 +121,47 @@ fn a_replay_goes_over_the_network_with_a_token_for_each_host_and_from_a_file() {
     let refused = words(tokens.to_str().unwrap());
     assert_eq!(refused.status.code(), Some(2));
     assert!(said(&refused).contains("checksum"), "{}", said(&refused));
+}
+
+#[test]
+fn a_plan_says_by_its_exit_code_what_apply_would_and_a_refused_file_writes_nothing() {
+    let host = static_host("h200x2");
+    let file = host.dir().join("main.yaml");
+    let on = |verb: &str, chunks: u32| {
+        let text = format!(
+            "version: v1\nlayouts:\n  main:\n    note: by hand\n    steps:\n    - add: {{gpu: 1, partition: web, chunks: {chunks}}}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        host.cli(&["layout", verb, "-f", file.to_str().unwrap(), "main", "--daemon", "gpu1"])
+    };
+    assert_eq!(on("plan", 7).status.code(), Some(0));
+    let applied = on("apply", 7);
+    assert_eq!(applied.status.code(), Some(0), "{}", said(&applied));
+    for verb in ["plan", "apply"] {
+        let refused = on(verb, 17);
+        assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+        assert!(format!("{}{}", printed(&refused), said(&refused)).contains("give at most 15"));
+    }
+    let known = host.api().get("/api/v1/layouts/main").ok()["newest"].clone();
+    assert_eq!((&known["version"], &known["note"]), (&serde_json::json!(1), &serde_json::json!("by hand")));
+    assert_eq!(on("assert", 7).status.code(), Some(0));
+    assert_eq!(on("assert", 6).status.code(), Some(1));
+    let repaired = host.cli(&["layout", "apply", "main", "--daemon", "gpu1", "--drift-policy", "repair"]);
+    assert_eq!(repaired.status.code(), Some(0), "{}", said(&repaired));
+    assert_eq!(host.daemon("gpu1")["spec"]["layout"]["drift_policy"], "repair");
+}
+
+#[test]
+fn the_documents_in_the_docs_are_what_the_reader_takes() {
+    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/layouts.md")).unwrap();
+    let mut found = 0;
+    for block in docs.split("```yaml\n").skip(1) {
+        let text = block.split_once("\n```").expect("an end").0;
+        let document = layout::text::read(text, layout::text::Format::Yaml);
+        assert!(document.is_ok(), "{document:?}: {text}");
+        found += 1;
+    }
+    assert!(found > 0);
 }
 
 /// The block of the README that follows a mark.

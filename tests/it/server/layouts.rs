@@ -231,12 +231,13 @@ fn what_the_plan_refuses_is_refused_at_once_and_changes_nothing() {
     assert!(detail.contains(&id) && detail.contains("batch"), "{detail}");
     drop(client);
 
+    write(&host, "elsewhere", &[add("web", 1)]);
     for (name, body, status, kind) in [
         ("prod", json!({"daemon": "gpu9"}), 404, "not-found"),
         ("nothing", json!({"daemon": "gpu1"}), 404, "not-found"),
         ("prod", json!({"daemon": "gpu1", "version": 9}), 404, "not-found"),
         ("prod", json!({"daemon": "gpu0"}), 409, "conflict"),
-        ("prod", json!({"daemon": "gpu1"}), 422, "invalid-request"),
+        ("elsewhere", json!({"daemon": "gpu1"}), 422, "invalid-request"),
         ("prod", json!({"daemon": "gpu1", "gpu_map": {"1": "1"}}), 422, "invalid-request"),
         ("prod", json!({"daemon": "gpu1", "gpu_map": {"0": "7"}}), 422, "invalid-request"),
     ] {

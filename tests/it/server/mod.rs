@@ -18,6 +18,7 @@ mod gpus;
 mod holders;
 mod interrupted;
 mod isolation;
+mod layout_changes;
 mod layout_crash;
 mod layout_determinism;
 mod layout_hosts;
