@@ -83,7 +83,7 @@ pub enum StoreError {
     },
     /// There is no room left where the database is.
     #[error(
-        "the disk of the state directory is full, and nothing was changed: free space there, and repeat the change"
+        "the disk of the state directory is full, so nothing could be written: free space there, and repeat the change"
     )]
     Full,
     /// The writer takes no more jobs at the moment.
