@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
@@ -99,6 +100,19 @@ fn exists(pid: u32) -> bool {
 /// Whether a process stands still, stopped by a signal or by a tracer.
 pub fn is_stopped(pid: u32) -> bool {
     living(pid).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
+}
+
+/// Whether the program that a process runs is still the one at its place, and was not replaced since; `None` when that may
+/// not be read.
+pub fn runs_what_is_there(pid: u32) -> Option<bool> {
+    let exe = path(pid, "exe");
+    let place = fs::read_link(&exe).ok()?;
+    // By way of `/proc` a file is found that has no name any more.
+    let runs = fs::metadata(exe).ok()?;
+    match fs::metadata(place) {
+        Ok(is) => Some((runs.dev(), runs.ino()) == (is.dev(), is.ino())),
+        Err(error) => (error.kind() == io::ErrorKind::NotFound).then_some(false),
+    }
 }
 
 /// How many files a process has open, and how many it may have; `None` when that may not be read.

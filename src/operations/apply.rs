@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::daemon::{handle, the_daemon};
-use super::layout::{GaveUp, READ_BACK, Ran, WRITE, Wish};
+use super::layout::{Awaited, GaveUp, READ_BACK, Ran, WRITE, Wish};
 use super::{Engine, Failure, Stop};
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::plan::Action;
@@ -43,20 +43,22 @@ pub(super) async fn bring(
     let early = |why: Failure| (GaveUp::from(why), Ran::default());
     let daemon = the_daemon(operation).map_err(early)?;
     let written = engine.has_written(operation).await.map_err(early)?;
-    let mut since = None;
+    let (mut since, mut generation) = (None, None);
     let wanted = wish.active.version_ref();
     if !written {
         plan(engine, operation, &wish).await.map_err(early)?;
         since =
             handle(engine, daemon).map_err(early)?.observed().status.layout.and_then(|layout| layout.ran_at);
         let writing = async {
-            engine.write_wish(operation, wish).await?;
-            Ok::<_, Failure>(((), format!("layout {wanted}")))
+            let written = engine.write_wish(operation, wish).await?;
+            Ok::<_, Failure>((written, format!("layout {wanted}")))
         };
-        engine.step(operation.id, WRITE, writing).await.map_err(early)?;
+        generation = Some(engine.step(operation.id, WRITE, writing).await.map_err(early)?);
     }
     let handle = handle(engine, daemon).map_err(early)?;
-    let brought = engine.bring_about(operation, &handle, Some(&wanted), since).await;
+    let generation = generation.unwrap_or_else(|| handle.generation());
+    let awaited = Awaited { wish: Some(&wanted), generation, since };
+    let brought = engine.bring_about(operation, &handle, awaited).await;
     let outcome = match &brought {
         Ok((Some(status), ran)) => {
             let took = ran.duration_us.map_or_else(String::new, |us| format!(", {} ms", us.div_ceil(1000)));

@@ -88,9 +88,21 @@ impl std::fmt::Display for GaveUp {
     }
 }
 
+/// What an operation waits for.
+#[derive(Clone, Copy)]
+pub(super) struct Awaited<'a> {
+    /// The layout, if one is wanted.
+    pub(super) wish: Option<&'a VersionRef>,
+    /// The generation of that wish, which is brought about once: what others do after that stays theirs.
+    pub(super) generation: i64,
+    /// When the last run began that is not of this change.
+    pub(super) since: Option<i64>,
+}
+
 /// What was seen of a run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ran {
+    began: Option<i64>,
     pub(super) taken: Vec<Taken>,
     pub(super) duration_us: Option<u64>,
 }
@@ -163,8 +175,9 @@ impl Engine {
         ))
     }
 
-    /// Writes what a daemon is to hold and what it goes back to, and publishes it; once, whoever dies meanwhile.
-    pub(super) async fn write_wish(&self, operation: &Operation, wish: Wish) -> Result<(), Failure> {
+    /// Writes what a daemon is to hold and what it goes back to, and publishes it; once, whoever dies meanwhile. Gives the
+    /// generation of the wish.
+    pub(super) async fn write_wish(&self, operation: &Operation, wish: Wish) -> Result<i64, Failure> {
         let (id, name) = (operation.id, the_daemon(operation)?.clone());
         let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
         let now = unix_ms();
@@ -191,8 +204,9 @@ impl Engine {
             .await;
         let desired = desired.map_err(|error| error.to_string())?;
         let desired = desired.ok_or_else(|| "the daemon is gone".to_owned())?;
+        let generation = desired.generation;
         self.fleet.publish(desired, None);
-        Ok(())
+        Ok(generation)
     }
 
     /// Whether the wish of an operation was written, which it is once.
@@ -269,7 +283,8 @@ impl Engine {
             .map_or_else(|| "no layout, as before".to_owned(), |wish| format!("layout {wish}, as before"));
         let handle = handle(self, the_daemon(operation)?)?;
         let since = handle.observed().status.layout.and_then(|layout| layout.ran_at);
-        let outcome = match self.bring_about(operation, &handle, wish.as_ref(), since).await {
+        let awaited = Awaited { wish: wish.as_ref(), generation: handle.generation(), since };
+        let outcome = match self.bring_about(operation, &handle, awaited).await {
             Ok((Some(status), _)) if !status.degraded.is_empty() => {
                 let degraded: Vec<String> = status.degraded.iter().map(ToString::to_string).collect();
                 format!(
@@ -286,17 +301,14 @@ impl Engine {
     }
 
     /// Waits until the driver has brought the wish about, or gives up; journals each command as it is seen.
-    ///
-    /// `since` is when the last run began that is not of this change.
     pub(super) async fn bring_about(
         &self,
         operation: &Operation,
         handle: &Handle,
-        wish: Option<&VersionRef>,
-        since: Option<i64>,
+        awaited: Awaited<'_>,
     ) -> Result<(Option<LayoutStatus>, Ran), (GaveUp, Ran)> {
         let mut ran = Ran::default();
-        match tokio::time::timeout(PATIENCE, self.watch(operation, handle, wish, since, &mut ran)).await {
+        match tokio::time::timeout(PATIENCE, self.watch(operation, handle, awaited, &mut ran)).await {
             Ok(Ok(status)) => Ok((status, ran)),
             Ok(Err(gave_up)) => Err((gave_up, ran)),
             Err(_) => {
@@ -312,19 +324,19 @@ impl Engine {
         &self,
         operation: &Operation,
         handle: &Handle,
-        wish: Option<&VersionRef>,
-        since: Option<i64>,
+        awaited: Awaited<'_>,
         ran: &mut Ran,
     ) -> Result<Option<LayoutStatus>, GaveUp> {
+        let Awaited { wish, generation, since } = awaited;
         let wanted = handle.generation();
-        let tried = handle.bring_layout_about().await.map_err(|error| error.to_string())?;
+        let tried = handle.bring_layout_about(generation).await.map_err(|error| error.to_string())?;
         let mut told: Option<String> = None;
         loop {
-            let known = ran.taken.len();
+            let known = |layout: &LayoutStatus| if layout.ran_at == ran.began { ran.taken.len() } else { 0 };
             let is_news = |seen: &Observed| {
                 seen.has_tried(tried)
                     && (seen.follows() >= wanted)
-                    && (of_this(seen, since).is_some_and(|layout| layout.taken.len() > known)
+                    && (of_this(seen, since).is_some_and(|layout| layout.taken.len() > known(layout))
                         || stands(seen, wanted, wish).is_some()
                         || seen.obstacle(tried).is_some_and(|found| told.as_ref() != Some(&found.message)))
             };
@@ -333,7 +345,8 @@ impl Engine {
                 return std::future::pending().await;
             };
             if let Some(layout) = of_this(&seen, since) {
-                let news: Vec<Noted> = layout.taken.iter().skip(known).map(noted).collect();
+                let news: Vec<Noted> = layout.taken.iter().skip(known(layout)).map(noted).collect();
+                ran.began = layout.ran_at;
                 ran.taken.clone_from(&layout.taken);
                 ran.duration_us = layout.duration_us;
                 self.note(operation, news).await?;

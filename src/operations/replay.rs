@@ -57,11 +57,13 @@ async fn tried(
     replay: Replay,
 ) -> Result<(Replay, Option<Stop>), Failure> {
     let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-    let layout = store::layouts::content(&mut reader, &replay.active()).await;
+    let daemon = store::daemons::get(&mut reader, &replay.daemon).await.map_err(|error| error.to_string())?;
+    let active = replay.active(&daemon.ok_or_else(|| "the daemon is gone".to_owned())?.spec);
+    let layout = store::layouts::content(&mut reader, &active).await;
     drop(reader);
     let applied = replay.applied(&layout.map_err(|error| error.to_string())?);
     let applied = applied.map_err(|error| error.to_string())?;
-    let wish = Wish { active: replay.active(), applied, recreate: false, from_empty: true };
+    let wish = Wish { active, applied, recreate: false, from_empty: true };
     let (status, ran) = match bring(engine, operation, wish).await {
         Ok(brought) => brought,
         Err((gave_up, ran)) => {

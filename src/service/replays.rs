@@ -13,7 +13,7 @@ use crate::domain::gpu::GpuRef;
 use crate::domain::layout::document::{Difference, Entry, Recorded};
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
 use crate::domain::layout::text::{self, Format};
-use crate::domain::layout::{Enforcement, Role};
+use crate::domain::layout::{Enforcement, GpuMap, Layout, Role};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, LayoutName};
 use crate::store;
@@ -132,11 +132,17 @@ impl Service {
             }
             let force = request.force;
             let Subject { name, target, entry } = request.subject()?;
-            let projected = service.projected(&name, &target).await?;
-            let plan = service.plan_of(&projected).await?;
             let recorded = entry.as_ref().and_then(|entry| entry.recorded.as_ref());
+            let projected = match service.projected(&name, &target).await {
+                Ok(projected) => projected,
+                Err(error) => return Err(service.other_sku(&name, &target, recorded, error).await),
+            };
+            let plan = service.plan_of(&projected).await?;
             let forced = match recorded {
-                Some(recorded) => service.compare(&projected, recorded, &name, force).await?,
+                Some(recorded) => {
+                    let (daemon, map) = (&projected.daemon.name, &projected.active.gpu_map);
+                    service.compare(daemon, map, &projected.layout, recorded, &name, force).await?
+                }
                 None => Vec::new(),
             };
             if let Some(there) = plan.not_empty() {
@@ -192,16 +198,57 @@ impl Service {
         .await
     }
 
+    /// Why a document is not for a daemon that has no GPUs for its roles: in what the GPUs differ that are meant, or that the
+    /// daemon has, and otherwise the error itself.
+    async fn other_sku(
+        &self,
+        name: &LayoutName,
+        target: &LayoutTarget,
+        recorded: Option<&Recorded>,
+        error: ServiceError,
+    ) -> ServiceError {
+        let unmapped = matches!(&error, ServiceError::Invalid(errors) if errors.iter().all(|error| error.pointer == "/gpu_map"));
+        let (Some(recorded), Some(layout), true) = (recorded, &target.layout, unmapped) else { return error };
+        match self.meant(target).await {
+            Ok(map) if !map.is_empty() => {
+                let compared = self.compare(&target.daemon, &map, layout, recorded, name, true).await;
+                match compared {
+                    Err(differs @ ServiceError::OtherHardware { .. }) => differs,
+                    Ok(_) | Err(_) => error,
+                }
+            }
+            Ok(_) | Err(_) => error,
+        }
+    }
+
+    /// The GPUs that a request names, or else the daemon's first.
+    async fn meant(&self, target: &LayoutTarget) -> Result<GpuMap, ServiceError> {
+        let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &target.daemon).await?;
+        let offered = daemon.map(|daemon| daemon.spec.gpus).unwrap_or_default();
+        let gpus = self.gpus().await?;
+        let mut map = GpuMap::new();
+        for (role, named) in &target.gpu_map {
+            map.extend(named.resolve(&gpus).ok().map(|gpu| (*role, gpu.uuid.clone())));
+        }
+        // Another daemon's GPUs are no answer to what this one has.
+        map.retain(|_, gpu| offered.contains(gpu));
+        if map.is_empty() {
+            map.extend(offered.into_iter().next().map(|gpu| (0, gpu)));
+        }
+        Ok(map)
+    }
+
     /// Refuses GPUs that differ from those of the document; gives the versions that were passed over.
     async fn compare(
         &self,
-        projected: &Projected,
+        daemon: &DaemonName,
+        map: &GpuMap,
+        layout: &Layout,
         recorded: &Recorded,
         name: &LayoutName,
         force: bool,
     ) -> Result<Vec<Difference>, ServiceError> {
-        let (daemon, map) = (&projected.daemon.name, &projected.active.gpu_map);
-        let here = self.fingerprint(daemon, map, projected.layout.enforcement).await?;
+        let here = self.fingerprint(daemon, map, layout.enforcement).await?;
         let found = recorded.fingerprint.differences(&here);
         if found.iter().all(|difference| force && difference.forceable) {
             return Ok(found);
@@ -219,8 +266,7 @@ impl Service {
             .collect();
         let fields: Vec<&str> = found.iter().map(|difference| difference.field.as_str()).collect();
         let detail = format!(
-            "layout {name} was recorded on something else than daemon {} has, and nothing was changed: it differs in {}",
-            projected.daemon.name,
+            "layout {name} was recorded on something else than daemon {daemon} has, and nothing was changed: it differs in {}",
             fields.join(", ")
         );
         Err(ServiceError::OtherHardware { detail, errors })

@@ -215,7 +215,7 @@ mod tests {
     use super::super::{Fate, Store};
     use super::*;
     use crate::domain::layout::record::PartitionRun;
-    use crate::domain::layout::status::LayoutState;
+    use crate::domain::layout::status::{DriftSeen, LayoutState};
     use crate::domain::tenant::tests::h200;
 
     fn incarnation(token: &str, process: Option<(u32, u64)>) -> Incarnation {
@@ -278,6 +278,7 @@ mod tests {
                         partitions: vec![],
                         drift: vec![],
                         not_repaired: None,
+                        drift_seen: DriftSeen::default(),
                         degraded: vec![],
                         failure: None,
                         taken: vec![],

@@ -217,8 +217,8 @@ enum Job {
     Restart,
     /// Answered with the number of the request.
     TryAgain(oneshot::Sender<u64>),
-    /// Whatever the policy says of what drifted; answered in the same way.
-    BringLayoutAbout(oneshot::Sender<u64>),
+    /// For this generation, whatever the policy says of what drifted; answered in the same way.
+    BringLayoutAbout(i64, oneshot::Sender<u64>),
     Terminate {
         client: ClientId,
         answer: oneshot::Sender<Result<Termination, TerminateError>>,
@@ -415,10 +415,12 @@ impl Handle {
 
     /// Has the driver bring its layout about anew: after a failure, and whatever drifted under a policy that only reports.
     ///
-    /// Gives the number by which [`Observed::has_tried`] tells that the driver has begun with it.
-    pub async fn bring_layout_about(&self) -> Result<u64, FreshError> {
+    /// A generation for which the driver has done that already is not asked for twice: whatever others have done since is
+    /// theirs. Gives the number by which [`Observed::has_tried`] tells that the driver has begun with it.
+    pub async fn bring_layout_about(&self, generation: i64) -> Result<u64, FreshError> {
         let (answer, answered) = oneshot::channel();
-        self.shared.jobs.send(Job::BringLayoutAbout(answer)).await.map_err(|_| FreshError::Gone)?;
+        let job = Job::BringLayoutAbout(generation, answer);
+        self.shared.jobs.send(job).await.map_err(|_| FreshError::Gone)?;
         answered.await.map_err(|_| FreshError::Gone)
     }
 

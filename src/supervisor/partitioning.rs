@@ -11,11 +11,17 @@
 //!   failed: undone, and not tried again before somebody asks, the wish changes, or another process starts
 //! ```
 //!
+//! What others do is remembered before it is put back, and put back ever more slowly while they undo it (drift.rs).
+//!
 //! A partition is proven only by the list that was read last. What this says of IDs is what was given by the steps of the
 //! layout in the control process that runs now, and never what they gave in another.
 
+mod drift;
+
 use std::collections::{BTreeMap, BTreeSet};
 
+use self::drift::Drifts;
+use super::status::TOLD_MS;
 use crate::domain::GpuUuid;
 use crate::domain::PartitionId;
 use crate::domain::daemon::{Condition, Mode};
@@ -45,15 +51,45 @@ pub struct Partitioning {
     /// Whether the end of the last run has yet to be written down, without which the next manager would undo it.
     unwritten: bool,
     retry_at: i64,
+    /// The run that brings the layout about, or the last that did.
     last: Option<LastRun>,
+    /// The run that puts back what others changed, or the last that did.
+    repair: Option<LastRun>,
+    /// Whether the run under way, or the one that was cut short, is of the second kind.
+    repairing: bool,
+    drifts: Drifts,
 }
 
-/// The run under way, or the last one.
+/// A run under way, or over.
 #[derive(Debug, Clone)]
 struct LastRun {
+    generation: i64,
     began: i64,
+    /// The commands and the time that it took before it was cut short.
+    earlier: (usize, u64),
     taken: Vec<Taken>,
     duration_us: Option<u64>,
+}
+
+impl LastRun {
+    fn new(generation: i64, now: i64) -> Self {
+        Self { generation, began: now, earlier: (0, 0), taken: Vec::new(), duration_us: None }
+    }
+
+    /// It was cut short, and goes on.
+    fn go_on(&mut self) {
+        let took = self.duration_us.take().unwrap_or_default();
+        self.earlier = (self.taken.len(), took);
+    }
+
+    fn progress(&mut self, taken: &[Taken]) {
+        self.taken.truncate(self.earlier.0);
+        self.taken.extend_from_slice(taken);
+    }
+
+    fn is_under_way(&self) -> bool {
+        self.duration_us.is_none()
+    }
 }
 
 /// Where the layout stands, by one list.
@@ -104,28 +140,71 @@ impl Partitioning {
         self.failure = None;
         self.unwritten = false;
         self.retry_at = 0;
+        self.repairing = false;
+        self.drifts.over();
     }
 
     /// Somebody asks to try again what failed.
     pub fn try_again(&mut self) {
         self.asked |= self.failure.is_some();
         self.retry_at = 0;
+        self.drifts.at_once();
     }
 
-    /// Somebody asks for the layout anew.
-    pub fn ask(&mut self) {
-        self.asked = true;
+    /// Somebody asks for the layout anew, in this generation: nothing where a run of it has ended, whether that was begun by
+    /// the wish itself or by an earlier manager. What others have done since was never asked to be undone.
+    pub fn ask(&mut self, generation: i64) {
         self.retry_at = 0;
+        let done = self.run.as_ref().is_some_and(|run| run.generation >= generation);
+        let failed = self.failure.as_ref().is_some_and(|failure| failure.generation >= generation);
+        if !done && !failed {
+            self.asked = true;
+            self.drifts.at_once();
+        }
     }
 
-    /// A look was taken: what was asked for is done once there is nothing left to do.
-    pub fn looked(&mut self, desired: &Desired, present: Option<&[GpuPartitions]>) {
+    /// A look was taken: what others did is remembered, and what was asked for is done once there is nothing left to do.
+    pub fn looked(&mut self, desired: &Desired, present: Option<&[GpuPartitions]>, now: i64) {
+        if let Some(present) = present {
+            self.note_drift(desired, present, now);
+        }
         self.asked &= !self.standing(desired, present).is_settled();
+    }
+
+    /// A run may begin by this list: what others did is remembered before it is put back.
+    pub fn take_up(&mut self, desired: &Desired, present: &[GpuPartitions], now: i64) {
+        self.note_drift(desired, present, now);
+        self.drifts.end_pause(now);
+    }
+
+    fn note_drift(&mut self, desired: &Desired, present: &[GpuPartitions], now: i64) {
+        if !self.is_cut_short() {
+            self.drifts.found(self.drift(desired, present), now);
+        }
+    }
+
+    /// When the next repair may begin, where it is put off.
+    pub fn repair_put_off(&self) -> Option<i64> {
+        self.drifts.put_off()
     }
 
     /// Whether a run is under way.
     pub fn is_under_way(&self) -> bool {
-        self.last.as_ref().is_some_and(|last| last.duration_us.is_none())
+        self.last.iter().chain(&self.repair).any(LastRun::is_under_way)
+    }
+
+    /// Whether a run is under way, or was cut short.
+    fn is_cut_short(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.before.is_some())
+    }
+
+    /// What others changed of what was brought about.
+    fn drift(&self, desired: &Desired, present: &[GpuPartitions]) -> Vec<PartitionDrift> {
+        let layout = wanted(desired);
+        if desired.is_observed() || desired.mode == Mode::Shared || layout.is_none() {
+            return Vec::new();
+        }
+        if self.is_brought_about(layout) { self.record().drift(present) } else { Vec::new() }
     }
 
     /// When the next run may begin; later than now only where the last could not be written down.
@@ -163,7 +242,10 @@ impl Partitioning {
         let recreate = !repairs && layout.is_some_and(|layout| layout.recreate);
         let refusals: Vec<String> = plan.refusals(recreate).map(ToString::to_string).collect();
         if refusals.is_empty() && !(brought && plan.is_empty()) {
-            return Standing::Due(Box::new(plan));
+            return match self.drifts.why_put_off().filter(|_| repairs) {
+                Some(why) => Standing::Drifted(drift, Some(why)),
+                None => Standing::Due(Box::new(plan)),
+            };
         }
         let why = if refusals.is_empty() {
             "it is on a GPU for which the layout has no steps".to_owned()
@@ -271,25 +353,48 @@ impl Partitioning {
         let layout = wanted(desired);
         let on_difference = layout.map_or(OnDifference::Keep, |layout| layout.on_difference);
         let execution = Execution::new(plan, steps(layout), &run.record, present, on_difference);
+        self.begin_run(desired, now);
         self.run = Some(run);
         self.failure = None;
-        self.last = Some(LastRun { began: now, taken: Vec::new(), duration_us: None });
         execution
+    }
+
+    /// A run begins, or goes on that was cut short.
+    fn begin_run(&mut self, desired: &Desired, now: i64) {
+        let of_now = |run: &LastRun| run.generation == desired.generation;
+        let known = if self.repairing { &self.repair } else { &self.last };
+        let goes_on = self.is_cut_short() && known.as_ref().is_some_and(of_now);
+        if !goes_on {
+            let brought = self.is_brought_about(wanted(desired));
+            self.repairing = brought && !self.asked;
+            if !brought {
+                self.drifts.over();
+            }
+        }
+        let slot = if self.repairing { &mut self.repair } else { &mut self.last };
+        match slot {
+            Some(run) if goes_on => run.go_on(),
+            _ => *slot = Some(LastRun::new(desired.generation, now)),
+        }
+    }
+
+    /// The run under way, or the one that ended last of its kind.
+    fn current(&mut self) -> Option<&mut LastRun> {
+        if self.repairing { self.repair.as_mut() } else { self.last.as_mut() }
     }
 
     /// A command of the run was sent.
     pub fn progress(&mut self, taken: &[Taken]) {
-        if let Some(last) = &mut self.last {
-            last.taken.clear();
-            last.taken.extend_from_slice(taken);
+        if let Some(run) = self.current() {
+            run.progress(taken);
         }
     }
 
     /// The run ended; it has yet to be written down ([`Partitioning::to_write`]). One that lost its daemon goes on later.
-    pub fn ended(&mut self, outcome: Outcome, desired: &Desired, duration_us: u64) {
-        if let Some(last) = &mut self.last {
-            last.taken = outcome.taken;
-            last.duration_us = Some(duration_us);
+    pub fn ended(&mut self, outcome: Outcome, desired: &Desired, duration_us: u64, now: i64) {
+        if let Some(run) = self.current() {
+            run.progress(&outcome.taken);
+            run.duration_us = Some(run.earlier.1.saturating_add(duration_us));
         }
         let Some(run) = &mut self.run else { return };
         if matches!(outcome.cause, Some(Cause::Unreachable { .. })) {
@@ -300,7 +405,11 @@ impl Partitioning {
         run.record = outcome.record;
         run.degraded = outcome.degraded;
         match outcome.cause {
-            None => run.layout = wanted(desired).map(|layout| layout.version.clone()),
+            None => {
+                run.layout = wanted(desired).map(|layout| layout.version.clone());
+                run.generation = desired.generation;
+                self.drifts.put_back(now);
+            }
             Some(cause) => self.failure = Some(LayoutFailure::new(desired.generation, cause)),
         }
         self.unwritten = true;
@@ -346,8 +455,10 @@ impl Partitioning {
         let failure = self.failure(desired, &standing);
         let (drift, not_repaired) = match standing {
             Standing::Drifted(drift, why) => (drift, why),
-            _ => (Vec::new(), None),
+            _ if self.is_cut_short() => (self.drifts.present(), None),
+            _ => (present.map_or_else(Vec::new, |present| self.drift(desired, present)), None),
         };
+        let repair = self.repair.as_ref().map_or_else(Vec::new, |repair| repair.taken.clone());
         Some(LayoutStatus {
             name: layout.map(|layout| layout.version.name.clone()),
             version: layout.map(|layout| layout.version.version),
@@ -358,6 +469,7 @@ impl Partitioning {
             failure,
             drift,
             not_repaired,
+            drift_seen: self.drifts.seen(repair),
             degraded,
             taken: self.last.as_ref().map_or_else(Vec::new, |last| last.taken.clone()),
             ran_at: self.last.as_ref().map(|last| last.began),
@@ -413,27 +525,45 @@ fn steps(layout: Option<&DesiredLayout>) -> &[ResolvedStep] {
 }
 
 /// What is to be said of the layout.
-pub fn conditions(layout: &LayoutStatus) -> Vec<Condition> {
+pub fn conditions(layout: &LayoutStatus, now: i64) -> Vec<Condition> {
     let mut conditions = Vec::new();
     if let Some(failure) = &layout.failure {
         conditions.push(Condition::new("Layout", false, failure.reason(), failure.message.clone()));
     }
-    if !layout.drift.is_empty() {
-        let what: Vec<String> = layout.drift.iter().map(ToString::to_string).collect();
-        let done = match &layout.not_repaired {
-            Some(why) => format!("it is not repaired: {why}"),
-            None => {
-                "it stays, as the layout's drift_policy says, until the layout is applied again".to_owned()
-            }
-        };
-        let message = format!("{}. Somebody else changed that; {done}", what.join("; "));
-        conditions.push(Condition::new("PartitionsDrifted", true, "ChangedByOthers", message));
-    }
+    conditions.extend(drifted(layout, now));
     if !layout.degraded.is_empty() {
         let what: Vec<String> = layout.degraded.iter().map(ToString::to_string).collect();
         conditions.push(Condition::new("PartitionsDegraded", true, "OtherIds", what.join("; ")));
     }
     conditions
+}
+
+/// That others changed partitions: while it is so, and for a while after.
+fn drifted(layout: &LayoutStatus, now: i64) -> Option<Condition> {
+    let seen = &layout.drift_seen;
+    let say = |drift: &[PartitionDrift], done: &str| {
+        let what: Vec<String> = drift.iter().map(ToString::to_string).collect();
+        let times = seen.count;
+        format!("{}. Somebody else changed that, {times} time(s) so far; {done}", what.join("; "))
+    };
+    if !layout.drift.is_empty() {
+        let done = match (&layout.not_repaired, layout.state) {
+            (Some(why), _) => format!("it is not repaired: {why}"),
+            (None, LayoutState::Drifted) => {
+                "it stays, as the layout's drift_policy says, until the layout is applied again".to_owned()
+            }
+            (None, LayoutState::Failed) => "it is not repaired, since the layout has failed".to_owned(),
+            (None, _) => "it is being put back".to_owned(),
+        };
+        let message = say(&layout.drift, &done);
+        return Some(Condition::new("PartitionsDrifted", true, "ChangedByOthers", message));
+    }
+    let at = seen.last_at.filter(|at| now - at < TOLD_MS)?;
+    let (reason, done) = match seen.repaired_at {
+        Some(repaired_at) if repaired_at >= at => ("PutBack", "it was put back"),
+        _ => ("Over", "it is so no longer"),
+    };
+    Some(Condition::new("PartitionsDrifted", false, reason, say(&seen.last, done)))
 }
 
 #[cfg(test)]

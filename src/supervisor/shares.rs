@@ -22,7 +22,7 @@ use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::{DesiredLayout, DesiredShares};
 use crate::domain::layout::execution::Cause;
 use crate::domain::layout::percentage::{ProvenLayout, ProvenShare, Proving, Share, ShareFailure};
-use crate::domain::layout::status::{LayoutFailure, LayoutState, LayoutStatus, PartitionStatus};
+use crate::domain::layout::status::{DriftSeen, LayoutFailure, LayoutState, LayoutStatus, PartitionStatus};
 use crate::domain::plan::Desired;
 use crate::gpu::report::Report;
 
@@ -226,6 +226,7 @@ impl Shares {
             partitions: shares.map(|share| self.partition(share, desired)).collect(),
             drift: Vec::new(),
             not_repaired: None,
+            drift_seen: DriftSeen::default(),
             degraded: Vec::new(),
             failure,
             taken: Vec::new(),
@@ -256,8 +257,16 @@ impl Shares {
 
 /// What is left to do for a layout once all settings are right, and when.
 pub fn left_to_do(state: &State, desired: &Desired) -> Option<(i64, Action)> {
-    if matches!(state.standing(desired), partitioning::Standing::Due(_) | partitioning::Standing::Unwritten) {
-        return Some((state.partitioning.retry_at(), Action::Partition));
+    match state.standing(desired) {
+        partitioning::Standing::Due(_) | partitioning::Standing::Unwritten => {
+            return Some((state.partitioning.retry_at(), Action::Partition));
+        }
+        partitioning::Standing::Drifted(..) => {
+            if let Some(at) = state.partitioning.repair_put_off() {
+                return Some((at.max(state.partitioning.retry_at()), Action::Partition));
+            }
+        }
+        _ => {}
     }
     match state.shares.standing(desired) {
         // In maintenance no new client is let in, and this would be one.

@@ -400,7 +400,7 @@ impl State {
                     self.applied = desired.generation;
                 }
                 let present = self.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
-                self.partitioning.looked(desired, present);
+                self.partitioning.looked(desired, present, now);
                 let starting = self.server_asked_at.is_some() && !serving;
                 self.next_look = now + if starting { SERVER_POLL_MS } else { rhythm.0 };
             }

@@ -13,7 +13,7 @@ use crate::domain::plan::{Desired, differences};
 use crate::host;
 
 /// How long what others did is told though it was put right, in milliseconds.
-const TOLD_MS: i64 = 60 * 60 * 1000;
+pub(super) const TOLD_MS: i64 = 60 * 60 * 1000;
 
 /// What a driver has counted.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,7 +42,7 @@ pub(super) fn status(
     let pid = state.process.as_ref().map(|process| process.identity.pid);
     let layout = layout(state, desired);
     let mut conditions = conditions(state, desired, phase, log_directory, now);
-    conditions.extend(layout.iter().flat_map(partitioning::conditions));
+    conditions.extend(layout.iter().flat_map(|layout| partitioning::conditions(layout, now)));
     DaemonStatus {
         phase,
         observed_generation: state.applied,

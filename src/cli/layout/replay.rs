@@ -16,7 +16,6 @@ use super::verbs::{entry, exported, read};
 use super::{Gpus, Spelling};
 use crate::client::{Client, ClientError};
 use crate::config::{self, Config};
-use crate::domain::layout::document::Document;
 use crate::domain::layout::replay::{Replay, Verdict};
 use crate::domain::{DaemonName, LayoutName};
 use crate::service::FieldError;
@@ -112,7 +111,16 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
         (None, None) => return Err(ClientError::Address("say --from or --file".into())),
     };
     let document = read(&text)?;
-    let daemon = daemon(args, &document)?;
+    let recorded = entry(&document, &args.name)?.recorded.as_ref();
+    let recorded = recorded.ok_or_else(|| {
+        ClientError::Address(format!(
+            "layout {0} of the document has nothing recorded that IDs could be compared with: take it from a host that holds it \
+             (mps-manager layout export {0}, or --from HOST), or put it on a daemon without a comparison (mps-manager layout \
+             apply {0} -f FILE)",
+            args.name
+        ))
+    })?;
+    let daemon = args.daemon.as_ref().unwrap_or(&recorded.provenance.daemon);
     let request = json!({
         "document": document,
         "entry": args.name,
@@ -139,17 +147,6 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
     Ok(told(&results))
 }
 
-/// The daemon to replay on.
-fn daemon(args: &ReplayArgs, document: &Document) -> Result<DaemonName, ClientError> {
-    let entry = entry(document, &args.name)?;
-    let recorded = entry.recorded.as_ref().map(|recorded| recorded.provenance.daemon.clone());
-    args.daemon.clone().or(recorded).ok_or_else(|| {
-        ClientError::Address(
-            "the document does not say on which daemon it was recorded: give --daemon".into(),
-        )
-    })
-}
-
 async fn on_host(client: &Client, request: &Value) -> Result<Replay, ClientError> {
     let accepted: ReplayAccepted = client.post("/api/v1/replays", request).await?;
     ended(client, accepted.operation).await?;
@@ -167,9 +164,10 @@ fn told(results: &[(String, Result<Replay, ClientError>)]) -> ExitCode {
             Ok(replay) => {
                 let done = replay.steps.iter().filter(|step| !step.undo && step.id.is_some()).count();
                 let this = match replay.verdict {
-                    Verdict::Same | Verdict::First => 0,
+                    Verdict::Same => 0,
                     Verdict::Differs => DIFFERS,
-                    Verdict::Pending | Verdict::Failed => ERROR,
+                    // Nothing was compared in the first.
+                    Verdict::First | Verdict::Pending | Verdict::Failed => ERROR,
                 };
                 let ms = replay
                     .duration_us

@@ -31,7 +31,7 @@ pub(super) async fn list(client: &Client) -> Result<ExitCode, ClientError> {
             newest.layout.enforcement.as_str().to_owned(),
             newest.layout.partitions().count().to_string(),
             if daemons.is_empty() { "-".to_owned() } else { daemons.join(",") },
-            newest.note.unwrap_or_default(),
+            newest.note.unwrap_or_default().replace('\n', " "),
         ]);
     }
     table(&rows);

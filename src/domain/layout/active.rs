@@ -129,12 +129,8 @@ impl AppliedLayout {
         known: Option<&Self>,
     ) -> Result<Option<Self>, InvalidValue> {
         let version = active.version_ref();
-        if run.before.is_some() || !run.degraded.is_empty() || run.layout.as_ref() != Some(&version) {
-            return Ok(None);
-        }
-        if known.is_some_and(|known| known.is_of(active))
-            || !run.record.is_of(&layout.resolve(&active.gpu_map)?)
-        {
+        let given = run.given(&version, &layout.resolve(&active.gpu_map)?);
+        if given.is_none() || known.is_some_and(|known| known.is_of(active)) {
             return Ok(None);
         }
         let (gpu_map, record) = (active.gpu_map.clone(), run.record.clone());

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::status::PartitionStatus;
-use super::{Enforcement, Invalid, Layout, Step};
+use super::{Enforcement, Invalid, Layout, Step, check_note};
 use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId, PartitionName, ThreadPercentage};
 
 /// The version of a document's shape.
@@ -26,7 +26,8 @@ pub struct Document {
     pub version: String,
     /// The layouts, by name.
     pub layouts: BTreeMap<LayoutName, Entry>,
-    /// `sha256:` and the digest of the rest; every export has one, and one that is there must be right.
+    /// `sha256:` and the digest of the rest; every export has one. It must be there where anything is recorded, and be right
+    /// where it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^sha256:[0-9a-f]{64}$")]
     pub checksum: Option<String>,
@@ -41,9 +42,11 @@ pub struct Entry {
     pub enforcement: Enforcement,
     /// The product name of its GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 96)]
     pub sku: Option<String>,
     /// What it is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 1024)]
     pub note: Option<String>,
     /// What is done, from empty GPUs and in this order.
     pub steps: Vec<Step>,
@@ -224,6 +227,14 @@ impl Document {
             );
             return Err(wrong("/checksum".into(), reason));
         }
+        let recorded = self.layouts.iter().find(|(_, entry)| entry.recorded.is_some());
+        if let (Some((name, _)), None) = (recorded, &self.checksum) {
+            let reason = format!(
+                "layout {name} has what was recorded elsewhere, and the document has no checksum that would show whether it was \
+                 changed since: export it again, or take recorded out too to import it as a layout of your own"
+            );
+            return Err(wrong("/checksum".into(), reason));
+        }
         if self.layouts.is_empty() {
             return Err(wrong("/layouts".into(), "there is no layout in it: name at least one".into()));
         }
@@ -233,6 +244,8 @@ impl Document {
                 .layout()
                 .check()
                 .map_err(|Invalid { pointer, reason }| Invalid { pointer: within(&pointer), reason })?;
+            check_note(entry.note.as_deref())
+                .map_err(|reason| Invalid { pointer: within("/note"), reason })?;
             if let Some(recorded) = &entry.recorded {
                 check_recorded(entry, recorded)
                     .map_err(|(field, reason)| wrong(within(&format!("/recorded/{field}")), reason))?;

@@ -15,6 +15,7 @@ pub mod plan;
 pub mod record;
 pub mod replay;
 pub mod roles;
+pub mod shell;
 pub mod status;
 pub mod text;
 
@@ -35,6 +36,10 @@ pub type GpuMap = BTreeMap<Role, GpuUuid>;
 pub const MAX_STEPS: usize = 512;
 /// Most roles of a layout.
 pub const MAX_ROLES: usize = 16;
+/// Longest product name, in bytes: what NVML writes a GPU's name into.
+pub const MAX_SKU: usize = 96;
+/// Longest note, in bytes.
+pub const MAX_NOTE: usize = 1024;
 
 /// What one version of a layout says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -45,6 +50,7 @@ pub struct Layout {
     pub enforcement: Enforcement,
     /// The product name of its GPUs, as `NVIDIA H200`; left out, that of the daemon's first GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 96)]
     pub sku: Option<String>,
     /// What is done, from empty GPUs and in this order.
     #[schema(max_items = 512)]
@@ -134,6 +140,14 @@ pub struct Invalid {
 impl Layout {
     /// Refuses a layout that is wrong on any GPU; what depends on the GPU is the plan's.
     pub fn check(&self) -> Result<(), Invalid> {
+        if let Some(sku) = self.sku.as_deref().filter(|sku| !is_product_name(sku)) {
+            let shown: String = sku.chars().take(MAX_SKU).collect();
+            let reason = format!(
+                "{shown:?} is no product name: give it as the GPU has it, as NVIDIA H200 (at most {MAX_SKU} bytes, no control \
+                 characters, no blanks around it), or leave sku out"
+            );
+            return Err(invalid("/sku".into(), reason));
+        }
         if self.steps.len() > MAX_STEPS {
             return Err(invalid(
                 "/steps".into(),
@@ -377,6 +391,21 @@ pub fn map_roles(
         map.insert(role, uuid);
     }
     Ok(map)
+}
+
+/// Refuses a note that is too long or no text for people.
+pub fn check_note(note: Option<&str>) -> Result<(), InvalidValue> {
+    let good = |note: &str| note.len() <= MAX_NOTE && note.chars().all(|c| c == '\n' || !c.is_control());
+    if note.is_none_or(good) {
+        return Ok(());
+    }
+    Err(InvalidValue(format!(
+        "the note has control characters or more than {MAX_NOTE} bytes: give a short text"
+    )))
+}
+
+fn is_product_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= MAX_SKU && text.trim() == text && !text.chars().any(char::is_control)
 }
 
 fn unmapped(role: Role) -> InvalidValue {

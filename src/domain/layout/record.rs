@@ -183,11 +183,29 @@ pub struct PartitionRun {
     pub degraded: Vec<Degraded>,
     /// The session under way: the IDs that were there before it.
     pub before: Option<BTreeMap<GpuUuid, BTreeSet<PartitionId>>>,
+    /// The generation of the daemon for which the last session came to its end; 0 before one did.
+    #[serde(default)]
+    pub generation: i64,
 }
 
 impl PartitionRun {
     /// One for a control process that has no partitions of ours.
     pub fn new(token: String) -> Self {
-        Self { token, layout: None, record: Record::default(), degraded: Vec::new(), before: None }
+        Self {
+            token,
+            layout: None,
+            record: Record::default(),
+            degraded: Vec::new(),
+            before: None,
+            generation: 0,
+        }
+    }
+
+    /// The ID that each of these steps gave or took away in this control process; `None` unless they were taken to their end
+    /// and nothing had to be undone since.
+    pub fn given(&self, version: &VersionRef, steps: &[ResolvedStep]) -> Option<Vec<PartitionId>> {
+        let whole = self.before.is_none() && self.degraded.is_empty();
+        let same = self.layout.as_ref() == Some(version) && self.record.is_of(steps);
+        (whole && same).then(|| self.record.ids())
     }
 }

@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::GpuMap;
-use super::Layout;
-use super::active::{ActiveLayout, AppliedLayout, PartitionPolicy, Source};
+use super::active::{ActiveLayout, AppliedLayout, Source};
 use super::document::{Difference, Provenance, Share};
 use super::execution::{Cause, Taken};
 use super::percentage::ShareFailure;
 use super::record::{Record, RecordedStep};
 use super::status::LayoutStatus;
+use super::{GpuMap, Layout, VersionRef};
+use crate::domain::daemon::DaemonSpec;
 use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId};
 
 /// Why a replay was given up whose daemon is to hold another layout.
@@ -102,13 +102,18 @@ impl Verdict {
 }
 
 impl Replay {
-    /// The layout in the daemon's spec.
-    pub fn active(&self) -> ActiveLayout {
+    /// Which version of which layout.
+    pub fn version_ref(&self) -> VersionRef {
+        VersionRef { name: self.layout.clone(), version: self.version }
+    }
+
+    /// The layout in the daemon's spec, which keeps what it says of drift.
+    pub fn active(&self, spec: &DaemonSpec) -> ActiveLayout {
         ActiveLayout {
             name: self.layout.clone(),
             version: self.version,
             gpu_map: self.gpu_map.clone(),
-            drift_policy: PartitionPolicy::default(),
+            drift_policy: spec.layout.as_ref().map(|layout| layout.drift_policy).unwrap_or_default(),
         }
     }
 
@@ -132,7 +137,7 @@ impl Replay {
             id: id.clone(),
         });
         Ok(Some(AppliedLayout {
-            version: self.active().version_ref(),
+            version: self.version_ref(),
             gpu_map: self.gpu_map.clone(),
             record: Record(record.collect()),
             source: Source::Replayed,

@@ -26,13 +26,16 @@ pub struct LayoutStatus {
     pub partitions: Vec<PartitionStatus>,
     /// What is listed otherwise than it was made.
     pub drift: Vec<PartitionDrift>,
-    /// Why that is not repaired, where the policy says that it is to be.
+    /// Why that is not repaired, or not yet, where the policy says that it is to be.
     pub not_repaired: Option<String>,
+    /// What others did to its partitions since this manager took the daemon.
+    #[serde(default)]
+    pub drift_seen: DriftSeen,
     /// What is not as it was, since something had to be undone or put back.
     pub degraded: Vec<Degraded>,
     /// Why it is not in force, where it is not going to be by itself.
     pub failure: Option<LayoutFailure>,
-    /// The commands of the run under way, or of the last one.
+    /// The commands of the run that brings it about, or of the last that did; those of a repair are in `drift_seen`.
     pub taken: Vec<Taken>,
     /// When that run began, in unix milliseconds.
     pub ran_at: Option<i64>,
@@ -54,6 +57,25 @@ impl LayoutStatus {
             LayoutState::Failed => !self.failure.as_ref().is_some_and(LayoutFailure::is_tried_again),
         }
     }
+}
+
+/// What others did to the partitions of a layout, and what was done about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct DriftSeen {
+    /// How many times partitions were found changed.
+    pub count: u64,
+    /// When that was last, in unix milliseconds.
+    pub last_at: Option<i64>,
+    /// What was found then.
+    pub last: Vec<PartitionDrift>,
+    /// How many times it was put back.
+    pub repairs: u64,
+    /// When that was last, in unix milliseconds.
+    pub repaired_at: Option<i64>,
+    /// The commands of the repair under way, or of the last one.
+    pub taken: Vec<Taken>,
+    /// When the next repair begins, in unix milliseconds, where it is put off since others undo what is put back.
+    pub next_repair_at: Option<i64>,
 }
 
 /// Where a layout stands.

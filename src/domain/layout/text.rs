@@ -1,12 +1,12 @@
-//! Layout documents as text: YAML, JSON, and the shell scripts by which partitions are made by hand.
+//! Layout documents as text: YAML and JSON.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use super::document::{Document, Entry, check_version};
-use super::{AddStep, Enforcement, Invalid, Layout, Role, Step};
-use crate::domain::{InvalidValue, LayoutName, PartitionName};
+use super::{Invalid, Layout};
+use crate::domain::{InvalidValue, LayoutName};
 
 /// How a document is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,44 +56,6 @@ pub fn write(document: &Document, format: Format) -> String {
     }
 }
 
-/// Makes a layout of the `sm_partition add` lines of a shell script, in whatever way it hands them to the control program.
-///
-/// A device by number is the role of that number; devices by UUID are roles in the order in which they appear. Partitions are
-/// called `part_1`, `part_2` and so on, as a script has no names for them. A line that cannot be understood, such as one with
-/// a shell variable, is refused with its number, and so is a removal, whose ID would be one of that machine.
-pub fn from_shell(script: &str) -> Result<Layout, InvalidValue> {
-    let mut roles: BTreeMap<String, Role> = BTreeMap::new();
-    let mut steps: Vec<Step> = Vec::new();
-    for (number, line) in (1..).zip(script.lines()) {
-        let code = without_comment(line);
-        for (at, _) in code.match_indices("sm_partition") {
-            let mut words = code[at..].split(|c: char| c.is_whitespace() || "\"'|;&<>()".contains(c)).skip(1);
-            let refused = |why: &str| InvalidValue(format!("line {number}: {why}: {}", line.trim()));
-            match words.next() {
-                Some("add") => {}
-                Some("rm") => {
-                    return Err(refused(
-                        "a removal names an ID of that machine: write the layout with steps of its own instead",
-                    ));
-                }
-                _ => return Err(refused("only `sm_partition add GPU CHUNKS` is understood")),
-            }
-            let device = words.next().unwrap_or_default();
-            let chunks = words.next().unwrap_or_default();
-            let chunks: u32 = chunks.parse().map_err(|_| refused("the number of chunks is no number"))?;
-            let gpu = role(&mut roles, device).map_err(refused)?;
-            let partition = PartitionName::parse(&format!("part_{}", steps.len() + 1))?;
-            steps.push(Step::Add(AddStep { gpu, partition, chunks, tenants: Vec::new() }));
-        }
-    }
-    if steps.is_empty() {
-        return Err(InvalidValue("there is no line with `sm_partition add GPU CHUNKS` in the script".into()));
-    }
-    let layout = Layout { enforcement: Enforcement::Static, sku: None, steps };
-    layout.check().map_err(|invalid| invalid.reason)?;
-    Ok(layout)
-}
-
 /// A document of one layout without anything recorded.
 pub fn bare(name: LayoutName, layout: &Layout, note: Option<String>) -> Document {
     Document {
@@ -103,39 +65,9 @@ pub fn bare(name: LayoutName, layout: &Layout, note: Option<String>) -> Document
     }
 }
 
-fn role(roles: &mut BTreeMap<String, Role>, device: &str) -> Result<Role, &'static str> {
-    let by_uuid = device.starts_with("GPU-");
-    if roles.keys().any(|known| known.starts_with("GPU-") != by_uuid) {
-        return Err("devices are named by number and by UUID: use one of the two throughout");
-    }
-    let next = Role::try_from(roles.len()).unwrap_or(Role::MAX);
-    let role = if by_uuid {
-        *roles.get(device).unwrap_or(&next)
-    } else {
-        device.parse().map_err(|_| "the device is neither a number nor a UUID")?
-    };
-    roles.insert(device.to_owned(), role);
-    Ok(role)
-}
-
-/// The line up to a `#` that begins a word outside quotes.
-fn without_comment(line: &str) -> &str {
-    let mut quote = None;
-    let mut before = ' ';
-    for (at, letter) in line.char_indices() {
-        match (quote, letter) {
-            (None, '#') if before.is_whitespace() => return &line[..at],
-            (None, '"' | '\'') => quote = Some(letter),
-            (Some(open), _) if open == letter => quote = None,
-            _ => {}
-        }
-        before = letter;
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::Enforcement;
     use super::super::document::{Fingerprint, Provenance, Recorded};
     use super::*;
     use crate::domain::{DaemonName, PartitionId};
@@ -208,11 +140,40 @@ layouts:
         assert_ne!(text, edited);
         let error = read(&edited, Format::Yaml).expect_err("edited");
         assert_eq!(error.pointer, "/checksum");
+        // Nor does it help to take the checksum out.
+        let unsealed = |text: &str| -> String {
+            text.split_inclusive('\n').filter(|line| !line.starts_with("checksum:")).collect()
+        };
+        for taken_out in [unsealed(&text), unsealed(&edited)] {
+            let error = read(&taken_out, Format::Yaml).expect_err("no checksum");
+            assert_eq!(error.pointer, "/checksum");
+            assert!(error.reason.to_string().contains("export it again"), "{error}");
+        }
         let newer = text.replace("version: v1", "version: v2\nsurprise: 1");
         let error = read(&newer, Format::Yaml).expect_err("newer");
         assert!(error.pointer == "/version" && error.reason.to_string().contains("newer manager"), "{error}");
         let error = read("version: v1\nlayouts: {}\ncolour: 1\n", Format::Yaml).expect_err("unknown field");
         assert!(error.reason.to_string().contains("colour"), "{error}");
+    }
+
+    #[test]
+    fn a_document_is_refused_what_a_request_is_refused() {
+        let long = "x".repeat(1025);
+        for (line, other, pointer) in [
+            ("note: two teams", "note: \"a\\u001b[2Jb\"", "/layouts/web_prod/note"),
+            ("note: two teams", &format!("note: {long}"), "/layouts/web_prod/note"),
+            ("sku: NVIDIA H200", "sku: \"\"", "/layouts/web_prod/sku"),
+            ("sku: NVIDIA H200", "sku: \" NVIDIA H200\"", "/layouts/web_prod/sku"),
+            ("sku: NVIDIA H200", "sku: \"NVIDIA\\u0007H200\"", "/layouts/web_prod/sku"),
+            ("sku: NVIDIA H200", &format!("sku: {}", &long[..97]), "/layouts/web_prod/sku"),
+        ] {
+            let error = read(&BY_HAND.replace(line, other), Format::Yaml).expect_err(other);
+            assert_eq!(error.pointer, pointer, "{other}: {error}");
+            assert!(!error.to_string().contains('\u{7}'), "{error:?}");
+        }
+        let longest = BY_HAND.replace("sku: NVIDIA H200", &format!("sku: {}", &long[..96]));
+        let longest = longest.replace("note: two teams", &format!("note: {}", &long[..1024]));
+        read(&longest, Format::Yaml).expect("as long as it may be");
     }
 
     #[test]
@@ -224,30 +185,5 @@ layouts:
             bomb = format!("{bomb}  b{level}: &a{level} [{aliases}]\n");
         }
         assert!(read(&bomb, Format::Yaml).is_err());
-    }
-
-    #[test]
-    fn a_script_becomes_a_layout() {
-        let script = "#!/bin/sh\n# sm_partition add 9 9\necho \"sm_partition add 0 7\" | nvidia-cuda-mps-control\n\
-                      nvidia-cuda-mps-control <<EOF\nsm_partition add 0 4\nsm_partition add 1 15\nEOF\n";
-        let layout = from_shell(script).expect("understood");
-        let adds: Vec<_> =
-            layout.adds().map(|add| (add.gpu, add.partition.as_str().to_owned(), add.chunks)).collect();
-        assert_eq!(adds, [(0, "part_1".into(), 7), (0, "part_2".into(), 4), (1, "part_3".into(), 15)]);
-        let by_uuid =
-            from_shell("sm_partition add GPU-b 1; sm_partition add GPU-a 2; sm_partition add GPU-b 3")
-                .expect("read");
-        assert_eq!(by_uuid.adds().map(|add| add.gpu).collect::<Vec<_>>(), [0, 1, 0]);
-        for (bad, said) in [
-            ("sm_partition add $GPU 7", "neither a number nor a UUID"),
-            ("sm_partition add 0 $N", "no number"),
-            ("echo\nsm_partition rm GPU-a/Dx4A", "line 2"),
-            ("sm_partition add GPU-a 1\nsm_partition add 0 1", "throughout"),
-            ("lspart", "no line"),
-            ("sm_partition add 0 0", "0 chunks"),
-        ] {
-            let error = from_shell(bad).expect_err(bad).to_string();
-            assert!(error.contains(said), "{error}");
-        }
     }
 }

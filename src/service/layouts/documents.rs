@@ -6,9 +6,13 @@ use super::{LayoutView, invalid, no_version, put_if_new, view};
 use crate::clock::unix_ms;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::document::{Document, Entry, Fingerprint, PROTOCOL, Provenance, Recorded, Share};
+use crate::domain::layout::shell;
+use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Enforcement, GpuMap, Version};
-use crate::domain::{DaemonName, LayoutName};
+use crate::domain::{DaemonName, LayoutName, PartitionId};
+use crate::host::process;
+use crate::operations::Seen;
 use crate::service::daemons::not_found as no_daemon;
 use crate::service::{Service, ServiceError, WriteOptions, fate, unavailable};
 use crate::store::{self, layouts::NewVersion};
@@ -38,7 +42,7 @@ impl LayoutText {
             Self::Document { text, format } => text::read(&text, format).map_err(|error| invalid("", error)),
             Self::Script { text, name } => {
                 let layout =
-                    text::from_shell(&text).map_err(|error| ServiceError::field("", error.to_string()))?;
+                    shell::read(&text).map_err(|error| ServiceError::field("", error.to_string()))?;
                 Ok(text::bare(name, &layout, Some("from a shell script".to_owned())))
             }
         }
@@ -71,7 +75,7 @@ impl Service {
         .await
     }
 
-    /// A layout with what its steps gave on a daemon that holds it.
+    /// A layout with what its steps gave on a daemon that has it in force now.
     pub async fn export_layout(
         &self,
         name: &LayoutName,
@@ -87,30 +91,26 @@ impl Service {
         let wanted = active.version_ref();
         let version = store::layouts::version(&mut reader, &wanted).await?;
         let version = version.ok_or_else(|| no_version(&wanted))?;
-        let applied = store::layouts::applied(&mut reader, daemon).await?;
         drop(reader);
-        let recorded = match version.layout.enforcement {
-            Enforcement::Static => {
-                let applied = applied.filter(|applied| applied.is_of(&active)).ok_or_else(|| {
-                    ServiceError::Conflict(format!(
-                        "layout {wanted} has not been brought about on daemon {daemon} yet, so there are no IDs to export: see \
-                         the daemon's status"
-                    ))
-                })?;
-                Recorded {
-                    ids: applied.record.ids(),
-                    shares: Vec::new(),
-                    fingerprint: self.fingerprint(daemon, &active.gpu_map, Enforcement::Static).await?,
-                    provenance: Self::provenance(daemon, &version),
-                }
+        let patience = self.parts.patience;
+        let seen = self.parts.engine.look_for_layout(daemon, &active, &version.layout, patience).await?;
+        let given = match version.layout.enforcement {
+            Enforcement::Static => given(&seen).map(|ids| (ids, Vec::new())),
+            Enforcement::Percentage => {
+                proven_shares(&seen, holder.generation).map(|shares| (Vec::new(), shares))
             }
-            Enforcement::Percentage => Recorded {
-                ids: Vec::new(),
-                shares: self.proven_shares(daemon, &version)?,
-                fingerprint: self.fingerprint(daemon, &active.gpu_map, Enforcement::Percentage).await?,
-                provenance: Self::provenance(daemon, &version),
-            },
         };
+        let (ids, shares) = given.map_err(|why| {
+            ServiceError::Conflict(format!(
+                "layout {wanted} is not in force on daemon {daemon} as it is on record, so there is nothing to export: {why}"
+            ))
+        })?;
+        refuse_other_program(daemon, &seen)?;
+        // What is here now is what these IDs depend on, since the control process that runs now has given them (or its clients
+        // have seen these SMs): under the driver and on the GPUs that are here, by the program that is installed. Nothing of an
+        // earlier process is ever exported, so nothing has to be remembered of what was here when it ran.
+        let fingerprint = self.fingerprint(daemon, &active.gpu_map, version.layout.enforcement).await?;
+        let recorded = Recorded { ids, shares, fingerprint, provenance: Self::provenance(daemon, &version) };
         let Version { name, layout, note, .. } = version;
         let entry = Entry::of(&layout, note, Some(recorded));
         Ok(Document::sealed(BTreeMap::from([(name, entry)])))
@@ -161,22 +161,6 @@ impl Service {
         }
     }
 
-    /// What CUDA clients saw in each partition since the control process was started.
-    fn proven_shares(&self, daemon: &DaemonName, version: &Version) -> Result<Vec<Share>, ServiceError> {
-        let unproven = || {
-            ServiceError::Conflict(format!(
-                "layout {} is not proven on daemon {daemon} yet, so there are no SMs to export: see the daemon's status",
-                version.version_ref()
-            ))
-        };
-        let handle = self.parts.fleet.get(daemon).ok_or_else(unproven)?;
-        let layout = handle.observed().status.layout.ok_or_else(unproven)?;
-        if (layout.name.as_ref(), layout.version) != (Some(&version.name), Some(version.version)) {
-            return Err(unproven());
-        }
-        Share::seen(&layout.partitions).ok_or_else(unproven)
-    }
-
     /// SMs of a chunk and chunks of a GPU while it is empty: as the daemon lists them, or where it has no static
     /// partitions as CUDA's splitter counts them.
     async fn chunks(
@@ -216,6 +200,66 @@ impl Service {
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
+}
+
+/// Refuses a control process of a program that was replaced: it is of another version than the one that is installed, and so
+/// perhaps of another driver, since the MPS programs come with it.
+fn refuse_other_program(daemon: &DaemonName, seen: &Seen) -> Result<(), ServiceError> {
+    let pid = seen.observed.status.pid;
+    match pid.and_then(process::runs_what_is_there) {
+        Some(true) => Ok(()),
+        Some(false) => Err(ServiceError::Conflict(format!(
+            "the program that the control process of daemon {daemon} runs was replaced since it was started, so it is not known \
+             for which version its IDs are: restart the daemon, which compares them, and export it then"
+        ))),
+        None => Err(ServiceError::Unavailable(format!(
+            "it cannot be read which program the control process of daemon {daemon} runs (/proc/{}/exe), and so not for which \
+             version its IDs are",
+            pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string())
+        ))),
+    }
+}
+
+/// The ID of each step, where the steps of the layout gave them in the control process that runs now and those are the ones
+/// on record; the reason where not.
+///
+/// What others have made or removed since changes nothing about that.
+fn given(seen: &Seen) -> Result<Vec<PartitionId>, String> {
+    let desired = &seen.desired;
+    let ids = seen.run.as_ref().and_then(|run| run.given(&desired.version, &desired.steps));
+    let ids = ids.filter(|ids| desired.expected.as_ref() == Some(ids));
+    match (&seen.observed.status.layout, ids) {
+        (Some(status), Some(ids)) if matches!(status.state, LayoutState::Applied | LayoutState::Drifted) => {
+            Ok(ids)
+        }
+        (status, _) => Err(obstacle(status.as_ref())),
+    }
+}
+
+/// What CUDA clients saw in each partition since the control process was started; the reason where they have not.
+fn proven_shares(seen: &Seen, generation: i64) -> Result<Vec<Share>, String> {
+    let status = seen.observed.status.layout.as_ref();
+    let of_this = status.filter(|status| {
+        let version = &seen.desired.version;
+        (status.name.as_ref(), status.version) == (Some(&version.name), Some(version.version))
+            && status.generation == generation
+            && status.state == LayoutState::Applied
+    });
+    of_this.and_then(|status| Share::seen(&status.partitions)).ok_or_else(|| obstacle(status))
+}
+
+/// Why a layout is not in force as it is on record, as far as its status tells.
+fn obstacle(status: Option<&LayoutStatus>) -> String {
+    let waits = "it is being brought about, or its daemon does not run: see the daemon's status".to_owned();
+    let Some(status) = status else { return waits };
+    if let Some(failure) = &status.failure {
+        return failure.message.clone();
+    }
+    if status.degraded.is_empty() {
+        return waits;
+    }
+    let degraded: Vec<String> = status.degraded.iter().map(ToString::to_string).collect();
+    format!("{}. Apply it again with recreate first", degraded.join("; "))
 }
 
 /// Takes an entry as a new version where it says something new.

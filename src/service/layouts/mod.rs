@@ -17,13 +17,10 @@ pub use partitions::PartitionView;
 use super::page::{Page, Paged};
 use super::{FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
-use crate::domain::layout::{Invalid, Layout, Version, VersionRef};
+use crate::domain::layout::{self, Invalid, Layout, Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
 use crate::store::layouts::NewVersion;
 use crate::store::{self, Transaction};
-
-/// Longest note, in bytes.
-const MAX_NOTE: usize = 1024;
 
 /// A layout as it is to be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -188,14 +185,7 @@ async fn view(db: &mut sqlx::SqliteConnection, newest: Version) -> Result<Layout
 
 /// Refuses a note that is too long or no text for people.
 fn check_note(note: Option<&str>) -> Result<(), ServiceError> {
-    let good = |note: &str| note.len() <= MAX_NOTE && note.chars().all(|c| c == '\n' || !c.is_control());
-    if note.is_none_or(good) {
-        return Ok(());
-    }
-    Err(ServiceError::field(
-        "/note",
-        format!("the note has control characters or more than {MAX_NOTE} bytes: give a short text"),
-    ))
+    layout::check_note(note).map_err(|error| ServiceError::field("/note", error.to_string()))
 }
 
 /// What is wrong with a layout that is in a request under this pointer.

@@ -24,8 +24,8 @@ impl Driver {
                 self.tries += 1;
                 let _ = answer.send(self.tries);
             }
-            Job::BringLayoutAbout(answer) => {
-                self.state.partitioning.ask();
+            Job::BringLayoutAbout(generation, answer) => {
+                self.state.partitioning.ask(generation);
                 self.state.shares.ask();
                 self.state.look_soon();
                 self.tries += 1;

@@ -11,7 +11,7 @@ use super::super::{Fact, Lasting};
 use super::Driver;
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
-use crate::domain::layout::record::PartitionRun;
+use crate::domain::layout::record::{PartitionDrift, PartitionRun};
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::partitions::{GpuPartitions, place};
 use crate::domain::plan::Desired;
@@ -34,6 +34,7 @@ impl Driver {
             Err(look) => return self.lost(desired, look).await,
         };
         self.listed(&mut present);
+        self.state.partitioning.take_up(desired, &present, unix_ms());
         let Standing::Due(plan) = self.state.standing(desired) else {
             // The look before told otherwise: whatever changed is for a whole look to see.
             talk.close().await;
@@ -72,7 +73,7 @@ impl Driver {
         for degraded in &outcome.degraded {
             tracing::error!(daemon = %desired.name, %degraded, "a partition is not as it was");
         }
-        self.state.partitioning.ended(outcome, desired, micros(began));
+        self.state.partitioning.ended(outcome, desired, micros(began), unix_ms());
         if let Some(look) = broken {
             return self.lost(desired, look).await;
         }
@@ -145,15 +146,19 @@ fn said(look: &Look) -> String {
 
 /// Tells that others began to change partitions, or that these are the layout's again.
 pub(super) fn tell(daemon: &DaemonName, before: Option<&LayoutStatus>, now: Option<&LayoutStatus>) {
-    let drift = |status: Option<&LayoutStatus>| status.map(|status| status.drift.clone()).unwrap_or_default();
-    let (before, now) = (drift(before), drift(now));
-    if before == now {
-        return;
+    let (Some(before), Some(now)) = (before, now) else { return };
+    if now.drift_seen.count > before.drift_seen.count {
+        let last = &now.drift_seen.last;
+        let is_news = |drift: &&PartitionDrift| !before.drift.contains(drift);
+        // The same again, after it was put back.
+        let again = !last.iter().any(|drift| is_news(&drift));
+        for drift in last.iter().filter(|drift| again || is_news(drift)) {
+            tracing::warn!(%daemon, %drift, "a partition was changed by somebody else");
+        }
     }
-    if now.is_empty() {
+    if now.drift_seen.repairs > before.drift_seen.repairs {
+        tracing::info!(%daemon, "partitions that somebody else changed were put back");
+    } else if now.drift.is_empty() && !before.drift.is_empty() {
         tracing::info!(%daemon, "no partition differs from the layout any more");
-    }
-    for drift in now.iter().filter(|drift| !before.contains(drift)) {
-        tracing::warn!(%daemon, %drift, "a partition was changed by somebody else");
     }
 }

@@ -106,6 +106,7 @@ fn standing(partitioning: &Partitioning, desired: &Desired, die: &Die) -> Standi
 /// A run to its end, or to `broken` commands and no further.
 fn run(partitioning: &mut Partitioning, desired: &Desired, die: &mut Die, broken: Option<usize>) {
     let present = die.list();
+    partitioning.take_up(desired, &present, 0);
     let Standing::Due(plan) = partitioning.standing(desired, Some(&present)) else {
         panic!("nothing is due: {:?}", partitioning.standing(desired, Some(&present)))
     };
@@ -122,7 +123,7 @@ fn run(partitioning: &mut Partitioning, desired: &Desired, die: &mut Die, broken
         execution.told(&answer, &die.list(), 1);
         partitioning.progress(execution.taken());
     }
-    partitioning.ended(execution.outcome(), desired, 1);
+    partitioning.ended(execution.outcome(), desired, 1, 0);
     assert!(!partitioning.is_under_way());
 }
 
@@ -195,17 +196,17 @@ fn what_others_change_stays_unless_the_policy_or_somebody_says_otherwise() {
     assert!(standing(&partitioning, &later, &die).is_settled(), "another wish asks for no repair");
     assert!(matches!(standing(&partitioning, &repairing(wish.clone()), &die), Standing::Due(_)));
 
-    partitioning.ask();
-    done(&mut partitioning, &wish, &mut die);
-    assert_eq!(standing(&partitioning, &wish, &die), Standing::Settled);
+    partitioning.ask(2);
+    done(&mut partitioning, &later, &mut die);
+    assert_eq!(standing(&partitioning, &later, &die), Standing::Settled);
     assert_eq!(die.partitions[1].0, tail);
     die.remove(&tail);
-    assert!(standing(&partitioning, &wish, &die).is_settled(), "it was asked for once");
+    assert!(standing(&partitioning, &later, &die).is_settled(), "it was asked for once");
 
     // What is asked for when there is nothing to do is not done later.
     let (mut partitioning, wish, mut die) = applied(&[7, 3]);
-    partitioning.ask();
-    partitioning.looked(&wish, Some(&die.list()));
+    partitioning.ask(2);
+    partitioning.looked(&wish, Some(&die.list()), 0);
     die.remove(&tail);
     assert!(matches!(standing(&partitioning, &wish, &die), Standing::Drifted(_, None)));
 }
@@ -234,7 +235,7 @@ fn a_repair_touches_nothing_in_use_and_makes_nothing_again() {
         );
     }
     let mut asked = partitioning;
-    asked.ask();
+    asked.ask(2);
     assert!(matches!(standing(&asked, &wish, &die), Standing::Refused(Cause::Blocked { .. })));
     assert!(matches!(standing(&asked, &again, &die), Standing::Due(_)));
 }
@@ -344,6 +345,98 @@ fn ids_that_differ_after_going_back_are_kept_and_named() {
     let status = partitioning.status(&back, Some(&other.list())).expect("a status");
     assert_eq!((status.state, status.degraded.len()), (LayoutState::Degraded, 2));
     assert_ne!(status.partitions[0].id, status.partitions[0].expected);
-    assert_eq!(conditions(&status)[0].kind, "PartitionsDegraded");
+    assert_eq!(conditions(&status, 0)[0].kind, "PartitionsDegraded");
     assert!(standing(&partitioning, &back, &other).is_settled(), "nothing better is to be had");
+}
+
+#[test]
+fn what_a_wish_has_begun_is_not_begun_again_when_it_is_asked_for() {
+    // The wish was followed before whoever published it could ask; then somebody else took a partition of their own.
+    let (mut partitioning, wish, mut die) = applied(&[7, 3]);
+    let theirs = die.add(2);
+    let before = partitioning.status(&wish, Some(&die.list())).expect("a status");
+    let mut next = Partitioning::remembered(partitioning.run.clone());
+    next.begin("first");
+    for partitioning in [&mut partitioning, &mut next] {
+        partitioning.ask(wish.generation);
+        let told = standing(partitioning, &wish, &die);
+        assert!(matches!(&told, Standing::Drifted(drift, None) if drift[0].id == theirs), "{told:?}");
+        // Whoever asks for it later, in a wish of their own, has it put right.
+        partitioning.ask(wish.generation + 1);
+        assert!(matches!(standing(partitioning, &wish, &die), Standing::Due(_)));
+    }
+    assert_eq!(before.taken.len(), 2);
+
+    let (mut failed, wish) = (Partitioning::default(), desired(1, &[7]));
+    failed.begin("first");
+    done(&mut failed, &wish, &mut Die::default());
+    failed.begin("second");
+    done(&mut failed, &wish, &mut Die { skew: 1, ..Die::default() });
+    failed.ask(wish.generation);
+    assert_eq!(standing(&failed, &wish, &Die::default()), Standing::Failed);
+    failed.ask(wish.generation + 1);
+    assert!(matches!(standing(&failed, &wish, &Die::default()), Standing::Due(_)));
+}
+
+#[test]
+fn a_repair_is_on_record_before_it_begins_and_leaves_the_commands_of_the_layout_where_they_were() {
+    let (mut partitioning, wish, mut die) = applied(&[7, 3]);
+    let wish = repairing(wish);
+    let made = partitioning.status(&wish, Some(&die.list())).expect("a status").taken;
+    let tail = die.partitions[1].0.clone();
+    die.remove(&tail);
+    partitioning.looked(&wish, Some(&die.list()), 5);
+    let status = partitioning.status(&wish, Some(&die.list())).expect("a status");
+    assert_eq!((status.state, status.drift.len()), (LayoutState::Pending, 1));
+    assert_eq!((status.drift_seen.count, status.drift_seen.last_at), (1, Some(5)));
+    let said = &conditions(&status, 6)[0];
+    assert_eq!((said.kind.as_str(), said.status), ("PartitionsDrifted", true));
+    assert!(said.message.contains("partition p1") && said.message.contains("being put back"), "{said:?}");
+
+    // Cut short, it is the same repair that goes on, and the drift is what it was.
+    run(&mut partitioning, &wish, &mut die, Some(0));
+    let status = partitioning.status(&wish, Some(&die.list())).expect("a status");
+    assert_eq!((status.drift.len(), &status.taken), (1, &made));
+    done(&mut partitioning, &wish, &mut die);
+    partitioning.looked(&wish, Some(&die.list()), 7);
+    let status = partitioning.status(&wish, Some(&die.list())).expect("a status");
+    assert_eq!((status.state, &status.drift, &status.taken), (LayoutState::Applied, &Vec::new(), &made));
+    assert_eq!((status.drift_seen.count, status.drift_seen.repairs), (1, 1));
+    assert!(status.drift_seen.taken.iter().any(|taken| taken.id.as_ref() == Some(&tail)), "{status:?}");
+    assert_eq!(status.drift_seen.last[0].id, tail);
+
+    // Another process has its own partitions; what happened in the one before is still told, for a while.
+    partitioning.begin("second");
+    let mut next = Die::default();
+    done(&mut partitioning, &wish, &mut next);
+    partitioning.looked(&wish, Some(&next.list()), 9);
+    let status = partitioning.status(&wish, Some(&next.list())).expect("a status");
+    assert_eq!((status.drift_seen.count, status.drift_seen.repairs), (1, 1));
+    assert!(conditions(&status, TOLD_MS + 5).is_empty());
+}
+
+#[test]
+fn a_repair_that_others_undo_waits_and_the_daemon_is_in_force_meanwhile() {
+    let (mut partitioning, wish, mut die) = applied(&[7, 3]);
+    let wish = repairing(wish);
+    let tail = die.partitions[1].0.clone();
+    for _ in 0..3 {
+        die.remove(&tail);
+        assert!(matches!(standing(&partitioning, &wish, &die), Standing::Due(_)));
+        done(&mut partitioning, &wish, &mut die);
+        partitioning.looked(&wish, Some(&die.list()), 0);
+    }
+    die.remove(&tail);
+    partitioning.looked(&wish, Some(&die.list()), 100);
+    let told = standing(&partitioning, &wish, &die);
+    assert!(matches!(&told, Standing::Drifted(_, Some(why)) if why.contains("3 times in a row")), "{told:?}");
+    assert!(told.is_settled());
+    assert_eq!(partitioning.repair_put_off(), Some(1_100));
+    let mut asked = partitioning.clone();
+    asked.ask(2);
+    assert!(matches!(standing(&asked, &wish, &die), Standing::Due(_)), "who asks does not wait");
+    partitioning.take_up(&wish, &die.list(), 1_099);
+    assert!(standing(&partitioning, &wish, &die).is_settled());
+    partitioning.take_up(&wish, &die.list(), 1_100);
+    assert!(matches!(standing(&partitioning, &wish, &die), Standing::Due(_)));
 }

@@ -124,6 +124,23 @@ fn a_replay_goes_over_the_network_with_a_token_for_each_host_and_from_a_file() {
 }
 
 #[test]
+fn a_replay_of_what_was_never_recorded_is_refused_since_nothing_would_be_compared() {
+    let host = static_host("h200x2");
+    let file = host.dir().join("by_hand.yaml");
+    let text =
+        "version: v1\nlayouts:\n  prod:\n    steps:\n      - add: {gpu: 0, partition: web, chunks: 3}\n";
+    std::fs::write(&file, text).unwrap();
+    let file = file.display().to_string();
+    let refused = host.cli(&["layout", "replay", "prod", "-f", &file, "--daemon", "gpu1", "--gpu", "0=1"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    for words in ["nothing recorded", "layout export prod", "layout apply prod"] {
+        assert!(said(&refused).contains(words), "{}", said(&refused));
+    }
+    assert_eq!(partitions(&host), vec![]);
+    assert_eq!(host.api().get("/api/v1/replays").ok()["items"], serde_json::json!([]));
+}
+
+#[test]
 fn a_plan_says_by_its_exit_code_what_apply_would_and_a_refused_file_writes_nothing() {
     let host = static_host("h200x2");
     let file = host.dir().join("main.yaml");

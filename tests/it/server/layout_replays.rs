@@ -1,15 +1,17 @@
 //! Layouts as documents, and their replay on other hosts.
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use mps_manager::domain::layout::document::Document;
 use reqwest::Method;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::layouts::{
     add, apply, host, in_static_mode, matches, partitions, post, remove, target, uuid, write,
 };
-use crate::harness::{Answer, Host};
+use crate::harness::{Answer, Host, MANAGER, eventually, signal};
 
 /// A layout whose IDs depend on the order of its steps.
 fn steps() -> Vec<Value> {
@@ -18,8 +20,12 @@ fn steps() -> Vec<Value> {
 
 /// The document of what the second daemon holds.
 pub(super) fn exported(host: &Host) -> Value {
+    export(host).ok()
+}
+
+fn export(host: &Host) -> Answer {
     let json = [("accept", "application/json")];
-    host.api().send(Method::GET, "/api/v1/layouts/prod/export?daemon=gpu1", &json, None).ok()
+    host.api().send(Method::GET, "/api/v1/layouts/prod/export?daemon=gpu1", &json, None)
 }
 
 /// A host that holds the layout `prod`, and the document of it.
@@ -54,6 +60,11 @@ fn ended(host: &Host, accepted: &Answer) -> (Value, Value) {
 fn with_fingerprint(document: &Value, field: &str, value: Value) -> Value {
     let mut document = document.clone();
     document["layouts"]["prod"]["recorded"]["fingerprint"][field] = value;
+    sealed(&document)
+}
+
+fn sealed(document: &Value) -> Value {
+    let mut document = document.clone();
     document.as_object_mut().expect("fields").remove("checksum");
     let document: Document = serde_json::from_value(document).expect("a document");
     serde_json::to_value(Document::sealed(document.layouts)).expect("text")
@@ -168,6 +179,8 @@ fn what_cannot_be_compared_is_refused_before_the_first_command() {
 
     let mut edited = document.clone();
     edited["layouts"]["prod"]["steps"][0]["add"]["chunks"] = json!(6);
+    let mut unsealed = edited.clone();
+    unsealed.as_object_mut().unwrap().remove("checksum");
     let mut schema = document.clone();
     schema["version"] = json!("v2");
     let two = {
@@ -179,6 +192,7 @@ fn what_cannot_be_compared_is_refused_before_the_first_command() {
     };
     for (body, pointer) in [
         (json!({"document": edited}), "/document/checksum"),
+        (json!({"document": unsealed}), "/document/checksum"),
         (json!({"document": schema}), "/document/version"),
         (json!({"document": two}), "/entry"),
         (json!({"document": two, "entry": "c"}), "/entry"),
@@ -261,10 +275,26 @@ fn documents_and_shell_scripts_are_imported_and_exported_again() {
     let before = host.api().get("/api/v1/layouts").ok();
     let mut edited = document;
     edited["layouts"]["prod"]["steps"][0]["add"]["chunks"] = json!(6);
+    let mut unsealed = edited.clone();
+    unsealed.as_object_mut().unwrap().remove("checksum");
+    let with = |field: &str, text: &str| {
+        let mut document = bare.clone();
+        document["layouts"]["new"][field] = json!(text);
+        document.to_string()
+    };
+    let (note, long_note) = (with("note", "a\u{1b}[2Jb"), with("note", &"x".repeat(1025)));
+    let (sku, long_sku) = (with("sku", ""), with("sku", &"x".repeat(97)));
     bare["layouts"]["new"]["steps"] = json!([add("a", 0)]);
+    let looped = "for i in 1 2; do\necho sm_partition add 0 7 | nvidia-cuda-mps-control\ndone";
     for (path, mime, text, status) in [
         ("import", "application/json", edited.to_string(), 422),
         ("import", "application/json", bare.to_string(), 422),
+        ("import", "application/json", unsealed.to_string(), 422),
+        ("import", "application/json", note, 422),
+        ("import", "application/json", long_note, 422),
+        ("import", "application/json", sku, 422),
+        ("import", "application/json", long_sku, 422),
+        ("import?name=x", "text/x-shellscript", looped.into(), 422),
         ("import", "application/json", yaml.text.replace("version: v1", "version: v9"), 422),
         ("import", "application/yaml", yaml.text.replace("version: v1", "version: v9"), 422),
         ("import", "text/x-shellscript", script.into(), 422),
@@ -284,11 +314,113 @@ fn documents_and_shell_scripts_are_imported_and_exported_again() {
 }
 
 #[test]
-fn another_sku_is_refused_before_the_first_command() {
+fn another_sku_is_refused_field_by_field_before_the_first_command() {
     let (_first, document) = recorded();
+    let mut named = document.clone();
+    named["layouts"]["prod"]["sku"] = json!("NVIDIA H200");
+    let mut both = named.clone();
+    // A role for which this host has no GPU of that name at all.
+    both["layouts"]["prod"]["steps"][0]["add"]["gpu"] = json!(7);
     let other = static_host("a100x4@13.1");
-    let refused = replay(&other, &json!({"document": document}));
-    assert!([409, 422].contains(&refused.status), "{}", refused.text);
-    assert!(refused.text.contains("H200") && refused.text.contains("A100"), "{}", refused.text);
+    let fields = ["sku", "sms", "chunk_sms", "chunk_count"];
+    for document in [document, sealed(&named), sealed(&both)] {
+        for (map, force) in [(json!({"0": "1"}), false), (json!({"0": "1"}), true), (json!({}), false)] {
+            let refused = replay(&other, &json!({"document": document, "gpu_map": map, "force": force}));
+            let problem = refused.problem(409, "fingerprint-differs");
+            let pointers: Vec<&str> = problem["errors"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|error| error["pointer"].as_str().unwrap().rsplit('/').next().unwrap())
+                .collect();
+            assert_eq!(pointers, fields, "{problem}");
+            let detail = problem["errors"][0]["detail"].as_str().unwrap();
+            assert!(detail.contains("H200") && detail.contains("A100"), "{detail}");
+        }
+    }
+    // What is wrong with the map alone is still said of the map.
+    let elsewhere =
+        replay(&static_host("h200x2"), &json!({"document": sealed(&named), "gpu_map": {"0": "0"}}));
+    let problem = elsewhere.problem(422, "invalid-request");
+    assert_eq!(problem["errors"][0]["pointer"], "/gpu_map", "{problem}");
     assert_eq!(other.logged("gpu1", "sm_partition"), 0);
+}
+
+#[test]
+fn only_what_the_running_daemon_gave_is_exported() {
+    let (mut host, document) = recorded();
+    let ids = document["layouts"]["prod"]["recorded"]["ids"].clone();
+    // What somebody else has made since changes nothing about what the steps gave.
+    host.control("gpu1", &format!("sm_partition add {} 1", uuid(&host, 1)));
+    eventually("it is noticed", || {
+        (host.daemon("gpu1")["status"]["layout"]["state"] == "drifted").then_some(())
+    });
+    assert_eq!(exported(&host)["layouts"]["prod"]["recorded"]["ids"], ids);
+
+    // As after an upgrade of the driver under which the steps give other IDs.
+    let file = host.runtime("sim/world.json");
+    let before = fs::read_to_string(&file).unwrap();
+    let mut world: Value = serde_json::from_str(&before).unwrap();
+    world["gpus"][1]["gpcs"].as_array_mut().unwrap().reverse();
+    world["driver_version"] = json!("999.1");
+    let killed = host.daemon_pid("gpu1");
+    host.end_manager(Signal::TERM);
+    signal(killed, Signal::KILL);
+    fs::write(&file, world.to_string()).unwrap();
+    host.serve();
+    host.await_phase("gpu1", "blocked");
+    let refused = export(&host).problem(409, "conflict");
+    let detail = refused["detail"].as_str().unwrap();
+    assert!(detail.contains("is not in force") && detail.contains("is on record"), "{detail}");
+
+    // It is in force again where its steps give the IDs on record again.
+    host.end_manager(Signal::TERM);
+    fs::write(&file, before).unwrap();
+    host.serve();
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
+    host.await_phase("gpu1", "ready");
+    let again = exported(&host);
+    let recorded = &again["layouts"]["prod"]["recorded"];
+    assert_eq!(
+        (&recorded["ids"], &recorded["fingerprint"]),
+        (&ids, &document["layouts"]["prod"]["recorded"]["fingerprint"])
+    );
+}
+
+#[test]
+fn nothing_is_exported_of_a_program_that_was_replaced_before_the_daemon_runs_the_new_one() {
+    let mut host = Host::new("");
+    let installed = host.dir().join("mps-manager");
+    fs::copy(MANAGER, &installed).unwrap();
+    host.serve_from(&installed);
+    host.await_ready();
+    in_static_mode(&host);
+    write(&host, "prod", &steps());
+    apply(&host, "prod", &json!({}));
+    let before = exported(&host);
+    let new = host.dir().join("mps-manager.new");
+    fs::copy(MANAGER, &new).unwrap();
+    fs::rename(&new, &installed).unwrap();
+    assert_eq!(host.end_manager(Signal::TERM), Some(0));
+    host.serve_from(&installed);
+    host.await_ready();
+    let refused = export(&host).problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains("restart the daemon"), "{refused}");
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
+    host.await_phase("gpu1", "ready");
+    assert_eq!(
+        exported(&host)["layouts"]["prod"]["recorded"]["ids"],
+        before["layouts"]["prod"]["recorded"]["ids"]
+    );
+}
+
+#[test]
+fn a_replay_keeps_what_the_daemon_does_about_drift() {
+    let (host, document) = recorded();
+    write(&host, "empty", &[]);
+    apply(&host, "empty", &json!({"gpu_map": {}, "drift_policy": "repair"}));
+    let (operation, record) = ended(&host, &replay(&host, &json!({"document": document})));
+    assert_eq!((&operation["state"], &record["verdict"]), (&json!("succeeded"), &json!("same")), "{record}");
+    let layout = &host.daemon("gpu1")["spec"]["layout"];
+    assert_eq!((&layout["name"], &layout["drift_policy"]), (&json!("prod"), &json!("repair")), "{layout}");
 }

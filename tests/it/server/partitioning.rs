@@ -187,7 +187,19 @@ fn what_others_do_to_partitions_is_told_and_put_back_only_when_asked() {
     assert_eq!(changes(&host), (5, 2));
     let strange = host.control("gpu1", &format!("sm_partition add {gpu} 1"));
     eventually("it is taken away again", || (changes(&host) == (6, 3)).then_some(()));
-    assert_eq!(ids(&applied(&host)), made);
+    let repaired = applied(&host);
+    assert_eq!(ids(&repaired), made);
+    // It is over, and is told all the same.
+    let seen = &repaired["drift_seen"];
+    assert_eq!((&seen["count"], &seen["repairs"]), (&json!(2), &json!(2)), "{seen}");
+    assert_eq!(seen["last"][0]["kind"], "unknown", "{seen}");
+    assert!(seen["taken"][0]["command"].as_str().unwrap().starts_with("sm_partition rm"), "{seen}");
+    assert_eq!(repaired["taken"].as_array().unwrap().len(), 5, "what made the layout is what it was");
+    let told = condition(&host.daemon("gpu1"), "PartitionsDrifted").expect("it is said");
+    assert_eq!((&told["status"], &told["reason"]), (&json!(false), &json!("PutBack")), "{told}");
+    let log = host.log();
+    assert_eq!(log.matches("a partition was changed by somebody else").count(), 2, "told once each");
+    assert_eq!(log.matches("partitions that somebody else changed were put back").count(), 2);
     assert!(!listed(&host).contains(&strange.split_once('/').unwrap().1.to_owned()));
 
     // Before the others: to put it back where it was, they would have to be made again.
@@ -196,6 +208,33 @@ fn what_others_do_to_partitions_is_told_and_put_back_only_when_asked() {
     let drifted = in_state(&host, "drifted", "ready");
     assert!(drifted["not_repaired"].as_str().unwrap().contains("made again"), "{drifted}");
     assert_eq!(changes(&host), (6, 4));
+}
+
+#[test]
+fn a_script_that_undoes_each_repair_is_answered_ever_more_slowly() {
+    let host = host_with(&small());
+    assert_eq!(put(&host, "repair"), 200);
+    let made = ids(&applied(&host));
+    let remove = format!("sm_partition rm {}/{}", uuid(&host, 1), made[2].1.as_str().unwrap());
+    for (round, pause) in [(1, 0), (2, 0), (3, 0), (4, 1_000), (5, 2_000)] {
+        host.control("gpu1", &remove);
+        let mut put_off = false;
+        let layout = eventually("it is put back", || {
+            let status = host.daemon("gpu1")["status"].clone();
+            let layout = &status["layout"];
+            if layout["drift_seen"]["next_repair_at"].is_i64() {
+                assert_eq!((&layout["state"], &status["phase"]), (&json!("drifted"), &json!("ready")));
+                assert!(layout["not_repaired"].as_str().unwrap().contains("times in a row"), "{layout}");
+                put_off = true;
+            }
+            let repaired = layout["drift_seen"]["repairs"] == round && layout["state"] == "applied";
+            repaired.then(|| layout.clone())
+        });
+        assert_eq!(ids(&layout), made);
+        let at = |when: &str| layout["drift_seen"][when].as_i64().unwrap();
+        assert!(at("repaired_at") - at("last_at") >= pause, "{round}: {layout}");
+        assert_eq!((at("count"), put_off), (round, pause > 0), "{layout}");
+    }
 }
 
 #[test]

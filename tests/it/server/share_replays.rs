@@ -123,9 +123,17 @@ fn what_was_recorded_on_other_hardware_is_refused_before_anything_is_asked() {
         assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
     }
     let other = bare("a100x1@13.0", &THREE);
-    let refused = replay(&other, &document);
-    assert!([409, 422].contains(&refused.status), "{}", refused.text);
-    assert!(refused.text.contains("H200") && refused.text.contains("A100"), "{}", refused.text);
+    let mut named = document.clone();
+    named["layouts"]["main"]["sku"] = json!("NVIDIA H200");
+    for document in [document, resealed(&named, |_| {})] {
+        let problem = replay(&other, &document).problem(409, "fingerprint-differs");
+        assert_eq!(
+            problem["errors"][0]["pointer"], "/document/layouts/main/recorded/fingerprint/sku",
+            "{problem}"
+        );
+        let text = problem.to_string();
+        assert!(text.contains("H200") && text.contains("A100"), "{text}");
+    }
     assert_eq!(other.api().get("/api/v1/replays").ok()["items"], json!([]));
     // A daemon of 13.0 has no static partitions, whatever a layout asks for.
     let ids = json!({"layout": {"steps": [{"add": {"gpu": 0, "partition": "a", "chunks": 1}}]}});
