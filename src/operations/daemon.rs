@@ -153,7 +153,7 @@ async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Resu
                         if !store::tenants::of_daemon(&mut *db, &name).await?.is_empty() {
                             return Ok((false, Fate::RollBack));
                         }
-                        store::daemons::delete(db, &name).await?;
+                        store::daemons::delete(db, &name, unix_ms()).await?;
                         Ok((true, Fate::Commit))
                     })
                 })

@@ -262,7 +262,7 @@ impl Service {
                                  {first}delete it, which stops it"
                             )));
                         }
-                        store::daemons::delete(db, &name).await?;
+                        store::daemons::delete(db, &name, unix_ms()).await?;
                         Ok::<_, ServiceError>(((), fate(&options)))
                     })
                 })

@@ -8,7 +8,7 @@ use super::clients::candidates;
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::client::{ClientId, Lease, Occupant, Signs, occupant};
-use crate::domain::daemon::Mode;
+use crate::domain::daemon::{Daemon, Mode};
 use crate::domain::environment::{SM_PARTITION, TENANT_HINT};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::partitions::{PartitionRef, named};
@@ -32,8 +32,6 @@ struct Place {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Placement {
     places: Vec<Place>,
-    /// The generation of the daemon that they are of.
-    generation: i64,
 }
 
 /// A process that was started with a partition in its environment.
@@ -48,11 +46,6 @@ impl Placement {
         let named: Vec<String> = self.places.iter().map(|place| place.partition.to_string()).collect();
         (!named.is_empty()).then(|| (SM_PARTITION.to_owned(), named.join(",")))
     }
-
-    /// Whether it is of what is wanted of the daemon at that generation: what came after it may bind others.
-    pub(super) fn holds_at(&self, generation: i64) -> bool {
-        self.places.is_empty() || self.generation == generation
-    }
 }
 
 impl Service {
@@ -63,26 +56,31 @@ impl Service {
         &self,
         tenant: &Tenant,
         resolved: &Resolved,
+        generation: i64,
     ) -> Result<Placement, ServiceError> {
         if resolved.mode == Mode::Shared {
             return Ok(Placement::default());
         }
-        // What was changed a moment ago is mostly taken up within milliseconds.
         if let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) {
-            handle.followed(self.parts.patience).await;
             // While the driver changes partitions it does not look, and they are not handed out anyway.
-            self.placement(tenant, resolved)?;
+            self.placement(tenant, resolved, generation)?;
             if let Err(error) = handle.fresh(self.parts.patience).await {
                 return Err(refused(tenant, &format!("they cannot be read now: {error}")));
             }
         }
-        let placement = self.placement(tenant, resolved)?;
+        let placement = self.placement(tenant, resolved, generation)?;
         self.refuse_squatters(tenant, &placement, None).await?;
         Ok(placement)
     }
 
-    /// The partitions of a tenant as the last look proves them; none in shared mode.
-    pub(super) fn placement(&self, tenant: &Tenant, resolved: &Resolved) -> Result<Placement, ServiceError> {
+    /// The partitions of a tenant as the last look proves them, for `generation` of the daemon or for a later one; none in
+    /// shared mode.
+    pub(super) fn placement(
+        &self,
+        tenant: &Tenant,
+        resolved: &Resolved,
+        generation: i64,
+    ) -> Result<Placement, ServiceError> {
         if resolved.mode == Mode::Shared {
             return Ok(Placement::default());
         }
@@ -90,7 +88,7 @@ impl Service {
         let Some(handle) = self.parts.fleet.get(daemon) else {
             return Err(ServiceError::Unavailable(format!("daemon {daemon} is not managed yet")));
         };
-        let layout = settled(tenant, &handle)?;
+        let layout = settled(tenant, &handle, generation)?;
         let mut places = Vec::with_capacity(resolved.gpus.len());
         for gpu in &resolved.gpus {
             let mine =
@@ -114,13 +112,13 @@ impl Service {
                 bound: mine.tenants.clone(),
             });
         }
-        Ok(Placement { places, generation: layout.generation })
+        Ok(Placement { places })
     }
 
     /// Why no process of a tenant is let in, where that is because of the layout of its daemon.
-    pub(super) fn unplaced(&self, tenant: &Tenant, mode: Mode) -> Option<ServiceError> {
-        let handle = self.parts.fleet.get(&tenant.spec.daemon).filter(|_| mode == Mode::Static)?;
-        settled(tenant, &handle).err()
+    pub(super) fn unplaced(&self, tenant: &Tenant, daemon: &Daemon) -> Option<ServiceError> {
+        let handle = self.parts.fleet.get(&daemon.name).filter(|_| daemon.spec.mode == Mode::Static)?;
+        settled(tenant, &handle, daemon.generation).err()
     }
 
     /// Refuses partitions that are held by a living process, other than `holder`, of somebody who is not bound to them:
@@ -226,14 +224,14 @@ async fn refuse_leased(
     Ok(())
 }
 
-/// The layout of a tenant's daemon, if what is wanted now was brought about.
-fn settled(tenant: &Tenant, handle: &Handle) -> Result<LayoutStatus, ServiceError> {
+/// The layout of a tenant's daemon, if what is wanted at that generation was brought about, or what is wanted since.
+fn settled(tenant: &Tenant, handle: &Handle, generation: i64) -> Result<LayoutStatus, ServiceError> {
     let Some(layout) = handle.observed().status.layout else {
         return Err(refused(tenant, "it has no layout: apply one that binds the tenant"));
     };
     match (&layout.failure, layout.state) {
         (_, LayoutState::Applied | LayoutState::Degraded | LayoutState::Drifted)
-            if layout.generation == handle.generation() =>
+            if layout.generation >= generation =>
         {
             Ok(layout)
         }

@@ -14,11 +14,13 @@ impl Service {
     /// The thread percentage of the tenant's partitions on its GPUs, as CUDA clients proved it in the control process that
     /// runs now; `None` for a tenant that no layout of this kind names.
     ///
-    /// Refused while it is not proven on each of them: the environment would be of another layout, or of none.
+    /// Refused while it is not proven on each of them for `generation` of the daemon, or for a later one: the environment would
+    /// be of another layout, or of none.
     pub(super) fn share_of(
         &self,
         tenant: &Tenant,
         gpus: &[GpuUuid],
+        generation: i64,
     ) -> Result<Option<ThreadPercentage>, ServiceError> {
         let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) else { return Ok(None) };
         let Some(layout) = handle.observed().status.layout else { return Ok(None) };
@@ -27,7 +29,7 @@ impl Service {
         if layout.enforcement != Enforcement::Percentage || mine.is_empty() {
             return Ok(None);
         }
-        if layout.generation != handle.generation() {
+        if layout.generation < generation {
             return Err(ServiceError::Conflict(format!(
                 "the layout of daemon {} is being changed, and tenant {} is in it: wait until it is in force",
                 tenant.spec.daemon, tenant.name

@@ -10,7 +10,7 @@ use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fa
 use crate::clock::unix_ms;
 use crate::domain::admission;
 use crate::domain::client::{ClientId, Lease, places_taken};
-use crate::domain::daemon::{Condition, DaemonStatus, Management, Mode, Phase};
+use crate::domain::daemon::{Condition, Daemon, DaemonStatus, Management, Mode, Phase};
 use crate::domain::environment;
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
@@ -250,8 +250,9 @@ impl Service {
     /// The environment of a tenant's processes.
     pub async fn tenant_environment(&self, name: &TenantName) -> Result<EnvironmentView, ServiceError> {
         let tenant = self.stored_tenant(name).await?;
-        let resolved = self.resolved(&tenant, &self.held_gpus().await?).await?;
-        let placement = self.proven_placement(&tenant, &resolved).await?;
+        let daemon = self.followed_daemon(&tenant).await?;
+        let resolved = self.resolved(&tenant, &daemon, &self.held_gpus().await?)?;
+        let placement = self.proven_placement(&tenant, &resolved, daemon.generation).await?;
         self.environment_of(&tenant, &resolved, &placement)
     }
 
@@ -273,8 +274,8 @@ impl Service {
         )))
     }
 
-    /// `None` when the tenant was changed meanwhile: what was read back, and the environment, are then those of
-    /// another spec.
+    /// `None` when the tenant or its daemon was changed meanwhile: what was read back, and the environment, are then those
+    /// of another spec. Other tenants of the daemon may come and go.
     async fn lease_unless_changed(
         &self,
         name: TenantName,
@@ -287,13 +288,14 @@ impl Service {
             ));
         };
         let tenant = self.stored_tenant(&name).await?;
-        self.refuse_unless_serving(&tenant).await?;
+        let before = self.followed_daemon(&tenant).await?;
+        self.refuse_unless_serving(&tenant, &before).await?;
         let pipe = self.parts.fleet.pipe_directory(&tenant.spec.daemon);
         let reachable = self.parts.fleet.context().check_reachable(pipe, tenant.spec.uid).await;
         reachable.map_err(ServiceError::Conflict)?;
-        let resolved = self.resolved(&tenant, &self.held_gpus().await?).await?;
+        let resolved = self.resolved(&tenant, &before, &self.held_gpus().await?)?;
         let holder = ClientId { pid: identity.pid, start_time: identity.start_time };
-        let placement = self.placement(&tenant, &resolved)?;
+        let placement = self.placement(&tenant, &resolved, before.generation)?;
         self.refuse_squatters(&tenant, &placement, Some(holder)).await?;
         let environment = self.environment_of(&tenant, &resolved, &placement)?;
         let clients = self.families_of(&name).await?;
@@ -311,7 +313,8 @@ impl Service {
                     // Again, in the transaction that lets the process in: a drain that began meanwhile counts on it.
                     if let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? {
                         refuse_cordoned(&mut *db, &daemon.name, &daemon.spec).await?;
-                        if !placement.holds_at(daemon.generation) {
+                        // Another layout may bind others, and give this tenant another share.
+                        if daemon.revision != before.revision {
                             return Ok((false, Fate::RollBack));
                         }
                     }
@@ -343,38 +346,32 @@ impl Service {
     /// Fails closed: no process is sent to a daemon whose settings were not read back.
     ///
     /// Where that is because of its layout, that is what is said.
-    async fn refuse_unless_serving(&self, tenant: &Tenant) -> Result<(), ServiceError> {
-        let name = &tenant.spec.daemon;
+    async fn refuse_unless_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), ServiceError> {
         let mut reader = self.parts.store.read().await?;
-        let daemon = store::daemons::get(&mut reader, name).await?;
-        if let Some(daemon) = &daemon {
-            refuse_cordoned(&mut reader, name, &daemon.spec).await?;
-        }
+        refuse_cordoned(&mut reader, &daemon.name, &daemon.spec).await?;
         drop(reader);
-        let mode = daemon.map(|daemon| daemon.spec.mode).unwrap_or_default();
-        self.await_serving(tenant, mode).await.map_err(|error| match error {
+        self.await_serving(tenant, daemon).await.map_err(|error| match error {
             ServiceError::Unavailable(_) | ServiceError::TimedOut(_) => {
-                self.unplaced(tenant, mode).unwrap_or(error)
+                self.unplaced(tenant, daemon).unwrap_or(error)
             }
             other => other,
         })
     }
 
-    async fn await_serving(&self, tenant: &Tenant, mode: Mode) -> Result<(), ServiceError> {
-        let name = &tenant.spec.daemon;
+    async fn await_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), ServiceError> {
+        let (name, mode) = (&daemon.name, daemon.spec.mode);
         let Some(handle) = self.parts.fleet.get(name) else {
             return Err(ServiceError::Unavailable(format!("daemon {name} is not running yet")));
         };
         // Looked at now: a pipe directory that is gone would send the client past MPS, to the whole GPU.
         handle.fresh(self.parts.patience).await?;
-        let ready = |status: &DaemonStatus| {
-            // Any change of a daemon in static mode may bind others to its partitions.
-            let wanted = if mode == Mode::Static { handle.generation() } else { tenant.daemon_generation };
-            status.phase == Phase::Ready && status.observed_generation >= wanted
-        };
+        // Any change of a daemon in static mode may bind others to its partitions.
+        let wanted = if mode == Mode::Static { daemon.generation } else { tenant.daemon_generation };
+        let ready =
+            |status: &DaemonStatus| status.phase == Phase::Ready && status.observed_generation >= wanted;
         let failed = |status: &DaemonStatus| {
             let failed = |layout: &LayoutStatus| {
-                layout.state == LayoutState::Failed && layout.generation >= handle.generation()
+                layout.state == LayoutState::Failed && layout.generation >= daemon.generation
             };
             mode == Mode::Static && status.layout.as_ref().is_some_and(failed)
         };
@@ -428,12 +425,35 @@ impl Service {
         Ok(EnvironmentView { variables: variables.into_iter().collect(), unset })
     }
 
-    async fn resolved(&self, tenant: &Tenant, gpus: &[Gpu]) -> Result<Resolved, ServiceError> {
+    /// The daemon of a tenant as it is stored now.
+    async fn daemon_of(&self, tenant: &Tenant) -> Result<Daemon, ServiceError> {
         let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &tenant.spec.daemon).await?;
-        let daemon = daemon.ok_or_else(|| ServiceError::Internal("the tenant's daemon is gone".into()))?;
+        daemon.ok_or_else(|| {
+            let (daemon, name) = (&tenant.spec.daemon, &tenant.name);
+            ServiceError::Conflict(format!(
+                "daemon {daemon} of tenant {name} was deleted meanwhile: try again"
+            ))
+        })
+    }
+
+    /// The same, once its driver tells where its layout stands by it: what was written a moment ago, of whichever tenant, is
+    /// mostly taken up within milliseconds.
+    async fn followed_daemon(&self, tenant: &Tenant) -> Result<Daemon, ServiceError> {
+        let daemon = self.daemon_of(tenant).await?;
+        if let Some(handle) = self.parts.fleet.get(&daemon.name) {
+            let told = |observed: &Observed| match &observed.status.layout {
+                Some(layout) => layout.generation >= daemon.generation,
+                None => daemon.spec.layout.is_none(),
+            };
+            handle.wait_for(self.parts.patience, told).await;
+        }
+        Ok(daemon)
+    }
+
+    fn resolved(&self, tenant: &Tenant, daemon: &Daemon, gpus: &[Gpu]) -> Result<Resolved, ServiceError> {
         let mut resolved = tenant::resolve(&tenant.spec, &daemon.spec, gpus)
             .map_err(|error| ServiceError::Conflict(error.to_string()))?;
-        if let Some(share) = self.share_of(tenant, &resolved.gpus)? {
+        if let Some(share) = self.share_of(tenant, &resolved.gpus, daemon.generation)? {
             resolved.percentage = share;
         }
         Ok(resolved)
@@ -462,9 +482,12 @@ impl Service {
             effective: None,
             clients: u32::try_from(connected).unwrap_or(u32::MAX),
         };
+        let resolved = self.daemon_of(&tenant).await;
+        let resolved =
+            resolved.and_then(|stored| Ok((self.resolved(&tenant, &stored, gpus)?, stored.generation)));
         let daemon = self.parts.fleet.get(&tenant.spec.daemon).map(|handle| handle.observed().status);
-        match (daemon, self.resolved(&tenant, gpus).await) {
-            (Some(daemon), Ok(resolved)) => {
+        match (daemon, resolved) {
+            (Some(daemon), Ok((resolved, generation))) => {
                 let applied =
                     daemon.phase == Phase::Ready && daemon.observed_generation >= tenant.daemon_generation;
                 if applied {
@@ -477,7 +500,7 @@ impl Service {
                     .and_then(|seen| tenant::effective(&resolved, gpus, seen));
                 status.conditions.extend(too_small_for_a_context(&resolved, gpus));
                 let ready = daemon.conditions.first();
-                let unplaced = self.placement(&tenant, &resolved).err();
+                let unplaced = self.placement(&tenant, &resolved, generation).err();
                 let (reason, message) = match ready {
                     _ if applied && unplaced.is_some() => {
                         ("PartitionNotProven", unplaced.iter().map(ToString::to_string).collect())

@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, from_json, parsed, to_json};
+use super::{StoreError, from_json, parsed, replays, to_json};
 use crate::domain::daemon::{Daemon, DaemonSpec, Home, Incarnation, Management};
 use crate::domain::{DaemonName, GpuUuid, Inode};
 
@@ -81,7 +81,7 @@ pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<
 }
 
 /// Writes a spec, new or changed, raises revision and generation, and takes the GPUs; one that is only looked at
-/// takes none.
+/// takes none. The record of a restart ends with the wish for its layout.
 ///
 /// The caller has made sure that no other daemon has them.
 pub async fn put(
@@ -90,6 +90,7 @@ pub async fn put(
     spec: &DaemonSpec,
     now: i64,
 ) -> Result<(), StoreError> {
+    replays::call_off_restart(&mut *db, name, Some(spec), now).await?;
     let (key, json) = (name.as_str(), to_json(spec));
     sqlx::query!(
         "INSERT INTO daemons (name, spec, revision, generation, created_at, updated_at) VALUES (?1, ?2, 1, 1, ?3, ?3)
@@ -133,8 +134,9 @@ pub async fn touch(db: &mut SqliteConnection, name: &DaemonName) -> Result<i64, 
     .await?)
 }
 
-/// Forgets a daemon and its control process.
-pub async fn delete(db: &mut SqliteConnection, name: &DaemonName) -> Result<(), StoreError> {
+/// Forgets a daemon and its control process; the record of a restart of it ends.
+pub async fn delete(db: &mut SqliteConnection, name: &DaemonName, now: i64) -> Result<(), StoreError> {
+    replays::call_off_restart(&mut *db, name, None, now).await?;
     let name = name.as_str();
     sqlx::query!("DELETE FROM daemons WHERE name = ?", name).execute(db).await?;
     Ok(())

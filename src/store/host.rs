@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::StoreError;
+use super::{StoreError, replays};
 
 /// The machine ID of the host that the database belongs to; `None` before the first start that knew of it.
 pub async fn machine_id(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
@@ -44,9 +44,7 @@ pub async fn move_to(
     .execute(&mut *db)
     .await?;
     sqlx::query!("DELETE FROM layout_changes").execute(&mut *db).await?;
-    sqlx::query!("UPDATE replays SET verdict = 'failed', finished_at = ? WHERE verdict = 'pending'", now)
-        .execute(&mut *db)
-        .await?;
+    replays::give_up(&mut *db, error, now).await?;
     sqlx::query!("DELETE FROM operation_locks").execute(db).await?;
     Ok(())
 }

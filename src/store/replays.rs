@@ -4,10 +4,10 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::{StoreError, daemons, from_json, layouts, shares, to_json};
-use crate::domain::daemon::Incarnation;
+use crate::domain::daemon::{DaemonSpec, DesiredState, Incarnation};
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::document::Share;
-use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
+use crate::domain::layout::replay::{ANOTHER_LAYOUT, Replay, ReplayCause, Verdict};
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::layout::{Enforcement, Layout};
 use crate::domain::{DaemonName, PartitionId};
@@ -88,7 +88,11 @@ pub async fn begin_restart(
         let ended = Replay { finished_at: Some(now), ..pending.given_up(why, None, Vec::new(), None) };
         put(&mut *db, &ended).await?;
     }
-    let Some(active) = daemons::get(&mut *db, name).await?.and_then(|daemon| daemon.spec.layout) else {
+    let spec = daemons::get(&mut *db, name).await?.map(|daemon| daemon.spec);
+    // One that is started as it is asked to stop is stopped before its layout is brought about.
+    let Some(active) =
+        spec.filter(|spec| spec.desired_state == DesiredState::Running).and_then(|spec| spec.layout)
+    else {
         return Ok(());
     };
     let key = name.as_str();
@@ -146,6 +150,39 @@ pub async fn end_restart(
     put(db, &Replay { finished_at: Some(now), ..pending.judged(status) }).await
 }
 
+/// Ends the record of a restart whose layout is not wanted any more, so that no driver will: `wanted` is what the daemon is to
+/// hold from now on, and `None` where it is forgotten.
+pub async fn call_off_restart(
+    db: &mut SqliteConnection,
+    name: &DaemonName,
+    wanted: Option<&DaemonSpec>,
+    now: i64,
+) -> Result<(), StoreError> {
+    let Some(pending) = pending_restart(&mut *db, name).await? else { return Ok(()) };
+    let why = match wanted.map(|spec| (&spec.layout, spec.desired_state)) {
+        None => "the daemon was forgotten before its layout was brought about",
+        Some((None, _)) => "the layout was taken out of the daemon's spec before it was brought about",
+        Some((Some(layout), _)) if !pending.is_of(layout) => ANOTHER_LAYOUT,
+        Some((Some(_), DesiredState::Stopped)) => {
+            "the daemon was asked to stop before its layout was brought about"
+        }
+        Some((Some(_), DesiredState::Running)) => return Ok(()),
+    };
+    let ended = Replay { finished_at: Some(now), ..pending.given_up(why.to_owned(), None, Vec::new(), None) };
+    put(db, &ended).await
+}
+
+/// Gives up all replays that have not come to their end.
+pub async fn give_up(db: &mut SqliteConnection, why: &str, now: i64) -> Result<(), StoreError> {
+    let texts = sqlx::query_scalar!("SELECT content FROM replays WHERE verdict = 'pending'");
+    for text in texts.fetch_all(&mut *db).await? {
+        let pending: Replay = from_json("a replay", &text)?;
+        let given_up = pending.given_up(why.to_owned(), None, Vec::new(), None);
+        put(&mut *db, &Replay { finished_at: Some(now), ..given_up }).await?;
+    }
+    Ok(())
+}
+
 /// The record of a restart that has not come to its end.
 async fn pending_restart(db: &mut SqliteConnection, name: &DaemonName) -> Result<Option<Replay>, StoreError> {
     let name = name.as_str();
@@ -177,7 +214,6 @@ pub async fn on_record(
 mod tests {
     use super::super::{Fate, Store};
     use super::*;
-    use crate::domain::daemon::DaemonSpec;
     use crate::domain::layout::record::PartitionRun;
     use crate::domain::layout::status::{DriftSeen, LayoutState};
     use crate::domain::tenant::tests::h200;
@@ -203,6 +239,18 @@ mod tests {
         Ok(())
     }
 
+    /// A daemon whose layout is in the store.
+    async fn with_layout(db: &mut SqliteConnection) -> Result<DaemonSpec, StoreError> {
+        let active: ActiveLayout = serde_json::from_value(serde_json::json!({
+            "name": "a", "version": 1, "gpu_map": {"0": h200(0).uuid},
+        }))
+        .expect("a layout");
+        let layout: Layout = serde_json::from_str("{\"steps\": []}").expect("a layout");
+        let new = layouts::NewVersion { layout: &layout, author: "me", note: None, provenance: None };
+        layouts::put(&mut *db, &active.name, &new, 0).await?;
+        Ok(DaemonSpec { layout: Some(active), ..DaemonSpec::of(vec![h200(0).uuid]) })
+    }
+
     #[tokio::test]
     async fn each_restart_has_one_record_and_the_last_of_them_are_kept() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -211,15 +259,7 @@ mod tests {
             .write(|db| {
                 Box::pin(async move {
                     let name = DaemonName::parse("gpu0").expect("a name");
-                    let active: ActiveLayout = serde_json::from_value(serde_json::json!({
-                        "name": "a", "version": 1, "gpu_map": {"0": h200(0).uuid},
-                    }))
-                    .expect("a layout");
-                    let layout: Layout = serde_json::from_str("{\"steps\": []}").expect("a layout");
-                    let new =
-                        layouts::NewVersion { layout: &layout, author: "me", note: None, provenance: None };
-                    layouts::put(&mut *db, &active.name, &new, 0).await?;
-                    let spec = DaemonSpec { layout: Some(active), ..DaemonSpec::of(vec![h200(0).uuid]) };
+                    let spec = with_layout(&mut *db).await?;
                     daemons::put(&mut *db, &name, &spec, 0).await?;
                     start(&mut *db, "first", true, 1).await?;
                     assert_eq!(page(&mut *db, None, 99).await?, [], "there was nothing to replay");
@@ -264,5 +304,82 @@ mod tests {
         assert_eq!(told, [(Verdict::First, Some(4), Some(5)), (Verdict::Failed, Some(2), None)]);
         assert_eq!(i64::try_from(kept.len()), Ok(RESTARTS_KEPT));
         assert!(kept.iter().all(|one| one.error.as_ref().is_some_and(|why| why.contains("another layout"))));
+    }
+
+    #[tokio::test]
+    async fn what_was_under_way_on_another_machine_is_given_up_in_all_that_is_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let read: Result<_, StoreError> = store
+            .write(|db| {
+                Box::pin(async move {
+                    let name = DaemonName::parse("gpu0").expect("a name");
+                    let spec = with_layout(&mut *db).await?;
+                    daemons::put(&mut *db, &name, &spec, 0).await?;
+                    start(&mut *db, "first", true, 1).await?;
+                    super::super::partitions::put_run(&mut *db, &name, &PartitionRun::new("first".into()), 1)
+                        .await?;
+                    start(&mut *db, "second", true, 2).await?;
+                    super::super::host::move_to(&mut *db, "here", "another boot", 3).await?;
+                    let read = page(&mut *db, None, 99).await?;
+                    forget(&mut *db, 4).await?;
+                    Ok(((read, page(&mut *db, None, 99).await?), Fate::RollBack))
+                })
+            })
+            .await;
+        let (read, left) = read.expect("written");
+        let told: Vec<_> = read.iter().map(|one| (one.verdict, one.finished_at)).collect();
+        assert_eq!(told, [(Verdict::Failed, Some(3))]);
+        assert!(read[0].error.as_ref().is_some_and(|why| why.contains("another machine")), "{:?}", read[0]);
+        assert_eq!(left, [], "and forgotten in its time");
+    }
+
+    #[tokio::test]
+    async fn a_restart_on_record_ends_with_the_wish_for_its_layout() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let ended: Result<_, StoreError> = store
+            .write(|db| {
+                Box::pin(async move {
+                    let name = DaemonName::parse("gpu0").expect("a name");
+                    let spec = with_layout(&mut *db).await?;
+                    daemons::put(&mut *db, &name, &spec, 0).await?;
+                    start(&mut *db, "first", true, 1).await?;
+                    super::super::partitions::put_run(&mut *db, &name, &PartitionRun::new("first".into()), 1)
+                        .await?;
+                    let another = spec.layout.clone().map(|layout| ActiveLayout { version: 2, ..layout });
+                    let mut ended = Vec::new();
+                    for (number, wish) in [
+                        Some(DaemonSpec { schedulable: false, ..spec.clone() }),
+                        Some(DaemonSpec { layout: None, ..spec.clone() }),
+                        Some(DaemonSpec { layout: another, ..spec.clone() }),
+                        Some(DaemonSpec { desired_state: DesiredState::Stopped, ..spec.clone() }),
+                        None,
+                    ]
+                    .into_iter()
+                    .enumerate()
+                    {
+                        daemons::put(&mut *db, &name, &spec, 2).await?;
+                        start(&mut *db, &format!("restart {number}"), true, 3).await?;
+                        let began = page(&mut *db, None, 1).await?;
+                        assert_eq!((began[0].verdict, began[0].finished_at), (Verdict::Pending, None));
+                        match wish {
+                            Some(wish) => daemons::put(&mut *db, &name, &wish, 4).await?,
+                            None => daemons::delete(&mut *db, &name, 4).await?,
+                        }
+                        ended.extend(get(&mut *db, began[0].id).await?);
+                    }
+                    Ok((ended, Fate::RollBack))
+                })
+            })
+            .await;
+        let ended = ended.expect("written");
+        assert_eq!((ended[0].verdict, ended[0].finished_at), (Verdict::Pending, None), "{:?}", ended[0]);
+        for (record, why) in
+            ended[1..].iter().zip(["taken out", "another layout", "asked to stop", "forgotten"])
+        {
+            assert_eq!((record.verdict, record.finished_at), (Verdict::Failed, Some(4)), "{record:?}");
+            assert!(record.error.as_ref().is_some_and(|error| error.contains(why)), "{record:?}");
+        }
     }
 }

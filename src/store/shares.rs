@@ -116,7 +116,7 @@ mod tests {
                     put_proven(&mut *db, &daemon, &first, 3).await?;
                     put_proven(&mut *db, &daemon, &second, 4).await?;
                     let read = (chunks(&mut *db).await?, proven(&mut *db, &daemon).await?);
-                    daemons::delete(&mut *db, &daemon).await?;
+                    daemons::delete(&mut *db, &daemon, 0).await?;
                     assert_eq!(proven(&mut *db, &daemon).await?, None, "it goes with the daemon");
                     Ok::<_, StoreError>((read, Fate::RollBack))
                 })

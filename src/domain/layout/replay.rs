@@ -12,6 +12,9 @@ use super::{GpuMap, Layout, VersionRef};
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId};
 
+/// Why a replay was given up whose daemon is to hold another layout.
+pub const ANOTHER_LAYOUT: &str = "another layout was asked for before this one was brought about";
+
 /// The record of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Replay {
@@ -114,6 +117,11 @@ impl Replay {
         }
     }
 
+    /// Whether it is of this layout on these GPUs.
+    pub fn is_of(&self, active: &ActiveLayout) -> bool {
+        (&self.layout, self.version, &self.gpu_map) == (&active.name, active.version, &active.gpu_map)
+    }
+
     /// What is put on record ahead of the steps; nothing where no IDs came along.
     pub fn applied(&self, layout: &Layout) -> Result<Option<AppliedLayout>, InvalidValue> {
         let Some(expected) = &self.expected else { return Ok(None) };
@@ -173,8 +181,7 @@ impl Replay {
     #[must_use]
     pub fn judged(self, status: &LayoutStatus) -> Self {
         if (status.name.as_ref(), status.version) != (Some(&self.layout), Some(self.version)) {
-            let why = "another layout was asked for before this one was brought about".to_owned();
-            return self.given_up(why, None, Vec::new(), None);
+            return self.given_up(ANOTHER_LAYOUT.to_owned(), None, Vec::new(), None);
         }
         // Where nothing could be done, the last run is of the process before.
         let own = status.ran_at.is_some_and(|ran_at| ran_at >= self.created_at);

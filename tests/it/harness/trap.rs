@@ -50,6 +50,16 @@ impl Trap {
         }
     }
 
+    /// Has no control daemon start from now on.
+    pub(crate) fn refuse_starts(&self) {
+        let path = self.dir.path().join("nvidia-cuda-mps-control");
+        let script = fs::read_to_string(&path).expect("installed");
+        let refusing = script.replacen('\n', "\n[ $# = 0 ] || { echo 'out of order' >&2; exit 1; }\n", 1);
+        fs::write(self.file("new"), refusing).expect("written");
+        fs::set_permissions(self.file("new"), fs::Permissions::from_mode(0o755)).expect("mode");
+        fs::rename(self.file("new"), path).expect("replaced");
+    }
+
     /// Sets it for the nth addition of a session, counted from 1.
     pub(crate) fn set(&self, spring: Spring, nth: usize) {
         self.set_for("add", spring, nth);

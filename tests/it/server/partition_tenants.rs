@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::foreign::delete;
 use super::layouts::{add, apply, host, in_static_mode, partitions, post, remove, uuid, write};
+use super::shares::let_in_while_another_is_written;
 use crate::harness::{Client, Host, Spring, Trap, eventually, said, signal};
 
 const VARIABLE: &str = "CUDA_MPS_SM_PARTITION";
@@ -112,6 +113,12 @@ fn give_to_second(host: &Host) {
         (&"new".to_owned(), true),
         "{there:?}"
     );
+}
+
+#[test]
+fn a_tenant_is_let_into_its_partition_while_another_tenant_is_written() {
+    let host = of_first();
+    let_in_while_another_is_written(&host, "gpu1", "first");
 }
 
 #[test]

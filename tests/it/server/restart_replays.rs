@@ -111,6 +111,43 @@ fn each_restart_of_a_daemon_with_partitions_has_a_replay_on_record() {
     assert_eq!(replays(&host, 4).len(), 4);
 }
 
+/// Something after which nobody wants the layout any more.
+type Wish = fn(&Host);
+
+#[test]
+fn a_restart_ends_on_record_with_the_wish_for_its_layout() {
+    let taken_out = |host: &Host| {
+        let mut spec = host.daemon("gpu1")["spec"].clone();
+        spec["layout"] = Value::Null;
+        assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
+    };
+    let deleted = |host: &Host| {
+        host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=0"));
+    };
+    let wishes: [(Wish, &str); 2] = [(taken_out, "taken out"), (deleted, "asked to stop")];
+    for (wish, why) in wishes {
+        let trap = Trap::new();
+        let mut host = Host::new(&trap.config());
+        trap.install(&host);
+        host.serve();
+        host.await_ready();
+        in_static_mode(&host);
+        write(&host, "prod", &[add("web", 7)]);
+        apply(&host, "prod", &json!({}));
+        trap.refuse_starts();
+        signal(host.daemon_pid("gpu1"), Signal::KILL);
+        eventually("another process is on record, and does not come up", || {
+            let begun = &host.api().get("/api/v1/replays").ok()["items"][0]["verdict"] == "pending";
+            (begun && host.daemon("gpu1")["status"]["pid"].is_null()).then_some(())
+        });
+        wish(&host);
+        let record = host.api().get("/api/v1/replays").ok()["items"][0].clone();
+        assert_eq!((&record["cause"], &record["verdict"]), (&json!("restart"), &json!("failed")), "{record}");
+        assert!(record["finished_at"].is_i64(), "{record}");
+        assert!(record["error"].as_str().unwrap().contains(why), "{record}");
+    }
+}
+
 #[test]
 fn each_restart_of_a_daemon_with_percentages_says_what_clients_see() {
     let host = shares::host_with("h200x1@13.0", &shares::THREE);

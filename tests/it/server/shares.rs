@@ -1,6 +1,10 @@
 //! Layouts whose partitions are thread percentages: found where nothing was measured, proven by CUDA clients after every
 //! start of the daemon, and handed out to nobody before.
 
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -121,6 +125,43 @@ fn three_partitions_of_an_h200_give_exactly_their_sms_also_after_the_daemons_dea
     assert_eq!(partitions(&applied(&host)), planned, "proven again");
     assert_eq!(seen(), [56, 40, 24]);
     assert_eq!(asserted(&host, "main"), (true, vec![]));
+}
+
+/// Another tenant's label is written all the time, while this tenant is let in.
+pub(super) fn let_in_while_another_is_written(host: &Host, daemon: &str, tenant: &str) {
+    let ended = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut written = 0_u32;
+            while !ended.load(Ordering::Relaxed) {
+                let labels = json!({"count": written.to_string()});
+                let spec = json!({"daemon": daemon, "device_memory_limit": "1G", "labels": labels});
+                assert!(matches!(host.api().tenant("another", &spec).status, 200 | 201));
+                written += 1;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            written
+        });
+        let let_in = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            for run in 0..20 {
+                let output = host.run(tenant, &["true"]);
+                assert!(output.status.success(), "run {run}: {}", said(&output));
+                host.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();
+            }
+        }));
+        ended.store(true, Ordering::Relaxed);
+        let written = writer.join().expect("every label is written");
+        let_in.unwrap_or_else(|failed| std::panic::resume_unwind(failed));
+        written
+    });
+    assert!(written >= 20, "{written}");
+}
+
+#[test]
+fn a_tenant_with_a_share_is_let_in_while_another_tenant_is_written() {
+    let host = host_with("h200x1@13.0", &THREE);
+    let_in_while_another_is_written(&host, "gpu0", "five");
+    assert_eq!(sees(&host, "five"), 40);
 }
 
 #[test]
