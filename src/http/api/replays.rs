@@ -1,11 +1,10 @@
 //! Replays of layouts.
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use uuid::Uuid;
 
-use super::{List, PageQuery, WriteQuery};
+use super::{List, PageQuery, WriteQuery, accepted_as};
 use crate::domain::layout::replay::Replay;
 use crate::http::AppState;
 use crate::http::auth::Caller;
@@ -56,9 +55,5 @@ pub(super) async fn create(
     let key = idempotency.of(&request)?;
     let options = conditions.options(query.dry_run);
     let accepted = app.service.replay(request, caller.to_string(), options, key).await?;
-    if query.dry_run {
-        return Ok((StatusCode::OK, axum::Json(accepted)).into_response());
-    }
-    let location = format!("/api/v1/operations/{}", accepted.operation.id);
-    Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(accepted)).into_response())
+    Ok(accepted_as(&accepted.operation, &accepted, query.dry_run))
 }
