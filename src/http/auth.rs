@@ -1,5 +1,7 @@
 //! Who calls: the admin token over TCP, or the peer's user on the unix socket.
 
+use std::net::SocketAddr;
+
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
@@ -15,8 +17,8 @@ use crate::service::ServiceError;
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy)]
 pub enum Peer {
-    /// Over TCP; it has to show a token.
-    Tcp,
+    /// Over TCP, from this address; it has to show a token.
+    Tcp(SocketAddr),
     /// Over the unix socket, as this user; `None` where the kernel does not tell.
     Unix(Option<u32>),
 }
