@@ -93,15 +93,6 @@ impl Client {
         self.call(Method::POST, path, Some(body)).await
     }
 
-    /// Writes.
-    pub async fn put<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<T, ClientError> {
-        self.call(Method::PUT, path, Some(body)).await
-    }
-
     /// Sends a text that is not JSON.
     pub async fn send_text<T: DeserializeOwned>(
         &self,
@@ -116,17 +107,8 @@ impl Client {
     }
 
     /// The answer as text of this media type.
-    pub async fn text(
-        &self,
-        method: Method,
-        path: &str,
-        media_type: &str,
-        body: Body<'_>,
-    ) -> Result<String, ClientError> {
-        let mut request = self.request(method, path).header(ACCEPT, media_type);
-        if let Body::Json(value) = body {
-            request = request.json(value);
-        }
+    pub async fn text(&self, method: Method, path: &str, media_type: &str) -> Result<String, ClientError> {
+        let request = self.request(method, path).header(ACCEPT, media_type);
         let (status, bytes) = self.answer(request).await?;
         String::from_utf8(refused(status, bytes)?).map_err(|error| ClientError::Unreadable(error.to_string()))
     }
@@ -187,15 +169,6 @@ impl Client {
         let bytes = response.bytes().await.map_err(unreachable)?;
         Ok((status, bytes.to_vec()))
     }
-}
-
-/// What goes along with a request.
-#[derive(Debug, Clone, Copy)]
-pub enum Body<'a> {
-    /// Nothing.
-    None,
-    /// JSON.
-    Json(&'a serde_json::Value),
 }
 
 /// The body of an answer that is no refusal.

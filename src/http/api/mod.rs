@@ -216,9 +216,14 @@ fn written<T: Serialize>(written: &Written<T>, revision: i64, dry_run: bool) -> 
 
 /// An operation that was asked for, and where to look for it.
 fn accepted(operation: &Operation, dry_run: bool) -> Response {
+    accepted_as(operation, operation, dry_run)
+}
+
+/// The same, told in `body`.
+fn accepted_as(operation: &Operation, body: &impl Serialize, dry_run: bool) -> Response {
     if dry_run {
-        return (StatusCode::OK, axum::Json(operation)).into_response();
+        return (StatusCode::OK, axum::Json(body)).into_response();
     }
     let location = format!("/api/v1/operations/{}", operation.id);
-    (StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(operation)).into_response()
+    (StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(body)).into_response()
 }

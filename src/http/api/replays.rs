@@ -1,11 +1,10 @@
 //! Replays of layouts.
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use uuid::Uuid;
 
-use super::{List, PageQuery, WriteQuery};
+use super::{List, PageQuery, WriteQuery, accepted_as};
 use crate::domain::access::Actor;
 use crate::domain::layout::replay::Replay;
 use crate::http::AppState;
@@ -58,9 +57,5 @@ pub(super) async fn create(
     let key = idempotency.of(&actor, &request)?;
     let options = conditions.options(query.dry_run);
     let accepted = app.service.replay(&actor, request, options, key).await?;
-    if query.dry_run {
-        return Ok((StatusCode::OK, axum::Json(accepted)).into_response());
-    }
-    let location = format!("/api/v1/operations/{}", accepted.operation.id);
-    Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(accepted)).into_response())
+    Ok(accepted_as(&accepted.operation, &accepted, query.dry_run))
 }

@@ -245,8 +245,7 @@ fn given(seen: &Seen) -> Result<Vec<PartitionId>, String> {
 fn proven_shares(seen: &Seen, generation: i64) -> Result<Vec<Share>, String> {
     let status = seen.observed.status.layout.as_ref();
     let of_this = status.filter(|status| {
-        let version = &seen.desired.version;
-        (status.name.as_ref(), status.version) == (Some(&version.name), Some(version.version))
+        status.version_ref().as_ref() == Some(&seen.desired.version)
             && status.generation == generation
             && status.state == LayoutState::Applied
     });
