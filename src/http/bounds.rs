@@ -19,6 +19,7 @@ use super::auth::Peer;
 use super::problem::Problem;
 use super::server::Network;
 use crate::config::Limits;
+use crate::domain::access::{Actor, Origin};
 
 /// Who is counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -73,9 +74,12 @@ impl Rates {
         rates
     }
 
-    /// Counts a request of an actor; how long it has to wait where there were too many.
-    pub fn of_actor(&self, subject: &str) -> Result<(), TooMany> {
-        self.count(&Caller::Actor(subject.to_owned()))
+    /// Counts a request of an actor; users of this host were counted as such.
+    fn of_actor(&self, actor: &Actor) -> Result<(), TooMany> {
+        match actor.origin {
+            Origin::Address(_) => self.count(&Caller::Actor(actor.subject.to_string())),
+            _ => Ok(()),
+        }
     }
 
     fn of_peer(&self, peer: Peer) -> Result<(), TooMany> {
@@ -141,6 +145,22 @@ pub(super) async fn rate(
     }
 }
 
+/// Refuses what an actor asks too often, from however many addresses.
+pub(super) async fn actor(
+    State(state): State<AppState>,
+    actor: Actor,
+    request: Request,
+    next: Next,
+) -> Response {
+    match state.rates.of_actor(&actor) {
+        Ok(()) => next.run(request).await,
+        Err(too_many) => {
+            state.metrics.wire.limited(too_many.scope);
+            too_many.into_response(&state.limits)
+        }
+    }
+}
+
 /// Refuses a head that is too large, in words. One that is twice as large never gets here.
 pub(super) async fn head(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let fields = request.headers().len();
@@ -175,6 +195,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+    use crate::domain::access::{Grant, Role, Subject};
 
     fn tcp(address: &str) -> Peer {
         Peer::Tcp((address.parse::<IpAddr>().expect("an address"), 1).into())
@@ -194,7 +215,13 @@ mod tests {
         assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(answer.headers()[header::RETRY_AFTER], "1");
         assert_eq!(rates.of_peer(tcp("192.0.2.2")), Ok(()), "another address");
-        assert_eq!(rates.of_actor("a"), Ok(()), "an actor is counted for itself");
+        let address = "192.0.2.3".parse().expect("an address");
+        let actor = |origin| Actor { subject: Subject::AdminToken, grant: Grant::Host(Role::Admin), origin };
+        for _ in 0..3 {
+            assert_eq!(rates.of_actor(&actor(Origin::Address(address))), Ok(()), "for itself");
+        }
+        assert_eq!(rates.of_actor(&actor(Origin::Address(address))).expect_err("the fourth").scope, "actor");
+        assert_eq!(rates.of_actor(&actor(Origin::Socket)), Ok(()));
         for _ in 0..100 {
             assert_eq!(rates.of_peer(Peer::Unix(Some(0))), Ok(()));
             assert_eq!(rates.of_peer(Peer::Unix(Some(1000))), Ok(()));

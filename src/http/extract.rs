@@ -10,6 +10,7 @@ use tower_http::timeout::TimeoutError;
 
 use super::problem::Problem;
 use super::server::TooSlow;
+use crate::domain::access::Actor;
 use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
 
 /// A JSON body; a field that is wrong is named by its pointer.
@@ -250,8 +251,12 @@ pub(super) struct Idempotency {
 const MAX_KEY: usize = 255;
 
 impl Idempotency {
-    /// The key with a digest of what was requested.
-    pub(super) fn of(self, request: &impl serde::Serialize) -> Result<Option<IdempotencyKey>, Problem> {
+    /// The key of this actor, with a digest of what was requested.
+    pub(super) fn of(
+        self,
+        actor: &Actor,
+        request: &impl serde::Serialize,
+    ) -> Result<Option<IdempotencyKey>, Problem> {
         let Some(key) = self.key else { return Ok(None) };
         let body = serde_json::to_vec(request)
             .map_err(|error| Problem::from(ServiceError::Internal(error.to_string())))?;
@@ -259,7 +264,11 @@ impl Idempotency {
         digest.update(self.path.as_bytes());
         digest.update([0]);
         digest.update(&body);
-        Ok(Some(IdempotencyKey { key, request_hash: hex::encode(digest.finalize()) }))
+        Ok(Some(IdempotencyKey {
+            owner: actor.subject.to_string(),
+            key,
+            request_hash: hex::encode(digest.finalize()),
+        }))
     }
 }
 

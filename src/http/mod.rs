@@ -54,6 +54,7 @@ pub fn router(state: AppState) -> Router {
     let document = bytes_of(&document);
     let largest_body = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
     let longest = Duration::from_secs(state.limits.request_timeout_s.into());
+    let api = api.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
     let authenticated = api.layer(middleware::from_fn_with_state(state.clone(), auth::require));
     Router::new()
         .merge(authenticated)

@@ -51,6 +51,7 @@ impl From<ServiceError> for Problem {
             ServiceError::NotFound { .. } => {
                 Self::new("not-found", StatusCode::NOT_FOUND, "Not found", detail)
             }
+            ServiceError::Forbidden(_) => Self::new("forbidden", StatusCode::FORBIDDEN, "Forbidden", detail),
             ServiceError::Invalid(errors) => {
                 let detail = errors.first().map_or(detail, |first| first.detail.clone());
                 Self::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail)
@@ -145,8 +146,11 @@ impl utoipa::IntoResponses for ReadProblems {
         responses(&[
             (400, "The request cannot be read"),
             (401, "No valid token"),
+            (403, "The caller may not do that"),
             (404, "There is no such thing"),
             (422, "A value is refused"),
+            (429, "Too many requests; Retry-After says when to try again"),
+            (431, "Too many header fields, or too long ones"),
             (500, "A fault of the manager"),
             (503, "Not possible at the moment"),
             (504, "No answer in time"),
@@ -162,12 +166,16 @@ impl utoipa::IntoResponses for WriteProblems {
         responses(&[
             (400, "The request cannot be read"),
             (401, "No valid token"),
+            (403, "The caller may not do that"),
             (404, "There is no such thing"),
+            (408, "The body came too slowly"),
             (409, "It does not fit what is there"),
             (412, "It was changed since it was read"),
             (413, "The body is too large"),
             (415, "The body is not JSON"),
             (422, "A value is refused"),
+            (429, "Too many requests; Retry-After says when to try again"),
+            (431, "Too many header fields, or too long ones"),
             (500, "A fault of the manager"),
             (503, "Not possible at the moment"),
             (504, "No answer in time"),
