@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -109,6 +110,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
     let (listening, listening_now) = watch::channel(certificates::listening(address, tls.as_deref()));
     let tasks = TaskTracker::new();
+    let metrics = Metrics { operations: engine.outcomes().clone(), ..Metrics::default() };
     let service = Service::new(Parts {
         store: store.clone(),
         fleet: fleet.clone(),
@@ -118,11 +120,13 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         manager_uid,
         patience: Duration::from_secs(config.fresh_patience_s.into()),
         listening: listening_now,
+        metrics: metrics.clone(),
         tasks: tasks.clone(),
     });
     let first_start = service.begin().await.map_err(refused)?;
     let every = Duration::from_secs(config.look_interval_s.into());
-    let watching = tokio::spawn(service.clone().watch_gpus(every));
+    let watching =
+        [tokio::spawn(service.clone().watch_gpus(every)), tokio::spawn(service.clone().keep_book())];
     let unfinished = config.state_dir.join(FURNISHING);
     // A copied state directory may bring the file along: what is sealed gets nothing new.
     if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
@@ -134,11 +138,11 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
     announce(&config, &listening.borrow(), platform.simulated);
     let following = tokio::spawn(certificates::follow(tls.clone(), hangups, listening));
-    let (limits, metrics) = (config.limits, Metrics::default());
-    let wire = metrics.wire.clone();
-    let rates = Rates::new(&limits, manager_uid);
-    let state = AppState { service, auth, limits, rates, metrics };
-    listeners.serve(router(state), limits, tls, wire, stop).await;
+    let (limits, wire, rates) =
+        (config.limits, metrics.wire.clone(), Rates::new(&config.limits, manager_uid));
+    listeners
+        .serve(router(AppState { service, auth, limits, rates, metrics }), limits, tls, wire, stop)
+        .await;
     following.abort();
 
     // In this order: who may still write, then who records, then the file, then the lock.
@@ -146,7 +150,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     tasks.wait().await;
     engine.shutdown().await;
     fleet.shutdown().await;
-    watching.abort();
+    watching.iter().for_each(JoinHandle::abort);
     drop(fleet);
     recording.abort();
     store.close().await;

@@ -7,6 +7,7 @@ pub mod adoption;
 pub mod clients;
 pub mod daemons;
 mod error;
+mod figures;
 pub mod foreign;
 pub mod host;
 pub mod layouts;
@@ -33,6 +34,8 @@ use crate::domain::gpu::Gpu;
 use crate::domain::listening::Listening;
 use crate::domain::plan::Desired;
 use crate::gpu::{Inventory, InventoryError};
+use crate::metrics::Metrics;
+use crate::metrics::world::Book;
 use crate::operations::Engine;
 use crate::store::{self, Fate, Store, StoreError, Transaction};
 use crate::supervisor::Fleet;
@@ -42,6 +45,7 @@ use crate::supervisor::Fleet;
 pub struct Service {
     parts: Arc<Parts>,
     taken_up: Arc<take_up::TakenUp>,
+    book: watch::Sender<Arc<Book>>,
 }
 
 /// What a [`Service`] is made of.
@@ -62,6 +66,8 @@ pub struct Parts {
     pub patience: Duration,
     /// How the API is reached over TCP.
     pub listening: watch::Receiver<Listening>,
+    /// What is counted.
+    pub metrics: Metrics,
     /// Tasks that must end before the store is closed.
     pub tasks: TaskTracker,
 }
@@ -100,7 +106,7 @@ pub struct Written<T> {
 impl Service {
     /// Puts the parts together.
     pub fn new(parts: Parts) -> Self {
-        Self { parts: Arc::new(parts), taken_up: Arc::default() }
+        Self { parts: Arc::new(parts), taken_up: Arc::default(), book: watch::Sender::default() }
     }
 
     /// Runs a use case that writes to its end, whether or not its caller waits for it; refuses it on a database of

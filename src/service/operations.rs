@@ -75,19 +75,24 @@ impl Service {
         actor.may(Right::Operate)?;
         let (service, actor) = (self.clone(), actor.clone());
         self.to_the_end(async move {
-            let cancelled = service
+            let (cancelled, ended) = service
                 .parts
                 .store
                 .write(move |db| {
                     Box::pin(async move {
                         let now = unix_ms();
-                        let done = store::operations::cancel(&mut *db, id, now).await?
-                            || store::operations::request_cancel(db, id, now).await?;
-                        Ok::<_, ServiceError>((done, Fate::Commit))
+                        // One that waits ends here, and no other hand counts it.
+                        let ended = store::operations::cancel(&mut *db, id, now).await?;
+                        let done = ended || store::operations::request_cancel(db, id, now).await?;
+                        Ok::<_, ServiceError>(((done, ended), Fate::Commit))
                     })
                 })
                 .await?;
             let operation = service.operation(&actor, id).await?;
+            if ended {
+                let outcomes = service.parts.engine.outcomes();
+                outcomes.ended(operation.request.kind(), OperationState::Cancelled.as_str());
+            }
             if cancelled {
                 service.parts.engine.cancel(id);
                 return Ok(operation);

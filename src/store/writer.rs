@@ -3,11 +3,14 @@
 //! Jobs that wait together go into one `BEGIN IMMEDIATE`, each in a savepoint, and are answered after the
 //! `COMMIT`: one fsync serves a burst, and the order of jobs is the order in which the world changes.
 
+use std::time::Instant;
+
 use futures_util::future::BoxFuture;
 use sqlx::{Connection as _, SqliteConnection};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::StoreError;
+use crate::metrics::store::Commits;
 
 /// Jobs that may wait; more than that is answered with [`StoreError::Busy`].
 const QUEUE: usize = 256;
@@ -43,16 +46,26 @@ enum Message {
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     queue: mpsc::Sender<Message>,
+    pub(super) commits: Commits,
+    /// Tells that something was committed.
+    pub(super) committed: watch::Receiver<()>,
 }
 
 /// Starts the writer on its connection.
 pub(super) fn start(connection: SqliteConnection) -> Handle {
     let (queue, jobs) = mpsc::channel(QUEUE);
-    tokio::spawn(run(connection, jobs));
-    Handle { queue }
+    let (tell, committed) = watch::channel(());
+    let commits = Commits::default();
+    tokio::spawn(run(connection, jobs, commits.clone(), tell));
+    Handle { queue, commits, committed }
 }
 
 impl Handle {
+    /// Jobs that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.max_capacity() - self.queue.capacity()
+    }
+
     pub(super) async fn run<T, E, F>(&self, job: F) -> Result<T, E>
     where
         T: Send + 'static,
@@ -92,7 +105,12 @@ impl Handle {
     }
 }
 
-async fn run(mut connection: SqliteConnection, mut queue: mpsc::Receiver<Message>) {
+async fn run(
+    mut connection: SqliteConnection,
+    mut queue: mpsc::Receiver<Message>,
+    commits: Commits,
+    committed: watch::Sender<()>,
+) {
     let mut closing = None;
     while closing.is_none() {
         let mut burst = Vec::new();
@@ -110,7 +128,14 @@ async fn run(mut connection: SqliteConnection, mut queue: mpsc::Receiver<Message
             break; // every handle is gone
         }
         if !burst.is_empty() {
-            commit(&mut connection, burst).await;
+            let began = Instant::now();
+            let kept = commit(&mut connection, burst).await;
+            commits.took.observe(began.elapsed().as_secs_f64());
+            if kept {
+                committed.send_replace(());
+            } else {
+                commits.failed.inc();
+            }
         }
     }
     if let Err(error) = connection.close().await {
@@ -121,7 +146,8 @@ async fn run(mut connection: SqliteConnection, mut queue: mpsc::Receiver<Message
     }
 }
 
-async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>) {
+/// Runs jobs in one transaction; whether it was kept.
+async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>) -> bool {
     let mut answers = Vec::with_capacity(burst.len());
     let result = async {
         execute(connection, "BEGIN IMMEDIATE").await?;
@@ -146,6 +172,7 @@ async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>) {
     for answer in answers {
         answer(failed.as_ref().map(|text| sqlx::Error::Protocol(text.clone()).into()));
     }
+    failed.is_none()
 }
 
 async fn execute(connection: &mut SqliteConnection, sql: &'static str) -> Result<(), sqlx::Error> {

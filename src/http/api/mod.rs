@@ -7,6 +7,7 @@ mod host;
 pub mod layout_schema;
 mod layouts;
 mod maintenance;
+mod metrics;
 mod operations;
 mod partitions;
 pub mod probes;
@@ -47,6 +48,7 @@ use crate::service::{ServiceError, Written, etag};
         (name = "tenants", description = "Named consumers with limits"),
         (name = "clients", description = "Processes connected to a server"),
         (name = "operations", description = "Actions that take time"),
+        (name = "metrics", description = "What a Prometheus scrapes"),
         (name = "probes", description = "Whether the manager lives and its daemons are ready"),
     )
 )]
@@ -112,6 +114,7 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(operations::list))
         .routes(routes!(operations::get))
         .routes(routes!(operations::cancel))
+        .routes(routes!(metrics::get))
         .split_for_parts();
     document.merge(probes::Document::openapi());
     (router, document)

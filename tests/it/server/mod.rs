@@ -26,6 +26,7 @@ mod layout_replays;
 mod layouts;
 mod machine;
 mod maintenance;
+mod metrics;
 mod migration;
 mod openapi;
 mod outsiders;
