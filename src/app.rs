@@ -25,8 +25,10 @@ use crate::lifecycle::{self, StopSignals};
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
 use crate::service::take_up::NO_MACHINE_ID;
+use crate::service::recording;
 use crate::service::{Parts, Service, ServiceError, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
+use crate::supervisor::journal::Journal;
 use crate::supervisor::{Census, Context, Fact, Fleet, HeldModes, Lasting, Lookout};
 use crate::{host, mps};
 
@@ -34,6 +36,8 @@ use crate::{host, mps};
 const FURNISHING: &str = "furnishing";
 /// Facts that may wait for the recorder.
 const FACTS: usize = 64;
+/// How long it may take to write what drivers told last.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Why the server did not start, in words for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +84,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     platform.settle(platform::remembered(written.map_err(refused)?.as_deref()))?;
     let manager_uid = rustix::process::geteuid().as_raw();
     let (recorder, facts) = mpsc::channel(FACTS);
+    let journal = Journal::default();
     let inventory: Arc<dyn Inventory> = platform.inventory.clone();
     let fleet = Fleet::new(Context {
         binaries: platform.binaries,
@@ -97,8 +102,11 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         grace_s: config.stop_grace_s,
         modes: HeldModes::default(),
         recorder,
+        journal: journal.clone(),
     });
     let recording = tokio::spawn(record(store.clone(), facts));
+    let boot_id = fleet.context().boot_id.clone();
+    let mut telling = tokio::spawn(recording::keep_journal(store.clone(), journal.clone(), boot_id));
     let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
     let tasks = TaskTracker::new();
     let service = Service::new(Parts {
@@ -114,6 +122,8 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let first_start = service.begin().await.map_err(refused)?;
     let every = Duration::from_secs(config.look_interval_s.into());
     let watching = tokio::spawn(service.clone().watch_gpus(every));
+    let keep = recording::Keep { days: config.events.keep_days, count: config.events.keep_count };
+    let pruning = tokio::spawn(service.clone().prune_events(keep));
     let unfinished = config.state_dir.join(FURNISHING);
     // A copied state directory may bring the file along: what is sealed gets nothing new.
     if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
@@ -124,6 +134,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let stop = CancellationToken::new();
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
     announce(&config, address, platform.simulated);
+    let last = service.clone();
     listeners.serve(router(AppState { service, auth }), stop).await.map_err(refused)?;
 
     // In this order: who may still write, then who records, then the file, then the lock.
@@ -132,8 +143,16 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     engine.shutdown().await;
     fleet.shutdown().await;
     watching.abort();
+    pruning.abort();
     drop(fleet);
     recording.abort();
+    // What drivers told last is written, unless it cannot be.
+    journal.close();
+    if tokio::time::timeout(LAST_WORDS, &mut telling).await.is_err() {
+        tracing::error!("what happened last could not be written in time");
+        telling.abort();
+    }
+    last.say_stopped().await;
     store.close().await;
     stopping.abort();
     drop(lock);
@@ -232,6 +251,7 @@ async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
                             store::replays::end_restart(db, &daemon, &status, now).await?;
                         }
                         Lasting::ComputeMode { gpu, held } => {
+                            recording::tell_of_mode(&mut *db, &daemon, &gpu, held.as_ref(), now).await?;
                             store::compute_modes::put(db, &gpu, held.as_ref(), now).await?;
                         }
                     }

@@ -14,6 +14,7 @@ pub mod maintenance;
 pub mod operations;
 pub mod page;
 mod placement;
+pub mod recording;
 pub mod replace;
 pub mod replays;
 mod shares;
