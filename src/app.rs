@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::unix_ms;
 use crate::config::Config;
+use crate::domain::access::Actor;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::gpu::Inventory;
@@ -24,8 +25,8 @@ use crate::http::{AppState, router};
 use crate::lifecycle::{self, StopSignals};
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
-use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::recording;
+use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::{Parts, Service, ServiceError, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
 use crate::supervisor::journal::Journal;
@@ -118,6 +119,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         manager_uid,
         patience: Duration::from_secs(config.fresh_patience_s.into()),
         tasks: tasks.clone(),
+        streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
     });
     let first_start = service.begin().await.map_err(refused)?;
     let every = Duration::from_secs(config.look_interval_s.into());
@@ -135,7 +137,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
     announce(&config, address, platform.simulated);
     let last = service.clone();
-    listeners.serve(router(AppState { service, auth }), stop).await.map_err(refused)?;
+    listeners.serve(router(AppState { service, auth, stop: stop.clone() }), stop).await.map_err(refused)?;
 
     // In this order: who may still write, then who records, then the file, then the lock.
     tasks.close();
@@ -274,12 +276,13 @@ async fn furnish(
 ) -> Result<(), StartError> {
     let begun = std::fs::write(unfinished, "");
     begun.map_err(|error| StartError(format!("{}: {error}", unfinished.display())))?;
+    let manager = Actor::manager();
     let new = WriteOptions { must_be_new: true, ..WriteOptions::default() };
     let gpus = inventory.gpus().map_err(refused)?;
     for gpu in gpus {
         let name = crate::domain::DaemonName::parse(&format!("gpu{}", gpu.index)).map_err(refused)?;
         let spec = DaemonSpec::of(vec![GpuRef(gpu.uuid.to_string())]);
-        there(service.put_daemon(name, spec, new.clone()).await)?;
+        there(service.put_daemon(&manager, name, spec, new.clone()).await)?;
     }
     let tenants = [
         (
@@ -297,7 +300,7 @@ async fn furnish(
         value["uid"] = rustix::process::geteuid().as_raw().into();
         let spec = serde_json::from_value(value).map_err(refused)?;
         let name = crate::domain::TenantName::parse(name).map_err(refused)?;
-        there(service.put_tenant(name, spec, new.clone()).await)?;
+        there(service.put_tenant(&manager, name, spec, new.clone()).await)?;
     }
     std::fs::remove_file(unfinished).map_err(|error| StartError(format!("{}: {error}", unfinished.display())))
 }

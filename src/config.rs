@@ -201,14 +201,25 @@ mod tests {
         let documented = include_str!("../docs/configuration.md");
         let config =
             Config { sim: Some("h200x2".into()), mps_dir: Some("/usr/bin".into()), ..Config::default() };
-        let table = toml::Table::try_from(config).expect("a table");
-        for key in table.keys() {
+        let keys = keys(&toml::Table::try_from(config).expect("a table"), "");
+        for key in &keys {
             assert!(documented.contains(&format!("| `{key}` |")), "{key} is not documented");
         }
         for line in documented.lines().filter_map(|line| line.strip_prefix("| `")) {
             let key = line.split('`').next().unwrap_or_default();
-            assert!(table.contains_key(key), "{key} is documented and does not exist");
+            assert!(keys.iter().any(|known| known == key), "{key} is documented and does not exist");
         }
+    }
+
+    /// The keys of a table and of those in it, as `events.streams`.
+    fn keys(table: &toml::Table, prefix: &str) -> Vec<String> {
+        table
+            .iter()
+            .flat_map(|(key, value)| match value {
+                toml::Value::Table(inner) => keys(inner, &format!("{prefix}{key}.")),
+                _ => vec![format!("{prefix}{key}")],
+            })
+            .collect()
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The API as the command line uses it: over the unix socket, or over a URL with a token.
 
+mod stream;
+
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -8,6 +10,7 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use self::stream::Stream;
 use crate::http::problem::Problem;
 
 /// Why a call failed.
@@ -93,15 +96,6 @@ impl Client {
         self.call(Method::POST, path, Some(body)).await
     }
 
-    /// Writes.
-    pub async fn put<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<T, ClientError> {
-        self.call(Method::PUT, path, Some(body)).await
-    }
-
     /// Sends a text that is not JSON.
     pub async fn send_text<T: DeserializeOwned>(
         &self,
@@ -116,17 +110,8 @@ impl Client {
     }
 
     /// The answer as text of this media type.
-    pub async fn text(
-        &self,
-        method: Method,
-        path: &str,
-        media_type: &str,
-        body: Body<'_>,
-    ) -> Result<String, ClientError> {
-        let mut request = self.request(method, path).header(ACCEPT, media_type);
-        if let Body::Json(value) = body {
-            request = request.json(value);
-        }
+    pub async fn text(&self, method: Method, path: &str, media_type: &str) -> Result<String, ClientError> {
+        let request = self.request(method, path).header(ACCEPT, media_type);
         let (status, bytes) = self.answer(request).await?;
         String::from_utf8(refused(status, bytes)?).map_err(|error| ClientError::Unreadable(error.to_string()))
     }
@@ -171,31 +156,37 @@ impl Client {
         }
     }
 
+    /// Server-sent events, as they come.
+    pub async fn stream(&self, path: &str) -> Result<Stream, ClientError> {
+        let request = self.request(Method::GET, path).header(ACCEPT, "text/event-stream");
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(Stream::new(response, self.target.clone()));
+        }
+        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        refused(status, bytes.to_vec())?;
+        Err(ClientError::Unreadable(format!("status {status}")))
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> ClientError {
+        // reqwest's own words name the URL only; the reason is in the source.
+        let mut detail = error.to_string();
+        let mut source = std::error::Error::source(error);
+        while let Some(inner) = source {
+            detail = inner.to_string();
+            source = inner.source();
+        }
+        ClientError::Unreachable { target: self.target.clone(), detail }
+    }
+
     async fn answer(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), ClientError> {
-        let unreachable = |error: reqwest::Error| {
-            // reqwest's own words name the URL only; the reason is in the source.
-            let mut detail = error.to_string();
-            let mut source = std::error::Error::source(&error);
-            while let Some(inner) = source {
-                detail = inner.to_string();
-                source = inner.source();
-            }
-            ClientError::Unreachable { target: self.target.clone(), detail }
-        };
+        let unreachable = |error: reqwest::Error| self.unreachable(&error);
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         let bytes = response.bytes().await.map_err(unreachable)?;
         Ok((status, bytes.to_vec()))
     }
-}
-
-/// What goes along with a request.
-#[derive(Debug, Clone, Copy)]
-pub enum Body<'a> {
-    /// Nothing.
-    None,
-    /// JSON.
-    Json(&'a serde_json::Value),
 }
 
 /// The body of an answer that is no refusal.

@@ -433,7 +433,7 @@ mod tests {
                 .map(|types| types.into_iter().map(EventType::as_str).collect::<Vec<_>>())
         };
         assert_eq!(names("gpu.missing").expect("a type"), ["gpu.missing"]);
-        assert_eq!(names("gpu., gpu.missing").expect("types"), ["gpu.missing", "gpu.back"]);
+        assert_eq!(names("gpu., gpu.missing").expect("types"), ["gpu.missing", "gpu.back", "gpu.replaced"]);
         for bad in ["", "gpu", "gpu.missing,", "client.dies", "."] {
             let error = names(bad).expect_err(bad).to_string();
             assert!(error.contains("docs/events.md"), "{error}");

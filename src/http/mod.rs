@@ -14,6 +14,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
+use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
@@ -38,6 +39,8 @@ pub struct AppState {
     pub service: Service,
     /// Who may call.
     pub auth: Arc<Authenticator>,
+    /// Cancelled when the manager stops: what would go on for ever ends then.
+    pub stop: CancellationToken,
 }
 
 /// The whole router: the API, its document, and the probes.

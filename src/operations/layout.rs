@@ -60,6 +60,8 @@ pub struct Seen {
     pub run: Option<PartitionRun>,
     /// The layout as a driver would bring it about.
     pub desired: DesiredLayout,
+    /// The GPUs of the host, with what is remembered of those that are missing.
+    gpus: Vec<Gpu>,
 }
 
 /// What an operation wants a daemon to hold.
@@ -136,7 +138,7 @@ impl Engine {
         let applied = store::layouts::applied(&mut reader, daemon).await?;
         let desired = DesiredLayout::of(active, layout, applied.as_ref(), None, &gpus)
             .map_err(|error| OutlookError::Unfit(error.to_string()))?;
-        Ok(Seen { observed, run, desired })
+        Ok(Seen { observed, run, desired, gpus })
     }
 
     /// What putting a layout on a daemon would come to, on a look that is taken now.
@@ -162,11 +164,10 @@ impl Engine {
         }
         let let_in = store::partition_leases::let_in(&mut reader, &self.fleet.context().boot_id).await?;
         drop(reader);
-        let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
         let (planned, chunks) = if layout.enforcement == Enforcement::Percentage {
             self.plan_shares(daemon, active, layout, before.as_ref(), &tenants).await?
         } else {
-            plan_partitions(daemon, &seen, &gpus, &living(let_in))?
+            plan_partitions(daemon, &seen, &living(let_in))?
         };
         let observed_at =
             seen.observed.status.effective.as_ref().map_or_else(unix_ms, |seen| seen.observed_at);
@@ -411,7 +412,6 @@ impl Engine {
 fn plan_partitions(
     daemon: &DaemonName,
     seen: &Seen,
-    gpus: &[Gpu],
     let_in: &LetIn,
 ) -> Result<(Plan, BTreeMap<GpuUuid, u32>), OutlookError> {
     let effective = seen.observed.status.effective.as_ref();
@@ -419,7 +419,7 @@ fn plan_partitions(
         return Err(OutlookError::Unfit(seen.observed.status.without_partitions(daemon)));
     };
     let nothing = Record::default();
-    let chunks = chunk_sms(gpus, present.iter().map(|gpu| &gpu.gpu));
+    let chunks = chunk_sms(&seen.gpus, present.iter().map(|gpu| &gpu.gpu));
     let planned = plan(&Given {
         steps: &seen.desired.steps,
         expected: seen.desired.expected.as_deref(),

@@ -319,7 +319,7 @@ async fn write(engine: &Engine, change: Change) -> Result<Vec<DaemonName>, Failu
                     Change::Over => store::maintenance::delete(&mut *db).await?,
                 }
                 let after = store::maintenance::get(&mut *db).await?;
-                for event in told(before.as_ref(), after.as_ref()) {
+                if let Some(event) = told(before.as_ref(), after.as_ref()) {
                     store::events::append(&mut *db, &event, unix_ms()).await?;
                 }
                 let mut desired = Vec::new();
@@ -394,8 +394,7 @@ fn words(holders: &[&Holder]) -> String {
 
 /// What is told of a change of the maintenance.
 fn told(before: Option<&Maintenance>, after: Option<&Maintenance>) -> Option<NewEvent> {
-    let active =
-        |maintenance: &&Maintenance| maintenance.state == MaintenanceState::Active;
+    let active = |maintenance: &&Maintenance| maintenance.state == MaintenanceState::Active;
     let (maintenance, kind, what) = match (before, after) {
         (None, Some(now)) => (now, EventType::MaintenanceBegun, "began: its daemons take no new clients"),
         (Some(now), None) => (now, EventType::MaintenanceEnded, "is over"),

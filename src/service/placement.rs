@@ -134,9 +134,10 @@ impl Service {
         }
         let boot_id = &self.parts.fleet.context().boot_id;
         let mut reader = self.parts.store.read().await?;
-        refuse_leased(&mut reader, tenant, placement, holder, boot_id).await?;
+        let let_in = store::partition_leases::all(&mut reader, boot_id).await?;
+        refuse_leased(tenant, placement, holder, &let_in)?;
         // What a process was let into outlives its tenant, and comes first.
-        let let_in = store::partition_leases::all(&mut reader, boot_id).await?.into_iter();
+        let let_in = let_in.into_iter();
         let mut leases: Vec<Lease> =
             let_in.map(|lease| Lease { holder: lease.holder, tenant: lease.tenant }).collect();
         leases.extend(store::leases::all(&mut reader, boot_id).await?);
@@ -168,14 +169,15 @@ pub(super) async fn occupy(
     if placement.places.is_empty() {
         return Ok(());
     }
-    for lease in store::partition_leases::all(&mut *db, boot_id).await? {
+    let let_in = store::partition_leases::all(&mut *db, boot_id).await?;
+    for lease in &let_in {
         if !host::process::is_alive(lease.holder.into()) {
             store::partition_leases::delete(&mut *db, lease.holder).await?;
         } else if lease.holder == holder {
-            refuse_another(tenant, &lease, placement)?;
+            refuse_another(tenant, lease, placement)?;
         }
     }
-    refuse_leased(&mut *db, tenant, placement, Some(holder), boot_id).await?;
+    refuse_leased(tenant, placement, Some(holder), &let_in)?;
     for place in &placement.places {
         let lease =
             PartitionLease { holder, partition: place.partition.clone(), tenant: tenant.name.clone() };
@@ -202,14 +204,13 @@ fn refuse_another(
 }
 
 /// Refuses partitions that a living process, other than `holder`, of somebody else was let into.
-async fn refuse_leased(
-    db: Transaction<'_>,
+fn refuse_leased(
     tenant: &Tenant,
     placement: &Placement,
     holder: Option<ClientId>,
-    boot_id: &str,
+    let_in: &[PartitionLease],
 ) -> Result<(), ServiceError> {
-    for lease in store::partition_leases::all(db, boot_id).await? {
+    for lease in let_in {
         let of_another = |place: &&Place| {
             place.partition == lease.partition
                 && Some(lease.holder) != holder
@@ -218,7 +219,7 @@ async fn refuse_leased(
         if let Some(place) = placement.places.iter().find(of_another)
             && host::process::is_alive(lease.holder.into())
         {
-            return Err(taken(tenant, place, lease.holder, &Occupant::Of(lease.tenant)));
+            return Err(taken(tenant, place, lease.holder, &Occupant::Of(lease.tenant.clone())));
         }
     }
     Ok(())

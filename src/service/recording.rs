@@ -8,10 +8,8 @@ use super::clients::candidates;
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::client::{AttributedBy, ClientFacts, Lease, Signs, attribute};
-use crate::domain::event::{
-    Because, Cause, Details, EventType, KnownFrom, NewEvent, Predecessor, Subject,
-};
 use crate::domain::compute_mode::HeldMode;
+use crate::domain::event::{Because, Cause, Details, EventType, KnownFrom, NewEvent, Predecessor, Subject};
 use crate::domain::gpu::{ComputeMode, Gpu};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::store::told::ToldClient;
@@ -77,7 +75,8 @@ async fn write(db: Transaction<'_>, item: Item, boot_id: &str) -> Result<(), Ser
     match item {
         Item::Lost { count, from, until } => {
             let message = format!("{count} events could not be written, and are lost");
-            let details = Details::Lost { count: Some(count), from: Some(from), until: Some(until), whole_from: None };
+            let details =
+                Details::Lost { count: Some(count), from: Some(from), until: Some(until), whole_from: None };
             let event = NewEvent::new(EventType::EventsLost, Subject::default(), message).with(details);
             store::events::append(db, &event, unix_ms()).await?;
         }
@@ -210,11 +209,7 @@ pub(super) fn started(before: Option<EventType>) -> NewEvent {
 }
 
 fn manager(predecessor: Predecessor) -> Details {
-    Details::Manager {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        pid: std::process::id(),
-        predecessor,
-    }
+    Details::Manager { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id(), predecessor }
 }
 
 /// Tells which of the GPUs that daemons hold are gone or back, by the last that was told of each.
@@ -318,9 +313,9 @@ impl Service {
         self.parts
             .store
             .write(move |db| {
-                Box::pin(async move {
-                    Ok((store::events::prune(db, before, last, STEP).await?, Fate::Commit))
-                })
+                Box::pin(
+                    async move { Ok((store::events::prune(db, before, last, STEP).await?, Fate::Commit)) },
+                )
             })
             .await
     }

@@ -14,10 +14,7 @@ pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Lease>,
         .into_iter()
         .map(|row| {
             Ok(Lease {
-                holder: ClientId {
-                    pid: parsed("a process ID", u32::try_from(row.pid))?,
-                    start_time: parsed("a start time", u64::try_from(row.start_time))?,
-                },
+                holder: holder(row.pid, row.start_time)?,
                 tenant: parsed("a tenant's name", TenantName::parse(&row.tenant))?,
             })
         })
@@ -31,7 +28,7 @@ pub async fn put(
     boot_id: &str,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (pid, start_time) = (i64::from(lease.holder.pid), lease.holder.start_time.cast_signed());
+    let (pid, start_time) = columns(lease.holder);
     let tenant = lease.tenant.as_str();
     sqlx::query!(
         "INSERT OR REPLACE INTO leases (pid, start_time, boot_id, tenant, created_at) VALUES (?, ?, ?, ?, ?)",
@@ -48,7 +45,20 @@ pub async fn put(
 
 /// Forgets the lease of a process that is gone.
 pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), StoreError> {
-    let (pid, start_time) = (i64::from(holder.pid), holder.start_time.cast_signed());
+    let (pid, start_time) = columns(holder);
     sqlx::query!("DELETE FROM leases WHERE pid = ? AND start_time = ?", pid, start_time).execute(db).await?;
     Ok(())
+}
+
+/// The process that a lease is of, from its columns.
+pub(super) fn holder(pid: i64, start_time: i64) -> Result<ClientId, StoreError> {
+    Ok(ClientId {
+        pid: parsed("a process ID", u32::try_from(pid))?,
+        start_time: parsed("a start time", u64::try_from(start_time))?,
+    })
+}
+
+/// The same as columns.
+pub(super) fn columns(holder: ClientId) -> (i64, i64) {
+    (i64::from(holder.pid), holder.start_time.cast_signed())
 }

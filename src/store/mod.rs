@@ -156,7 +156,12 @@ impl Store {
             .min_connections(0)
             .max_connections(READERS)
             .connect_lazy_with(self::options(path)?.pragma("query_only", "ON"));
-        Ok(Self { readers, writer: writer::start(connection, newest), sealed: Arc::default(), newest: events })
+        Ok(Self {
+            readers,
+            writer: writer::start(connection, newest),
+            sealed: Arc::default(),
+            newest: events,
+        })
     }
 
     /// The number of the last event that was committed, raised after each commit; ended when the store is closed.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use sqlx::SqliteConnection;
 
+use super::leases::{columns, holder};
 use super::{StoreError, parsed};
 use crate::domain::client::ClientId;
 use crate::domain::partitions::PartitionRef;
@@ -30,10 +31,7 @@ pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Partiti
     );
     let read = rows.fetch_all(db).await?.into_iter().map(|row| {
         Ok(PartitionLease {
-            holder: ClientId {
-                pid: parsed("a process ID", u32::try_from(row.pid))?,
-                start_time: parsed("a start time", u64::try_from(row.start_time))?,
-            },
+            holder: holder(row.pid, row.start_time)?,
             partition: PartitionRef {
                 gpu: parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?,
                 id: parsed("a partition's ID", PartitionId::parse(&row.partition_id))?,
@@ -63,7 +61,7 @@ pub async fn put(
     boot_id: &str,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (pid, start_time) = (i64::from(lease.holder.pid), lease.holder.start_time.cast_signed());
+    let (pid, start_time) = columns(lease.holder);
     let (gpu, id) = (lease.partition.gpu.as_str(), lease.partition.id.as_str());
     let tenant = lease.tenant.as_str();
     sqlx::query!(
@@ -84,7 +82,7 @@ pub async fn put(
 
 /// Forgets what a process that is gone was let into.
 pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), StoreError> {
-    let (pid, start_time) = (i64::from(holder.pid), holder.start_time.cast_signed());
+    let (pid, start_time) = columns(holder);
     sqlx::query!("DELETE FROM partition_leases WHERE pid = ? AND start_time = ?", pid, start_time)
         .execute(db)
         .await?;

@@ -251,6 +251,17 @@ mod tests {
         Ok(DaemonSpec { layout: Some(active), ..DaemonSpec::of(vec![h200(0).uuid]) })
     }
 
+    /// A daemon whose first process has partitions, so that the next one has something to replay.
+    async fn begun(db: &mut SqliteConnection) -> Result<DaemonSpec, StoreError> {
+        let name = DaemonName::parse("gpu0").expect("a name");
+        let spec = with_layout(&mut *db).await?;
+        daemons::put(&mut *db, &name, &spec, 0).await?;
+        start(&mut *db, "first", true, 1).await?;
+        assert_eq!(page(&mut *db, None, 99).await?, [], "there was nothing to replay");
+        super::super::partitions::put_run(db, &name, &PartitionRun::new("first".into()), 1).await?;
+        Ok(spec)
+    }
+
     #[tokio::test]
     async fn each_restart_has_one_record_and_the_last_of_them_are_kept() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -259,12 +270,7 @@ mod tests {
             .write(|db| {
                 Box::pin(async move {
                     let name = DaemonName::parse("gpu0").expect("a name");
-                    let spec = with_layout(&mut *db).await?;
-                    daemons::put(&mut *db, &name, &spec, 0).await?;
-                    start(&mut *db, "first", true, 1).await?;
-                    assert_eq!(page(&mut *db, None, 99).await?, [], "there was nothing to replay");
-                    super::super::partitions::put_run(&mut *db, &name, &PartitionRun::new("first".into()), 1)
-                        .await?;
+                    begun(&mut *db).await?;
                     // One that does not come up, one that dies at once, and one that is judged.
                     for (token, comes_up) in [("second", false), ("third", true), ("fourth", true)] {
                         start(&mut *db, token, comes_up, 2).await?;
@@ -313,12 +319,7 @@ mod tests {
         let read: Result<_, StoreError> = store
             .write(|db| {
                 Box::pin(async move {
-                    let name = DaemonName::parse("gpu0").expect("a name");
-                    let spec = with_layout(&mut *db).await?;
-                    daemons::put(&mut *db, &name, &spec, 0).await?;
-                    start(&mut *db, "first", true, 1).await?;
-                    super::super::partitions::put_run(&mut *db, &name, &PartitionRun::new("first".into()), 1)
-                        .await?;
+                    begun(&mut *db).await?;
                     start(&mut *db, "second", true, 2).await?;
                     super::super::host::move_to(&mut *db, "here", "another boot", 3).await?;
                     let read = page(&mut *db, None, 99).await?;
@@ -342,11 +343,7 @@ mod tests {
             .write(|db| {
                 Box::pin(async move {
                     let name = DaemonName::parse("gpu0").expect("a name");
-                    let spec = with_layout(&mut *db).await?;
-                    daemons::put(&mut *db, &name, &spec, 0).await?;
-                    start(&mut *db, "first", true, 1).await?;
-                    super::super::partitions::put_run(&mut *db, &name, &PartitionRun::new("first".into()), 1)
-                        .await?;
+                    let spec = begun(&mut *db).await?;
                     let another = spec.layout.clone().map(|layout| ActiveLayout { version: 2, ..layout });
                     let mut ended = Vec::new();
                     for (number, wish) in [

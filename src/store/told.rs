@@ -94,15 +94,23 @@ pub async fn take_client(
     let (daemon, pid, start_time) = (daemon.as_str(), i64::from(id.pid), id.start_time.cast_signed());
     let row = sqlx::query_as!(
         Row,
-        r#"DELETE FROM told_clients WHERE daemon = ? AND pid = ? AND start_time = ? AND boot_id = ?
-           RETURNING daemon, pid AS "pid!", start_time AS "start_time!", server AS "server!", uid, program, tenant,
-                     attributed_by"#,
+        "SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by
+         FROM told_clients WHERE daemon = ? AND pid = ? AND start_time = ? AND boot_id = ?",
         daemon,
         pid,
         start_time,
         boot_id
     )
-    .fetch_optional(db)
+    .fetch_optional(&mut *db)
+    .await?;
+    sqlx::query!(
+        "DELETE FROM told_clients WHERE daemon = ? AND pid = ? AND start_time = ? AND boot_id = ?",
+        daemon,
+        pid,
+        start_time,
+        boot_id
+    )
+    .execute(db)
     .await?;
     Ok(row.map(Row::client).transpose()?.map(|(_, client)| client))
 }
@@ -134,13 +142,13 @@ pub async fn clients_of_other_boots_left(
 ) -> Result<(), StoreError> {
     let rows = sqlx::query_as!(
         Row,
-        r#"DELETE FROM told_clients WHERE boot_id <> ?
-           RETURNING daemon, pid AS "pid!", start_time AS "start_time!", server AS "server!", uid, program, tenant,
-                     attributed_by"#,
+        "SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by
+         FROM told_clients WHERE boot_id <> ? ORDER BY daemon, pid",
         boot_id
     )
     .fetch_all(&mut *db)
     .await?;
+    sqlx::query!("DELETE FROM told_clients WHERE boot_id <> ?", boot_id).execute(&mut *db).await?;
     for row in rows {
         let (daemon, client) = row.client()?;
         events::append(&mut *db, &left(&daemon, &client).because(Cause::Host), now).await?;
@@ -189,10 +197,7 @@ pub async fn put_place(
 }
 
 /// How far the server.log of a daemon was read.
-pub async fn place(
-    db: &mut SqliteConnection,
-    daemon: &DaemonName,
-) -> Result<Option<FilePlace>, StoreError> {
+pub async fn place(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<FilePlace>, StoreError> {
     let daemon = daemon.as_str();
     let row = sqlx::query!("SELECT inode, born, read_to FROM log_places WHERE daemon = ?", daemon)
         .fetch_optional(db)

@@ -75,7 +75,8 @@ impl Chronicle {
     /// The control process of an earlier manager, or of somebody else, was taken on.
     pub(super) fn found(&mut self, daemon: &DaemonName, pid: u32, uid: Option<u32>) {
         (self.found, self.layout_found) = (true, true);
-        let message = format!("process {pid} runs as control daemon of {daemon}, and is looked after from here on");
+        let message =
+            format!("process {pid} runs as control daemon of {daemon}, and is looked after from here on");
         self.happened(
             NewEvent::new(EventType::DaemonFound, Subject::daemon(daemon), message)
                 .with(Details::Process { pid, uid }),
@@ -106,11 +107,8 @@ impl Chronicle {
         } else {
             ""
         };
-        let cause = if failure.reason == "DiedInSession" {
-            Cause::Outsider { command: None }
-        } else {
-            Cause::Mps
-        };
+        let cause =
+            if failure.reason == "DiedInSession" { Cause::Outsider { command: None } } else { Cause::Mps };
         let message = format!("process {pid}, the control daemon of {daemon}, died{why}");
         self.happened(
             NewEvent::new(EventType::DaemonDied, Subject::daemon(daemon), message)
@@ -185,7 +183,8 @@ impl Chronicle {
             }
             Phase::Ready if status.observed_generation > self.applied => {
                 let generation = status.observed_generation;
-                let message = format!("generation {generation} of daemon {name} was read back to be in force");
+                let message =
+                    format!("generation {generation} of daemon {name} was read back to be in force");
                 let details = Some(Details::Generation { generation });
                 self.daemon(seen, EventType::SettingsApplied, message, details);
                 self.applied = generation;
@@ -226,10 +225,8 @@ impl Chronicle {
             None => return,
         };
         let subject = |pid: u32| Subject { server: Some(pid), ..Subject::daemon(name) };
-        let now: BTreeMap<(u32, u64), String> = listed
-            .iter()
-            .map(|server| ((server.pid, server.start_time), server.status.clone()))
-            .collect();
+        let now: BTreeMap<(u32, u64), String> =
+            listed.iter().map(|server| ((server.pid, server.start_time), server.status.clone())).collect();
         let gone: Vec<u32> =
             self.servers.keys().filter(|key| !now.contains_key(*key)).map(|(pid, _)| *pid).collect();
         for pid in gone {
@@ -283,10 +280,14 @@ impl Chronicle {
         let server = subject.server.unwrap_or_default();
         let message = match known_from {
             KnownFrom::Look => {
-                format!("server {server} had a fatal GPU error, and takes no client until those it affects are gone")
+                format!(
+                    "server {server} had a fatal GPU error, and takes no client until those it affects are gone"
+                )
             }
             KnownFrom::ServerLog => {
-                format!("server.log tells of a fatal GPU error of server {server}, of which nothing else was seen")
+                format!(
+                    "server.log tells of a fatal GPU error of server {server}, of which nothing else was seen"
+                )
             }
         };
         let details = Details::Fault {
@@ -331,8 +332,10 @@ impl Chronicle {
         self.clients = now;
         for refusal in news.take_refused() {
             let subject = Subject { server: Some(refusal.server), ..Subject::daemon(&seen.desired.name) };
-            let message =
-                format!("server {} of daemon {} let a client in not: {}", refusal.server, seen.desired.name, refusal.reason);
+            let message = format!(
+                "server {} of daemon {} let a client in not: {}",
+                refusal.server, seen.desired.name, refusal.reason
+            );
             let details = Details::Refused { reason: refusal.reason, logged_at: refusal.at };
             let event = NewEvent::new(EventType::ClientRefused, subject, message);
             self.happened(event.because(Cause::Mps).with(details));
@@ -349,9 +352,8 @@ impl Chronicle {
 
     fn tell_drift(&mut self, seen: &Seen<'_>) {
         let (drift, name) = (&seen.status.drift, &seen.desired.name);
-        let what = |drift: &DriftStatus| {
-            drift.last.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-        };
+        let what =
+            |drift: &DriftStatus| drift.last.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let same_process = self.pid == seen.status.pid;
         if drift.count > self.drift.count {
             let subject = Subject::daemon(name);
@@ -401,7 +403,8 @@ impl Chronicle {
         let mut told = std::mem::take(&mut self.layout);
         if status.drift_seen.count > told.drifts {
             let what: Vec<String> = status.drift_seen.last.iter().map(ToString::to_string).collect();
-            let event = tell(EventType::LayoutDrifted, format!("somebody else changed {which}: {}", what.join(", ")));
+            let event =
+                tell(EventType::LayoutDrifted, format!("somebody else changed {which}: {}", what.join(", ")));
             self.happened(event.because(Cause::Outsider { command: seen.status.drift.command.clone() }));
         }
         if status.drift_seen.repairs > told.repairs {
@@ -419,9 +422,13 @@ impl Chronicle {
                 told.failed = None;
             }
             LayoutState::Failed => {
-                let failure = status.failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
+                let failure =
+                    status.failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
                 if told.failed.as_ref() != Some(&failure) {
-                    self.happened(tell(EventType::LayoutFailed, format!("{which} is not in force: {failure}")));
+                    self.happened(tell(
+                        EventType::LayoutFailed,
+                        format!("{which} is not in force: {failure}"),
+                    ));
                 }
                 (told.failed, told.applied) = (Some(failure), None);
             }
@@ -430,7 +437,10 @@ impl Chronicle {
         }
         if status.degraded.len() > told.degraded {
             let what: Vec<String> = status.degraded.iter().map(ToString::to_string).collect();
-            self.happened(tell(EventType::LayoutDegraded, format!("{which} is degraded: {}", what.join(", "))));
+            self.happened(tell(
+                EventType::LayoutDegraded,
+                format!("{which} is degraded: {}", what.join(", ")),
+            ));
         }
         told.degraded = status.degraded.len();
         self.layout = told;
@@ -440,13 +450,16 @@ impl Chronicle {
         let mut now = BTreeSet::new();
         for waiting in &seen.status.queue {
             for client in &waiting.waiting {
-                if now.insert((waiting.uid, client.pid)) && !self.waiting.contains(&(waiting.uid, client.pid)) {
+                if now.insert((waiting.uid, client.pid)) && !self.waiting.contains(&(waiting.uid, client.pid))
+                {
                     let message = format!(
                         "process {} of uid {} waits until the clients of uid {} are gone",
                         client.pid, waiting.uid, waiting.behind.uid
                     );
-                    let subject =
-                        Subject { server: Some(waiting.behind.server), ..Subject::daemon(&seen.desired.name) };
+                    let subject = Subject {
+                        server: Some(waiting.behind.server),
+                        ..Subject::daemon(&seen.desired.name)
+                    };
                     let details = Details::Waiting {
                         pid: client.pid,
                         uid: waiting.uid,

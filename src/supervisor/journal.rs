@@ -160,7 +160,9 @@ mod tests {
         journal.tell(entry(9_999));
         let rest = journal.take(usize::MAX).await;
         assert_eq!(rest.len(), WAITING);
-        let Some(Item::Lost { count, from, until }) = rest.last() else { panic!("nothing is said to be lost") };
+        let Some(Item::Lost { count, from, until }) = rest.last() else {
+            panic!("nothing is said to be lost")
+        };
         assert_eq!((*count, *from, *until), (4, waiting, 9_999));
         journal.tell(entry(10_000));
         assert!(matches!(&journal.take(9).await[..], [Item::Entry(_)]), "it is whole again");

@@ -49,7 +49,8 @@ impl Logs {
                 tracing::warn!(%error, "logs cannot be watched, so what happens is seen at the next look only");
             })
             .ok();
-        let mut logs = Self { watch, pipe_directory: pipe_directory.to_owned(), ..Self::unwatched(log_directory) };
+        let mut logs =
+            Self { watch, pipe_directory: pipe_directory.to_owned(), ..Self::unwatched(log_directory) };
         match place {
             Some(place) => logs.gap = Some(Follow::resumed(log_directory.join("server.log"), place)),
             None => logs.news = News::since(unix_ms()),

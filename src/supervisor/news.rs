@@ -82,7 +82,7 @@ impl News {
                 }
             }
             Event::ClientDisconnected { pid } => {
-                if let Some(came) = self.came.remove(pid) {
+                if let Some(came) = self.came.remove(pid).filter(|came| came.server == server) {
                     let visit = Visit { pid: *pid, server, came: came.at, left: at };
                     push(&mut self.visits, visit, &mut self.missed);
                 }
@@ -189,7 +189,10 @@ mod tests {
     #[test]
     fn who_came_and_went_is_told_unless_a_look_has_seen_them() {
         let mut news = News::default();
-        hear(&mut news, &["Client {PID: 7, Context ID: 0} connected", "Client {PID: 8, Context ID: 0} connected"]);
+        hear(
+            &mut news,
+            &["Client {PID: 7, Context ID: 0} connected", "Client {PID: 8, Context ID: 0} connected"],
+        );
         assert!(!news.is_settled());
         news.looked(&BTreeSet::from([8]));
         hear(&mut news, &["Client process 7 disconnected", "Client process 8 disconnected"]);

@@ -77,6 +77,7 @@ mod tests {
         assert!((7..=10).contains(&first), "{first} in the first second");
         let minute = looks(&mut wakes, 101_000, 161_000);
         assert!((230..=260).contains(&minute), "{minute} in the minute after it");
+        wakes.forget();
         wakes.wake(500_000);
         assert_eq!(wakes.at(), 500_030, "it was quiet again");
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::show::{all, followed, table};
 use super::super::{DIFFERS, line};
 use super::{DriftPolicy, PlanOutput, Spelling, Target, daemon};
-use crate::client::{Body, Client, ClientError};
+use crate::client::{Client, ClientError};
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::{Document, Entry};
 use crate::domain::layout::outlook::LayoutPlan;
@@ -192,7 +192,7 @@ pub(super) async fn exported(
         }
     };
     let path = format!("{LAYOUTS}/{name}/export?daemon={daemon}");
-    client.text(Method::GET, &path, spelling.media_type(), Body::None).await
+    client.text(Method::GET, &path, spelling.media_type()).await
 }
 
 pub(super) async fn export(
@@ -206,6 +206,6 @@ pub(super) async fn export(
 }
 
 pub(super) async fn delete(client: &Client, name: &LayoutName) -> Result<ExitCode, ClientError> {
-    client.text(Method::DELETE, &format!("{LAYOUTS}/{name}"), "application/json", Body::None).await?;
+    client.text(Method::DELETE, &format!("{LAYOUTS}/{name}"), "application/json").await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -180,7 +180,7 @@ impl Replay {
     /// The same replay, judged by where the layout stands in the control process that it is of.
     #[must_use]
     pub fn judged(self, status: &LayoutStatus) -> Self {
-        if (status.name.as_ref(), status.version) != (Some(&self.layout), Some(self.version)) {
+        if status.version_ref() != Some(VersionRef { name: self.layout.clone(), version: self.version }) {
             return self.given_up(ANOTHER_LAYOUT.to_owned(), None, Vec::new(), None);
         }
         // Where nothing could be done, the last run is of the process before.

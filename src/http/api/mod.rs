@@ -2,6 +2,7 @@
 
 mod clients;
 mod daemons;
+mod events;
 mod foreign;
 mod host;
 pub mod layout_schema;
@@ -47,6 +48,7 @@ use crate::service::{ServiceError, Written, etag};
         (name = "tenants", description = "Named consumers with limits"),
         (name = "clients", description = "Processes connected to a server"),
         (name = "operations", description = "Actions that take time"),
+        (name = "events", description = "What happened, in the order in which it was written"),
         (name = "probes", description = "Whether the manager lives and its daemons are ready"),
     )
 )]
@@ -112,6 +114,9 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(operations::list))
         .routes(routes!(operations::get))
         .routes(routes!(operations::cancel))
+        .routes(routes!(events::list))
+        .routes(routes!(events::stream))
+        .routes(routes!(events::get))
         .split_for_parts();
     document.merge(probes::Document::openapi());
     (router, document)
@@ -216,9 +221,14 @@ fn written<T: Serialize>(written: &Written<T>, revision: i64, dry_run: bool) -> 
 
 /// An operation that was asked for, and where to look for it.
 fn accepted(operation: &Operation, dry_run: bool) -> Response {
+    accepted_as(operation, operation, dry_run)
+}
+
+/// The same, told in `body`.
+fn accepted_as(operation: &Operation, body: &impl Serialize, dry_run: bool) -> Response {
     if dry_run {
-        return (StatusCode::OK, axum::Json(operation)).into_response();
+        return (StatusCode::OK, axum::Json(body)).into_response();
     }
     let location = format!("/api/v1/operations/{}", operation.id);
-    (StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(operation)).into_response()
+    (StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(body)).into_response()
 }

@@ -21,9 +21,8 @@ async fn open() -> (tempfile::TempDir, Store) {
 async fn write(store: &Store, events: Vec<(NewEvent, i64)>, fate: Fate) -> Vec<i64> {
     let mut ids = Vec::new();
     for (event, now) in events {
-        let written: Result<i64, StoreError> = store
-            .write(move |db| Box::pin(async move { Ok((append(db, &event, now).await?, fate)) }))
-            .await;
+        let written: Result<i64, StoreError> =
+            store.write(move |db| Box::pin(async move { Ok((append(db, &event, now).await?, fate)) })).await;
         ids.push(written.expect("written"));
     }
     ids
@@ -151,7 +150,10 @@ async fn a_page_of_what_is_asked_for_is_read_by_an_index() {
     let client = Some("1-2".parse().expect("an ID"));
     for (filter, index) in [
         (all.clone(), "INTEGER PRIMARY KEY (rowid<?)"),
-        (EventFilter { daemon: Some(daemon("gpu0")), ..all.clone() }, "events_by_daemon (daemon=? AND rowid<?)"),
+        (
+            EventFilter { daemon: Some(daemon("gpu0")), ..all.clone() },
+            "events_by_daemon (daemon=? AND rowid<?)",
+        ),
         (EventFilter { gpu: Some(gpu), ..all.clone() }, "events_by_gpu (gpu=? AND rowid<?)"),
         (EventFilter { client, ..all.clone() }, "events_by_client (client=? AND rowid<?)"),
         (

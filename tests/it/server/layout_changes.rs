@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::layouts::{add, apply, in_static_mode, matches, partitions, post, uuid, write};
+use super::layouts::{add, apply, in_static_mode, matches, partitions, post, trapped_host, uuid, write};
 use crate::harness::{Host, Spring, Trap};
 
 fn spec_of(host: &Host, daemon: &str) -> Value {
@@ -28,11 +28,7 @@ fn pair() -> Host {
 #[test]
 fn nothing_else_is_changed_while_a_layout_is_put_on_a_daemon() {
     let trap = Trap::new();
-    let mut host = Host::new(&trap.config());
-    trap.install(&host);
-    host.serve();
-    host.await_ready();
-    in_static_mode(&host);
+    let host = trapped_host(&trap, "");
     write(&host, "old", &[add("web", 3)]);
     apply(&host, "old", &json!({}));
     write(&host, "new", &[add("web", 3), add("more", 2)]);

@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::layout_replays::exported;
-use super::layouts::{add, apply, in_static_mode, partitions, remove, target, write};
+use super::layouts::{add, apply, partitions, remove, target, trapped_host, write};
 use crate::harness::{Host, Spring, Trap, eventually};
 
 /// Has the manager killed at every page of every transaction, and not only at the first of each.
@@ -46,11 +46,7 @@ struct Round {
 
 fn static_host() -> (Host, Trap) {
     let trap = Trap::new();
-    let mut host = Host::new(&trap.config());
-    trap.install(&host);
-    host.serve();
-    host.await_ready();
-    in_static_mode(&host);
+    let host = trapped_host(&trap, "");
     (host, trap)
 }
 
@@ -118,7 +114,13 @@ impl Change {
         });
         let written = self.host.transactions().into_iter().filter(|end| *end > began).count();
         self.trap.clear();
+        // A look of its own accord may have sprung the trap after all was over. One that begins now comes behind it.
+        let died = died
+            || self.host.api().try_send(Method::GET, "/api/v1/daemons/gpu1?fresh=true", &[], None).is_err();
         if died {
+            eventually(&format!("{what}: the manager is dead"), || {
+                self.host.manager_has_ended().then_some(())
+            });
             self.host.empty_log();
             self.host.serve();
         } else {

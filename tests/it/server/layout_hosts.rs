@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use mps_manager::domain::layout;
 
-use super::layouts::{add, in_static_mode, partitions, remove, write};
+use super::layouts::{add, partitions, remove, static_host, write};
 use crate::harness::{Host, MANAGER, said};
 
 fn printed(output: &Output) -> String {
@@ -17,14 +17,6 @@ fn printed(output: &Output) -> String {
 fn rows(output: &Output) -> Vec<Vec<String>> {
     let text = printed(output);
     text.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
-}
-
-fn static_host(profile: &str) -> Host {
-    let mut host = Host::of(profile, "");
-    host.serve();
-    host.await_ready();
-    in_static_mode(&host);
-    host
 }
 
 fn runtime(host: &Host) -> String {

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::layouts::{
-    add, apply, host, in_static_mode, matches, partitions, post, remove, target, uuid, write,
+    add, apply, host, in_static_mode, matches, partitions, post, remove, static_host, target, uuid, write,
 };
 use crate::harness::{Answer, Host, MANAGER, eventually, signal};
 
@@ -35,14 +35,6 @@ fn recorded() -> (Host, Value) {
     apply(&host, "prod", &json!({}));
     let document = exported(&host);
     (host, document)
-}
-
-fn static_host(profile: &str) -> Host {
-    let mut host = Host::of(profile, "");
-    host.serve();
-    host.await_ready();
-    in_static_mode(&host);
-    host
 }
 
 fn replay(host: &Host, more: &Value) -> Answer {

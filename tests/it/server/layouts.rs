@@ -4,7 +4,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Host, eventually, signal};
+use crate::harness::{Answer, Host, Trap, eventually, signal};
 
 /// The UUID of a GPU.
 pub(super) fn uuid(host: &Host, index: u32) -> String {
@@ -14,6 +14,25 @@ pub(super) fn uuid(host: &Host, index: u32) -> String {
 /// A host whose second daemon is in static mode.
 pub(super) fn host() -> Host {
     let host = Host::ready();
+    in_static_mode(&host);
+    host
+}
+
+/// The same of a profile.
+pub(super) fn static_host(profile: &str) -> Host {
+    let mut host = Host::of(profile, "");
+    host.serve();
+    host.await_ready();
+    in_static_mode(&host);
+    host
+}
+
+/// The same whose control program has a trap in it, with more lines of configuration.
+pub(super) fn trapped_host(trap: &Trap, lines: &str) -> Host {
+    let mut host = Host::new(&format!("{}\n{lines}", trap.config()));
+    trap.install(&host);
+    host.serve();
+    host.await_ready();
     in_static_mode(&host);
     host
 }

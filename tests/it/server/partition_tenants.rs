@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::foreign::delete;
-use super::layouts::{add, apply, host, in_static_mode, partitions, post, remove, uuid, write};
+use super::layouts::{add, apply, host, partitions, post, remove, trapped_host, uuid, write};
 use super::shares::let_in_while_another_is_written;
 use crate::harness::{Client, Host, Spring, Trap, eventually, said, signal};
 
@@ -195,11 +195,7 @@ fn a_tenant_of_two_gpus_has_a_partition_of_each_in_the_daemons_order() {
 #[test]
 fn nobody_is_let_in_without_a_partition_that_is_proven() {
     let trap = Trap::new();
-    let mut host = Host::new(&format!("{}\nfresh_patience_s = 1", trap.config()));
-    trap.install(&host);
-    host.serve();
-    host.await_ready();
-    in_static_mode(&host);
+    let mut host = trapped_host(&trap, "fresh_patience_s = 1");
     tenants(&host, &["web", "jobs"]);
     refused(&host, "web", &["it has no layout"]);
     let ready = host.api().get("/api/v1/tenants/web").ok()["status"]["conditions"][0].clone();

@@ -6,11 +6,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::foreign::{condition, delete};
+use super::layouts::uuid;
 use crate::harness::{Host, Spring, Trap, eventually, is_alive, said, signal};
-
-fn uuid(host: &Host, index: u32) -> String {
-    host.api().get(&format!("/api/v1/gpus/{index}")).ok()["uuid"].as_str().expect("a UUID").to_owned()
-}
 
 /// `web` 7, `spare` 2, `batch` 3, `spare` removed, `tail` 1: the removal is part of the sequence.
 fn small() -> Value {

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::layouts::{add, apply, in_static_mode, partitions, remove, write};
+use super::layouts::{add, apply, partitions, remove, trapped_host, write};
 use super::shares;
 use crate::harness::{Host, Spring, Trap, eventually, is_alive, signal};
 
@@ -30,11 +30,7 @@ type Happens = fn(&mut Host, &Trap);
 #[test]
 fn each_restart_of_a_daemon_with_partitions_has_a_replay_on_record() {
     let trap = Trap::new();
-    let mut host = Host::new(&trap.config());
-    trap.install(&host);
-    host.serve();
-    host.await_ready();
-    in_static_mode(&host);
+    let mut host = trapped_host(&trap, "");
     write(&host, "prod", &[add("web", 7), add("gap", 2), add("jobs", 5), remove("gap"), add("tail", 1)]);
     let applied = apply(&host, "prod", &json!({}));
     let made = partitions(&host);
@@ -127,11 +123,7 @@ fn a_restart_ends_on_record_with_the_wish_for_its_layout() {
     let wishes: [(Wish, &str); 2] = [(taken_out, "taken out"), (deleted, "asked to stop")];
     for (wish, why) in wishes {
         let trap = Trap::new();
-        let mut host = Host::new(&trap.config());
-        trap.install(&host);
-        host.serve();
-        host.await_ready();
-        in_static_mode(&host);
+        let host = trapped_host(&trap, "");
         write(&host, "prod", &[add("web", 7)]);
         apply(&host, "prod", &json!({}));
         trap.refuse_starts();

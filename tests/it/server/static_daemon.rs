@@ -7,12 +7,8 @@ use serde_json::{Value, json};
 
 use super::foreign::{condition, delete};
 use super::foreign_refused::refused;
+use super::layouts::uuid;
 use crate::harness::{Client, Host, MANAGER, command_line, eventually, is_alive};
-
-/// The UUID of a GPU.
-fn uuid(host: &Host, index: u32) -> String {
-    host.api().get(&format!("/api/v1/gpus/{index}")).ok()["uuid"].as_str().expect("a UUID").to_owned()
-}
 
 /// Puts the second GPU's daemon, which serves nobody, into static mode, and waits until it is ready.
 fn in_static_mode(host: &Host) -> Value {
