@@ -1,5 +1,6 @@
 //! The composition root: the only place that knows everything.
 
+mod certificates;
 mod platform;
 
 use std::io::Write as _;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -17,12 +19,15 @@ use crate::config::Config;
 use crate::domain::access::Actor;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
+use crate::domain::listening::Listening;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
 use crate::http::auth::Authenticator;
-use crate::http::server::{Listeners, check_loopback};
+use crate::http::bounds::Rates;
+use crate::http::server::{Listeners, check_address};
 use crate::http::{AppState, router};
 use crate::lifecycle::{self, StopSignals};
+use crate::metrics::Metrics;
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
 use crate::service::recording;
@@ -55,7 +60,9 @@ fn refused(error: impl std::fmt::Display) -> StartError {
 pub async fn serve(config: Config) -> Result<(), StartError> {
     let signals = StopSignals::listen().map_err(refused)?;
     check_length(&config.runtime_dir)?;
-    check_loopback(config.listen).map_err(refused)?;
+    check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
+    let hangups = certificates::hangups().map_err(refused)?;
+    let tls = certificates::load(config.tls.as_ref()).map_err(refused)?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
     let database = config.state_dir.join("mps-manager.db");
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
@@ -74,11 +81,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     if let Err(error) = host::raise_fd_limit() {
         tracing::warn!(%error, "the limit on open files could not be raised");
     }
-    let store = Store::open(&database, unix_ms()).await.map_err(|error| match error {
-        StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
-        other => refused(other),
-    })?;
-
+    let store = open_store(&database).await?;
     let mut reader = store.read().await.map_err(refused)?;
     let written = store::maintenance::remembered(&mut reader, &machine_id).await;
     drop(reader);
@@ -107,8 +110,9 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     });
     let recording = tokio::spawn(record(store.clone(), facts));
     let boot_id = fleet.context().boot_id.clone();
-    let mut telling = tokio::spawn(recording::keep_journal(store.clone(), journal.clone(), boot_id));
+    let telling = tokio::spawn(recording::keep_journal(store.clone(), journal.clone(), boot_id));
     let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
+    let (listening, listening_now) = watch::channel(certificates::listening(address, tls.as_deref()));
     let tasks = TaskTracker::new();
     let service = Service::new(Parts {
         store: store.clone(),
@@ -118,6 +122,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         machine_id,
         manager_uid,
         patience: Duration::from_secs(config.fresh_patience_s.into()),
+        listening: listening_now,
         tasks: tasks.clone(),
         streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
     });
@@ -135,9 +140,15 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let auth = Arc::new(Authenticator::new(&token, manager_uid));
     let stop = CancellationToken::new();
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
-    announce(&config, address, platform.simulated);
+    announce(&config, &listening.borrow(), platform.simulated);
     let last = service.clone();
-    listeners.serve(router(AppState { service, auth, stop: stop.clone() }), stop).await.map_err(refused)?;
+    let following = tokio::spawn(certificates::follow(tls.clone(), hangups, listening));
+    let (limits, metrics) = (config.limits, Metrics::default());
+    let wire = metrics.wire.clone();
+    let rates = Rates::new(&limits, manager_uid);
+    let state = AppState { service, auth, stop: stop.clone(), limits, rates, metrics };
+    listeners.serve(router(state), limits, tls, wire, stop).await;
+    following.abort();
 
     // In this order: who may still write, then who records, then the file, then the lock.
     tasks.close();
@@ -148,13 +159,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     pruning.abort();
     drop(fleet);
     recording.abort();
-    // What drivers told last is written, unless it cannot be.
-    journal.close();
-    if tokio::time::timeout(LAST_WORDS, &mut telling).await.is_err() {
-        tracing::error!("what happened last could not be written in time");
-        telling.abort();
-    }
-    last.say_stopped().await;
+    last_words(&journal, telling, &last).await;
     store.close().await;
     stopping.abort();
     drop(lock);
@@ -162,20 +167,49 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     Ok(())
 }
 
-fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool) {
+async fn open_store(database: &Path) -> Result<Store, StartError> {
+    Store::open(database, unix_ms()).await.map_err(|error| match error {
+        StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
+        other => refused(other),
+    })
+}
+
+/// Writes what drivers told last, unless it cannot be, and that the manager stops.
+async fn last_words(journal: &Journal, mut telling: JoinHandle<()>, service: &Service) {
+    journal.close();
+    if tokio::time::timeout(LAST_WORDS, &mut telling).await.is_err() {
+        tracing::error!("what happened last could not be written in time");
+        telling.abort();
+    }
+    service.say_stopped().await;
+}
+
+fn announce(config: &Config, listening: &Listening, simulated: bool) {
     let kind = if simulated { "a SIMULATED host" } else { "this host" };
-    tracing::info!(%address, socket = %config.socket().display(), "serving {kind}");
+    let scheme = if listening.tls.is_some() { "https" } else { "http" };
+    let address = &listening.address;
+    tracing::info!(%address, scheme, socket = %config.socket().display(), "serving {kind}");
+    if listening.insecure {
+        tracing::warn!(
+            %address,
+            "serving beyond this host WITHOUT TLS, as insecure_listen says: everybody on the way can read and change what is \
+             sent, tokens included"
+        );
+    }
+    if let Some(tls) = listening.tls.as_ref().filter(|tls| tls.not_after < unix_ms()) {
+        tracing::warn!(not_after = tls.not_after, "the certificate has expired: callers will refuse it");
+    }
     // For people and scripts that started us; the log may be filtered. Whoever listened may have gone, as `head -1`
     // does, which is no reason to end.
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(
         stdout,
-        "mps-manager serves {kind} on http://{address} and {}\nadmin token: {}",
+        "mps-manager serves {kind} on {scheme}://{address} and {}\nadmin token: {}",
         config.socket().display(),
         config.state_dir.join("admin.token").display()
     )
     .and_then(|()| stdout.flush());
-    lifecycle::ready(&format!("serving on http://{address}"));
+    lifecycle::ready(&format!("serving on {scheme}://{address}"));
 }
 
 /// Refuses a runtime directory in which not even a daemon with the shortest name would fit.

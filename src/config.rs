@@ -2,17 +2,25 @@
 //!
 //! Every key is documented in `docs/configuration.md`; a test compares the two.
 
+mod limits;
+mod tls;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::limits::Limits;
+pub use self::tls::Tls;
+
 /// The configuration, complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The loopback address of the API.
+    /// The address of the API; beyond loopback with `tls` only, or with `insecure_listen`.
     pub listen: SocketAddr,
+    /// Listen beyond loopback without TLS: everybody on the way can read and change what is sent, tokens included.
+    pub insecure_listen: bool,
     /// Where the database and the admin token are.
     pub state_dir: PathBuf,
     /// Where sockets, pipe directories and logs of daemons are.
@@ -37,6 +45,11 @@ pub struct Config {
     pub fresh_patience_s: u32,
     /// The journal of events.
     pub events: Events,
+    /// The certificate of the API; without it, it is served without TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
+    /// How much of the server callers may take.
+    pub limits: Limits,
 }
 
 /// How the journal of events is kept and read.
@@ -103,6 +116,7 @@ impl Default for Config {
         let root = rustix::process::geteuid().is_root();
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8640)),
+            insecure_listen: false,
             state_dir: if root { "/var/lib/mps-manager".into() } else { state_home().join("mps-manager") },
             runtime_dir: default_runtime_dir(),
             sim: None,
@@ -114,6 +128,8 @@ impl Default for Config {
             stop_grace_s: 10,
             fresh_patience_s: 10,
             events: Events::default(),
+            tls: None,
+            limits: Limits::default(),
         }
     }
 }
@@ -151,7 +167,8 @@ impl Config {
     ///
     /// Directories come out absolute: they go into environments that are used elsewhere.
     pub fn check(mut self) -> Result<Self, ConfigError> {
-        for directory in [&mut self.state_dir, &mut self.runtime_dir] {
+        let certificate = self.tls.iter_mut().flat_map(|tls| [&mut tls.certificate, &mut tls.key]);
+        for directory in [&mut self.state_dir, &mut self.runtime_dir].into_iter().chain(certificate) {
             if let Ok(absolute) = std::path::absolute(&*directory) {
                 *directory = absolute;
             }
@@ -170,6 +187,7 @@ impl Config {
         range("events.keep_days", self.events.keep_days, 1, 3650, "1 to 3650 days")?;
         range("events.keep_count", self.events.keep_count, 1_000, 10_000_000, "1000 to 10000000 events")?;
         range("events.streams", self.events.streams, 1, 1_000, "1 to 1000 streams")?;
+        self.limits.check()?;
         Ok(self)
     }
 
@@ -199,9 +217,13 @@ mod tests {
     #[test]
     fn every_key_is_documented_and_every_documented_key_exists() {
         let documented = include_str!("../docs/configuration.md");
-        let config =
-            Config { sim: Some("h200x2".into()), mps_dir: Some("/usr/bin".into()), ..Config::default() };
-        let keys = keys(&toml::Table::try_from(config).expect("a table"), "");
+        let config = Config {
+            sim: Some("h200x2".into()),
+            mps_dir: Some("/usr/bin".into()),
+            tls: Some(Tls { certificate: "/c.pem".into(), key: "/k.pem".into() }),
+            ..Config::default()
+        };
+        let keys = keys("", &toml::Table::try_from(config).expect("a table"));
         for key in &keys {
             assert!(documented.contains(&format!("| `{key}` |")), "{key} is not documented");
         }
@@ -211,15 +233,16 @@ mod tests {
         }
     }
 
-    /// The keys of a table and of those in it, as `events.streams`.
-    fn keys(table: &toml::Table, prefix: &str) -> Vec<String> {
-        table
-            .iter()
-            .flat_map(|(key, value)| match value {
-                toml::Value::Table(inner) => keys(inner, &format!("{prefix}{key}.")),
-                _ => vec![format!("{prefix}{key}")],
-            })
-            .collect()
+    /// The keys of a table and of those in it, as `limits.streams`.
+    fn keys(of: &str, table: &toml::Table) -> Vec<String> {
+        let mut found = Vec::new();
+        for (key, value) in table {
+            match value {
+                toml::Value::Table(inner) => found.extend(keys(&format!("{of}{key}."), inner)),
+                _ => found.push(format!("{of}{key}")),
+            }
+        }
+        found
     }
 
     #[test]
@@ -227,5 +250,11 @@ mod tests {
         let error =
             Config { control_deadline_s: 0, ..Config::default() }.check().expect_err("zero").to_string();
         assert!(error.contains("control_deadline_s") && error.contains("1 to 600"), "{error}");
+        let limits = Limits { headers: 1, ..Limits::default() };
+        let error = Config { limits, ..Config::default() }.check().expect_err("one").to_string();
+        assert!(error.contains("limits.headers is 1") && error.contains("16 to 1000"), "{error}");
+        let limits = Limits { connections: 10, connections_per_address: 11, ..Limits::default() };
+        let error = Config { limits, ..Config::default() }.check().expect_err("more").to_string();
+        assert!(error.contains("at most limits.connections"), "{error}");
     }
 }

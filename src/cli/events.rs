@@ -102,7 +102,7 @@ async fn follow(client: &Client, query: &str, at: &mut i64, output: Output) -> R
 fn print(event: &Event, output: Output) {
     match output {
         Output::Json => {
-            line!("{}", serde_json::to_string(event).expect("an event holds nothing that JSON cannot"))
+            line!("{}", serde_json::to_string(event).expect("an event holds nothing that JSON cannot"));
         }
         Output::Table => {
             let at = jiff::Timestamp::from_millisecond(event.at).map_or_else(

@@ -43,7 +43,7 @@ impl Service {
     }
 
     /// Events as they are written: from the one after `last` on, or from now on.
-    pub async fn follow_events(
+    pub fn follow_events(
         &self,
         actor: &Actor,
         filter: EventFilter,

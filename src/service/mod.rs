@@ -26,12 +26,13 @@ pub mod tenants;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 pub use error::{FieldError, ServiceError};
 
 use crate::domain::gpu::Gpu;
+use crate::domain::listening::Listening;
 use crate::domain::plan::Desired;
 use crate::gpu::{Inventory, InventoryError};
 use crate::operations::Engine;
@@ -63,6 +64,8 @@ pub struct Parts {
     pub manager_uid: u32,
     /// Longest wait for a fresh look.
     pub patience: Duration,
+    /// How the API is reached over TCP.
+    pub listening: watch::Receiver<Listening>,
     /// Tasks that must end before the store is closed.
     pub tasks: TaskTracker,
     /// Streams of events that may be read at the same time.

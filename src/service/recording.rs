@@ -56,9 +56,8 @@ pub async fn keep_journal(store: Store, journal: Journal, boot_id: String) {
                 })
                 .await;
             match written {
-                Ok(()) => break,
                 // A database of another machine is told nothing.
-                Err(ServiceError::ReadOnly(_)) => break,
+                Ok(()) | Err(ServiceError::ReadOnly(_)) => break,
                 Err(error) if journal.is_closed() => {
                     tracing::error!(%error, "what happened last could not be written");
                     return;

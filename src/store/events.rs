@@ -3,8 +3,8 @@
 use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
 use super::{StoreError, from_json, parsed, to_json};
-use crate::domain::GpuUuid;
 use crate::domain::event::{Because, Cause, Event, EventFilter, EventType, NewEvent, Severity, Subject};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
 
 /// Writes an event; gives its number.
 pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
@@ -17,10 +17,10 @@ pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Re
     };
     let subject = &event.subject;
     let (kind, severity) = (event.kind.as_str(), event.severity.number());
-    let daemon = subject.daemon.as_ref().map(|name| name.as_str());
+    let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
     let gpu = subject.gpu.as_ref().map(GpuUuid::as_str);
     let client = subject.client.map(|client| client.to_string());
-    let tenant = subject.tenant.as_ref().map(|name| name.as_str());
+    let tenant = subject.tenant.as_ref().map(TenantName::as_str);
     let operation = subject.operation.map(|id| id.to_string());
     let (subject, cause) = (to_json(subject), to_json(&cause));
     let details = event.details.as_ref().map(to_json);
@@ -62,7 +62,7 @@ async fn latest(
         .fetch_one(db)
         .await?);
     }
-    let daemon = subject.daemon.as_ref().map(|name| name.as_str());
+    let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
     // By type: most of what is told of a daemon is of other types.
     Ok(sqlx::query_scalar!(
         r#"SELECT id AS "id!" FROM events INDEXED BY events_by_type WHERE type = ? AND daemon = ? ORDER BY id DESC LIMIT 1"#,

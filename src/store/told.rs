@@ -63,7 +63,7 @@ pub async fn put_client(
 ) -> Result<(), StoreError> {
     let (daemon, pid) = (daemon.as_str(), i64::from(client.id.pid));
     let (start_time, server) = (client.id.start_time.cast_signed(), i64::from(client.server));
-    let (uid, tenant) = (client.uid.map(i64::from), client.tenant.as_ref().map(|tenant| tenant.as_str()));
+    let (uid, tenant) = (client.uid.map(i64::from), client.tenant.as_ref().map(TenantName::as_str));
     let attributed_by = to_json(&client.attributed_by);
     sqlx::query!(
         "INSERT OR REPLACE INTO told_clients

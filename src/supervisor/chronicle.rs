@@ -29,6 +29,7 @@ pub(super) struct Seen<'s> {
 
 /// What was told of a daemon so far.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, each named")]
 pub(super) struct Chronicle {
     phase: Option<Phase>,
     pid: Option<u32>,

@@ -145,7 +145,7 @@ pub(super) async fn list(
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let EventQuery { daemon, tenant, client, operation, severity, since, until, .. } = query;
     let filter =
-        EventFilter { daemon, tenant, client, operation, severity, since, until, ..EventFilter::default() };
+        EventFilter { severity, daemon, tenant, client, operation, since, until, ..EventFilter::default() };
     let wanted = Wanted { types: query.r#type, gpu: query.gpu, filter };
     let order = match query.order {
         EventOrder::Newest => Order::NewestFirst,
@@ -194,10 +194,10 @@ pub(super) async fn stream(
     };
     let StreamQuery { daemon, tenant, client, operation, severity, since, until, .. } = query;
     let filter =
-        EventFilter { daemon, tenant, client, operation, severity, since, until, ..EventFilter::default() };
+        EventFilter { severity, daemon, tenant, client, operation, since, until, ..EventFilter::default() };
     let wanted = Wanted { types: query.r#type, gpu: query.gpu, filter };
     let filter = wanted.filter(&app.service).await?;
-    let following = app.service.follow_events(&actor, filter, last).await?;
+    let following = app.service.follow_events(&actor, filter, last)?;
     let first = Message::default().retry(RETRY).id(following.at().to_string()).comment("events follow");
     let begin = Reading { following, first: Some(first), stop: app.stop };
     Ok(Sse::new(stream::unfold(begin, Reading::next)))

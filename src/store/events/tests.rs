@@ -47,7 +47,7 @@ async fn numbers_are_those_of_the_commits_and_raise_the_watch() {
     assert_eq!(*newest.borrow(), 2);
     assert_eq!(write(&store, vec![started()], Fate::Commit).await, [3]);
     assert_eq!(*newest.borrow(), 3);
-    let event = get(&mut *store.read().await.expect("a reader"), 3).await.expect("read").expect("there");
+    let event = get(&mut store.read().await.expect("a reader"), 3).await.expect("read").expect("there");
     assert_eq!((event.id, event.at, event.kind), (3, 5, EventType::DaemonStarted));
     assert_eq!(event.subject, Subject::daemon(&daemon("gpu0")));
 }

@@ -48,7 +48,7 @@ impl About {
             _ => None,
         };
         let operation = Some(parsed("an operation's ID", self.id.parse())?);
-        Ok(Subject { operation, daemon, client, layout, ..Subject::default() })
+        Ok(Subject { daemon, client, layout, operation, ..Subject::default() })
     }
 
     fn details(&self, error: Option<&str>) -> Details {

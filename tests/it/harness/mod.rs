@@ -31,7 +31,7 @@ pub(crate) use outsider::{SmallDisk, limit_files, limit_of_one_more, open_files}
 pub(crate) use process::{
     command_line, environment, is_alive, processes_with, reap_orphans, signal, signal_if_there,
 };
-pub(crate) use stream::{EventStream, Message};
+pub(crate) use stream::EventStream;
 pub(crate) use trap::{Spring, Trap};
 
 pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
@@ -170,10 +170,9 @@ impl Host {
         let mut process = self.start_manager_from(program);
         let mut said = BufReader::new(process.stdout.take().expect("piped")).lines();
         let first = said.next().and_then(Result::ok).unwrap_or_default();
-        let Some((_, rest)) = first.split_once("http://") else {
+        let Some(address) = first.split(' ').find(|word| word.contains("://")).map(str::to_owned) else {
             panic!("the manager does not serve: {}", self.log());
         };
-        let address = format!("http://{}", rest.split(' ').next().unwrap_or_default());
         self.manager = Some(Manager { process, address });
         self.api.aim(&self.url(), &self.token());
     }

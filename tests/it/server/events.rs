@@ -128,7 +128,9 @@ fn a_line_alone_makes_no_client_and_who_came_and_went_is_hearsay() {
     let log = host.runtime("daemons/gpu0/log/server.log");
     let write = |texts: &[String]| {
         let now = jiff::Zoned::now().strftime("%Y-%m-%d %H:%M:%S%.3f").to_string();
-        let lines: String = texts.iter().map(|text| format!("[{now} Server {server:>5}] {text}\n")).collect();
+        let lines: Vec<String> =
+            texts.iter().map(|text| format!("[{now} Server {server:>5}] {text}\n")).collect();
+        let lines = lines.concat();
         fs::File::options().append(true).open(&log).unwrap().write_all(lines.as_bytes()).unwrap();
     };
     let me = std::process::id();
