@@ -27,6 +27,7 @@ impl Service {
         order: Order,
         page: &Page,
     ) -> Result<Paged<Event>, ServiceError> {
+        actor.may(Right::ViewOwn)?;
         let filter = narrowed(actor, filter)?;
         let after = after(page, order)?;
         let mut reader = self.parts.store.read().await?;
@@ -74,7 +75,8 @@ impl Service {
     }
 
     /// A GPU as a caller names it: by index, PCI address or the beginning of its UUID, or by the UUID of one that is gone.
-    pub async fn gpu_named(&self, name: &str) -> Result<GpuUuid, ServiceError> {
+    pub async fn gpu_named(&self, actor: &Actor, name: &str) -> Result<GpuUuid, ServiceError> {
+        actor.may(Right::ViewOwn)?;
         let known = self.held_gpus().await?;
         match GpuRef(name.to_owned()).resolve(&known) {
             Ok(gpu) => Ok(gpu.uuid.clone()),

@@ -180,7 +180,7 @@ fn select(
 ) -> QueryBuilder<Sqlite> {
     let mut query = QueryBuilder::new(head);
     // Every other condition is joined to this one.
-    query.push(" WHERE id > 0");
+    query.push(" WHERE true");
     if let Some(after) = after {
         query.push(if order == Order::OldestFirst { " AND id > " } else { " AND id < " }).push_bind(after);
     }

@@ -123,11 +123,11 @@ struct Wanted {
 }
 
 impl Wanted {
-    async fn filter(self, service: &Service) -> Result<EventFilter, ServiceError> {
+    async fn filter(self, service: &Service, actor: &Actor) -> Result<EventFilter, ServiceError> {
         let types = self.types.as_deref().map(EventFilter::parse_types).transpose();
         let types = types.map_err(|error| ServiceError::field("/type", error.to_string()))?;
         let gpu = match &self.gpu {
-            Some(gpu) => Some(service.gpu_named(gpu).await?),
+            Some(gpu) => Some(service.gpu_named(actor, gpu).await?),
             None => None,
         };
         Ok(EventFilter { types: types.unwrap_or_default(), gpu, ..self.filter })
@@ -151,7 +151,7 @@ pub(super) async fn list(
         EventOrder::Newest => Order::NewestFirst,
         EventOrder::Oldest => Order::OldestFirst,
     };
-    let filter = wanted.filter(&app.service).await?;
+    let filter = wanted.filter(&app.service, &actor).await?;
     Ok(axum::Json(app.service.events(&actor, filter, order, &page).await?.into()))
 }
 
@@ -196,7 +196,7 @@ pub(super) async fn stream(
     let filter =
         EventFilter { severity, daemon, tenant, client, operation, since, until, ..EventFilter::default() };
     let wanted = Wanted { types: query.r#type, gpu: query.gpu, filter };
-    let filter = wanted.filter(&app.service).await?;
+    let filter = wanted.filter(&app.service, &actor).await?;
     let following = app.service.follow_events(&actor, filter, last)?;
     let first = Message::default().retry(RETRY).id(following.at().to_string()).comment("events follow");
     let begin = Reading { following, first: Some(first), stop: app.stop };
