@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::unix_ms;
-use crate::config::Config;
+use crate::config::{Config, Limits};
 use crate::domain::access::Actor;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
@@ -30,16 +30,22 @@ use crate::lifecycle::{self, StopSignals};
 use crate::metrics::Metrics;
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
+use crate::service::recording;
 use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::{Parts, Service, ServiceError, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
+use crate::supervisor::journal::Journal;
 use crate::supervisor::{Census, Context, Fact, Fleet, HeldModes, Lasting, Lookout};
 use crate::{host, mps};
 
 /// A file that is there while a new simulated host is furnished: a manager that was killed meanwhile goes on with it.
 const FURNISHING: &str = "furnishing";
+/// Files that the manager itself may have open beside its connections.
+const OWN_FILES: u64 = 256;
 /// Facts that may wait for the recorder.
 const FACTS: usize = 64;
+/// How long it may take to write what drivers told last.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Why the server did not start, in words for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -57,8 +63,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let signals = StopSignals::listen().map_err(refused)?;
     check_length(&config.runtime_dir)?;
     check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
-    let hangups = certificates::hangups().map_err(refused)?;
-    let tls = certificates::load(config.tls.as_ref()).map_err(refused)?;
+    let (hangups, tls) = certificates::begin(config.tls.as_ref())?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
     let database = config.state_dir.join("mps-manager.db");
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
@@ -74,20 +79,12 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
     let address = listeners.address().map_err(refused)?;
     let token = admin_token(&config.state_dir)?;
-    if let Err(error) = host::raise_fd_limit() {
-        tracing::warn!(%error, "the limit on open files could not be raised");
-    }
-    let store = Store::open(&database, unix_ms()).await.map_err(|error| match error {
-        StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
-        other => refused(other),
-    })?;
-
-    let mut reader = store.read().await.map_err(refused)?;
-    let written = store::maintenance::remembered(&mut reader, &machine_id).await;
-    drop(reader);
-    platform.settle(platform::remembered(written.map_err(refused)?.as_deref()))?;
+    raise_fd_limit(&config.limits);
+    let store = open_store(&database).await?;
+    platform.settle(maintenance_of(&store, &machine_id).await?)?;
     let manager_uid = rustix::process::geteuid().as_raw();
     let (recorder, facts) = mpsc::channel(FACTS);
+    let journal = Journal::default();
     let inventory: Arc<dyn Inventory> = platform.inventory.clone();
     let fleet = Fleet::new(Context {
         binaries: platform.binaries,
@@ -105,8 +102,11 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         grace_s: config.stop_grace_s,
         modes: HeldModes::default(),
         recorder,
+        journal: journal.clone(),
     });
     let recording = tokio::spawn(record(store.clone(), facts));
+    let boot_id = fleet.context().boot_id.clone();
+    let telling = tokio::spawn(recording::keep_journal(store.clone(), journal.clone(), boot_id));
     let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
     let (listening, listening_now) = watch::channel(certificates::listening(address, tls.as_deref()));
     let tasks = TaskTracker::new();
@@ -122,11 +122,15 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         listening: listening_now,
         metrics: metrics.clone(),
         tasks: tasks.clone(),
+        streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
     });
     let first_start = service.begin().await.map_err(refused)?;
-    let every = Duration::from_secs(config.look_interval_s.into());
-    let watching =
-        [tokio::spawn(service.clone().watch_gpus(every)), tokio::spawn(service.clone().keep_book())];
+    let keep = recording::Keep { days: config.events.keep_days, count: config.events.keep_count };
+    let background = [
+        tokio::spawn(service.clone().watch_gpus(Duration::from_secs(config.look_interval_s.into()))),
+        tokio::spawn(service.clone().keep_book()),
+        tokio::spawn(service.clone().prune_events(keep)),
+    ];
     let unfinished = config.state_dir.join(FURNISHING);
     // A copied state directory may bring the file along: what is sealed gets nothing new.
     if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
@@ -137,12 +141,12 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let stop = CancellationToken::new();
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
     announce(&config, &listening.borrow(), platform.simulated);
+    let last = service.clone();
     let following = tokio::spawn(certificates::follow(tls.clone(), hangups, listening));
-    let (limits, wire, rates) =
-        (config.limits, metrics.wire.clone(), Rates::new(&config.limits, manager_uid));
-    listeners
-        .serve(router(AppState { service, auth, limits, rates, metrics }), limits, tls, wire, stop)
-        .await;
+    let (limits, wire) = (config.limits, metrics.wire.clone());
+    let rates = Rates::new(&limits, manager_uid);
+    let state = AppState { service, auth, stop: stop.clone(), limits, rates, metrics };
+    listeners.serve(router(state), limits, tls, wire, stop).await;
     following.abort();
 
     // In this order: who may still write, then who records, then the file, then the lock.
@@ -150,14 +154,32 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     tasks.wait().await;
     engine.shutdown().await;
     fleet.shutdown().await;
-    watching.iter().for_each(JoinHandle::abort);
+    background.iter().for_each(JoinHandle::abort);
     drop(fleet);
     recording.abort();
+    last_words(&journal, telling, &last).await;
     store.close().await;
     stopping.abort();
     drop(lock);
     tracing::info!("stopped");
     Ok(())
+}
+
+async fn open_store(database: &Path) -> Result<Store, StartError> {
+    Store::open(database, unix_ms()).await.map_err(|error| match error {
+        StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
+        other => refused(other),
+    })
+}
+
+/// Writes what drivers told last, unless it cannot be, and that the manager stops.
+async fn last_words(journal: &Journal, mut telling: JoinHandle<()>, service: &Service) {
+    journal.close();
+    if tokio::time::timeout(LAST_WORDS, &mut telling).await.is_err() {
+        tracing::error!("what happened last could not be written in time");
+        telling.abort();
+    }
+    service.say_stopped().await;
 }
 
 fn announce(config: &Config, listening: &Listening, simulated: bool) {
@@ -186,6 +208,34 @@ fn announce(config: &Config, listening: &Listening, simulated: bool) {
     )
     .and_then(|()| stdout.flush());
     lifecycle::ready(&format!("serving on {scheme}://{address}"));
+}
+
+/// As many open files as the system allows, for daemons too; says so where those are fewer than connections may take.
+fn raise_fd_limit(limits: &Limits) {
+    match host::raise_fd_limit() {
+        Ok(files) => {
+            let wanted = u64::from(limits.connections) + u64::from(limits.socket_connections) + OWN_FILES;
+            if files < wanted {
+                tracing::warn!(
+                    files,
+                    wanted,
+                    "the limit on open files is lower than what limits.connections may take: raise it (LimitNOFILE= in the unit), or \
+                     allow fewer connections"
+                );
+            }
+        }
+        Err(error) => tracing::warn!(%error, "the limit on open files could not be raised"),
+    }
+}
+
+/// What a maintenance that was begun has of the platform.
+async fn maintenance_of(
+    store: &Store,
+    machine_id: &str,
+) -> Result<Option<crate::gpu::Remembered>, StartError> {
+    let mut reader = store.read().await.map_err(refused)?;
+    let written = store::maintenance::remembered(&mut reader, machine_id).await.map_err(refused)?;
+    Ok(platform::remembered(written.as_deref()))
 }
 
 /// Refuses a runtime directory in which not even a daemon with the shortest name would fit.
@@ -263,6 +313,7 @@ async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
                             store::replays::end_restart(db, &daemon, &status, now).await?;
                         }
                         Lasting::ComputeMode { gpu, held } => {
+                            recording::tell_of_mode(&mut *db, &daemon, &gpu, held.as_ref(), now).await?;
                             store::compute_modes::put(db, &gpu, held.as_ref(), now).await?;
                         }
                     }

@@ -9,20 +9,22 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use super::{StartError, refused};
 use crate::config::Tls;
 use crate::domain::listening::{Listening, TlsStatus};
 use crate::host::Watch;
-use crate::http::tls::{Certificates, Reloaded, TlsError};
+use crate::http::tls::{Certificates, Reloaded};
 
 /// How long files must be left alone before they are read: a certificate and its key are two writes.
 const SETTLE: Duration = Duration::from_millis(300);
 /// How often files are read though nothing was told: what is behind a link of a link may be elsewhere.
 const ANYWAY: Duration = Duration::from_secs(10 * 60);
 
-/// Reads the certificate that the configuration names.
-pub(super) fn load(tls: Option<&Tls>) -> Result<Option<Arc<Certificates>>, TlsError> {
-    let read = tls.map(|tls| Certificates::load(&tls.certificate, &tls.key)).transpose()?;
-    Ok(read.map(Arc::new))
+/// Takes SIGHUP over, which would end the process, and reads the certificate that the configuration names.
+pub(super) fn begin(tls: Option<&Tls>) -> Result<(Signal, Option<Arc<Certificates>>), StartError> {
+    let hangups = signal(SignalKind::hangup()).map_err(refused)?;
+    let read = tls.map(|tls| Certificates::load(&tls.certificate, &tls.key)).transpose();
+    Ok((hangups, read.map_err(refused)?.map(Arc::new)))
 }
 
 /// How the API is reached at first.
@@ -37,11 +39,6 @@ pub(super) fn listening(address: SocketAddr, certificates: Option<&Certificates>
 /// What a certificate says of itself while its files are whole.
 fn status(certificates: &Certificates) -> TlsStatus {
     TlsStatus { not_after: certificates.not_after().saturating_mul(1000), reload_error: None }
-}
-
-/// SIGHUP, taken over before anything is served: it would end the process.
-pub(super) fn hangups() -> std::io::Result<Signal> {
-    signal(SignalKind::hangup())
 }
 
 /// Reads the files whenever they change and at each SIGHUP, for ever.

@@ -56,7 +56,8 @@ impl<'e> Families<'e> {
 
     /// Seconds that only become more; `_seconds_total` is added to the name.
     pub(super) fn seconds_total(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
-        let family = self.0.encode_descriptor(name, &format!("{help}."), Some(&Unit::Seconds), MetricType::Counter)?;
+        let family =
+            self.0.encode_descriptor(name, &format!("{help}."), Some(&Unit::Seconds), MetricType::Counter)?;
         ConstCounter::new(value).encode(family)
     }
 
@@ -67,7 +68,12 @@ impl<'e> Families<'e> {
         help: &str,
         samples: impl IntoIterator<Item = (Labels<N>, &'h Histogram)>,
     ) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, &format!("{help}."), Some(&Unit::Seconds), MetricType::Histogram)?;
+        let mut family = self.0.encode_descriptor(
+            name,
+            &format!("{help}."),
+            Some(&Unit::Seconds),
+            MetricType::Histogram,
+        )?;
         for (labels, histogram) in samples {
             histogram.encode(family.encode_family(&labels)?)?;
         }

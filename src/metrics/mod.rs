@@ -12,6 +12,7 @@
 
 pub mod control;
 mod daemons;
+pub mod events;
 mod families;
 pub mod http;
 pub mod operations;
@@ -24,6 +25,7 @@ pub mod world;
 
 use prometheus_client::registry::Registry;
 
+use self::events::Events;
 use self::http::Http;
 use self::operations::Operations;
 use self::process::Process;
@@ -44,6 +46,8 @@ pub struct Metrics {
     pub http: Http,
     /// Operations.
     pub operations: Operations,
+    /// Events.
+    pub events: Events,
 }
 
 impl Metrics {
@@ -54,6 +58,7 @@ impl Metrics {
         self.wire.register(ours);
         self.http.register(ours);
         self.operations.register(ours);
+        self.events.register(ours);
         commits.register(ours);
         ours.register_collector(Box::new(world));
         registry.register_collector(Box::new(Process));

@@ -122,7 +122,9 @@ impl Wire {
 
     pub(super) fn register(&self, registry: &mut Registry) {
         // A series that begins at 0 tells of its first event; one that begins at 1 does not.
-        for (listener, reason) in [(Listening::Tcp, "full"), (Listening::Unix, "full"), (Listening::Tcp, "address")] {
+        for (listener, reason) in
+            [(Listening::Tcp, "full"), (Listening::Unix, "full"), (Listening::Tcp, "address")]
+        {
             let _ = self.turned.get_or_create(&Away { listener: listener.as_str(), reason });
         }
         for reason in [Closed::Handshake, Closed::Slow, Closed::Idle, Closed::Stalled, Closed::TakesBack] {

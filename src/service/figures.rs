@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
+use crate::domain::event::EventFilter;
 use crate::metrics::Format;
 use crate::metrics::world::{Book, Seen, World};
 use crate::store::{self, StoreError};
@@ -14,6 +15,9 @@ use crate::store::{self, StoreError};
 const SETTLE: Duration = Duration::from_millis(200);
 /// Longest time between two of them.
 const ANYWAY: Duration = Duration::from_secs(30);
+
+/// Events that are read at once.
+const EVENTS: i64 = 500;
 
 impl Service {
     /// The metrics; reads memory only, and so answers whatever hangs.
@@ -42,9 +46,10 @@ impl Service {
     /// Reads what was committed, after each commit and now and then, for ever.
     pub async fn keep_book(self) {
         let mut committed = self.parts.store.committed();
+        let mut counted = None;
         loop {
             committed.mark_unchanged();
-            match self.read_book().await {
+            match self.read_book(&mut counted).await {
                 Ok(book) => {
                     self.book.send_replace(Arc::new(book));
                 }
@@ -56,8 +61,25 @@ impl Service {
         }
     }
 
-    async fn read_book(&self) -> Result<Book, StoreError> {
+    /// Reads what is there now, and counts the events after the one that was `counted` last.
+    async fn read_book(&self, counted: &mut Option<i64>) -> Result<Book, StoreError> {
         let mut db = self.parts.store.read().await?;
+        let mut last = match *counted {
+            Some(last) => last,
+            None => store::events::newest(&mut db).await?,
+        };
+        loop {
+            let (all, order) = (EventFilter::default(), store::events::Order::OldestFirst);
+            let events = store::events::page(&mut db, &all, order, Some(last), EVENTS).await?;
+            for event in &events {
+                self.parts.metrics.events.happened(event.kind.as_str(), event.severity.as_str());
+                last = event.id;
+            }
+            *counted = Some(last);
+            if i64::try_from(events.len()).is_ok_and(|read| read < EVENTS) {
+                break;
+            }
+        }
         let daemons = store::daemons::all(&mut db).await?;
         let mut tenants = Vec::new();
         for daemon in &daemons {

@@ -7,6 +7,7 @@ pub mod adoption;
 pub mod clients;
 pub mod daemons;
 mod error;
+pub mod events;
 mod figures;
 pub mod foreign;
 pub mod host;
@@ -16,6 +17,7 @@ pub mod maintenance;
 pub mod operations;
 pub mod page;
 mod placement;
+pub mod recording;
 pub mod replace;
 pub mod replays;
 mod shares;
@@ -25,7 +27,7 @@ pub mod tenants;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 pub use error::{FieldError, ServiceError};
@@ -46,6 +48,8 @@ pub struct Service {
     parts: Arc<Parts>,
     taken_up: Arc<take_up::TakenUp>,
     book: watch::Sender<Arc<Book>>,
+    /// Room for streams of events.
+    streams: Arc<Semaphore>,
 }
 
 /// What a [`Service`] is made of.
@@ -70,6 +74,8 @@ pub struct Parts {
     pub metrics: Metrics,
     /// Tasks that must end before the store is closed.
     pub tasks: TaskTracker,
+    /// Streams of events that may be read at the same time.
+    pub streams: usize,
 }
 
 /// How a write is to be done.
@@ -106,7 +112,9 @@ pub struct Written<T> {
 impl Service {
     /// Puts the parts together.
     pub fn new(parts: Parts) -> Self {
-        Self { parts: Arc::new(parts), taken_up: Arc::default(), book: watch::Sender::default() }
+        let streams = Arc::new(Semaphore::new(parts.streams));
+        let book = watch::Sender::default();
+        Self { parts: Arc::new(parts), taken_up: Arc::default(), book, streams }
     }
 
     /// Runs a use case that writes to its end, whether or not its caller waits for it; refuses it on a database of

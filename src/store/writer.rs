@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::StoreError;
+use super::{StoreError, events};
 use crate::metrics::store::Commits;
 
 /// Jobs that may wait; more than that is answered with [`StoreError::Busy`].
@@ -51,12 +51,12 @@ pub(super) struct Handle {
     pub(super) committed: watch::Receiver<()>,
 }
 
-/// Starts the writer on its connection.
-pub(super) fn start(connection: SqliteConnection) -> Handle {
+/// Starts the writer on its connection; it raises `newest` to the number of the last event after each commit.
+pub(super) fn start(connection: SqliteConnection, newest: watch::Sender<i64>) -> Handle {
     let (queue, jobs) = mpsc::channel(QUEUE);
     let (tell, committed) = watch::channel(());
     let commits = Commits::default();
-    tokio::spawn(run(connection, jobs, commits.clone(), tell));
+    tokio::spawn(run(connection, jobs, newest, commits.clone(), tell));
     Handle { queue, commits, committed }
 }
 
@@ -108,6 +108,7 @@ impl Handle {
 async fn run(
     mut connection: SqliteConnection,
     mut queue: mpsc::Receiver<Message>,
+    newest: watch::Sender<i64>,
     commits: Commits,
     committed: watch::Sender<()>,
 ) {
@@ -129,7 +130,7 @@ async fn run(
         }
         if !burst.is_empty() {
             let began = Instant::now();
-            let kept = commit(&mut connection, burst).await;
+            let kept = commit(&mut connection, burst, &newest).await;
             commits.took.observe(began.elapsed().as_secs_f64());
             if kept {
                 committed.send_replace(());
@@ -147,7 +148,7 @@ async fn run(
 }
 
 /// Runs jobs in one transaction; whether it was kept.
-async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>) -> bool {
+async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>, newest: &watch::Sender<i64>) -> bool {
     let mut answers = Vec::with_capacity(burst.len());
     let result = async {
         execute(connection, "BEGIN IMMEDIATE").await?;
@@ -160,9 +161,15 @@ async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>) -> bool {
             answers.push(ran.answer);
             execute(connection, "RELEASE job").await?;
         }
-        execute(connection, "COMMIT").await
+        let last = events::newest(connection).await?;
+        execute(connection, "COMMIT").await?;
+        Ok::<_, StoreError>(last)
     }
     .await;
+    if let Ok(last) = &result {
+        // Before anybody is answered: whoever has the answer finds the events of it in a stream that is up to date.
+        newest.send_if_modified(|newest| std::mem::replace(newest, *last) != *last);
+    }
     if let Err(error) = &result {
         tracing::error!(%error, "a commit failed; nothing of it was kept");
         // Fails when SQLite has rolled back by itself, which is what it is for.
@@ -175,6 +182,7 @@ async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>) -> bool {
     failed.is_none()
 }
 
-async fn execute(connection: &mut SqliteConnection, sql: &'static str) -> Result<(), sqlx::Error> {
-    sqlx::query(sql).execute(connection).await.map(|_| ())
+async fn execute(connection: &mut SqliteConnection, sql: &'static str) -> Result<(), StoreError> {
+    sqlx::query(sql).execute(connection).await?;
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod clients;
 mod daemons;
+mod events;
 mod foreign;
 mod host;
 pub mod layout_schema;
@@ -49,6 +50,7 @@ use crate::service::{ServiceError, Written, etag};
         (name = "clients", description = "Processes connected to a server"),
         (name = "operations", description = "Actions that take time"),
         (name = "metrics", description = "What a Prometheus scrapes"),
+        (name = "events", description = "What happened, in the order in which it was written"),
         (name = "probes", description = "Whether the manager lives and its daemons are ready"),
     )
 )]
@@ -115,6 +117,9 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(operations::get))
         .routes(routes!(operations::cancel))
         .routes(routes!(metrics::get))
+        .routes(routes!(events::list))
+        .routes(routes!(events::stream))
+        .routes(routes!(events::get))
         .split_for_parts();
     document.merge(probes::Document::openapi());
     (router, document)
