@@ -1,6 +1,7 @@
 //! The server: a real `mps-manager serve` on the simulated host, real clients, real kills.
 
 mod admission;
+mod audit;
 mod auth;
 mod blocked;
 mod clients;
@@ -10,6 +11,7 @@ mod death;
 mod drain;
 mod drift;
 mod driver_silent;
+mod event_stream;
 mod events;
 mod foreign;
 mod foreign_kept;
