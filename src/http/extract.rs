@@ -103,10 +103,12 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let pointer = pointer(error.path());
         let inner = error.into_inner();
-        if inner.is_syntax() || inner.is_eof() || inner.is_io() {
-            return malformed(&inner);
+        // A key that is no number where numbers are keys counts as syntax too, and is a value that is refused.
+        let json = || serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok();
+        if inner.is_data() || json() {
+            return ServiceError::Invalid(vec![FieldError { pointer, detail: plain(&inner) }]).into();
         }
-        ServiceError::Invalid(vec![FieldError { pointer, detail: plain(&inner) }]).into()
+        malformed(&inner)
     })?;
     deserializer.end().map_err(|error| malformed(&error))?;
     Ok(value)

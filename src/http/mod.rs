@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod auth;
+mod docs;
 mod extract;
 pub mod problem;
 pub mod server;
@@ -49,6 +50,7 @@ pub fn router(state: AppState) -> Router {
     Router::new()
         .merge(authenticated)
         .merge(api::probes::router())
+        .merge(docs::router())
         .route("/openapi.json", axum::routing::get(move || std::future::ready(document.clone())))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)

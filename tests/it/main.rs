@@ -3,6 +3,7 @@
 
 mod architecture;
 mod chaos;
+mod compatibility;
 mod gpu;
 mod harness;
 mod layout_model;

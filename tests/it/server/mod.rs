@@ -7,6 +7,7 @@ mod clients;
 mod compute_mode;
 mod daemons;
 mod death;
+mod documentation;
 mod drain;
 mod drift;
 mod driver_silent;
