@@ -210,8 +210,30 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
                 "If-None-Match on a write may only be *: it is for creating what must not exist yet",
             ));
         }
-        Ok(Self { if_match: text(&parts.headers, &header::IF_MATCH)?, must_be_new: if_none_match.is_some() })
+        let if_match = text(&parts.headers, &header::IF_MATCH)?;
+        if let Some(wrong) = if_match.as_deref().filter(|value| !is_tags(value)) {
+            let shown: String = wrong.chars().take(80).collect();
+            return Err(Problem::new(
+                "invalid-request",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "Invalid request",
+                format!(
+                    "If-Match is {shown:?}, which is no entity tag: send the ETag of a read with its quotes, or *"
+                ),
+            ));
+        }
+        Ok(Self { if_match, must_be_new: if_none_match.is_some() })
     }
+}
+
+/// Whether a header is `*` or a list of entity tags (RFC 9110, 8.8.3).
+fn is_tags(value: &str) -> bool {
+    let is_tag = |tag: &str| {
+        let opaque = tag.strip_prefix("W/").unwrap_or(tag);
+        let inner = opaque.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        inner.is_some_and(|inner| inner.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"'))
+    };
+    value == "*" || value.split(',').all(|tag| is_tag(tag.trim_matches([' ', '\t'])))
 }
 
 /// The `Idempotency-Key` of a POST, and the path it was sent to.
@@ -274,5 +296,20 @@ fn text(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<String>
                 format!("the header {name} is not printable ASCII"),
             )),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entity_tags_are_told_from_what_is_none() {
+        for good in ["*", "\"3\"", "W/\"3\"", "\"3\", \"4\"", "\"\"", "\"a-b\" ,W/\"x\""] {
+            assert!(is_tags(good), "{good}");
+        }
+        for bad in ["", "3", "{}", "null", "\"3", "\"3\",", "\"a b\"", "W/3", "*, \"3\""] {
+            assert!(!is_tags(bad), "{bad}");
+        }
     }
 }

@@ -34,6 +34,7 @@ pub struct ReadOnly {
 #[serde(deny_unknown_fields)]
 pub struct ConfirmRequest {
     /// The ID of this machine, as `GET /host` shows it: naming it makes sure that the right manager was asked.
+    #[schema(pattern = "^[0-9a-f]{32}$")]
     pub machine_id: String,
 }
 
