@@ -2,18 +2,20 @@
 
 pub mod api;
 pub mod auth;
+pub mod bounds;
 mod docs;
 mod extract;
 pub mod problem;
 pub mod server;
+pub mod tls;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware;
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::limit::RequestBodyLimitLayer;
@@ -21,16 +23,15 @@ use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 use tower_http::trace::TraceLayer;
 
+use crate::config::Limits;
 use crate::http::auth::Authenticator;
+use crate::http::bounds::Rates;
 use crate::http::problem::Problem;
+use crate::metrics::Metrics;
 use crate::service::{Service, ServiceError};
 
-/// Largest request body, in bytes.
-const MAX_BODY: usize = 1 << 20;
 /// Longest pause of a sender in the middle of a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest time for one request; actions that take longer are operations.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What handlers work with.
 #[derive(Clone)]
@@ -39,31 +40,42 @@ pub struct AppState {
     pub service: Service,
     /// Who may call.
     pub auth: Arc<Authenticator>,
+    /// How much of the server callers may take.
+    pub limits: Limits,
+    /// How often they may ask.
+    pub rates: Arc<Rates>,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
 /// The whole router: the API, its document, and the probes.
 pub fn router(state: AppState) -> Router {
-    let (api, document) = api::router();
-    // Written once: the document does not change while the server runs.
-    let document = bytes_of(&document);
+    let (api, _) = api::router();
+    let largest_body = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
+    let longest = Duration::from_secs(state.limits.request_timeout_s.into());
+    let api = api.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
     let authenticated = api.layer(middleware::from_fn_with_state(state.clone(), auth::require));
     Router::new()
         .merge(authenticated)
         .merge(api::probes::router())
         .merge(docs::router())
-        .route("/openapi.json", axum::routing::get(move || std::future::ready(document.clone())))
+        .route("/openapi.json", axum::routing::get(|| std::future::ready(document())))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .with_state(state)
+        .with_state(state.clone())
         .layer(CatchPanicLayer::custom(|_| {
             Problem::from(ServiceError::Internal("a request handler failed; the log has the details".into()))
                 .into_response()
         }))
-        .layer(RequestBodyLimitLayer::new(MAX_BODY))
+        .layer(RequestBodyLimitLayer::new(largest_body))
         .layer(RequestBodyTimeoutLayer::new(BODY_TIMEOUT))
-        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
+        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, longest))
         // Outside of the layers whose words it replaces.
-        .layer(middleware::map_response(own_words))
+        .layer(middleware::map_response_with_state(state.limits, own_words))
+        .layer(middleware::from_fn_with_state(state.clone(), bounds::head))
+        .layer(middleware::from_fn_with_state(state.clone(), bounds::rate))
+        // A refusal is an answer too.
+        .layer(middleware::from_fn_with_state(state.metrics, counted))
         .layer(SetResponseHeaderLayer::if_not_present(
             header::X_CONTENT_TYPE_OPTIONS,
             HeaderValue::from_static("nosniff"),
@@ -76,8 +88,21 @@ pub fn router(state: AppState) -> Router {
         .layer(TraceLayer::new_for_http().on_failure(()))
 }
 
-fn bytes_of(document: &serde_json::Value) -> ([(header::HeaderName, &'static str); 1], axum::body::Bytes) {
-    ([(header::CONTENT_TYPE, "application/json")], format!("{document:#}").into())
+/// Counts a request when its answer begins.
+async fn counted(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let method = request.method().clone();
+    let response = next.run(request).await;
+    let route = route.as_ref().map(MatchedPath::as_str);
+    metrics.http.answered(route, method.as_str(), response.status().as_u16(), began.elapsed());
+    response
+}
+
+/// The document as it was checked in, which a test holds to the code: so it takes no memory beside the program's own.
+fn document() -> ([(header::HeaderName, &'static str); 1], axum::body::Bytes) {
+    let text = include_str!("../../openapi/v1.json");
+    ([(header::CONTENT_TYPE, "application/json")], axum::body::Bytes::from_static(text.as_bytes()))
 }
 
 async fn no_route(State(_): State<AppState>, uri: axum::http::Uri) -> Problem {
@@ -100,7 +125,7 @@ async fn no_method(method: axum::http::Method) -> Problem {
 }
 
 /// Says as a problem what a layer below would say as plain text.
-async fn own_words(response: Response) -> Response {
+async fn own_words(State(limits): State<Limits>, response: Response) -> Response {
     let plain = !response
         .headers()
         .get(header::CONTENT_TYPE)
@@ -110,12 +135,18 @@ async fn own_words(response: Response) -> Response {
             "body-too-large",
             StatusCode::PAYLOAD_TOO_LARGE,
             "Body too large",
-            format!("the request's body is over {MAX_BODY} bytes: no request here needs as much"),
+            format!(
+                "the request's body is over {} bytes (limits.body_bytes): no request here needs as much",
+                limits.body_bytes
+            ),
         )
         .into_response(),
         StatusCode::GATEWAY_TIMEOUT if plain => {
-            Problem::from(ServiceError::TimedOut(format!("the request took longer than {REQUEST_TIMEOUT:?}")))
-                .into_response()
+            let detail = format!(
+                "the request took longer than {} s (limits.request_timeout_s)",
+                limits.request_timeout_s
+            );
+            Problem::from(ServiceError::TimedOut(detail)).into_response()
         }
         _ => response,
     }

@@ -59,3 +59,13 @@ python_with() {
     fi
     realpath "$wanted"
 }
+
+# typescript_with: a folder below the build directory with what package-lock.json has, and the settings of tsc; prints it.
+typescript_with() {
+    local folder=${CARGO_TARGET_DIR:-target}/typescript
+    rm -rf -- "$folder/built" "$folder"/*.ts
+    mkdir -p "$folder"
+    cp -- tests/clients/typescript/{package.json,package-lock.json,.npmrc,tsconfig.json} "$folder/"
+    (cd "$folder" && npm ci --silent --ignore-scripts >&2)
+    realpath "$folder"
+}

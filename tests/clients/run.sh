@@ -23,15 +23,9 @@ python_client() {
 
 typescript_client() {
     local folder
-    folder=$(realpath "${CARGO_TARGET_DIR:-target}")/typescript
-    mkdir -p "$folder"
-    cp -- tests/clients/typescript/{package.json,package-lock.json,.npmrc,tsconfig.json,whole_life.ts} "$folder/"
-    (
-        cd "$folder"
-        npm ci --silent --ignore-scripts
-        npx --no-install openapi-typescript "$DOCUMENT" -o schema.d.ts
-        npx --no-install tsc
-    )
+    folder=$(typescript_with)
+    cp -- tests/clients/typescript/whole_life.ts "$folder/"
+    (cd "$folder" && npx --no-install openapi-typescript "$DOCUMENT" -o schema.d.ts && npx --no-install tsc)
     start_host A
     start_host B
     node "$folder/built/whole_life.js"

@@ -58,6 +58,7 @@ fn parameters(operation: &mut Value) {
         let schema = match parameter["name"].as_str().unwrap_or_default() {
             "If-Match" => json!({
                 "type": "string",
+                "minLength": 1,
                 "pattern": "^(\\*|(W/)?\"[!#-~]*\"( *, *(W/)?\"[!#-~]*\")*)$",
                 "examples": ["\"3\""],
             }),
@@ -142,8 +143,8 @@ impl<'o> Parts<'o> {
             "401" => !self.open,
             "403" => !self.open && !SHOW_OWN.contains(&self.id),
             "404" => (self.path.contains('{') && !MAKE.contains(&self.id)) || NAME_IN_BODY.contains(&self.id),
-            // A header that is no text, a body that cannot be read or is too large, or what does not fit what is there.
-            "400" | "409" | "413" => !self.reads(),
+            // A header that is no text, a body that cannot be read, or what does not fit what is there.
+            "400" | "408" | "409" | "413" => !self.reads(),
             "412" => self.headers.iter().any(|name| matches!(*name, "If-Match" | "If-None-Match")),
             "415" => self.body,
             // What takes no parameter still refuses a body that it would ignore.
@@ -168,6 +169,14 @@ impl<'o> Parts<'o> {
     }
 }
 
+/// What comes before any handler is asked, or in its place.
+const ALWAYS: [(&str, &str); 4] = [
+    ("429", "Too many requests; Retry-After says when to try again"),
+    ("431", "The head of the request is too large"),
+    ("500", "A fault of the manager"),
+    ("504", "No answer in time"),
+];
+
 /// Keeps of the problems that all reads or writes list those that this operation can answer, and says of which kinds they are.
 ///
 /// A handler that answers another one, such as 409 to a read, describes it in words of its own: those stay.
@@ -178,6 +187,12 @@ fn problems(method: &str, path: &str, operation: &mut Value) {
         let listed = response.as_object_mut().and_then(|fields| fields.remove(LISTED)).is_some();
         !listed || parts.can_answer(status)
     });
+    for (status, description) in ALWAYS {
+        if !responses.contains_key(status) {
+            let content = json!({PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}});
+            responses.insert(status.to_owned(), json!({"description": description, "content": content}));
+        }
+    }
     for (status, response) in &mut responses {
         if response["content"].get(PROBLEM).is_some() {
             response["x-problem-types"] = json!(parts.kinds(status));

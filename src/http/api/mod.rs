@@ -69,7 +69,7 @@ impl Modify for Token {
 }
 
 /// The routes that need a token, and the document of all.
-pub(super) fn router() -> (Router<AppState>, serde_json::Value) {
+pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(host::get))
         .routes(routes!(maintenance::get, maintenance::begin, maintenance::end))
@@ -115,12 +115,12 @@ pub(super) fn router() -> (Router<AppState>, serde_json::Value) {
         .routes(routes!(operations::cancel))
         .split_for_parts();
     document.merge(probes::Document::openapi());
-    (router, document::complete(&document))
+    (router, document)
 }
 
 /// The OpenAPI document, as `/openapi.json` gives it.
 pub fn document() -> serde_json::Value {
-    router().1
+    document::complete(&router().1)
 }
 
 /// One page of a list.

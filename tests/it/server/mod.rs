@@ -2,6 +2,7 @@
 
 mod admission;
 mod auth;
+mod bad_input;
 mod blocked;
 mod clients;
 mod compute_mode;
@@ -46,6 +47,8 @@ mod start_refused;
 mod static_daemon;
 mod tenants;
 mod termination;
+mod tls;
 mod upgrade;
 mod users;
 mod wake;
+mod wire;

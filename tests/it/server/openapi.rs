@@ -31,10 +31,13 @@ fn the_server_the_command_and_the_file_have_the_same_document() {
     let host = Host::ready();
     let printed = host.cli(&["openapi"]).stdout;
     let printed = String::from_utf8(printed).unwrap();
-    let served = host.api().get("/openapi.json").json();
-    assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), served);
-
     kept("openapi/v1.json", &printed);
+
+    // What is served was taken from the file when the program was built: after a change it takes another build.
+    if std::env::var_os("MPS_MANAGER_WRITE_OPENAPI").is_none() {
+        let served = host.api().get("/openapi.json").json();
+        assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), served);
+    }
 }
 
 /// Holds a generated file to what is generated now, or writes it again if that is asked for.
