@@ -15,7 +15,8 @@ start_host A 'look_interval_s = 1' '[limits]' 'requests_per_s = 0'
 "$python/bin/python" tests/contract/furnish.py &
 managers+=($!)
 
+# The stream of events has no end to wait for: tests/clients reads it, and tests/it/server has more on it.
 SCHEMATHESIS_HOOKS=$PWD/tests/contract/hooks.py "$python/bin/schemathesis" --config-file tests/contract/schemathesis.toml \
-    run "$HOST_A_URL/openapi.json" --checks all --max-examples "$examples" --seed "$seed" --continue-on-failure --no-shrink \
+    run "$HOST_A_URL/openapi.json" --checks all --max-examples "$examples" --seed "$seed" --continue-on-failure --exclude-operation-id stream_events --no-shrink \
     --request-timeout 65 --header "Authorization: Bearer $HOST_A_TOKEN" --generation-database none
 curl -sf -o /dev/null --max-time 30 "$HOST_A_URL/healthz"

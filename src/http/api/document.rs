@@ -53,8 +53,10 @@ fn integers(value: &mut Value) {
 
 /// What the parameters that many operations have may be, as they are read.
 fn parameters(operation: &mut Value) {
-    let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
-    for parameter in parameters.into_iter().flatten() {
+    let Some(parameters) = operation.get_mut("parameters").and_then(Value::as_array_mut) else { return };
+    // OpenAPI has a place of its own for what is accepted: the media types of the answers.
+    parameters.retain(|parameter| parameter["name"] != "Accept");
+    for parameter in parameters {
         let schema = match parameter["name"].as_str().unwrap_or_default() {
             "If-Match" => json!({
                 "type": "string",
@@ -106,13 +108,16 @@ struct Parts<'o> {
 
 /// Writes that make what is not there, and reads that show each their own: nobody is told that these are forbidden.
 const MAKE: [&str; 4] = ["put_daemon", "put_tenant", "put_layout", "adopt_daemon"];
-const SHOW_OWN: [&str; 6] = [
+const SHOW_OWN: [&str; 9] = [
     "list_tenants",
     "get_tenant",
     "get_tenant_environment",
     "list_tenant_clients",
     "list_clients",
     "get_client",
+    "list_events",
+    "get_event",
+    "stream_events",
 ];
 /// What names a thing in its body.
 const NAME_IN_BODY: [&str; 1] = ["create_replay"];

@@ -235,12 +235,26 @@ def maintenance(host):
     host.ready()
 
 
+def what_happened(host):
+    """The journal, in pages and as a stream."""
+    events = host.call("list_events", type_="tenant.", limit=5).items
+    assert events and host.call("get_event", events[0].id).type_ == events[0].type_
+    # The generated call would read to the end of the stream, which has none: its request is sent, and the first message read.
+    module = importlib.import_module("mps_manager_client.api.events.stream_events")
+    called.add("stream_events")
+    request = module._get_kwargs(last_event_id=0)
+    with host.client.get_httpx_client().stream(**request) as stream:
+        assert stream.status_code == 200 and "text/event-stream" in stream.headers["content-type"]
+        assert any(line.startswith("data:") for line in stream.iter_lines())
+
+
 def main():
     a, b = Host("A"), Host("B")
     probes_and_host(a)
     life_of_a_tenant(a)
     life_of_a_daemon(a)
     life_of_a_layout(a, b)
+    what_happened(a)
     daemon_of_somebody_else(b)
     maintenance(b)
     missing = set(TAGS) - called

@@ -317,11 +317,28 @@ async function maintenance(b: Host): Promise<void> {
   await ready(b);
 }
 
+/** The journal, in pages and as a stream. */
+async function whatHappened({ api }: Host): Promise<void> {
+  const query = { type: "tenant.", limit: 5 };
+  const event = (await meant(200, api.GET("/api/v1/events", { params: { query } }))).items[0];
+  assert(event);
+  const path = { id: event.id };
+  assert.equal((await meant(200, api.GET("/api/v1/events/{id}", { params: { path } }))).type, event.type);
+  const follow = { params: { query: { last_event_id: 0 } }, parseAs: "stream" as const };
+  const stream = await meant(200, api.GET("/api/v1/events/stream", follow));
+  let text = "";
+  for await (const chunk of stream.pipeThrough(new TextDecoderStream())) {
+    text += chunk;
+    if (text.includes("\ndata:")) break;
+  }
+}
+
 const [a, b] = [host("A"), host("B")];
 await probesAndHost(a);
 await lifeOfATenant(a);
 await lifeOfADaemon(a);
 await lifeOfALayout(a, b);
+await whatHappened(a);
 await daemonOfSomebodyElse(b);
 await maintenance(b);
 const missing = [...operations.values()].filter((operation) => !called.has(operation));
