@@ -33,7 +33,7 @@ start_host() {
     } >"$home/config.toml"
     "$binary" serve --config "$home/config.toml" >"$home/log" 2>&1 &
     managers+=($!)
-    until address=$(sed -n 's/.*SIMULATED host.* address=\(127\.0\.0\.1:[0-9]*\).*/\1/p' "$home/log") && [ -n "$address" ] &&
+    until address=$(sed -n 's/.*SIMULATED host.* address=\(127\.0\.0\.1:[0-9]*\).*/\1/p' "$home/log" 2>/dev/null) && [ -n "$address" ] &&
         curl -sf -o /dev/null --max-time 5 "http://$address/readyz"; do
         if [ "$SECONDS" -ge "$end" ]; then
             cat "$home/log" >&2

@@ -319,7 +319,7 @@ async function maintenance(b: Host): Promise<void> {
 
 /** The journal, in pages and as a stream. */
 async function whatHappened({ api }: Host): Promise<void> {
-  const query = { type: "tenant.", limit: 5 };
+  const query = { type: "daemon.", limit: 5 };
   const event = (await meant(200, api.GET("/api/v1/events", { params: { query } }))).items[0];
   assert(event);
   const path = { id: event.id };
