@@ -1,5 +1,6 @@
 //! The command line: what can be said, and which part of the product answers.
 
+mod audit;
 mod events;
 mod layout;
 mod run;
@@ -78,6 +79,11 @@ enum Command {
     Layout {
         #[command(subcommand)]
         command: layout::LayoutCommand,
+    },
+    /// Work with the audit
+    Audit {
+        #[command(subcommand)]
+        command: audit::AuditCommand,
     },
     /// Print the OpenAPI document
     Openapi,
@@ -205,6 +211,7 @@ pub fn main() -> ExitCode {
             line!("{:#}", http::api::document());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Audit { command } => audit::run(command),
         Command::Layout { command } => layout::run(command),
         Command::Config { command: ConfigCommand::Check { config } } => check_config(config),
         Command::Serve(args) => serve(args),

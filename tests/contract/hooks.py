@@ -59,6 +59,9 @@ def refused_for_its_meaning(ctx, response, case):
         return None
     operation = case.operation.definition.raw["operationId"]
     pointers = [error["pointer"] for error in problem.get("errors", [])]
+    # The coverage phase sends an empty If-Match as valid, which neither its pattern nor its least length allows.
+    if problem["detail"].startswith('If-Match is ""'):
+        return None
     # JSON Schema takes 5.0 for an integer; the server wants integers written as such.
     details = [error["detail"] for error in problem.get("errors", [])]
     if details and all(detail.startswith("invalid type: floating point") for detail in details):

@@ -50,10 +50,8 @@ pub(super) struct EventQuery {
     /// Those about this operation.
     operation: Option<Uuid>,
     /// Those written at this time or later, in unix milliseconds.
-    #[param(minimum = 0)]
     since: Option<i64>,
     /// Those written before this time, in unix milliseconds.
-    #[param(minimum = 0)]
     until: Option<i64>,
     /// Which come first.
     #[serde(default)]
@@ -98,10 +96,8 @@ pub(super) struct StreamQuery {
     /// Those about this operation.
     operation: Option<Uuid>,
     /// Those written at this time or later, in unix milliseconds.
-    #[param(minimum = 0)]
     since: Option<i64>,
     /// Those written before this time, in unix milliseconds.
-    #[param(minimum = 0)]
     until: Option<i64>,
     /// The event after which the stream begins, for who cannot send the header Last-Event-ID, which wins; from now on without
     /// either.

@@ -317,13 +317,15 @@ async function maintenance(b: Host): Promise<void> {
   await ready(b);
 }
 
-/** The journal, in pages and as a stream. */
+/** The journal, in pages and as a stream, and the audit. */
 async function whatHappened({ api }: Host): Promise<void> {
   const query = { type: "daemon.", limit: 5 };
   const event = (await meant(200, api.GET("/api/v1/events", { params: { query } }))).items[0];
   assert(event);
   const path = { id: event.id };
   assert.equal((await meant(200, api.GET("/api/v1/events/{id}", { params: { path } }))).type, event.type);
+  const rows = await meant(200, api.GET("/api/v1/audit", { params: { query: { limit: 5 } } }));
+  assert((await meant(200, api.GET("/api/v1/audit/head"))).id >= (rows.items[0]?.id ?? Infinity));
   const follow = { params: { query: { last_event_id: 0 } }, parseAs: "stream" as const };
   const stream = await meant(200, api.GET("/api/v1/events/stream", follow));
   let text = "";

@@ -99,7 +99,7 @@ fn a_value_that_no_field_holds_is_refused_by_its_pointer() {
     wrong(with("labels", &json!({"a": "x".repeat(129)}).to_string()), "/labels");
     wrong(with("gpus", "[0]"), "/gpus/0");
     // Characters count, and not the bytes that they take.
-    let wide = json!({"daemon": "gpu0", "labels": {"name": "ü".repeat(128)}});
+    let wide = json!({"daemon": "gpu0", "device_memory_limit": "1G", "labels": {"name": "ü".repeat(128)}});
     assert_eq!(host.api().tenant("wide", &wide).status, 201);
 
     // A key that is no number where numbers are keys.

@@ -1,6 +1,7 @@
 //! The server: a real `mps-manager serve` on the simulated host, real clients, real kills.
 
 mod admission;
+mod audit;
 mod auth;
 mod bad_input;
 mod blocked;
@@ -12,6 +13,7 @@ mod documentation;
 mod drain;
 mod drift;
 mod driver_silent;
+mod event_stream;
 mod events;
 mod foreign;
 mod foreign_kept;
