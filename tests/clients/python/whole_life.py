@@ -244,7 +244,7 @@ def what_happened(host):
     # The generated call would read to the end of the stream, which has none: its request is sent, and the first message read.
     module = importlib.import_module("mps_manager_client.api.events.stream_events")
     called.add("stream_events")
-    request = module._get_kwargs(last_event_id=0)
+    request = module._get_kwargs(last_event_id_query=0)
     with host.client.get_httpx_client().stream(**request) as stream:
         assert stream.status_code == 200 and "text/event-stream" in stream.headers["content-type"]
         assert any(line.startswith("data:") for line in stream.iter_lines())
