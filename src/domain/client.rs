@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DaemonName, GpuUuid, InvalidValue, TenantName};
+use super::{DaemonName, GpuUuid, InvalidValue, TenantName, plain_number};
 
 /// Names one process for ever: its PID and its start time, as `1234-567890`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ impl ClientId {
     /// Parses `PID-START`.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         text.split_once('-')
-            .and_then(|(pid, start)| Some(Self { pid: pid.parse().ok()?, start_time: start.parse().ok()? }))
+            .and_then(|(pid, start)| Some(Self { pid: plain_number(pid)?, start_time: plain_number(start)? }))
             .ok_or_else(|| {
                 let shown: String = text.chars().take(40).collect();
                 InvalidValue(format!(

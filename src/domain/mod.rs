@@ -11,6 +11,8 @@ pub mod daemon;
 pub mod drift;
 pub mod environment;
 pub mod foreign;
+#[cfg(test)]
+mod fuzz;
 pub mod gpu;
 mod inode;
 pub mod isolation;
@@ -33,6 +35,14 @@ pub use name::{DaemonName, LayoutName, PartitionName, TenantName};
 pub use partition_id::PartitionId;
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;
+
+/// A number in its one spelling: digits alone, and no zero before others.
+///
+/// What names something has one name: `parse` of the standard library also takes `+7` and `007`.
+fn plain_number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    plain.then(|| text.parse().ok()).flatten()
+}
 
 /// Why a value was refused: what is wrong with it and what would be right.
 ///

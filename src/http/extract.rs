@@ -93,7 +93,7 @@ async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<axum::body:
     })
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     // Every body here is an object; serde would also take an array of its fields in order.
     if bytes.trim_ascii_start().starts_with(b"[") {
         let detail = "the body is an array: send an object with named fields".to_owned();

@@ -3,6 +3,7 @@
 
 mod architecture;
 mod chaos;
+mod fuzzing;
 mod gpu;
 mod harness;
 mod layout_model;

@@ -3,6 +3,8 @@
 mod clients;
 mod daemons;
 mod foreign;
+#[cfg(test)]
+mod fuzz;
 mod host;
 pub mod layout_schema;
 mod layouts;
