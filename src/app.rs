@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::unix_ms;
 use crate::config::Config;
+use crate::domain::access::Actor;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::gpu::Inventory;
@@ -254,12 +255,13 @@ async fn furnish(
 ) -> Result<(), StartError> {
     let begun = std::fs::write(unfinished, "");
     begun.map_err(|error| StartError(format!("{}: {error}", unfinished.display())))?;
+    let manager = Actor::manager();
     let new = WriteOptions { must_be_new: true, ..WriteOptions::default() };
     let gpus = inventory.gpus().map_err(refused)?;
     for gpu in gpus {
         let name = crate::domain::DaemonName::parse(&format!("gpu{}", gpu.index)).map_err(refused)?;
         let spec = DaemonSpec::of(vec![GpuRef(gpu.uuid.to_string())]);
-        there(service.put_daemon(name, spec, new.clone()).await)?;
+        there(service.put_daemon(&manager, name, spec, new.clone()).await)?;
     }
     let tenants = [
         (
@@ -277,7 +279,7 @@ async fn furnish(
         value["uid"] = rustix::process::geteuid().as_raw().into();
         let spec = serde_json::from_value(value).map_err(refused)?;
         let name = crate::domain::TenantName::parse(name).map_err(refused)?;
-        there(service.put_tenant(name, spec, new.clone()).await)?;
+        there(service.put_tenant(&manager, name, spec, new.clone()).await)?;
     }
     std::fs::remove_file(unfinished).map_err(|error| StartError(format!("{}: {error}", unfinished.display())))
 }

@@ -13,7 +13,7 @@ use clap::Args;
 use super::Server;
 use crate::domain::TenantName;
 use crate::host::user::become_user;
-use crate::service::tenants::{LeaseRequest, LeaseView};
+use crate::service::leases::{LeaseRequest, LeaseView};
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {

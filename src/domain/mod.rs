@@ -4,6 +4,7 @@
 //! arguments. Newtypes are built by `parse` (or `try_from`) and cannot be wrong afterwards, so that no other
 //! layer checks them again.
 
+pub mod access;
 pub mod admission;
 pub mod client;
 pub mod compute_mode;

@@ -1,5 +1,7 @@
 //! Who calls: the admin token over TCP, or the peer's user on the unix socket.
 
+use std::net::SocketAddr;
+
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
@@ -10,42 +12,35 @@ use subtle::ConstantTimeEq as _;
 
 use super::AppState;
 use super::problem::Problem;
+use crate::domain::access::{Actor, Grant, Origin, Role, Subject};
 use crate::service::ServiceError;
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy)]
 pub enum Peer {
-    /// Over TCP; it has to show a token.
-    Tcp,
+    /// Over TCP, from this address; it has to show a token.
+    Tcp(SocketAddr),
     /// Over the unix socket, as this user; `None` where the kernel does not tell.
     Unix(Option<u32>),
 }
 
-/// Who calls, as far as that is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Caller {
-    /// Whoever has the admin token.
-    AdminToken,
-    /// A user of this host, through the unix socket.
-    User(u32),
-}
-
-impl std::fmt::Display for Caller {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Peer {
+    fn origin(self) -> Origin {
         match self {
-            Self::AdminToken => write!(f, "admin token"),
-            Self::User(uid) => write!(f, "uid {uid}"),
+            // An IPv4 address on an IPv6 socket is the same one.
+            Self::Tcp(address) => Origin::Address(address.ip().to_canonical()),
+            Self::Unix(_) => Origin::Socket,
         }
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Caller {
+impl<S: Send + Sync> FromRequestParts<S> for Actor {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         // Every route that asks for it is behind `require`, which puts it there.
-        let caller = parts.extensions.get::<Self>().copied();
-        caller.ok_or_else(|| ServiceError::Internal("nobody has said who calls".into()).into())
+        let actor = parts.extensions.get::<Self>().cloned();
+        actor.ok_or_else(|| ServiceError::Internal("nobody has said who calls".into()).into())
     }
 }
 
@@ -66,9 +61,9 @@ impl Authenticator {
         digest.ct_eq(&self.digest).into()
     }
 
-    fn admin_user(&self, peer: Peer) -> Option<Caller> {
+    fn admin_user(&self, peer: Peer) -> Option<Subject> {
         match peer {
-            Peer::Unix(Some(uid)) if uid == 0 || uid == self.manager_uid => Some(Caller::User(uid)),
+            Peer::Unix(Some(uid)) if uid == 0 || uid == self.manager_uid => Some(Subject::User(uid)),
             _ => None,
         }
     }
@@ -86,15 +81,16 @@ pub(super) async fn require(
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
-    let caller = match (shown, token) {
+    let subject = match (shown, token) {
         // A token that is shown must be right, also on the unix socket: a wrong one is a mistake to be told of.
-        (Some(_), Some(token)) => state.auth.is_admin_token(token).then_some(Caller::AdminToken),
+        (Some(_), Some(token)) => state.auth.is_admin_token(token).then_some(Subject::AdminToken),
         (Some(_), None) => None,
         (None, _) => state.auth.admin_user(peer),
     };
     let shown = shown.is_some();
-    if let Some(caller) = caller {
-        request.extensions_mut().insert(caller);
+    if let Some(subject) = subject {
+        let actor = Actor { subject, grant: Grant::Host(Role::Admin), origin: peer.origin() };
+        request.extensions_mut().insert(actor);
         return next.run(request).await;
     }
     let detail = if shown {

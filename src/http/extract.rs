@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
 use super::problem::Problem;
+use crate::domain::access::Actor;
 use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
 
 /// A JSON body; a field that is wrong is named by its pointer.
@@ -221,8 +222,12 @@ pub(super) struct Idempotency {
 const MAX_KEY: usize = 255;
 
 impl Idempotency {
-    /// The key with a digest of what was requested.
-    pub(super) fn of(self, request: &impl serde::Serialize) -> Result<Option<IdempotencyKey>, Problem> {
+    /// The key of this actor, with a digest of what was requested.
+    pub(super) fn of(
+        self,
+        actor: &Actor,
+        request: &impl serde::Serialize,
+    ) -> Result<Option<IdempotencyKey>, Problem> {
         let Some(key) = self.key else { return Ok(None) };
         let body = serde_json::to_vec(request)
             .map_err(|error| Problem::from(ServiceError::Internal(error.to_string())))?;
@@ -230,7 +235,11 @@ impl Idempotency {
         digest.update(self.path.as_bytes());
         digest.update([0]);
         digest.update(&body);
-        Ok(Some(IdempotencyKey { key, request_hash: hex::encode(digest.finalize()) }))
+        Ok(Some(IdempotencyKey {
+            owner: actor.subject.to_string(),
+            key,
+            request_hash: hex::encode(digest.finalize()),
+        }))
     }
 }
 

@@ -51,6 +51,7 @@ impl From<ServiceError> for Problem {
             ServiceError::NotFound { .. } => {
                 Self::new("not-found", StatusCode::NOT_FOUND, "Not found", detail)
             }
+            ServiceError::Forbidden(_) => Self::new("forbidden", StatusCode::FORBIDDEN, "Forbidden", detail),
             ServiceError::Invalid(errors) => {
                 let detail = errors.first().map_or(detail, |first| first.detail.clone());
                 Self::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail)
@@ -145,6 +146,7 @@ impl utoipa::IntoResponses for ReadProblems {
         responses(&[
             (400, "The request cannot be read"),
             (401, "No valid token"),
+            (403, "The caller may not do that"),
             (404, "There is no such thing"),
             (422, "A value is refused"),
             (500, "A fault of the manager"),
@@ -162,6 +164,7 @@ impl utoipa::IntoResponses for WriteProblems {
         responses(&[
             (400, "The request cannot be read"),
             (401, "No valid token"),
+            (403, "The caller may not do that"),
             (404, "There is no such thing"),
             (409, "It does not fit what is there"),
             (412, "It was changed since it was read"),

@@ -43,8 +43,8 @@ pub enum ListenError {
 }
 
 impl Connected<IncomingStream<'_, TcpListener>> for Peer {
-    fn connect_info(_: IncomingStream<'_, TcpListener>) -> Self {
-        Self::Tcp
+    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+        Self::Tcp(*stream.remote_addr())
     }
 }
 

@@ -13,6 +13,7 @@ use super::maintenance::refuse_in_maintenance;
 use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
+use crate::domain::access::{Actor, Right};
 use crate::domain::client::ClientId;
 use crate::domain::daemon::{
     Daemon, DaemonSpec, Home, Incarnation, Management, Phase, Standing, check_management,
@@ -41,10 +42,12 @@ impl Service {
     /// Takes up a control daemon that somebody else started, with a spec read back from what is in force in it.
     pub async fn adopt_daemon(
         &self,
+        actor: &Actor,
         name: DaemonName,
         request: AdoptRequest,
         options: WriteOptions,
     ) -> Result<Written<DaemonView>, ServiceError> {
+        actor.may(Right::Administer)?;
         let service = self.clone();
         self.to_the_end(async move { service.adopt_now(name, request, options).await }).await
     }
@@ -234,7 +237,13 @@ impl Service {
     }
 
     /// Gives an adopted daemon back: forgets it and leaves its process as it is.
-    pub async fn release_daemon(&self, name: DaemonName, options: WriteOptions) -> Result<(), ServiceError> {
+    pub async fn release_daemon(
+        &self,
+        actor: &Actor,
+        name: DaemonName,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        actor.may(Right::Administer)?;
         let service = self.clone();
         self.to_the_end(async move {
             let handle = service.parts.fleet.get(&name);

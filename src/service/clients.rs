@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::page::{Page, Paged};
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, remembered};
+use crate::domain::access::{Actor, Right};
 use crate::domain::client::{AttributedBy, Candidate, ClientFacts, ClientId, Signs, attribute};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::tenant::Tenant;
@@ -89,13 +90,18 @@ impl Service {
     /// Clients by process ID; with `fresh`, after a look at every daemon concerned.
     pub async fn clients(
         &self,
+        actor: &Actor,
         filter: &ClientFilter,
         fresh: bool,
         page: &Page,
     ) -> Result<Paged<ClientView>, ServiceError> {
+        actor.may(Right::ViewOwn)?;
         if fresh {
             let daemons = self.parts.fleet.observed().into_iter().map(|(name, _)| name);
-            let wanted = daemons.filter(|name| filter.daemon.as_ref().is_none_or(|daemon| daemon == name));
+            let own = self.daemon_in_scope(actor).await?;
+            let wanted = daemons
+                .filter(|name| filter.daemon.as_ref().is_none_or(|daemon| daemon == name))
+                .filter(|name| own.as_ref().is_none_or(|own| own == name));
             let looks = wanted.filter_map(|name| self.parts.fleet.get(&name)).map(|handle| {
                 let patience = self.parts.patience;
                 async move { handle.fresh(patience).await }
@@ -111,6 +117,7 @@ impl Service {
             .attributed()
             .await?
             .into_iter()
+            .filter(|client| actor.sees(client.tenant.as_ref()))
             .filter(|client| after.is_none_or(|after| client.id > after))
             .filter(|client| filter.daemon.as_ref().is_none_or(|daemon| client.daemon == *daemon))
             .filter(|client| filter.tenant.is_none() || client.tenant == filter.tenant)
@@ -120,39 +127,53 @@ impl Service {
     }
 
     /// One client at the last look.
-    pub async fn client(&self, id: ClientId) -> Result<ClientView, ServiceError> {
+    pub async fn client(&self, actor: &Actor, id: ClientId) -> Result<ClientView, ServiceError> {
+        actor.may(Right::ViewOwn)?;
         let clients = self.attributed().await?;
         clients
             .into_iter()
-            .find(|client| client.id == id)
+            .find(|client| client.id == id && actor.sees(client.tenant.as_ref()))
             .ok_or_else(|| ServiceError::NotFound { kind: "client", name: id.to_string() })
+    }
+
+    /// The daemon of the tenant that an actor is bound to; `None` for one that may look at all of them.
+    async fn daemon_in_scope(&self, actor: &Actor) -> Result<Option<DaemonName>, ServiceError> {
+        match actor.scope() {
+            None => Ok(None),
+            Some(tenant) => Ok(Some(self.stored_tenant(tenant).await?.spec.daemon)),
+        }
     }
 
     /// Asks for the end of a client.
     pub async fn terminate(
         &self,
+        actor: &Actor,
         id: ClientId,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
+        match actor.scope() {
+            // Whose the client is, is found out below, where another's is not found.
+            Some(tenant) => actor.may(Right::UseTenant(tenant))?,
+            None => actor.may(Right::Operate)?,
+        }
         // A repeated request finds the client gone, as it asked.
-        if let Some(IdempotencyKey { key, request_hash }) = &key
-            && let Some(operation) =
-                remembered(&mut *self.parts.store.read().await?, key, request_hash).await?
+        if let Some(key) = &key
+            && let Some(operation) = remembered(&mut *self.parts.store.read().await?, key).await?
         {
             return Ok(operation);
         }
-        let client = match self.client(id).await {
+        let client = match self.client(actor, id).await {
             Ok(client) => client,
             // A client of the last seconds is not in the last look yet.
             Err(ServiceError::NotFound { .. }) => {
-                self.clients(&ClientFilter::default(), true, &Page { after: String::new(), limit: 1 })
+                self.clients(actor, &ClientFilter::default(), true, &Page { after: String::new(), limit: 1 })
                     .await?;
-                self.client(id).await?
+                self.client(actor, id).await?
             }
             Err(error) => return Err(error),
         };
-        self.operate(client.daemon, OperationRequest::TerminateClient { client: id }, options, key).await
+        self.operate_now(client.daemon, OperationRequest::TerminateClient { client: id }, options, key).await
     }
 }
 

@@ -9,6 +9,7 @@ use super::maintenance::{checked_drain, refuse_in_maintenance};
 use super::page::{Page, Paged};
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
 use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Management, Mode, Phase};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::{Operation, OperationRequest};
@@ -48,10 +49,12 @@ impl Service {
     /// Creates or replaces a daemon; the supervisor brings it about.
     pub async fn put_daemon(
         &self,
+        actor: &Actor,
         name: DaemonName,
         spec: DaemonSpec<GpuRef>,
         options: WriteOptions,
     ) -> Result<Written<DaemonView>, ServiceError> {
+        actor.may(Right::Administer)?;
         let service = self.clone();
         self.to_the_end(async move { service.put_daemon_now(name, spec, options).await }).await
     }
@@ -167,10 +170,12 @@ impl Service {
     /// Writes whether a daemon takes new clients, and nothing else of its spec.
     pub async fn set_schedulable(
         &self,
+        actor: &Actor,
         name: DaemonName,
         schedulable: bool,
         options: WriteOptions,
     ) -> Result<DaemonView, ServiceError> {
+        actor.may(Right::Operate)?;
         let service = self.clone();
         self.to_the_end(async move {
             let gpus = service.gpus().await?;
@@ -205,7 +210,13 @@ impl Service {
     }
 
     /// One daemon; with `fresh`, after a look that begins now.
-    pub async fn daemon(&self, name: &DaemonName, fresh: bool) -> Result<DaemonView, ServiceError> {
+    pub async fn daemon(
+        &self,
+        actor: &Actor,
+        name: &DaemonName,
+        fresh: bool,
+    ) -> Result<DaemonView, ServiceError> {
+        actor.may(Right::View)?;
         let daemon = store::daemons::get(&mut *self.parts.store.read().await?, name).await?;
         let daemon = daemon.ok_or_else(|| not_found(name))?;
         if fresh && let Some(handle) = self.parts.fleet.get(name) {
@@ -215,7 +226,8 @@ impl Service {
     }
 
     /// Daemons by name.
-    pub async fn daemons(&self, page: &Page) -> Result<Paged<DaemonView>, ServiceError> {
+    pub async fn daemons(&self, actor: &Actor, page: &Page) -> Result<Paged<DaemonView>, ServiceError> {
+        actor.may(Right::View)?;
         let mut reader = self.parts.store.read().await?;
         let daemons = store::daemons::page(&mut reader, &page.after, page.rows()).await?;
         let paged = page.cut(daemons, |daemon| daemon.name.to_string());
@@ -225,6 +237,24 @@ impl Service {
 
     /// Asks for an operation on a daemon.
     pub async fn operate(
+        &self,
+        actor: &Actor,
+        name: DaemonName,
+        request: OperationRequest,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Operation, ServiceError> {
+        // What a daemon is, an admin decides; to forget it is part of that.
+        let right = match request {
+            OperationRequest::DeleteDaemon { .. } => Right::Administer,
+            _ => Right::Operate,
+        };
+        actor.may(right)?;
+        self.operate_now(name, request, options, key).await
+    }
+
+    /// The same for whoever was asked for another right.
+    pub(super) async fn operate_now(
         &self,
         name: DaemonName,
         request: OperationRequest,

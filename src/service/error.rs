@@ -1,5 +1,6 @@
 //! Why a use case did not do what was asked.
 
+use crate::domain::access::Denied;
 use crate::domain::admission::Refusal;
 use crate::store::StoreError;
 use crate::supervisor::FreshError;
@@ -24,6 +25,9 @@ pub enum ServiceError {
         /// Which.
         name: String,
     },
+    /// The actor may not do that, whatever the request says.
+    #[error("{0}")]
+    Forbidden(String),
     /// Fields are wrong in themselves.
     #[error("{} of the request {} refused", if .0.len() == 1 { "a field" } else { "several fields" }, if .0.len() == 1 { "is" } else { "are" })]
     Invalid(Vec<FieldError>),
@@ -85,6 +89,15 @@ impl From<StoreError> for ServiceError {
             StoreError::Sealed => Self::ReadOnly(error.to_string()),
             StoreError::Unplannable { .. } => Self::Conflict(error.to_string()),
             other => Self::Internal(other.to_string()),
+        }
+    }
+}
+
+impl From<Denied> for ServiceError {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::Forbidden { .. } => Self::Forbidden(denied.to_string()),
+            Denied::Hidden(tenant) => Self::NotFound { kind: "tenant", name: tenant.to_string() },
         }
     }
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clients::ClientMemory;
 use super::{Service, ServiceError};
+use crate::domain::access::{Actor, Right};
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, Management, Mode};
 use crate::domain::foreign::{Candidate, InForce, Reading};
@@ -90,7 +91,8 @@ pub struct VerdictView {
 
 impl Service {
     /// Every foreign control daemon by process ID, each read in a session of its own.
-    pub async fn foreign_daemons(&self) -> Result<Vec<ForeignDaemonView>, ServiceError> {
+    pub async fn foreign_daemons(&self, actor: &Actor) -> Result<Vec<ForeignDaemonView>, ServiceError> {
+        actor.may(Right::View)?;
         let lookout = &self.parts.fleet.context().lookout;
         let seen = lookout.scan().await;
         let mut foreign: Vec<Neighbour> =
@@ -102,7 +104,8 @@ impl Service {
     }
 
     /// One foreign control daemon by its process ID and start time.
-    pub async fn foreign_daemon(&self, id: &str) -> Result<ForeignDaemonView, ServiceError> {
+    pub async fn foreign_daemon(&self, actor: &Actor, id: &str) -> Result<ForeignDaemonView, ServiceError> {
+        actor.may(Right::View)?;
         let not_found = |reason: &str| ServiceError::NotFound {
             kind: "foreign control daemon",
             name: format!("{}: {reason}", id.chars().take(40).collect::<String>()),

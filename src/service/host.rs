@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::take_up::ReadOnly;
 use super::{Service, ServiceError, unavailable};
+use crate::domain::access::{Actor, Right};
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
@@ -141,7 +142,8 @@ pub enum GpuProcessKind {
 
 impl Service {
     /// The host.
-    pub async fn host(&self) -> Result<HostView, ServiceError> {
+    pub async fn host(&self, actor: &Actor) -> Result<HostView, ServiceError> {
+        actor.may(Right::View)?;
         let (driver, gpus) =
             self.asked(|inventory| (inventory.known_driver(), inventory.known_gpus())).await?;
         let (driver, gpus) = (driver.map_err(unavailable)?, gpus.map_err(unavailable)?);
@@ -168,7 +170,8 @@ impl Service {
     }
 
     /// All GPUs, in PCI order, and after them those that a daemon holds and that are missing.
-    pub async fn gpu_views(&self) -> Result<Vec<GpuView>, ServiceError> {
+    pub async fn gpu_views(&self, actor: &Actor) -> Result<Vec<GpuView>, ServiceError> {
+        actor.may(Right::View)?;
         let known = self.seen_gpus().await?;
         let held = store::gpus::held(&mut *self.parts.store.read().await?).await?;
         let mut views = Vec::new();
@@ -182,7 +185,8 @@ impl Service {
     }
 
     /// One GPU by UUID, unique prefix, index or PCI address.
-    pub async fn gpu(&self, name: &str) -> Result<GpuView, ServiceError> {
+    pub async fn gpu(&self, actor: &Actor, name: &str) -> Result<GpuView, ServiceError> {
+        actor.may(Right::View)?;
         let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
         let gpus = self.seen_gpus().await?;
         if let Ok(gpu) = GpuRef(name.to_owned()).resolve(&gpus) {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions};
+use crate::domain::access::{Actor, Right};
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::maintenance::{
     Holder, LONGEST_DRAIN_S, Maintenance, MaintenanceRequest, MaintenanceState,
@@ -39,7 +40,8 @@ pub struct MaintenanceView {
 
 impl Service {
     /// The maintenance as it is now.
-    pub async fn maintenance(&self) -> Result<MaintenanceView, ServiceError> {
+    pub async fn maintenance(&self, actor: &Actor) -> Result<MaintenanceView, ServiceError> {
+        actor.may(Right::View)?;
         let mut reader = self.parts.store.read().await?;
         let live = self.parts.inventory.live();
         let Some(maintenance) = store::maintenance::get(&mut reader).await? else {
@@ -88,10 +90,12 @@ impl Service {
     /// Asks for maintenance of some GPUs, or of all.
     pub async fn begin_maintenance(
         &self,
+        actor: &Actor,
         request: MaintenanceRequest,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
+        actor.may(Right::Operate)?;
         let service = self.clone();
         self.to_the_end(async move {
             let timeout_s = checked_drain(request.timeout_s)?;
@@ -143,7 +147,12 @@ impl Service {
     }
 
     /// Asks for the end of the maintenance.
-    pub async fn end_maintenance(&self, options: WriteOptions) -> Result<Operation, ServiceError> {
+    pub async fn end_maintenance(
+        &self,
+        actor: &Actor,
+        options: WriteOptions,
+    ) -> Result<Operation, ServiceError> {
+        actor.may(Right::Operate)?;
         let service = self.clone();
         self.to_the_end(async move {
             service

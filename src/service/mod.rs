@@ -10,6 +10,7 @@ mod error;
 pub mod foreign;
 pub mod host;
 pub mod layouts;
+pub mod leases;
 pub mod maintenance;
 pub mod operations;
 pub mod page;
@@ -75,6 +76,8 @@ pub struct WriteOptions {
 /// A key by which a repeated request is known, with a digest of what was requested.
 #[derive(Debug, Clone)]
 pub struct IdempotencyKey {
+    /// Whose key it is: another's of the same text is another key, so that nobody gets the answer to somebody else.
+    pub owner: String,
     /// The key that the caller chose.
     pub key: String,
     /// Digest of method, path and body.
@@ -189,27 +192,26 @@ async fn once<T>(
 where
     T: serde::Serialize + serde::de::DeserializeOwned,
 {
-    let Some(IdempotencyKey { key, request_hash }) = key else { return work(db).await };
-    if let Some(value) = remembered(&mut *db, key, request_hash).await? {
+    let Some(key) = key else { return work(db).await };
+    if let Some(value) = remembered(&mut *db, key).await? {
         return Ok(value);
     }
     let value = work(&mut *db).await?;
     let response =
         serde_json::to_string(&value).map_err(|error| ServiceError::Internal(error.to_string()))?;
-    let answer = store::idempotency::Remembered { request_hash: request_hash.clone(), response };
-    store::idempotency::put(db, key, &answer, now).await?;
+    let answer = store::idempotency::Remembered { request_hash: key.request_hash.clone(), response };
+    store::idempotency::put(db, &key.owner, &key.key, &answer, now).await?;
     Ok(value)
 }
 
 /// The answer that was given under a key; refused when it was given to another request.
 async fn remembered<T: serde::de::DeserializeOwned>(
     db: Transaction<'_>,
-    key: &str,
-    request_hash: &str,
+    IdempotencyKey { owner, key, request_hash }: &IdempotencyKey,
 ) -> Result<Option<T>, ServiceError> {
-    let Some(remembered) = store::idempotency::get(db, key).await? else { return Ok(None) };
-    if remembered.request_hash != request_hash {
-        return Err(ServiceError::KeyReused(key.to_owned()));
+    let Some(remembered) = store::idempotency::get(db, owner, key).await? else { return Ok(None) };
+    if remembered.request_hash != *request_hash {
+        return Err(ServiceError::KeyReused(key.clone()));
     }
     serde_json::from_str(&remembered.response).map(Some).map_err(|error| {
         StoreError::Corrupt { what: "a remembered answer", detail: error.to_string() }.into()

@@ -7,18 +7,21 @@ use super::page::{Page, Paged};
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
+use crate::domain::access::{Actor, Right};
 use crate::domain::operation::{Operation, OperationRequest, OperationState};
 use crate::store::{self, Fate, Transaction};
 
 impl Service {
     /// One operation with its journal.
-    pub async fn operation(&self, id: Uuid) -> Result<Operation, ServiceError> {
+    pub async fn operation(&self, actor: &Actor, id: Uuid) -> Result<Operation, ServiceError> {
+        actor.may(Right::View)?;
         let operation = store::operations::get(&mut *self.parts.store.read().await?, id).await?;
         operation.ok_or_else(|| not_found(id))
     }
 
     /// Operations, the newest first.
-    pub async fn operations(&self, page: &Page) -> Result<Paged<Operation>, ServiceError> {
+    pub async fn operations(&self, actor: &Actor, page: &Page) -> Result<Paged<Operation>, ServiceError> {
+        actor.may(Right::View)?;
         let before = Some(page.after.as_str()).filter(|id| !id.is_empty());
         let operations =
             store::operations::page(&mut *self.parts.store.read().await?, before, page.rows()).await?;
@@ -68,8 +71,9 @@ impl Service {
     /// Calls off an operation: one that has not begun never begins, and one that runs stops where it can.
     ///
     /// What runs is still running in the answer.
-    pub async fn cancel_operation(&self, id: Uuid) -> Result<Operation, ServiceError> {
-        let service = self.clone();
+    pub async fn cancel_operation(&self, actor: &Actor, id: Uuid) -> Result<Operation, ServiceError> {
+        actor.may(Right::Operate)?;
+        let (service, actor) = (self.clone(), actor.clone());
         self.to_the_end(async move {
             let cancelled = service
                 .parts
@@ -83,7 +87,7 @@ impl Service {
                     })
                 })
                 .await?;
-            let operation = service.operation(id).await?;
+            let operation = service.operation(&actor, id).await?;
             if cancelled {
                 service.parts.engine.cancel(id);
                 return Ok(operation);

@@ -7,6 +7,7 @@ use super::daemons::{DaemonView, refuse_mig_mode};
 use super::maintenance::refuse_in_maintenance;
 use super::{Service, ServiceError, WriteOptions, check_precondition, fate};
 use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::layout::map_roles;
 use crate::domain::{DaemonName, GpuUuid, TenantName, admission};
@@ -38,21 +39,25 @@ impl Service {
     /// Puts a GPU that is here in the place of one that is gone, for its daemon and all tenants that name it.
     pub async fn replace_gpu(
         &self,
+        actor: &Actor,
         old: String,
         request: ReplaceRequest,
         options: WriteOptions,
     ) -> Result<Replacement, ServiceError> {
+        actor.may(Right::Administer)?;
         let service = self.clone();
-        self.to_the_end(async move { service.replace_gpu_now(&old, &request, options).await }).await
+        let actor = actor.clone();
+        self.to_the_end(async move { service.replace_gpu_now(&actor, &old, &request, options).await }).await
     }
 
     async fn replace_gpu_now(
         &self,
+        actor: &Actor,
         old: &str,
         request: &ReplaceRequest,
         options: WriteOptions,
     ) -> Result<Replacement, ServiceError> {
-        let missing = self.gpu(old).await?;
+        let missing = self.gpu(actor, old).await?;
         let old = missing.uuid;
         if missing.present {
             return Err(ServiceError::Conflict(format!(

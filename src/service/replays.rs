@@ -9,6 +9,7 @@ use super::layouts::{LayoutTarget, Projected, invalid, may_change, refuse_blocke
 use super::page::{Page, Paged};
 use super::{FieldError, IdempotencyKey, Service, ServiceError, WriteOptions};
 use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::document::{Difference, Entry, Recorded};
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
@@ -120,11 +121,13 @@ impl Service {
     /// Asks for a layout to be replayed; what differs or stands in the way is refused at once.
     pub async fn replay(
         &self,
+        actor: &Actor,
         request: ReplayRequest,
-        author: String,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<ReplayAccepted, ServiceError> {
+        actor.may(Right::Operate)?;
+        let author = actor.subject.to_string();
         let service = self.clone();
         self.to_the_end(async move {
             if let Some(answered) = service.answered(key.as_ref()).await? {
@@ -273,13 +276,15 @@ impl Service {
     }
 
     /// One replay.
-    pub async fn replay_record(&self, id: Uuid) -> Result<Replay, ServiceError> {
+    pub async fn replay_record(&self, actor: &Actor, id: Uuid) -> Result<Replay, ServiceError> {
+        actor.may(Right::View)?;
         let replay = store::replays::get(&mut *self.parts.store.read().await?, id).await?;
         replay.ok_or_else(|| ServiceError::NotFound { kind: "replay", name: id.to_string() })
     }
 
     /// Replays, the newest first.
-    pub async fn replays(&self, page: &Page) -> Result<Paged<Replay>, ServiceError> {
+    pub async fn replays(&self, actor: &Actor, page: &Page) -> Result<Paged<Replay>, ServiceError> {
+        actor.may(Right::View)?;
         let before = Some(page.after.as_str()).filter(|id| !id.is_empty());
         let mut reader = self.parts.store.read().await?;
         let replays = store::replays::page(&mut reader, before, page.rows()).await?;

@@ -10,6 +10,7 @@ use super::host::HostView;
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
+use crate::domain::access::{Actor, Right};
 use crate::domain::gpu::Gpu;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{Census, Earlier};
@@ -113,7 +114,12 @@ impl Service {
     }
 
     /// Makes the database this machine's, and takes everything up.
-    pub async fn confirm_host(&self, request: ConfirmRequest) -> Result<HostView, ServiceError> {
+    pub async fn confirm_host(
+        &self,
+        actor: &Actor,
+        request: ConfirmRequest,
+    ) -> Result<HostView, ServiceError> {
+        actor.may(Right::Administer)?;
         let here = &self.parts.machine_id;
         if request.machine_id != *here {
             return Err(ServiceError::field(
@@ -143,7 +149,7 @@ impl Service {
             Ok::<_, ServiceError>(())
         });
         confirmed.await.map_err(|error| ServiceError::Internal(error.to_string()))??;
-        self.host().await
+        self.host(actor).await
     }
 
     /// Makes the database this machine's.

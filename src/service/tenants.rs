@@ -1,29 +1,24 @@
-//! Tenants: written, read, forgotten; their environment and the leases of their processes.
+//! Tenants: written, read, forgotten; and their environment.
 
 use serde::{Deserialize, Serialize};
 
-use super::maintenance::refuse_cordoned;
+use super::leases::refuse_while_leased;
 use super::page::{Page, Paged};
-use super::placement::{Placement, occupy, started_before};
+use super::placement::Placement;
 use super::shares::refuse_own_share;
 use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
 use crate::domain::admission;
-use crate::domain::client::{ClientId, Lease, places_taken};
-use crate::domain::daemon::{Condition, Daemon, DaemonStatus, Management, Mode, Phase};
+use crate::domain::daemon::{Condition, Daemon, Management, Phase};
 use crate::domain::environment;
 use crate::domain::gpu::{Gpu, GpuRef};
-use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::memory::Bytes;
 use crate::domain::plan::Desired;
 use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
 use crate::domain::{DaemonName, TenantName};
-use crate::host;
-use crate::store::{self, Fate};
+use crate::store;
 use crate::supervisor::Observed;
-
-/// How often a process is let in anew because its tenant was changed meanwhile.
-const LEASE_ATTEMPTS: u32 = 5;
 
 /// A tenant: what is wanted beside what is seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -52,34 +47,16 @@ pub struct EnvironmentView {
     pub unset: Vec<String>,
 }
 
-/// A process that wants to become a client of a tenant.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LeaseRequest {
-    /// Its process ID in the host's namespace.
-    pub pid: u32,
-}
-
-/// The right to be a client of a tenant, and what is needed for it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct LeaseView {
-    /// The process, with its start time.
-    #[schema(value_type = String, example = "1234-567890")]
-    pub holder: ClientId,
-    /// The user it must run as.
-    pub uid: u32,
-    /// The environment it must have.
-    pub environment: EnvironmentView,
-}
-
 impl Service {
     /// Creates or replaces a tenant; the supervisor brings it about.
     pub async fn put_tenant(
         &self,
+        actor: &Actor,
         name: TenantName,
         spec: TenantSpec<GpuRef>,
         options: WriteOptions,
     ) -> Result<Written<TenantView>, ServiceError> {
+        actor.may(Right::Administer)?;
         let service = self.clone();
         self.to_the_end(async move { service.put_tenant_now(name, spec, options).await }).await
     }
@@ -179,7 +156,13 @@ impl Service {
     }
 
     /// Forgets a tenant; refused while processes of it are connected.
-    pub async fn delete_tenant(&self, name: TenantName, options: WriteOptions) -> Result<(), ServiceError> {
+    pub async fn delete_tenant(
+        &self,
+        actor: &Actor,
+        name: TenantName,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        actor.may(Right::Administer)?;
         let service = self.clone();
         self.to_the_end(async move {
             let connected = service.processes_of(&name).await?;
@@ -217,7 +200,13 @@ impl Service {
     }
 
     /// One tenant; with `fresh`, after a look at its daemon that begins now.
-    pub async fn tenant(&self, name: &TenantName, fresh: bool) -> Result<TenantView, ServiceError> {
+    pub async fn tenant(
+        &self,
+        actor: &Actor,
+        name: &TenantName,
+        fresh: bool,
+    ) -> Result<TenantView, ServiceError> {
+        actor.may(Right::ViewTenant(name))?;
         let tenant = self.stored_tenant(name).await?;
         if fresh && let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) {
             handle.fresh(self.parts.patience).await?;
@@ -229,11 +218,22 @@ impl Service {
     /// Tenants by name, of one daemon if one is named.
     pub async fn tenants(
         &self,
+        actor: &Actor,
         daemon: Option<&DaemonName>,
         page: &Page,
     ) -> Result<Paged<TenantView>, ServiceError> {
+        actor.may(Right::ViewOwn)?;
         let mut reader = self.parts.store.read().await?;
-        let tenants = store::tenants::page(&mut reader, daemon, &page.after, page.rows()).await?;
+        let tenants = match actor.scope() {
+            None => store::tenants::page(&mut reader, daemon, &page.after, page.rows()).await?,
+            Some(own) => {
+                let listed = |tenant: &Tenant| {
+                    daemon.is_none_or(|daemon| tenant.spec.daemon == *daemon)
+                        && tenant.name.as_str() > page.after.as_str()
+                };
+                store::tenants::get(&mut reader, own).await?.into_iter().filter(listed).collect()
+            }
+        };
         drop(reader);
         let gpus = self.held_gpus().await?;
         let paged = page.cut(tenants, |tenant| tenant.name.to_string());
@@ -248,7 +248,12 @@ impl Service {
     }
 
     /// The environment of a tenant's processes.
-    pub async fn tenant_environment(&self, name: &TenantName) -> Result<EnvironmentView, ServiceError> {
+    pub async fn tenant_environment(
+        &self,
+        actor: &Actor,
+        name: &TenantName,
+    ) -> Result<EnvironmentView, ServiceError> {
+        actor.may(Right::ViewTenant(name))?;
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
         let resolved = self.resolved(&tenant, &daemon, &self.held_gpus().await?)?;
@@ -256,156 +261,7 @@ impl Service {
         self.environment_of(&tenant, &resolved, &placement)
     }
 
-    /// Gives a process the right to be a client of a tenant, unless `max_clients` are there already.
-    pub async fn lease(&self, name: TenantName, request: LeaseRequest) -> Result<LeaseView, ServiceError> {
-        let service = self.clone();
-        self.to_the_end(async move { service.lease_now(name, request).await }).await
-    }
-
-    async fn lease_now(&self, name: TenantName, request: LeaseRequest) -> Result<LeaseView, ServiceError> {
-        for _ in 0..LEASE_ATTEMPTS {
-            if let Some(lease) = self.lease_unless_changed(name.clone(), request).await? {
-                return Ok(lease);
-            }
-        }
-        Err(ServiceError::Conflict(format!(
-            "tenant {name} was changed again and again while process {} was let in: try again",
-            request.pid
-        )))
-    }
-
-    /// `None` when the tenant or its daemon was changed meanwhile: what was read back, and the environment, are then those
-    /// of another spec. Other tenants of the daemon may come and go.
-    async fn lease_unless_changed(
-        &self,
-        name: TenantName,
-        request: LeaseRequest,
-    ) -> Result<Option<LeaseView>, ServiceError> {
-        let Some(identity) = host::process::identify(request.pid) else {
-            return Err(ServiceError::field(
-                "/pid",
-                format!("there is no process {} on this host", request.pid),
-            ));
-        };
-        let tenant = self.stored_tenant(&name).await?;
-        let before = self.followed_daemon(&tenant).await?;
-        self.refuse_unless_serving(&tenant, &before).await?;
-        let pipe = self.parts.fleet.pipe_directory(&tenant.spec.daemon);
-        let reachable = self.parts.fleet.context().check_reachable(pipe, tenant.spec.uid).await;
-        reachable.map_err(ServiceError::Conflict)?;
-        let resolved = self.resolved(&tenant, &before, &self.held_gpus().await?)?;
-        let holder = ClientId { pid: identity.pid, start_time: identity.start_time };
-        let placement = self.placement(&tenant, &resolved, before.generation)?;
-        self.refuse_squatters(&tenant, &placement, Some(holder)).await?;
-        let environment = self.environment_of(&tenant, &resolved, &placement)?;
-        let clients = self.families_of(&name).await?;
-        let boot_id = self.parts.fleet.context().boot_id.clone();
-        let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
-        let unchanged = self
-            .parts
-            .store
-            .write(move |db| {
-                Box::pin(async move {
-                    let now = store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
-                    if now.spec != tenant.spec {
-                        return Ok((false, Fate::RollBack));
-                    }
-                    // Again, in the transaction that lets the process in: a drain that began meanwhile counts on it.
-                    if let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? {
-                        refuse_cordoned(&mut *db, &daemon.name, &daemon.spec).await?;
-                        // Another layout may bind others, and give this tenant another share.
-                        if daemon.revision != before.revision {
-                            return Ok((false, Fate::RollBack));
-                        }
-                    }
-                    occupy(&mut *db, &now, holder, &placement, &boot_id).await?;
-                    let mut holders = Vec::new();
-                    for lease in store::leases::all(&mut *db, &boot_id).await? {
-                        if !is_alive(lease.holder) {
-                            store::leases::delete(&mut *db, lease.holder).await?;
-                        } else if lease.holder == holder && lease.tenant != name {
-                            return Err(started_before(&name, holder, &format!("for tenant {}", lease.tenant)));
-                        } else if lease.tenant == name && lease.holder != holder {
-                            holders.push(lease.holder);
-                        }
-                    }
-                    let running = places_taken(&clients, &holders);
-                    if running >= usize::try_from(max).unwrap_or(usize::MAX) {
-                        return Err(ServiceError::Conflict(format!(
-                            "tenant {name} has {running} of at most {max} processes running: wait for one to end, or raise max_clients"
-                        )));
-                    }
-                    store::leases::put(db, &Lease { holder, tenant: name }, &boot_id, unix_ms()).await?;
-                    Ok::<_, ServiceError>((true, Fate::Commit))
-                })
-            })
-            .await?;
-        Ok(unchanged.then_some(LeaseView { holder, uid, environment }))
-    }
-
-    /// Fails closed: no process is sent to a daemon whose settings were not read back.
-    ///
-    /// Where that is because of its layout, that is what is said.
-    async fn refuse_unless_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), ServiceError> {
-        let mut reader = self.parts.store.read().await?;
-        refuse_cordoned(&mut reader, &daemon.name, &daemon.spec).await?;
-        drop(reader);
-        self.await_serving(tenant, daemon).await.map_err(|error| match error {
-            ServiceError::Unavailable(_) | ServiceError::TimedOut(_) => {
-                self.unplaced(tenant, daemon).unwrap_or(error)
-            }
-            other => other,
-        })
-    }
-
-    async fn await_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), ServiceError> {
-        let (name, mode) = (&daemon.name, daemon.spec.mode);
-        let Some(handle) = self.parts.fleet.get(name) else {
-            return Err(ServiceError::Unavailable(format!("daemon {name} is not running yet")));
-        };
-        // Looked at now: a pipe directory that is gone would send the client past MPS, to the whole GPU.
-        handle.fresh(self.parts.patience).await?;
-        // Any change of a daemon in static mode may bind others to its partitions.
-        let wanted = if mode == Mode::Static { daemon.generation } else { tenant.daemon_generation };
-        let ready =
-            |status: &DaemonStatus| status.phase == Phase::Ready && status.observed_generation >= wanted;
-        let failed = |status: &DaemonStatus| {
-            let failed = |layout: &LayoutStatus| {
-                layout.state == LayoutState::Failed && layout.generation >= daemon.generation
-            };
-            mode == Mode::Static && status.layout.as_ref().is_some_and(failed)
-        };
-        // A tenant written a moment ago is often read back within milliseconds.
-        let decided = |observed: &Observed| ready(&observed.status) || failed(&observed.status);
-        match handle.wait_for(self.parts.patience, decided).await {
-            Some(observed) if ready(&observed.status) => Ok(()),
-            _ => {
-                let status = handle.observed().status;
-                let why =
-                    status.conditions.first().map(|condition| condition.message.clone()).unwrap_or_default();
-                Err(ServiceError::Unavailable(format!(
-                    "daemon {name} does not hold the tenant's limits yet: {why}"
-                )))
-            }
-        }
-    }
-
-    /// Processes of a tenant that live: its clients and the holders of its leases.
-    async fn processes_of(&self, name: &TenantName) -> Result<usize, ServiceError> {
-        let clients = self.families_of(name).await?;
-        let boot_id = &self.parts.fleet.context().boot_id;
-        let holders = living_holders(&mut *self.parts.store.read().await?, name, boot_id).await?;
-        Ok(places_taken(&clients, &holders))
-    }
-
-    /// The clients of a tenant, each with its ancestors.
-    async fn families_of(&self, name: &TenantName) -> Result<Vec<(ClientId, Vec<ClientId>)>, ServiceError> {
-        let clients = self.attributed().await?.into_iter();
-        let mine = clients.filter(|client| client.tenant.as_ref() == Some(name));
-        Ok(mine.map(|client| (client.id, client.ancestors)).collect())
-    }
-
-    fn environment_of(
+    pub(super) fn environment_of(
         &self,
         tenant: &Tenant,
         resolved: &Resolved,
@@ -438,7 +294,7 @@ impl Service {
 
     /// The same, once its driver tells where its layout stands by it: what was written a moment ago, of whichever tenant, is
     /// mostly taken up within milliseconds.
-    async fn followed_daemon(&self, tenant: &Tenant) -> Result<Daemon, ServiceError> {
+    pub(super) async fn followed_daemon(&self, tenant: &Tenant) -> Result<Daemon, ServiceError> {
         let daemon = self.daemon_of(tenant).await?;
         if let Some(handle) = self.parts.fleet.get(&daemon.name) {
             let told = |observed: &Observed| match &observed.status.layout {
@@ -450,7 +306,12 @@ impl Service {
         Ok(daemon)
     }
 
-    fn resolved(&self, tenant: &Tenant, daemon: &Daemon, gpus: &[Gpu]) -> Result<Resolved, ServiceError> {
+    pub(super) fn resolved(
+        &self,
+        tenant: &Tenant,
+        daemon: &Daemon,
+        gpus: &[Gpu],
+    ) -> Result<Resolved, ServiceError> {
         let mut resolved = tenant::resolve(&tenant.spec, &daemon.spec, gpus)
             .map_err(|error| ServiceError::Conflict(error.to_string()))?;
         if let Some(share) = self.share_of(tenant, &resolved.gpus, daemon.generation)? {
@@ -459,7 +320,7 @@ impl Service {
         Ok(resolved)
     }
 
-    async fn stored_tenant(&self, name: &TenantName) -> Result<Tenant, ServiceError> {
+    pub(super) async fn stored_tenant(&self, name: &TenantName) -> Result<Tenant, ServiceError> {
         store::tenants::get(&mut *self.parts.store.read().await?, name).await?.ok_or_else(|| not_found(name))
     }
 
@@ -541,36 +402,6 @@ impl Service {
     }
 }
 
-/// Whether the very process that a lease was given to still runs.
-fn is_alive(holder: ClientId) -> bool {
-    host::process::is_alive(holder.into())
-}
-
-/// The processes that hold a lease of the tenant and still run.
-async fn living_holders(
-    db: store::Transaction<'_>,
-    name: &TenantName,
-    boot_id: &str,
-) -> Result<Vec<ClientId>, ServiceError> {
-    let leases = store::leases::all(db, boot_id).await?;
-    let mine = leases.into_iter().filter(|lease| lease.tenant == *name).map(|lease| lease.holder);
-    Ok(mine.filter(|holder| is_alive(*holder)).collect())
-}
-
-/// Refuses to take a tenant away from processes that were let in since its processes were counted.
-async fn refuse_while_leased(
-    db: store::Transaction<'_>,
-    name: &TenantName,
-    boot_id: &str,
-) -> Result<(), ServiceError> {
-    match living_holders(db, name, boot_id).await?.first() {
-        None => Ok(()),
-        Some(holder) => Err(ServiceError::Conflict(format!(
-            "process {holder} of tenant {name} was started a moment ago: end it first"
-        ))),
-    }
-}
-
 /// Says that a limit leaves no room for the context that every client pays from it.
 fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Option<Condition> {
     let limit = resolved.memory?;
@@ -589,6 +420,6 @@ fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Option<Conditio
     })
 }
 
-fn not_found(name: &TenantName) -> ServiceError {
+pub(super) fn not_found(name: &TenantName) -> ServiceError {
     ServiceError::NotFound { kind: "tenant", name: name.to_string() }
 }

@@ -16,8 +16,13 @@ pub struct Remembered {
     pub response: String,
 }
 
-/// The answer given under a key.
-pub async fn get(db: &mut SqliteConnection, key: &str) -> Result<Option<Remembered>, StoreError> {
+/// The answer given to somebody under a key.
+pub async fn get(
+    db: &mut SqliteConnection,
+    owner: &str,
+    key: &str,
+) -> Result<Option<Remembered>, StoreError> {
+    let key = row_key(owner, key);
     Ok(sqlx::query_as!(Remembered, "SELECT request_hash, response FROM idempotency_keys WHERE key = ?", key)
         .fetch_optional(db)
         .await?)
@@ -26,11 +31,13 @@ pub async fn get(db: &mut SqliteConnection, key: &str) -> Result<Option<Remember
 /// Remembers an answer, in the transaction of its effect, and forgets the old ones.
 pub async fn put(
     db: &mut SqliteConnection,
+    owner: &str,
     key: &str,
     answer: &Remembered,
     now: i64,
 ) -> Result<(), StoreError> {
     let oldest = now - REMEMBERED_MS;
+    let key = row_key(owner, key);
     sqlx::query!("DELETE FROM idempotency_keys WHERE created_at < ?", oldest).execute(&mut *db).await?;
     sqlx::query!(
         "INSERT INTO idempotency_keys (key, request_hash, response, created_at) VALUES (?, ?, ?, ?)",
@@ -42,4 +49,9 @@ pub async fn put(
     .execute(db)
     .await?;
     Ok(())
+}
+
+/// Names a key together with whose it is; neither has a line break in it, so no two pairs make the same name.
+fn row_key(owner: &str, key: &str) -> String {
+    format!("{owner}\n{key}")
 }

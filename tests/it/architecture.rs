@@ -138,6 +138,69 @@ fn what_a_file_uses_is_found() {
     assert_eq!(names, ["a", "c", "d", "g", "h"]);
 }
 
+/// Use cases that ask for no right, and why.
+fn open_to_all() -> BTreeMap<&'static str, &'static str> {
+    BTreeMap::from([
+        ("begin", "the manager's own start"),
+        ("watch_gpus", "the manager's own task"),
+        ("check_store", "/healthz, which says nothing but whether the manager lives"),
+        ("read_only", "/readyz, and asked by every use case that writes"),
+        ("not_ready", "/readyz, which load balancers ask without a token"),
+    ])
+}
+
+/// Every `pub async fn` of a text's `impl Service` blocks: its name, its parameters and its body.
+fn use_cases(text: &str) -> Vec<(String, String, String)> {
+    let mut found = Vec::new();
+    for block in text.split("\nimpl Service {").skip(1) {
+        let block = block.split("\n}\n").next().expect("a block");
+        for function in block.split("\n    pub async fn ").skip(1) {
+            let (name, rest) = function.split_once('(').expect("parameters");
+            let (head, body) = rest.split_once("{\n").expect("a body");
+            let body = body.split("\n    }").next().expect("an end");
+            found.push((name.to_owned(), head.to_owned(), body.to_owned()));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_use_case_asks_who_does_it_first() {
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/service"), &mut files);
+    let open = open_to_all();
+    let (mut asked, mut met) = (0, BTreeSet::new());
+    for file in files {
+        let text = code(&fs::read_to_string(&file).expect("text"));
+        for (name, head, body) in use_cases(&text) {
+            if open.contains_key(name.as_str()) {
+                met.insert(name);
+                continue;
+            }
+            let words: String = head.split_whitespace().collect();
+            assert!(words.starts_with("&self,actor:&Actor"), "{name} takes no actor first: ({head}");
+            let first = body.trim_start();
+            let asks = first.starts_with("actor.may(");
+            let decides = first.starts_with("let right = ") && body.contains("actor.may(right)?");
+            let by_scope =
+                first.starts_with("match actor.scope() {") && body.matches("actor.may(").count() == 2;
+            assert!(asks || decides || by_scope, "{name} does something before it asks: {first}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 35, "only {asked} use cases were found");
+    assert_eq!(met.len(), open.len(), "of those that ask for no right, some are gone: {met:?}");
+}
+
+#[test]
+fn use_cases_are_found() {
+    let text = "\nimpl Service {\n    pub async fn a(&self, actor: &Actor) -> X {\n        one\n    }\n\n    async fn not(&self) {\n    }\n\n    \
+                pub async fn b(\n        &self,\n    ) -> X\n    {\n        two\n    }\n}\n\nfn c() {}\n";
+    let found = use_cases(text);
+    let names: Vec<(&str, &str)> = found.iter().map(|(name, _, body)| (name.as_str(), body.trim())).collect();
+    assert_eq!(names, [("a", "one"), ("b", "two")]);
+}
+
 #[test]
 fn no_source_is_longer_than_one_idea() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{List, WriteQuery, accepted};
+use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, TenantName};
@@ -41,11 +42,12 @@ pub(super) struct ClientQuery {
     responses((status = 200, description = "Clients by process ID", body = List<ClientView>), ReadProblems))]
 pub(super) async fn list(
     State(app): State<AppState>,
+    actor: Actor,
     Query(query): Query<ClientQuery>,
 ) -> Result<axum::Json<List<ClientView>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let filter = ClientFilter { daemon: query.daemon, tenant: query.tenant };
-    Ok(axum::Json(app.service.clients(&filter, query.fresh, &page).await?.into()))
+    Ok(axum::Json(app.service.clients(&actor, &filter, query.fresh, &page).await?.into()))
 }
 
 /// One client
@@ -54,9 +56,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The client", body = ClientView), ReadProblems))]
 pub(super) async fn get(
     State(app): State<AppState>,
+    actor: Actor,
     Path(id): Path<ClientId>,
 ) -> Result<axum::Json<ClientView>, Problem> {
-    Ok(axum::Json(app.service.client(id).await?))
+    Ok(axum::Json(app.service.client(&actor, id).await?))
 }
 
 /// End a client
@@ -71,12 +74,16 @@ pub(super) async fn get(
     responses((status = 202, description = "The operation that ends it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn terminate(
     State(app): State<AppState>,
+    actor: Actor,
     Path(id): Path<ClientId>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&OperationRequest::TerminateClient { client: id })?;
-    Ok(accepted(&app.service.terminate(id, conditions.options(query.dry_run), key).await?, query.dry_run))
+    let key = idempotency.of(&actor, &OperationRequest::TerminateClient { client: id })?;
+    Ok(accepted(
+        &app.service.terminate(&actor, id, conditions.options(query.dry_run), key).await?,
+        query.dry_run,
+    ))
 }

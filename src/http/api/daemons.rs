@@ -8,6 +8,7 @@ use utoipa::IntoParams;
 
 use super::{FreshQuery, GraceQuery, List, PageQuery, WriteQuery, accepted, checked_grace, tagged, written};
 use crate::domain::DaemonName;
+use crate::domain::access::Actor;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, OnTimeout};
@@ -24,9 +25,10 @@ use crate::service::{IdempotencyKey, WriteOptions};
     responses((status = 200, description = "Daemons by name", body = List<DaemonView>), ReadProblems))]
 pub(super) async fn list(
     State(app): State<AppState>,
+    actor: Actor,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<DaemonView>>, Problem> {
-    Ok(axum::Json(app.service.daemons(&query.page()?).await?.into()))
+    Ok(axum::Json(app.service.daemons(&actor, &query.page()?).await?.into()))
 }
 
 /// One daemon
@@ -35,10 +37,11 @@ pub(super) async fn list(
     responses((status = 200, description = "The daemon", body = DaemonView, headers(("ETag" = String))), ReadProblems))]
 pub(super) async fn get(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<DaemonName>,
     Query(query): Query<FreshQuery>,
 ) -> Result<Response, Problem> {
-    let daemon = app.service.daemon(&name, query.fresh).await?;
+    let daemon = app.service.daemon(&actor, &name, query.fresh).await?;
     Ok(tagged(StatusCode::OK, daemon.revision, &daemon))
 }
 
@@ -57,12 +60,13 @@ pub(super) async fn get(
     ))]
 pub(super) async fn put(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<DaemonName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     Json(spec): Json<DaemonSpec<GpuRef>>,
 ) -> Result<Response, Problem> {
-    let done = app.service.put_daemon(name, spec, conditions.options(query.dry_run)).await?;
+    let done = app.service.put_daemon(&actor, name, spec, conditions.options(query.dry_run)).await?;
     Ok(written(&done, done.value.revision, query.dry_run))
 }
 
@@ -75,12 +79,13 @@ pub(super) async fn put(
     responses((status = 202, description = "The operation that deletes it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn delete(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<DaemonName>,
     Query(query): Query<GraceQuery>,
     conditions: Conditions,
 ) -> Result<Response, Problem> {
     let request = OperationRequest::DeleteDaemon { grace_s: checked_grace(query.grace_s)? };
-    operate(app, name, request, conditions.options(query.dry_run), None).await
+    operate(app, &actor, name, request, conditions.options(query.dry_run), None).await
 }
 
 /// Start a daemon
@@ -92,6 +97,7 @@ pub(super) async fn delete(
     responses((status = 202, description = "The operation that starts it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn start(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<DaemonName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
@@ -99,8 +105,8 @@ pub(super) async fn start(
     _: NoBody,
 ) -> Result<Response, Problem> {
     let request = OperationRequest::StartDaemon;
-    let key = idempotency.of(&request)?;
-    operate(app, name, request, conditions.options(query.dry_run), key).await
+    let key = idempotency.of(&actor, &request)?;
+    operate(app, &actor, name, request, conditions.options(query.dry_run), key).await
 }
 
 /// Stop a daemon
@@ -112,6 +118,7 @@ pub(super) async fn start(
     responses((status = 202, description = "The operation that stops it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn stop(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<DaemonName>,
     Query(query): Query<GraceQuery>,
     conditions: Conditions,
@@ -119,8 +126,8 @@ pub(super) async fn stop(
     _: NoBody,
 ) -> Result<Response, Problem> {
     let request = OperationRequest::StopDaemon { grace_s: checked_grace(query.grace_s)? };
-    let key = idempotency.of(&request)?;
-    operate(app, name, request, conditions.options(query.dry_run), key).await
+    let key = idempotency.of(&actor, &request)?;
+    operate(app, &actor, name, request, conditions.options(query.dry_run), key).await
 }
 
 /// Stop a daemon and start it again
@@ -132,6 +139,7 @@ pub(super) async fn stop(
     responses((status = 202, description = "The operation that restarts it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn restart(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<DaemonName>,
     Query(query): Query<GraceQuery>,
     conditions: Conditions,
@@ -139,8 +147,8 @@ pub(super) async fn restart(
     _: NoBody,
 ) -> Result<Response, Problem> {
     let request = OperationRequest::RestartDaemon { grace_s: checked_grace(query.grace_s)? };
-    let key = idempotency.of(&request)?;
-    operate(app, name, request, conditions.options(query.dry_run), key).await
+    let key = idempotency.of(&actor, &request)?;
+    operate(app, &actor, name, request, conditions.options(query.dry_run), key).await
 }
 
 /// Adopt a control daemon that somebody else started
@@ -158,12 +166,13 @@ pub(super) async fn restart(
     ))]
 pub(super) async fn adopt(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<DaemonName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     Json(request): Json<AdoptRequest>,
 ) -> Result<Response, Problem> {
-    let done = app.service.adopt_daemon(name, request, conditions.options(query.dry_run)).await?;
+    let done = app.service.adopt_daemon(&actor, name, request, conditions.options(query.dry_run)).await?;
     Ok(written(&done, done.value.revision, query.dry_run))
 }
 
@@ -178,12 +187,13 @@ pub(super) async fn adopt(
     responses((status = 204, description = "Released, or a dry run"), WriteProblems))]
 pub(super) async fn release(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<DaemonName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    app.service.release_daemon(name, conditions.options(query.dry_run)).await?;
+    app.service.release_daemon(&actor, name, conditions.options(query.dry_run)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -221,6 +231,7 @@ fn default_drain() -> u32 {
     responses((status = 202, description = "The operation that drains it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn drain(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<DaemonName>,
     Query(query): Query<DrainQuery>,
     conditions: Conditions,
@@ -229,8 +240,8 @@ pub(super) async fn drain(
 ) -> Result<Response, Problem> {
     let DrainQuery { dry_run, timeout_s, on_timeout } = query;
     let request = OperationRequest::DrainDaemon { timeout_s, on_timeout };
-    let key = idempotency.of(&request)?;
-    operate(app, name, request, conditions.options(dry_run), key).await
+    let key = idempotency.of(&actor, &request)?;
+    operate(app, &actor, name, request, conditions.options(dry_run), key).await
 }
 
 /// Admit no new clients to a daemon
@@ -242,12 +253,13 @@ pub(super) async fn drain(
     responses((status = 200, description = "Cordoned: `schedulable` in its spec is false", body = DaemonView, headers(("ETag" = String))), WriteProblems))]
 pub(super) async fn cordon(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<DaemonName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let daemon = app.service.set_schedulable(name, false, conditions.options(query.dry_run)).await?;
+    let daemon = app.service.set_schedulable(&actor, name, false, conditions.options(query.dry_run)).await?;
     Ok(tagged(StatusCode::OK, daemon.revision, &daemon))
 }
 
@@ -260,23 +272,25 @@ pub(super) async fn cordon(
     responses((status = 200, description = "`schedulable` in its spec is true", body = DaemonView, headers(("ETag" = String))), WriteProblems))]
 pub(super) async fn uncordon(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<DaemonName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let daemon = app.service.set_schedulable(name, true, conditions.options(query.dry_run)).await?;
+    let daemon = app.service.set_schedulable(&actor, name, true, conditions.options(query.dry_run)).await?;
     Ok(tagged(StatusCode::OK, daemon.revision, &daemon))
 }
 
 /// Asks for an operation, and answers where to look for it.
 async fn operate(
     app: AppState,
+    actor: &Actor,
     name: DaemonName,
     request: OperationRequest,
     options: WriteOptions,
     key: Option<IdempotencyKey>,
 ) -> Result<Response, Problem> {
     let dry_run = options.dry_run;
-    Ok(accepted(&app.service.operate(name, request, options, key).await?, dry_run))
+    Ok(accepted(&app.service.operate(actor, name, request, options, key).await?, dry_run))
 }

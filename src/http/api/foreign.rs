@@ -3,6 +3,7 @@
 use axum::extract::State;
 
 use super::List;
+use crate::domain::access::Actor;
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::{Problem, ReadProblems};
@@ -15,8 +16,9 @@ use crate::service::foreign::ForeignDaemonView;
     responses((status = 200, description = "Foreign control daemons by process ID", body = List<ForeignDaemonView>), ReadProblems))]
 pub(super) async fn list(
     State(app): State<AppState>,
+    actor: Actor,
 ) -> Result<axum::Json<List<ForeignDaemonView>>, Problem> {
-    Ok(axum::Json(List { items: app.service.foreign_daemons().await?, next_cursor: None }))
+    Ok(axum::Json(List { items: app.service.foreign_daemons(&actor).await?, next_cursor: None }))
 }
 
 /// One foreign control daemon
@@ -25,7 +27,8 @@ pub(super) async fn list(
     responses((status = 200, description = "The foreign control daemon", body = ForeignDaemonView), ReadProblems))]
 pub(super) async fn get(
     State(app): State<AppState>,
+    actor: Actor,
     Path(id): Path<String>,
 ) -> Result<axum::Json<ForeignDaemonView>, Problem> {
-    Ok(axum::Json(app.service.foreign_daemon(&id).await?))
+    Ok(axum::Json(app.service.foreign_daemon(&actor, &id).await?))
 }

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 
 use super::{List, WriteQuery};
+use crate::domain::access::Actor;
 use crate::http::AppState;
 use crate::http::extract::{Conditions, Json as Body, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
@@ -14,8 +15,8 @@ use crate::service::take_up::ConfirmRequest;
 /// The host
 #[utoipa::path(get, path = "/api/v1/host", operation_id = "get_host", tag = "host",
     responses((status = 200, description = "The host, its driver and its MPS", body = HostView), ReadProblems))]
-pub(super) async fn get(State(app): State<AppState>) -> Result<Json<HostView>, Problem> {
-    Ok(Json(app.service.host().await?))
+pub(super) async fn get(State(app): State<AppState>, actor: Actor) -> Result<Json<HostView>, Problem> {
+    Ok(Json(app.service.host(&actor).await?))
 }
 
 /// Say that the database belongs to this machine now
@@ -27,16 +28,20 @@ pub(super) async fn get(State(app): State<AppState>) -> Result<Json<HostView>, P
     responses((status = 200, description = "The host, no longer read-only", body = HostView), WriteProblems))]
 pub(super) async fn confirm(
     State(app): State<AppState>,
+    actor: Actor,
     Body(request): Body<ConfirmRequest>,
 ) -> Result<Json<HostView>, Problem> {
-    Ok(Json(app.service.confirm_host(request).await?))
+    Ok(Json(app.service.confirm_host(&actor, request).await?))
 }
 
 /// All GPUs
 #[utoipa::path(get, path = "/api/v1/gpus", operation_id = "list_gpus", tag = "host",
     responses((status = 200, description = "The GPUs in PCI order", body = List<GpuView>), ReadProblems))]
-pub(super) async fn list_gpus(State(app): State<AppState>) -> Result<Json<List<GpuView>>, Problem> {
-    Ok(Json(List { items: app.service.gpu_views().await?, next_cursor: None }))
+pub(super) async fn list_gpus(
+    State(app): State<AppState>,
+    actor: Actor,
+) -> Result<Json<List<GpuView>>, Problem> {
+    Ok(Json(List { items: app.service.gpu_views(&actor).await?, next_cursor: None }))
 }
 
 /// One GPU
@@ -45,9 +50,10 @@ pub(super) async fn list_gpus(State(app): State<AppState>) -> Result<Json<List<G
     responses((status = 200, description = "The GPU", body = GpuView), ReadProblems))]
 pub(super) async fn get_gpu(
     State(app): State<AppState>,
+    actor: Actor,
     Path(gpu): Path<String>,
 ) -> Result<Json<GpuView>, Problem> {
-    Ok(Json(app.service.gpu(&gpu).await?))
+    Ok(Json(app.service.gpu(&actor, &gpu).await?))
 }
 
 /// Put another GPU in the place of a missing one
@@ -58,11 +64,12 @@ pub(super) async fn get_gpu(
     responses((status = 200, description = "Its daemon and its tenants have the new GPU, or a dry run", body = Replacement), WriteProblems))]
 pub(super) async fn replace_gpu(
     State(app): State<AppState>,
+    actor: Actor,
     Path(gpu): Path<String>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     Body(request): Body<ReplaceRequest>,
 ) -> Result<Json<Replacement>, Problem> {
     let options = conditions.options(query.dry_run);
-    Ok(Json(app.service.replace_gpu(gpu, request, options).await?))
+    Ok(Json(app.service.replace_gpu(&actor, gpu, request, options).await?))
 }

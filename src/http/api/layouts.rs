@@ -5,6 +5,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
 use super::{List, PageQuery, WriteQuery, accepted, tagged, written};
+use crate::domain::access::Actor;
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::Document;
 use crate::domain::layout::outlook::LayoutPlan;
@@ -13,7 +14,6 @@ use crate::domain::layout::{Version, VersionRef};
 use crate::domain::operation::Operation;
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::AppState;
-use crate::http::auth::Caller;
 use crate::http::extract::{Conditions, Idempotency, Json, Path, Query, TextBody};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
 use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutText, LayoutView};
@@ -24,9 +24,10 @@ use crate::service::{ServiceError, WriteOptions};
     responses((status = 200, description = "Layouts by name, each in its newest version", body = List<LayoutView>), ReadProblems))]
 pub(super) async fn list(
     State(app): State<AppState>,
+    actor: Actor,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<LayoutView>>, Problem> {
-    Ok(axum::Json(app.service.layouts(&query.page()?).await?.into()))
+    Ok(axum::Json(app.service.layouts(&actor, &query.page()?).await?.into()))
 }
 
 /// One layout
@@ -35,9 +36,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The layout in its newest version", body = LayoutView, headers(("ETag" = String))), ReadProblems))]
 pub(super) async fn get(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<LayoutName>,
 ) -> Result<Response, Problem> {
-    let layout = app.service.layout(&name).await?;
+    let layout = app.service.layout(&actor, &name).await?;
     Ok(tagged(StatusCode::OK, i64::from(layout.newest.version), &layout))
 }
 
@@ -58,14 +60,14 @@ pub(super) async fn get(
     ))]
 pub(super) async fn put(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<LayoutName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
-    caller: Caller,
     Json(request): Json<LayoutRequest>,
 ) -> Result<Response, Problem> {
     let options = conditions.options(query.dry_run);
-    let done = app.service.put_layout(name, request, caller.to_string(), options).await?;
+    let done = app.service.put_layout(&actor, name, request, options).await?;
     Ok(written(&done, i64::from(done.value.newest.version), query.dry_run))
 }
 
@@ -78,11 +80,12 @@ pub(super) async fn put(
     responses((status = 204, description = "Forgotten with all its versions, or a dry run"), WriteProblems))]
 pub(super) async fn delete(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<LayoutName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
 ) -> Result<StatusCode, Problem> {
-    app.service.delete_layout(name, conditions.options(query.dry_run)).await?;
+    app.service.delete_layout(&actor, name, conditions.options(query.dry_run)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -92,10 +95,11 @@ pub(super) async fn delete(
     responses((status = 200, description = "Versions, the newest first", body = List<Version>), ReadProblems))]
 pub(super) async fn versions(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<LayoutName>,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<Version>>, Problem> {
-    Ok(axum::Json(app.service.layout_versions(&name, &query.page()?).await?.into()))
+    Ok(axum::Json(app.service.layout_versions(&actor, &name, &query.page()?).await?.into()))
 }
 
 /// One version of a layout
@@ -104,9 +108,10 @@ pub(super) async fn versions(
     responses((status = 200, description = "The version", body = Version), ReadProblems))]
 pub(super) async fn version(
     State(app): State<AppState>,
+    actor: Actor,
     Path((name, version)): Path<(LayoutName, u32)>,
 ) -> Result<axum::Json<Version>, Problem> {
-    Ok(axum::Json(app.service.layout_version(&VersionRef { name, version }).await?))
+    Ok(axum::Json(app.service.layout_version(&actor, &VersionRef { name, version }).await?))
 }
 
 /// Plan a layout
@@ -122,11 +127,12 @@ pub(super) async fn version(
     ))]
 pub(super) async fn plan(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<LayoutName>,
     headers: HeaderMap,
     Json(target): Json<LayoutTarget>,
 ) -> Result<Response, Problem> {
-    let plan = app.service.plan_layout(&name, &target).await?;
+    let plan = app.service.plan_layout(&actor, &name, &target).await?;
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if accept.split(',').any(|mime| mime.trim().starts_with("text/plain")) {
         return Ok(plan.text().into_response());
@@ -147,16 +153,16 @@ pub(super) async fn plan(
     responses((status = 202, description = "The operation that applies it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn apply(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<LayoutName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
-    caller: Caller,
     Json(request): Json<ApplyRequest>,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&request)?;
+    let key = idempotency.of(&actor, &request)?;
     let options = conditions.options(query.dry_run);
-    let operation = app.service.apply_layout(name, request, caller.to_string(), options, key).await?;
+    let operation = app.service.apply_layout(&actor, name, request, options, key).await?;
     Ok(accepted(&operation, query.dry_run))
 }
 
@@ -169,10 +175,11 @@ pub(super) async fn apply(
     responses((status = 200, description = "Whether the daemon holds it, and in what it differs", body = Assertion), WriteProblems))]
 pub(super) async fn assert(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<LayoutName>,
     Json(target): Json<LayoutTarget>,
 ) -> Result<axum::Json<Assertion>, Problem> {
-    Ok(axum::Json(app.service.assert_layout(&name, &target).await?))
+    Ok(axum::Json(app.service.assert_layout(&actor, &name, &target).await?))
 }
 
 /// Which daemon's.
@@ -198,11 +205,12 @@ pub(super) struct ExportQuery {
     ))]
 pub(super) async fn export(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<LayoutName>,
     Query(query): Query<ExportQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let document = app.service.export_layout(&name, &query.daemon).await?;
+    let document = app.service.export_layout(&actor, &name, &query.daemon).await?;
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let json = accept.split(',').any(|mime| mime.trim().starts_with(JSON));
     let (mime, format) = if json { (JSON, Format::Json) } else { (YAML, Format::Yaml) };
@@ -239,8 +247,8 @@ pub(super) struct ImportQuery {
     ))]
 pub(super) async fn import(
     State(app): State<AppState>,
+    actor: Actor,
     Query(query): Query<ImportQuery>,
-    caller: Caller,
     TextBody { media_type, text }: TextBody,
 ) -> Result<axum::Json<List<LayoutView>>, Problem> {
     let text = match (media_type.as_str(), query.name) {
@@ -263,7 +271,7 @@ pub(super) async fn import(
         }
     };
     let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
-    let items = app.service.import_layouts(text, caller.to_string(), options).await?;
+    let items = app.service.import_layouts(&actor, text, options).await?;
     Ok(axum::Json(List { items, next_cursor: None }))
 }
 

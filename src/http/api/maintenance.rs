@@ -4,6 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 
 use super::{WriteQuery, accepted};
+use crate::domain::access::Actor;
 use crate::domain::maintenance::MaintenanceRequest;
 use crate::domain::operation::Operation;
 use crate::http::AppState;
@@ -14,8 +15,11 @@ use crate::service::maintenance::MaintenanceView;
 /// The maintenance of the host
 #[utoipa::path(get, path = "/api/v1/host/maintenance", operation_id = "get_maintenance", tag = "host",
     responses((status = 200, description = "How far it is, and who has its GPUs open now", body = MaintenanceView), ReadProblems))]
-pub(super) async fn get(State(app): State<AppState>) -> Result<axum::Json<MaintenanceView>, Problem> {
-    Ok(axum::Json(app.service.maintenance().await?))
+pub(super) async fn get(
+    State(app): State<AppState>,
+    actor: Actor,
+) -> Result<axum::Json<MaintenanceView>, Problem> {
+    Ok(axum::Json(app.service.maintenance(&actor).await?))
 }
 
 /// Begin maintenance
@@ -32,14 +36,15 @@ pub(super) async fn get(State(app): State<AppState>) -> Result<axum::Json<Mainte
     responses((status = 202, description = "The operation that begins it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn begin(
     State(app): State<AppState>,
+    actor: Actor,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
     Json(request): Json<MaintenanceRequest>,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&request)?;
+    let key = idempotency.of(&actor, &request)?;
     let options = conditions.options(query.dry_run);
-    Ok(accepted(&app.service.begin_maintenance(request, options, key).await?, query.dry_run))
+    Ok(accepted(&app.service.begin_maintenance(&actor, request, options, key).await?, query.dry_run))
 }
 
 /// End maintenance
@@ -50,10 +55,11 @@ pub(super) async fn begin(
     responses((status = 202, description = "The operation that ends it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn end(
     State(app): State<AppState>,
+    actor: Actor,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     _: NoBody,
 ) -> Result<Response, Problem> {
     let options = conditions.options(query.dry_run);
-    Ok(accepted(&app.service.end_maintenance(options).await?, query.dry_run))
+    Ok(accepted(&app.service.end_maintenance(&actor, options).await?, query.dry_run))
 }

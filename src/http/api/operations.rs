@@ -5,6 +5,7 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use super::{List, PageQuery, accepted};
+use crate::domain::access::Actor;
 use crate::domain::operation::{Operation, OperationState};
 use crate::http::AppState;
 use crate::http::extract::{NoBody, Path, Query};
@@ -15,9 +16,10 @@ use crate::http::problem::{Problem, ReadProblems, WriteProblems};
     responses((status = 200, description = "Operations, the newest first", body = List<Operation>), ReadProblems))]
 pub(super) async fn list(
     State(app): State<AppState>,
+    actor: Actor,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<Operation>>, Problem> {
-    Ok(axum::Json(app.service.operations(&query.page()?).await?.into()))
+    Ok(axum::Json(app.service.operations(&actor, &query.page()?).await?.into()))
 }
 
 /// One operation
@@ -26,9 +28,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The operation with its journal", body = Operation), ReadProblems))]
 pub(super) async fn get(
     State(app): State<AppState>,
+    actor: Actor,
     Path(id): Path<Uuid>,
 ) -> Result<axum::Json<Operation>, Problem> {
-    Ok(axum::Json(app.service.operation(id).await?))
+    Ok(axum::Json(app.service.operation(&actor, id).await?))
 }
 
 /// Call off an operation
@@ -44,9 +47,10 @@ pub(super) async fn get(
     ))]
 pub(super) async fn cancel(
     State(app): State<AppState>,
+    actor: Actor,
     Path(id): Path<Uuid>,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let operation = app.service.cancel_operation(id).await?;
+    let operation = app.service.cancel_operation(&actor, id).await?;
     Ok(accepted(&operation, operation.state == OperationState::Cancelled && operation.started_at.is_none()))
 }

@@ -6,6 +6,7 @@ use utoipa::IntoParams;
 
 use super::{FreshQuery, List, PageQuery};
 use crate::domain::DaemonName;
+use crate::domain::access::Actor;
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
 use crate::http::problem::{Problem, ReadProblems};
@@ -32,11 +33,12 @@ pub(super) struct FreshPageQuery {
     responses((status = 200, description = "Those of its layout, in the order in which they are made, then others", body = List<PartitionView>), ReadProblems))]
 pub(super) async fn list(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<DaemonName>,
     Query(FreshPageQuery { fresh, cursor, limit }): Query<FreshPageQuery>,
 ) -> Result<axum::Json<List<PartitionView>>, Problem> {
     let page = PageQuery { cursor, limit }.page()?;
-    Ok(axum::Json(app.service.partitions(&name, fresh, &page).await?.into()))
+    Ok(axum::Json(app.service.partitions(&actor, &name, fresh, &page).await?.into()))
 }
 
 /// One partition of a daemon
@@ -49,8 +51,9 @@ pub(super) async fn list(
     responses((status = 200, description = "The partition", body = PartitionView), ReadProblems))]
 pub(super) async fn get(
     State(app): State<AppState>,
+    actor: Actor,
     Path((name, partition)): Path<(DaemonName, String)>,
     Query(query): Query<FreshQuery>,
 ) -> Result<axum::Json<PartitionView>, Problem> {
-    Ok(axum::Json(app.service.partition(&name, &partition, query.fresh).await?))
+    Ok(axum::Json(app.service.partition(&actor, &name, &partition, query.fresh).await?))
 }

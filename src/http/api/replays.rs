@@ -5,9 +5,9 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use super::{List, PageQuery, WriteQuery, accepted_as};
+use crate::domain::access::Actor;
 use crate::domain::layout::replay::Replay;
 use crate::http::AppState;
-use crate::http::auth::Caller;
 use crate::http::extract::{Conditions, Idempotency, Json, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
 use crate::service::replays::{ReplayAccepted, ReplayRequest};
@@ -17,9 +17,10 @@ use crate::service::replays::{ReplayAccepted, ReplayRequest};
     responses((status = 200, description = "Replays, the newest first", body = List<Replay>), ReadProblems))]
 pub(super) async fn list(
     State(app): State<AppState>,
+    actor: Actor,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<Replay>>, Problem> {
-    Ok(axum::Json(app.service.replays(&query.page()?).await?.into()))
+    Ok(axum::Json(app.service.replays(&actor, &query.page()?).await?.into()))
 }
 
 /// One replay
@@ -28,9 +29,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The replay with its steps", body = Replay), ReadProblems))]
 pub(super) async fn get(
     State(app): State<AppState>,
+    actor: Actor,
     Path(id): Path<Uuid>,
 ) -> Result<axum::Json<Replay>, Problem> {
-    Ok(axum::Json(app.service.replay_record(id).await?))
+    Ok(axum::Json(app.service.replay_record(&actor, id).await?))
 }
 
 /// Replay a layout
@@ -46,14 +48,14 @@ pub(super) async fn get(
     responses((status = 202, description = "The replay, and the operation that does it", body = ReplayAccepted), (status = 200, description = "A dry run: both as they would be", body = ReplayAccepted), WriteProblems))]
 pub(super) async fn create(
     State(app): State<AppState>,
+    actor: Actor,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
-    caller: Caller,
     Json(request): Json<ReplayRequest>,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&request)?;
+    let key = idempotency.of(&actor, &request)?;
     let options = conditions.options(query.dry_run);
-    let accepted = app.service.replay(request, caller.to_string(), options, key).await?;
+    let accepted = app.service.replay(&actor, request, options, key).await?;
     Ok(accepted_as(&accepted.operation, &accepted, query.dry_run))
 }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{FreshQuery, List, PageQuery, WriteQuery, tagged, written};
+use crate::domain::access::Actor;
 use crate::domain::gpu::GpuRef;
 use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, TenantName, environment};
@@ -14,8 +15,9 @@ use crate::http::AppState;
 use crate::http::extract::{Conditions, Json, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
 use crate::service::clients::{ClientFilter, ClientView};
+use crate::service::leases::{LeaseRequest, LeaseView};
 use crate::service::page::Page;
-use crate::service::tenants::{EnvironmentView, LeaseRequest, LeaseView, TenantView};
+use crate::service::tenants::{EnvironmentView, TenantView};
 
 /// Which tenants.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -37,10 +39,11 @@ pub(super) struct TenantQuery {
     responses((status = 200, description = "Tenants by name", body = List<TenantView>), ReadProblems))]
 pub(super) async fn list(
     State(app): State<AppState>,
+    actor: Actor,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<List<TenantView>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
-    Ok(axum::Json(app.service.tenants(query.daemon.as_ref(), &page).await?.into()))
+    Ok(axum::Json(app.service.tenants(&actor, query.daemon.as_ref(), &page).await?.into()))
 }
 
 /// One tenant
@@ -49,10 +52,11 @@ pub(super) async fn list(
     responses((status = 200, description = "The tenant", body = TenantView, headers(("ETag" = String))), ReadProblems))]
 pub(super) async fn get(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<TenantName>,
     Query(query): Query<FreshQuery>,
 ) -> Result<Response, Problem> {
-    let tenant = app.service.tenant(&name, query.fresh).await?;
+    let tenant = app.service.tenant(&actor, &name, query.fresh).await?;
     Ok(tagged(StatusCode::OK, tenant.generation, &tenant))
 }
 
@@ -71,12 +75,13 @@ pub(super) async fn get(
     ))]
 pub(super) async fn put(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<TenantName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     Json(spec): Json<TenantSpec<GpuRef>>,
 ) -> Result<Response, Problem> {
-    let done = app.service.put_tenant(name, spec, conditions.options(query.dry_run)).await?;
+    let done = app.service.put_tenant(&actor, name, spec, conditions.options(query.dry_run)).await?;
     Ok(written(&done, done.value.generation, query.dry_run))
 }
 
@@ -89,11 +94,12 @@ pub(super) async fn put(
     responses((status = 204, description = "Forgotten"), WriteProblems))]
 pub(super) async fn delete(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<TenantName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
 ) -> Result<StatusCode, Problem> {
-    app.service.delete_tenant(name, conditions.options(query.dry_run)).await?;
+    app.service.delete_tenant(&actor, name, conditions.options(query.dry_run)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -107,10 +113,11 @@ pub(super) async fn delete(
     ))]
 pub(super) async fn environment(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<TenantName>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let view = app.service.tenant_environment(&name).await?;
+    let view = app.service.tenant_environment(&actor, &name).await?;
     let shell = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     if shell.is_some_and(|value| value.contains("text/x-shellscript")) {
         let variables: Vec<(String, String)> = view.variables.into_iter().collect();
@@ -126,12 +133,13 @@ pub(super) async fn environment(
     responses((status = 200, description = "Its clients by process ID", body = List<ClientView>), ReadProblems))]
 pub(super) async fn clients(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<TenantName>,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<ClientView>>, Problem> {
-    app.service.tenant(&name, false).await?;
+    app.service.tenant(&actor, &name, false).await?;
     let filter = ClientFilter { tenant: Some(name), daemon: None };
-    Ok(axum::Json(app.service.clients(&filter, false, &query.page()?).await?.into()))
+    Ok(axum::Json(app.service.clients(&actor, &filter, false, &query.page()?).await?.into()))
 }
 
 /// Ask for a process to become a client of a tenant
@@ -144,8 +152,9 @@ pub(super) async fn clients(
     responses((status = 201, description = "The right, with user and environment", body = LeaseView), WriteProblems))]
 pub(super) async fn lease(
     State(app): State<AppState>,
+    actor: Actor,
     Path(name): Path<TenantName>,
     Json(request): Json<LeaseRequest>,
 ) -> Result<(StatusCode, axum::Json<LeaseView>), Problem> {
-    Ok((StatusCode::CREATED, axum::Json(app.service.lease(name, request).await?)))
+    Ok((StatusCode::CREATED, axum::Json(app.service.lease(&actor, name, request).await?)))
 }

@@ -72,13 +72,17 @@ pub fn find(token: &str, pipe_directory: &Path) -> Found {
         .collect();
     let doubtful = |reason: String| Found::Doubtful { reason };
     match daemons.as_slice() {
-        [] => match marked.iter().find(|id| !is_server(id.pid)) {
-            None => Found::None,
-            Some(id) if is_launcher(id.pid) => Found::Starting(*id),
-            Some(id) => {
-                doubtful(format!("process {} has the daemon's token and is no control daemon", id.pid))
+        [] => {
+            // It may be a script, and what it runs before it becomes the daemon has the token too.
+            let launcher = marked.iter().find(|id| is_launcher(id.pid));
+            match (launcher, marked.iter().find(|id| !is_server(id.pid))) {
+                (Some(launcher), _) => Found::Starting(*launcher),
+                (None, Some(other)) => {
+                    doubtful(format!("process {} has the daemon's token and is no control daemon", other.pid))
+                }
+                (None, None) => Found::None,
             }
-        },
+        }
         [daemon] => match objection(*daemon, pipe_directory) {
             None if !process::leads_session(daemon.pid) && process::is_alive(*daemon) => {
                 Found::Starting(*daemon)

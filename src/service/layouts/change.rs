@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::of_daemon::refuse_mode;
 use super::{check_note, invalid, no_version, not_found, put_if_new};
+use crate::domain::access::{Actor, Right};
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
@@ -127,9 +128,11 @@ impl Service {
     /// What putting a layout on a daemon would come to, on a look that is taken now.
     pub async fn plan_layout(
         &self,
+        actor: &Actor,
         name: &LayoutName,
         target: &LayoutTarget,
     ) -> Result<LayoutPlan, ServiceError> {
+        actor.may(Right::View)?;
         let projected = self.projected(name, target).await?;
         self.plan_of(&projected).await
     }
@@ -137,9 +140,11 @@ impl Service {
     /// Whether a daemon holds a layout, on a look that is taken now.
     pub async fn assert_layout(
         &self,
+        actor: &Actor,
         name: &LayoutName,
         target: &LayoutTarget,
     ) -> Result<Assertion, ServiceError> {
+        actor.may(Right::View)?;
         let Projected { daemon, active, layout } = self.projected(name, target).await?;
         let patience = self.parts.patience;
         let seen = self.parts.engine.look_for_layout(&target.daemon, &active, &layout, patience).await?;
@@ -172,12 +177,14 @@ impl Service {
     /// Asks for a layout to be put on a daemon; what its plan refuses is refused at once.
     pub async fn apply_layout(
         &self,
+        actor: &Actor,
         name: LayoutName,
         request: ApplyRequest,
-        author: String,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
+        actor.may(Right::Operate)?;
+        let author = actor.subject.to_string();
         let service = self.clone();
         self.to_the_end(async move {
             check_note(request.note.as_deref())?;
@@ -210,8 +217,8 @@ impl Service {
         &self,
         key: Option<&IdempotencyKey>,
     ) -> Result<Option<Operation>, ServiceError> {
-        let Some(IdempotencyKey { key, request_hash }) = key else { return Ok(None) };
-        remembered(&mut *self.parts.store.read().await?, key, request_hash).await
+        let Some(key) = key else { return Ok(None) };
+        remembered(&mut *self.parts.store.read().await?, key).await
     }
 
     pub(in crate::service) async fn ask_for_layout(

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{LayoutView, invalid, no_version, put_if_new, view};
 use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::document::{Document, Entry, Fingerprint, PROTOCOL, Provenance, Recorded, Share};
 use crate::domain::layout::shell;
@@ -53,10 +54,12 @@ impl Service {
     /// Takes every layout of a text as a new version where it says something new, or none of them.
     pub async fn import_layouts(
         &self,
+        actor: &Actor,
         text: LayoutText,
-        author: String,
         options: WriteOptions,
     ) -> Result<Vec<LayoutView>, ServiceError> {
+        actor.may(Right::Operate)?;
+        let author = actor.subject.to_string();
         let service = self.clone();
         self.to_the_end(async move {
             let document = text.read()?;
@@ -78,9 +81,11 @@ impl Service {
     /// A layout with what its steps gave on a daemon that has it in force now.
     pub async fn export_layout(
         &self,
+        actor: &Actor,
         name: &LayoutName,
         daemon: &DaemonName,
     ) -> Result<Document, ServiceError> {
+        actor.may(Right::View)?;
         let mut reader = self.parts.store.read().await?;
         let holder = store::daemons::get(&mut reader, daemon).await?.ok_or_else(|| no_daemon(daemon))?;
         let active = holder.spec.layout.filter(|active| active.name == *name).ok_or_else(|| {

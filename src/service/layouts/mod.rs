@@ -17,6 +17,7 @@ pub use partitions::PartitionView;
 use super::page::{Page, Paged};
 use super::{FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
 use crate::domain::layout::{self, Invalid, Layout, Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
 use crate::store::layouts::NewVersion;
@@ -48,11 +49,13 @@ impl Service {
     /// Writes a new version of a layout where it says something new, and gives the newest.
     pub async fn put_layout(
         &self,
+        actor: &Actor,
         name: LayoutName,
         request: LayoutRequest,
-        author: String,
         options: WriteOptions,
     ) -> Result<Written<LayoutView>, ServiceError> {
+        actor.may(Right::Operate)?;
+        let author = actor.subject.to_string();
         let service = self.clone();
         self.to_the_end(async move {
             let LayoutRequest { layout, note } = request;
@@ -83,14 +86,16 @@ impl Service {
     }
 
     /// A layout in its newest version.
-    pub async fn layout(&self, name: &LayoutName) -> Result<LayoutView, ServiceError> {
+    pub async fn layout(&self, actor: &Actor, name: &LayoutName) -> Result<LayoutView, ServiceError> {
+        actor.may(Right::View)?;
         let mut reader = self.parts.store.read().await?;
         let newest = store::layouts::newest(&mut reader, name).await?;
         view(&mut reader, newest.ok_or_else(|| not_found(name))?).await
     }
 
     /// Layouts by name.
-    pub async fn layouts(&self, page: &Page) -> Result<Paged<LayoutView>, ServiceError> {
+    pub async fn layouts(&self, actor: &Actor, page: &Page) -> Result<Paged<LayoutView>, ServiceError> {
+        actor.may(Right::View)?;
         let mut reader = self.parts.store.read().await?;
         let listed = store::layouts::page(&mut reader, &page.after, page.rows()).await?;
         let paged = page.cut(listed, |version| version.name.to_string());
@@ -102,7 +107,8 @@ impl Service {
     }
 
     /// One version of a layout.
-    pub async fn layout_version(&self, wanted: &VersionRef) -> Result<Version, ServiceError> {
+    pub async fn layout_version(&self, actor: &Actor, wanted: &VersionRef) -> Result<Version, ServiceError> {
+        actor.may(Right::View)?;
         let found = store::layouts::version(&mut *self.parts.store.read().await?, wanted).await?;
         found.ok_or_else(|| no_version(wanted))
     }
@@ -110,9 +116,11 @@ impl Service {
     /// The versions of a layout, the newest first.
     pub async fn layout_versions(
         &self,
+        actor: &Actor,
         name: &LayoutName,
         page: &Page,
     ) -> Result<Paged<Version>, ServiceError> {
+        actor.may(Right::View)?;
         let before = match page.after.as_str() {
             "" => None,
             after => Some(after.parse().map_err(|_| {
@@ -131,7 +139,13 @@ impl Service {
     }
 
     /// Forgets a layout with all its versions; refused while somebody holds it or waits for it.
-    pub async fn delete_layout(&self, name: LayoutName, options: WriteOptions) -> Result<(), ServiceError> {
+    pub async fn delete_layout(
+        &self,
+        actor: &Actor,
+        name: LayoutName,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        actor.may(Right::Operate)?;
         let service = self.clone();
         self.to_the_end(async move {
             let deleted = service.parts.store.write(move |db| {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::access::{Actor, Right};
 use crate::domain::client::ClientId;
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::partitions::{GpuPartitions, ListedPartition};
@@ -39,11 +40,13 @@ impl Service {
     /// The partitions of a daemon: those of its layout, then those that it lists beside them.
     pub async fn partitions(
         &self,
+        actor: &Actor,
         daemon: &DaemonName,
         fresh: bool,
         page: &Page,
     ) -> Result<Paged<PartitionView>, ServiceError> {
-        let all = self.all_partitions(daemon, fresh).await?;
+        actor.may(Right::View)?;
+        let all = self.all_partitions(actor, daemon, fresh).await?;
         let from = match page.after.as_str() {
             "" => 0,
             after => after.parse::<usize>().map_err(|_| {
@@ -62,11 +65,13 @@ impl Service {
     /// One partition of a daemon, by its name, by its ID, or by `<uuid>/<id>`.
     pub async fn partition(
         &self,
+        actor: &Actor,
         daemon: &DaemonName,
         wanted: &str,
         fresh: bool,
     ) -> Result<PartitionView, ServiceError> {
-        let all = self.all_partitions(daemon, fresh).await?;
+        actor.may(Right::View)?;
+        let all = self.all_partitions(actor, daemon, fresh).await?;
         let is_it = |one: &&PartitionView| {
             let id = one.id.as_ref().map(PartitionId::as_str);
             one.partition.as_ref().is_some_and(|name| name.as_str() == wanted)
@@ -88,10 +93,11 @@ impl Service {
 
     async fn all_partitions(
         &self,
+        actor: &Actor,
         daemon: &DaemonName,
         fresh: bool,
     ) -> Result<Vec<PartitionView>, ServiceError> {
-        let status = self.daemon(daemon, fresh).await?.status;
+        let status = self.daemon(actor, daemon, fresh).await?.status;
         let listed = status.as_ref().and_then(|status| status.effective.as_ref()?.partitions.clone());
         let listed = listed.unwrap_or_default();
         let layout = status.and_then(|status| status.layout);

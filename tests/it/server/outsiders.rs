@@ -55,7 +55,7 @@ fn callers_who_leave_no_room_are_named_by_who_starts_them() {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     let held = host.try_hold("gpu0");
-                    std::thread::sleep(Duration::from_millis(60));
+                    std::thread::sleep(Duration::from_millis(250));
                     drop(held);
                 }
             });

@@ -4,7 +4,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Answer, Host, eventually};
+use crate::harness::{Answer, Api, Host, eventually};
 
 fn id(host: &Host, pid: u32) -> String {
     host.listed(pid)["id"].as_str().expect("an ID").to_owned()
@@ -94,6 +94,22 @@ fn another_request_under_the_same_key_is_refused() {
     let empty =
         host.api().send(Method::POST, "/api/v1/daemons/gpu1/restart", &[("idempotency-key", "")], None);
     empty.problem(422, "invalid-request");
+}
+
+#[test]
+fn a_key_is_its_users_and_gives_nobody_else_the_answer() {
+    let host = Host::ready();
+    let socket = host.api().over(&host.runtime("api.sock"));
+    let restart = |api: &Api| {
+        api.send(Method::POST, "/api/v1/daemons/gpu1/restart?grace_s=1", &[("idempotency-key", "k")], None)
+    };
+    let first = restart(host.api());
+    let second = restart(&socket);
+    assert_eq!((first.status, second.status), (202, 202));
+    assert_ne!(first.json()["id"], second.json()["id"]);
+    assert_eq!(restart(&socket).json()["id"], second.json()["id"]);
+    host.api().succeeds(&first);
+    host.api().succeeds(&second);
 }
 
 #[test]

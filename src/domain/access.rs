@@ -1,0 +1,304 @@
+//! Who may do what: an actor, what it was granted, and the right that a use case asks for.
+//!
+//! The decision is here and nowhere else. What a tenant may not see is hidden, not forbidden: a refusal would say that
+//! it exists.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{InvalidValue, TenantName};
+
+/// What somebody may do on the whole host; each role may do what the ones before it may.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Reads everything but tokens and the audit.
+    Viewer,
+    /// Acts on clients, daemons and layouts.
+    Operator,
+    /// Decides what there is: daemons, tenants, tokens.
+    Admin,
+}
+
+impl Role {
+    /// Every role, the least first.
+    pub const ALL: [Self; 3] = [Self::Viewer, Self::Operator, Self::Admin];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// What an actor was granted.
+///
+/// As text `viewer`, `operator`, `admin`, or `tenant:NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Grant {
+    /// A role on the whole host.
+    Host(Role),
+    /// One tenant: it sees and acts on what is its own.
+    Tenant(TenantName),
+}
+
+impl Grant {
+    /// Parses a role's name, or `tenant:` and a tenant's.
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        if let Some(role) = Role::ALL.into_iter().find(|role| role.as_str() == text) {
+            return Ok(Self::Host(role));
+        }
+        if let Some(tenant) = text.strip_prefix("tenant:") {
+            return TenantName::parse(tenant).map(Self::Tenant);
+        }
+        let shown: String = text.chars().take(80).collect();
+        Err(InvalidValue(format!(
+            "{shown:?} is no role: use viewer, operator, admin, or tenant: and the name of a tenant"
+        )))
+    }
+
+    /// The tenant that it is bound to, if it is.
+    pub fn tenant(&self) -> Option<&TenantName> {
+        match self {
+            Self::Host(_) => None,
+            Self::Tenant(tenant) => Some(tenant),
+        }
+    }
+}
+
+impl std::fmt::Display for Grant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host(role) => f.write_str(role.as_str()),
+            Self::Tenant(tenant) => write!(f, "tenant:{tenant}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Grant {
+    type Error = InvalidValue;
+
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Grant> for String {
+    fn from(grant: Grant) -> Self {
+        grant.to_string()
+    }
+}
+
+impl std::str::FromStr for Grant {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        Self::parse(text)
+    }
+}
+
+/// What a use case needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right<'a> {
+    /// To see what is the host's.
+    View,
+    /// To act on clients, daemons and layouts.
+    Operate,
+    /// To decide what there is, and who may do what.
+    Administer,
+    /// To see what everybody may who is somebody: a list shows each their own.
+    ViewOwn,
+    /// To see a tenant and what is its.
+    ViewTenant(&'a TenantName),
+    /// To start and end processes of a tenant.
+    UseTenant(&'a TenantName),
+}
+
+impl Right<'_> {
+    /// The least role on the host that has it.
+    fn role(self) -> Role {
+        match self {
+            Self::View | Self::ViewOwn | Self::ViewTenant(_) => Role::Viewer,
+            Self::Operate | Self::UseTenant(_) => Role::Operator,
+            Self::Administer => Role::Admin,
+        }
+    }
+}
+
+/// Why an actor may not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// It may not do that, and may know that it is there.
+    #[error(
+        "this needs the role {needed}, and {subject} has {granted}: ask an admin for a token with that role"
+    )]
+    Forbidden {
+        /// The least role that may.
+        needed: &'static str,
+        /// Who asked.
+        subject: String,
+        /// What it was granted.
+        granted: Grant,
+    },
+    /// To this actor there is no such tenant.
+    #[error("there is no tenant {0}")]
+    Hidden(TenantName),
+}
+
+/// Who somebody is, by whatever showed it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// The manager itself.
+    Manager,
+    /// Whoever has the token of the first start.
+    AdminToken,
+    /// A user of this host, through the unix socket.
+    User(u32),
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Manager => write!(f, "manager"),
+            Self::AdminToken => write!(f, "admin token"),
+            Self::User(uid) => write!(f, "uid {uid}"),
+        }
+    }
+}
+
+/// Where somebody calls from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// From inside the manager.
+    Manager,
+    /// Through the unix socket.
+    Socket,
+    /// Over TCP, from this address.
+    Address(IpAddr),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Manager => write!(f, "manager"),
+            Self::Socket => write!(f, "socket"),
+            Self::Address(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// Who does something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Actor {
+    /// Who it is.
+    pub subject: Subject,
+    /// What it was granted.
+    pub grant: Grant,
+    /// Where it calls from.
+    pub origin: Origin,
+}
+
+impl Actor {
+    /// The manager itself, which may do everything.
+    pub fn manager() -> Self {
+        Self { subject: Subject::Manager, grant: Grant::Host(Role::Admin), origin: Origin::Manager }
+    }
+
+    /// Whether it has a right; the reason where it has not.
+    pub fn may(&self, right: Right<'_>) -> Result<(), Denied> {
+        let forbidden = || Denied::Forbidden {
+            needed: right.role().as_str(),
+            subject: self.subject.to_string(),
+            granted: self.grant.clone(),
+        };
+        match (&self.grant, right) {
+            (Grant::Host(role), right) if *role >= right.role() => Ok(()),
+            (Grant::Tenant(_), Right::ViewOwn) => Ok(()),
+            (Grant::Tenant(own), Right::ViewTenant(tenant) | Right::UseTenant(tenant)) => {
+                if own == tenant {
+                    Ok(())
+                } else {
+                    Err(Denied::Hidden(tenant.clone()))
+                }
+            }
+            (Grant::Host(_), _) | (Grant::Tenant(_), Right::View | Right::Operate | Right::Administer) => {
+                Err(forbidden())
+            }
+        }
+    }
+
+    /// The only tenant of which it sees anything, if it is bound to one.
+    pub fn scope(&self) -> Option<&TenantName> {
+        self.grant.tenant()
+    }
+
+    /// Whether something of this tenant is there for it; what is nobody's is there for those of the host.
+    pub fn sees(&self, tenant: Option<&TenantName>) -> bool {
+        self.scope().is_none_or(|own| tenant == Some(own))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(name: &str) -> TenantName {
+        TenantName::parse(name).expect("name")
+    }
+
+    fn actor(grant: &str) -> Actor {
+        let grant = Grant::parse(grant).expect("grant");
+        Actor { subject: Subject::User(1000), grant, origin: Origin::Socket }
+    }
+
+    #[test]
+    fn each_role_may_do_what_the_ones_before_it_may_and_no_more() {
+        let (web, batch) = (tenant("web"), tenant("batch"));
+        let rights = [
+            (Right::View, [true, true, true, false]),
+            (Right::ViewOwn, [true, true, true, true]),
+            (Right::ViewTenant(&web), [true, true, true, true]),
+            (Right::ViewTenant(&batch), [true, true, true, false]),
+            (Right::Operate, [false, true, true, false]),
+            (Right::UseTenant(&web), [false, true, true, true]),
+            (Right::UseTenant(&batch), [false, true, true, false]),
+            (Right::Administer, [false, false, true, false]),
+        ];
+        for (right, expected) in rights {
+            let grants = ["viewer", "operator", "admin", "tenant:web"];
+            let may = grants.map(|grant| actor(grant).may(right).is_ok());
+            assert_eq!(may, expected, "{right:?}");
+        }
+        assert!(Actor::manager().may(Right::Administer).is_ok());
+    }
+
+    #[test]
+    fn another_tenant_is_hidden_and_what_is_the_hosts_is_forbidden() {
+        let batch = tenant("batch");
+        let web = actor("tenant:web");
+        assert_eq!(web.may(Right::ViewTenant(&batch)), Err(Denied::Hidden(batch.clone())));
+        assert_eq!(web.may(Right::UseTenant(&batch)), Err(Denied::Hidden(batch.clone())));
+        assert!(matches!(web.may(Right::View), Err(Denied::Forbidden { .. })));
+        let refusal = actor("viewer").may(Right::Operate).expect_err("refused").to_string();
+        assert!(refusal.contains("operator") && refusal.contains("viewer"), "{refusal}");
+        assert!(web.sees(Some(&tenant("web"))) && !web.sees(Some(&batch)) && !web.sees(None));
+        assert!(actor("viewer").sees(Some(&batch)) && actor("viewer").sees(None));
+    }
+
+    #[test]
+    fn grants_are_read_as_they_are_written_and_nothing_else_is() {
+        for text in ["viewer", "operator", "admin", "tenant:web_1"] {
+            assert_eq!(Grant::parse(text).expect("grant").to_string(), text);
+        }
+        for text in ["", "Admin", "root", "tenant", "tenant:", "tenant:A", "tenant:a/b", " admin"] {
+            assert!(Grant::parse(text).is_err(), "{text:?}");
+        }
+    }
+}
