@@ -99,7 +99,9 @@ impl Inputs {
                 input
             }
         };
-        if (number % RARELY == 0 || (number < INPUTS && number % 500 == 0)) && !input.is_empty() {
+        if (number.is_multiple_of(RARELY) || (number < INPUTS && number.is_multiple_of(500)))
+            && !input.is_empty()
+        {
             let piece = range(rng, input.len());
             let piece = if piece.is_empty() { input.clone() } else { input[piece].to_vec() };
             let at = rng.usize(..=input.len());
@@ -278,6 +280,7 @@ fn shortest<T>(mut input: T, shorter: impl Fn(&T, usize) -> Option<Vec<T>>, fail
 }
 
 /// The input without each one of `parts` equal parts; `None` when the parts would be less than a byte.
+#[allow(clippy::ptr_arg, reason = "passed where an input is of any type")]
 fn shorter(input: &Vec<u8>, parts: usize) -> Option<Vec<Vec<u8>>> {
     if input.is_empty() || parts > 2 * input.len() {
         return None;

@@ -1,4 +1,9 @@
 //! Files of /proc at volume: a process chooses its name, its command line and its environment.
+#![allow(
+    clippy::format_push_string,
+    clippy::format_collect,
+    reason = "what a program prints reads best as one format"
+)]
 
 use super::process::{entries, open_files_limit, parse_stat, real_uid, words};
 use super::systemd::{cgroup_in, version_in};

@@ -22,10 +22,10 @@ use crate::http::extract::parse;
 use crate::http::problem::Problem;
 use crate::service::adoption::AdoptRequest;
 use crate::service::layouts::LayoutRequest;
+use crate::service::leases::LeaseRequest;
 use crate::service::page::Page;
 use crate::service::replays::ReplayRequest;
 use crate::service::take_up::ConfirmRequest;
-use crate::service::tenants::LeaseRequest;
 
 const WORDS: [&str; 26] = [
     "{",
@@ -59,7 +59,7 @@ const WORDS: [&str; 26] = [
 /// A refusal is a problem document that says something and does not repeat all that came.
 fn refused(problem: &Problem, length: usize) {
     let text = serde_json::to_string(problem).expect("JSON");
-    assert!(text.len() <= 2000 + 8 * length.min(4096), "{} bytes of problem for {length}", text.len());
+    assert!(text.len() <= 16 << 10, "{} bytes of problem for {length}", text.len());
     assert!((400..500).contains(&problem.status), "{text}");
 }
 

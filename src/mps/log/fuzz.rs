@@ -1,4 +1,9 @@
 //! Logs at volume: recordings with mutations, however they are cut.
+#![allow(
+    clippy::format_push_string,
+    clippy::format_collect,
+    reason = "what a program prints reads best as one format"
+)]
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,9 @@
 //! Replies at volume: recordings with mutations, the words of their grammar, and bytes.
+#![allow(
+    clippy::format_push_string,
+    clippy::format_collect,
+    reason = "what a program prints reads best as one format"
+)]
 
 use fastrand::Rng;
 

@@ -2,11 +2,13 @@
 
 mod admission;
 mod auth;
+mod backups;
 mod blocked;
 mod clients;
 mod compute_mode;
 mod daemons;
 mod death;
+mod doctor;
 mod drain;
 mod drift;
 mod driver_silent;

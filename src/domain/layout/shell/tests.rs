@@ -181,14 +181,10 @@ fn a_refusal_shows_the_beginning_of_a_long_line_and_a_long_script_is_refused() {
 
 #[test]
 fn each_here_document_goes_to_its_own_command() {
-    let many: String = (0..300)
-        .map(|at| {
-            format!(
-                "nvidia-cuda-mps-control <<A{at} <<B{at}\nx\nA{at}\nsm_partition add {} 1\nB{at}\n",
-                at % 7
-            )
-        })
-        .collect();
+    let one = |at: u32| {
+        format!("nvidia-cuda-mps-control <<A{at} <<B{at}\nx\nA{at}\nsm_partition add {} 1\nB{at}\n", at % 7)
+    };
+    let many = (0..300).map(one).collect::<Vec<_>>().concat();
     let expected: Vec<(Role, u32)> = (0..300).map(|at| (at % 7, 1)).collect();
     assert_eq!(adds(&many), expected);
 }
