@@ -1,6 +1,7 @@
 //! The composition root: the only place that knows everything.
 
 pub mod backup;
+mod certificates;
 pub mod doctor;
 mod platform;
 
@@ -19,12 +20,15 @@ use crate::config::Config;
 use crate::domain::access::Actor;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
+use crate::domain::listening::Listening;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
 use crate::http::auth::Authenticator;
-use crate::http::server::{Listeners, check_loopback};
+use crate::http::bounds::Rates;
+use crate::http::server::{Listeners, check_address};
 use crate::http::{AppState, router};
 use crate::lifecycle::{self, StopSignals};
+use crate::metrics::Metrics;
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
 use crate::service::take_up::NO_MACHINE_ID;
@@ -55,7 +59,9 @@ fn refused(error: impl std::fmt::Display) -> StartError {
 pub async fn serve(config: Config) -> Result<(), StartError> {
     let signals = StopSignals::listen().map_err(refused)?;
     check_length(&config.runtime_dir)?;
-    check_loopback(config.listen).map_err(refused)?;
+    check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
+    let hangups = certificates::hangups().map_err(refused)?;
+    let tls = certificates::load(config.tls.as_ref()).map_err(refused)?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
     let database = config.state_dir.join(DATABASE);
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
@@ -105,6 +111,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     });
     let recording = tokio::spawn(record(store.clone(), facts));
     let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
+    let (listening, listening_now) = watch::channel(certificates::listening(address, tls.as_deref()));
     let tasks = TaskTracker::new();
     let service = Service::new(Parts {
         store: store.clone(),
@@ -114,6 +121,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         machine_id,
         manager_uid,
         patience: Duration::from_secs(config.fresh_patience_s.into()),
+        listening: listening_now,
         tasks: tasks.clone(),
     });
     let first_start = service.begin().await.map_err(refused)?;
@@ -128,8 +136,14 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let auth = Arc::new(Authenticator::new(&token, manager_uid));
     let stop = CancellationToken::new();
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
-    announce(&config, address, platform.simulated);
-    listeners.serve(router(AppState { service, auth }), stop).await.map_err(refused)?;
+    announce(&config, &listening.borrow(), platform.simulated);
+    let following = tokio::spawn(certificates::follow(tls.clone(), hangups, listening));
+    let (limits, metrics) = (config.limits, Metrics::default());
+    let wire = metrics.wire.clone();
+    let rates = Rates::new(&limits, manager_uid);
+    let state = AppState { service, auth, limits, rates, metrics };
+    listeners.serve(router(state), limits, tls, wire, stop).await;
+    following.abort();
 
     // In this order: who may still write, then who records, then the file, then the lock.
     tasks.close();
@@ -146,20 +160,32 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     Ok(())
 }
 
-fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool) {
+fn announce(config: &Config, listening: &Listening, simulated: bool) {
     let kind = if simulated { "a SIMULATED host" } else { "this host" };
-    tracing::info!(%address, socket = %config.socket().display(), "serving {kind}");
+    let scheme = if listening.tls.is_some() { "https" } else { "http" };
+    let address = &listening.address;
+    tracing::info!(%address, scheme, socket = %config.socket().display(), "serving {kind}");
+    if listening.insecure {
+        tracing::warn!(
+            %address,
+            "serving beyond this host WITHOUT TLS, as insecure_listen says: everybody on the way can read and change what is \
+             sent, tokens included"
+        );
+    }
+    if let Some(tls) = listening.tls.as_ref().filter(|tls| tls.not_after < unix_ms()) {
+        tracing::warn!(not_after = tls.not_after, "the certificate has expired: callers will refuse it");
+    }
     // For people and scripts that started us; the log may be filtered. Whoever listened may have gone, as `head -1`
     // does, which is no reason to end.
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(
         stdout,
-        "mps-manager serves {kind} on http://{address} and {}\nadmin token: {}",
+        "mps-manager serves {kind} on {scheme}://{address} and {}\nadmin token: {}",
         config.socket().display(),
         config.state_dir.join("admin.token").display()
     )
     .and_then(|()| stdout.flush());
-    lifecycle::ready(&format!("serving on http://{address}"));
+    lifecycle::ready(&format!("serving on {scheme}://{address}"));
 }
 
 /// Refuses a runtime directory in which not even a daemon with the shortest name would fit.

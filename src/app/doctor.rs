@@ -17,7 +17,7 @@ use crate::service::take_up::NO_MACHINE_ID;
 use crate::store::{self, inspect::Contents};
 
 /// Every check, in the order in which they are made and shown.
-pub const CHECKS: [&str; 24] = [
+pub const CHECKS: [&str; 25] = [
     "configuration",
     "driver",
     "gpus",
@@ -41,6 +41,7 @@ pub const CHECKS: [&str; 24] = [
     "foreign_daemons",
     "isolation",
     "listen",
+    "certificate",
     "clock",
 ];
 
@@ -122,6 +123,7 @@ pub async fn examine(config: Config, refused: Option<String>) -> Checkup {
     examination.foreign_daemons();
     examination.isolation();
     examination.listen().await;
+    examination.certificate();
     examination.clock();
     Checkup { manager_version: env!("CARGO_PKG_VERSION"), sim, checks: examination.checks }
 }

@@ -6,18 +6,23 @@ use std::path::Path;
 use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::Examination;
+use crate::app::certificates;
 use crate::clock::unix_ms;
 use crate::domain::checkup::Check;
 use crate::domain::environment::MANAGED;
 use crate::domain::foreign::visible_gpus;
 use crate::host::systemd::{Scopes, cgroup};
 use crate::host::{boot_id, boot_time, process};
-use crate::http::server::check_loopback;
+use crate::http::server::check_address;
 use crate::mps::process::foreign::{Running, running};
 use crate::service::host::HostIsolation;
 
 /// What NVIDIA asks for daemon and servers (FACTS.md, "Starting, stopping, dying").
 const OPEN_FILES: u64 = 16_384;
+/// Seconds of a day.
+const DAY: i64 = 24 * 3600;
+/// When it is time for another certificate, in seconds before the end of the one that there is.
+const SOON: i64 = 14 * DAY;
 /// Threads and processes below which a few tenants are too many: a server has threads for each of its clients.
 const TASKS: u64 = 4096;
 
@@ -148,11 +153,20 @@ impl Examination {
     }
 
     pub(super) async fn listen(&mut self) {
-        let address = self.config.listen;
-        let check = if let Err(error) = check_loopback(address) {
-            Check::fail("listen", error.to_string(), "listen on 127.0.0.1 or [::1]")
+        let (address, tls) = (self.config.listen, self.config.tls.is_some());
+        let check = if let Err(error) = check_address(address, tls, self.config.insecure_listen) {
+            Check::fail(
+                "listen",
+                error.to_string(),
+                "listen on 127.0.0.1 or [::1], or give a certificate in [tls]",
+            )
         } else {
             match tokio::net::TcpListener::bind(address).await {
+                Ok(_) if !tls && !address.ip().is_loopback() => Check::warn(
+                    "listen",
+                    format!("{address} is reached from other hosts, without TLS, as insecure_listen says"),
+                    "give a certificate in [tls]: everybody on the way can read and change what is sent, tokens included",
+                ),
                 Ok(_) => Check::ok("listen", format!("{address} is free")),
                 Err(_) if self.manager.serves() => {
                     Check::ok("listen", format!("{address} is in use, and a manager serves"))
@@ -162,6 +176,29 @@ impl Examination {
                     format!("{address}: {error}"),
                     "stop what uses the port, or give another address with --listen",
                 ),
+            }
+        };
+        self.add(check);
+    }
+
+    pub(super) fn certificate(&mut self) {
+        let renew = "put a new pair in place of the files: a manager that serves reads them by itself";
+        let check = match certificates::load(self.config.tls.as_ref()) {
+            Ok(None) => Check::skipped("certificate", "the API is served without TLS"),
+            Err(error) => Check::fail("certificate", error.to_string(), "mend the files, or leave [tls] out"),
+            Ok(Some(pair)) => {
+                // In seconds.
+                let left = pair.not_after() - unix_ms() / 1000;
+                if left < 0 {
+                    Check::fail("certificate", format!("it expired {} days ago", -left / DAY), renew)
+                } else if left < SOON {
+                    Check::warn("certificate", format!("it expires in {} days", left / DAY), renew)
+                } else {
+                    Check::ok(
+                        "certificate",
+                        format!("it goes with its key, and expires in {} days", left / DAY),
+                    )
+                }
             }
         };
         self.add(check);

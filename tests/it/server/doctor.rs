@@ -299,6 +299,41 @@ fn daemons_of_others_the_environment_and_a_port_in_use_are_named() {
 }
 
 #[test]
+fn an_address_beyond_this_host_and_a_certificate_are_looked_at() {
+    let host = Host::new("");
+    let config = host.dir().join("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    let (certificate, key) = (host.dir().join("c.pem"), host.dir().join("k.pem"));
+    let with = |change: &dyn Fn(&str) -> String| {
+        fs::write(&config, change(&text)).unwrap();
+        examine(&host)
+    };
+    let beyond = |text: &str| text.replace("127.0.0.1:0", "0.0.0.0:0");
+    let seen = with(&beyond);
+    seen.is("listen", "fail", "0.0.0.0:0");
+    seen.is("certificate", "skipped", "without TLS");
+    with(&|text| format!("{}insecure_listen = true\n", beyond(text))).is("listen", "warn", "without TLS");
+
+    let table =
+        |text: &str| format!("{}\n[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n", beyond(text));
+    with(&table).is("certificate", "fail", "c.pem cannot be read");
+    let pair = |year: i32| {
+        let secret = rcgen::KeyPair::generate().unwrap();
+        let mut parameters = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        parameters.not_after = rcgen::date_time_ymd(year, 1, 1);
+        fs::write(&certificate, parameters.self_signed(&secret).unwrap().pem()).unwrap();
+        fs::write(&key, secret.serialize_pem()).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    pair(2020);
+    with(&table).is("certificate", "fail", "it expired");
+    pair(4000);
+    let seen = with(&table);
+    seen.is("certificate", "ok", "goes with its key");
+    seen.is("listen", "ok", "is free");
+}
+
+#[test]
 fn a_manager_that_does_not_answer_and_a_file_that_is_refused_are_named() {
     let host = Host::ready();
     fs::remove_file(host.runtime("api.sock")).unwrap();
@@ -306,7 +341,7 @@ fn a_manager_that_does_not_answer_and_a_file_that_is_refused_are_named() {
     let broken = Host::new("colour = \"red\"");
     let seen = examine(&broken);
     seen.is("configuration", "fail", "colour");
-    assert_eq!((seen.code, seen.order.len()), (Some(1), 24), "the rest is looked at all the same");
+    assert_eq!((seen.code, seen.order.len()), (Some(1), 25), "the rest is looked at all the same");
 }
 
 #[test]

@@ -47,6 +47,8 @@ mod start_refused;
 mod static_daemon;
 mod tenants;
 mod termination;
+mod tls;
 mod upgrade;
 mod users;
 mod wake;
+mod wire;
