@@ -231,8 +231,12 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // Not there any more where it was renamed.
-        let _ = std::fs::remove_file(&self.path);
+        // Not there any more where it was renamed; what SQLite had beside it stays where it was cut off.
+        for suffix in ["", "-journal", "-wal", "-shm"] {
+            let mut path = self.path.as_os_str().to_owned();
+            path.push(suffix);
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use super::backup::{Backup, BackupError, Unfinished, sync_directory};
 use super::{
     MIGRATIONS, StoreError, compute_modes, daemons, host, known_version, layouts, leases, maintenance,
-    options, partition_leases, partitions, tenants, version,
+    options, partition_leases, partitions, restrict_to_owner, tenants, version,
 };
 use crate::domain::DaemonName;
 use crate::domain::daemon::{DesiredState, Incarnation};
@@ -79,6 +79,8 @@ pub async fn restore(
     let file = |path: &Path, source| RestoreError::File(BackupError::File { path: path.to_owned(), source });
     let unfinished = Unfinished::beside(database)?;
     std::fs::copy(&backup.file, &unfinished.path).map_err(|source| file(&unfinished.path, source))?;
+    // A copy has its source's mode.
+    restrict_to_owner(&unfinished.path)?;
     let mut notes = Vec::new();
     if backup.schema_version < known {
         notes.push(format!("schema version {} was brought up to {known}", backup.schema_version));
