@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -31,9 +32,11 @@ use crate::lifecycle::{self, StopSignals};
 use crate::metrics::Metrics;
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
+use crate::service::recording;
 use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::{Parts, Service, ServiceError, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
+use crate::supervisor::journal::Journal;
 use crate::supervisor::{Census, Context, Fact, Fleet, HeldModes, Lasting, Lookout};
 use crate::{host, mps};
 
@@ -43,6 +46,8 @@ const DATABASE: &str = "mps-manager.db";
 const FURNISHING: &str = "furnishing";
 /// Facts that may wait for the recorder.
 const FACTS: usize = 64;
+/// How long it may take to write what drivers told last.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Why the server did not start, in words for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -80,17 +85,14 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     if let Err(error) = host::raise_fd_limit() {
         tracing::warn!(%error, "the limit on open files could not be raised");
     }
-    let store = Store::open(&database, unix_ms()).await.map_err(|error| match error {
-        StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
-        other => refused(other),
-    })?;
-
+    let store = open_store(&database).await?;
     let mut reader = store.read().await.map_err(refused)?;
     let written = store::maintenance::remembered(&mut reader, &machine_id).await;
     drop(reader);
     platform.settle(platform::remembered(written.map_err(refused)?.as_deref()))?;
     let manager_uid = rustix::process::geteuid().as_raw();
     let (recorder, facts) = mpsc::channel(FACTS);
+    let journal = Journal::default();
     let inventory: Arc<dyn Inventory> = platform.inventory.clone();
     let fleet = Fleet::new(Context {
         binaries: platform.binaries,
@@ -108,8 +110,11 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         grace_s: config.stop_grace_s,
         modes: HeldModes::default(),
         recorder,
+        journal: journal.clone(),
     });
     let recording = tokio::spawn(record(store.clone(), facts));
+    let boot_id = fleet.context().boot_id.clone();
+    let telling = tokio::spawn(recording::keep_journal(store.clone(), journal.clone(), boot_id));
     let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
     let (listening, listening_now) = watch::channel(certificates::listening(address, tls.as_deref()));
     let tasks = TaskTracker::new();
@@ -123,10 +128,13 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         patience: Duration::from_secs(config.fresh_patience_s.into()),
         listening: listening_now,
         tasks: tasks.clone(),
+        streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
     });
     let first_start = service.begin().await.map_err(refused)?;
     let every = Duration::from_secs(config.look_interval_s.into());
     let watching = tokio::spawn(service.clone().watch_gpus(every));
+    let keep = recording::Keep { days: config.events.keep_days, count: config.events.keep_count };
+    let pruning = tokio::spawn(service.clone().prune_events(keep));
     let unfinished = config.state_dir.join(FURNISHING);
     // A copied state directory may bring the file along: what is sealed gets nothing new.
     if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
@@ -137,11 +145,12 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let stop = CancellationToken::new();
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
     announce(&config, &listening.borrow(), platform.simulated);
+    let last = service.clone();
     let following = tokio::spawn(certificates::follow(tls.clone(), hangups, listening));
     let (limits, metrics) = (config.limits, Metrics::default());
     let wire = metrics.wire.clone();
     let rates = Rates::new(&limits, manager_uid);
-    let state = AppState { service, auth, limits, rates, metrics };
+    let state = AppState { service, auth, stop: stop.clone(), limits, rates, metrics };
     listeners.serve(router(state), limits, tls, wire, stop).await;
     following.abort();
 
@@ -151,13 +160,32 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     engine.shutdown().await;
     fleet.shutdown().await;
     watching.abort();
+    pruning.abort();
     drop(fleet);
     recording.abort();
+    last_words(&journal, telling, &last).await;
     store.close().await;
     stopping.abort();
     drop(lock);
     tracing::info!("stopped");
     Ok(())
+}
+
+async fn open_store(database: &Path) -> Result<Store, StartError> {
+    Store::open(database, unix_ms()).await.map_err(|error| match error {
+        StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
+        other => refused(other),
+    })
+}
+
+/// Writes what drivers told last, unless it cannot be, and that the manager stops.
+async fn last_words(journal: &Journal, mut telling: JoinHandle<()>, service: &Service) {
+    journal.close();
+    if tokio::time::timeout(LAST_WORDS, &mut telling).await.is_err() {
+        tracing::error!("what happened last could not be written in time");
+        telling.abort();
+    }
+    service.say_stopped().await;
 }
 
 fn announce(config: &Config, listening: &Listening, simulated: bool) {
@@ -263,6 +291,7 @@ async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
                             store::replays::end_restart(db, &daemon, &status, now).await?;
                         }
                         Lasting::ComputeMode { gpu, held } => {
+                            recording::tell_of_mode(&mut *db, &daemon, &gpu, held.as_ref(), now).await?;
                             store::compute_modes::put(db, &gpu, held.as_ref(), now).await?;
                         }
                     }

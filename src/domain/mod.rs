@@ -12,6 +12,7 @@ pub mod compute_mode;
 pub mod daemon;
 pub mod drift;
 pub mod environment;
+pub mod event;
 pub mod foreign;
 #[cfg(test)]
 mod fuzz;
@@ -32,7 +33,7 @@ pub mod priority;
 pub mod tenant;
 
 pub use gpu::GpuUuid;
-pub use inode::Inode;
+pub use inode::{FilePlace, Inode};
 pub use memory::MemoryLimit;
 pub use name::{DaemonName, LayoutName, PartitionName, TenantName};
 pub use partition_id::PartitionId;

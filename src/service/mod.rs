@@ -7,6 +7,7 @@ pub mod adoption;
 pub mod clients;
 pub mod daemons;
 mod error;
+pub mod events;
 pub mod foreign;
 pub mod host;
 pub mod layouts;
@@ -15,6 +16,7 @@ pub mod maintenance;
 pub mod operations;
 pub mod page;
 mod placement;
+pub mod recording;
 pub mod replace;
 pub mod replays;
 mod shares;
@@ -24,7 +26,7 @@ pub mod tenants;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 pub use error::{FieldError, ServiceError};
@@ -42,6 +44,8 @@ use crate::supervisor::Fleet;
 pub struct Service {
     parts: Arc<Parts>,
     taken_up: Arc<take_up::TakenUp>,
+    /// Room for streams of events.
+    streams: Arc<Semaphore>,
 }
 
 /// What a [`Service`] is made of.
@@ -64,6 +68,8 @@ pub struct Parts {
     pub listening: watch::Receiver<Listening>,
     /// Tasks that must end before the store is closed.
     pub tasks: TaskTracker,
+    /// Streams of events that may be read at the same time.
+    pub streams: usize,
 }
 
 /// How a write is to be done.
@@ -100,7 +106,8 @@ pub struct Written<T> {
 impl Service {
     /// Puts the parts together.
     pub fn new(parts: Parts) -> Self {
-        Self { parts: Arc::new(parts), taken_up: Arc::default() }
+        let streams = Arc::new(Semaphore::new(parts.streams));
+        Self { parts: Arc::new(parts), taken_up: Arc::default(), streams }
     }
 
     /// Runs a use case that writes to its end, whether or not its caller waits for it; refuses it on a database of

@@ -7,6 +7,7 @@
 pub mod backup;
 pub mod compute_modes;
 pub mod daemons;
+pub mod events;
 pub mod gpus;
 pub mod host;
 pub mod idempotency;
@@ -23,6 +24,7 @@ pub mod replays;
 pub mod restore;
 pub mod shares;
 pub mod tenants;
+pub mod told;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -36,6 +38,7 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use tokio::sync::watch;
 
 pub use writer::{Fate, Transaction};
 
@@ -129,6 +132,7 @@ pub struct Store {
     readers: SqlitePool,
     writer: writer::Handle,
     sealed: Arc<AtomicBool>,
+    newest: watch::Receiver<i64>,
 }
 
 impl Store {
@@ -150,11 +154,22 @@ impl Store {
         let mut connection = SqliteConnection::connect_with(&options).await?;
         restrict_to_owner(path)?;
         MIGRATIONS.run(&mut connection).await?;
+        let (newest, events) = watch::channel(events::newest(&mut connection).await?);
         let readers = SqlitePoolOptions::new()
             .min_connections(0)
             .max_connections(READERS)
             .connect_lazy_with(self::options(path)?.pragma("query_only", "ON"));
-        Ok(Self { readers, writer: writer::start(connection), sealed: Arc::default() })
+        Ok(Self {
+            readers,
+            writer: writer::start(connection, newest),
+            sealed: Arc::default(),
+            newest: events,
+        })
+    }
+
+    /// The number of the last event that was committed, raised after each commit; ended when the store is closed.
+    pub fn newest_event(&self) -> watch::Receiver<i64> {
+        self.newest.clone()
     }
 
     /// A connection that reads; every query on it sees a state that was committed.

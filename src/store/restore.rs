@@ -14,8 +14,8 @@ use sqlx::{Connection as _, SqliteConnection};
 
 use super::backup::{Backup, BackupError, Unfinished, sync_directory};
 use super::{
-    MIGRATIONS, StoreError, compute_modes, daemons, host, known_version, layouts, leases, maintenance,
-    options, partition_leases, partitions, restrict_to_owner, tenants, version,
+    MIGRATIONS, StoreError, compute_modes, daemons, events, host, known_version, layouts, leases,
+    maintenance, options, partition_leases, partitions, restrict_to_owner, tenants, version,
 };
 use crate::domain::DaemonName;
 use crate::domain::daemon::{DesiredState, Incarnation};
@@ -207,6 +207,7 @@ async fn carry_over(
     }
     carry_tenants(&mut *db, &mut *present, &mut notes).await?;
     carry_processes(&mut *db, &mut *present, boot_id, now).await?;
+    events::begin_after(&mut *db, events::newest(&mut *present).await?).await?;
     layouts::raise_numbers(&mut *db, &layouts::numbers(&mut *present).await?).await?;
     Ok(notes)
 }

@@ -225,9 +225,15 @@ fn an_older_backup_is_restored_while_daemons_and_clients_live() {
     let tokens = daemons.map(|pid| environment(pid, "MPS_MANAGER_INCARNATION").unwrap());
     let generations = (generation(&host, "/api/v1/daemons/gpu0"), generation(&host, "/api/v1/tenants/batch"));
     let token = host.token();
+    let newest = |host: &Host| -> i64 {
+        host.ask_sql("SELECT coalesce(max(id), 0) || '' FROM events").remove(0).parse().unwrap()
+    };
     host.end_manager(Signal::TERM);
 
+    let events = newest(&host);
     let said = host.kept("restore", &file);
+    let restored = newest(&host);
+    assert!(restored < events, "the journal is the backup's: {restored} and {events}");
     for words in [
         "gpu1 was to be stopped when the backup was made, and stays running",
         "tenant late was made after the backup",
@@ -263,6 +269,10 @@ fn an_older_backup_is_restored_while_daemons_and_clients_live() {
     // In force, and not only believed to be so.
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
     assert_eq!(host.daemon("gpu1")["spec"]["desired_state"], "running");
+    // Readers of the journal go on where they were: what happens now has numbers that nobody has seen.
+    host.end_manager(Signal::TERM);
+    let between = format!("SELECT count(*) || '' FROM events WHERE id > {restored} AND id <= {events}");
+    assert_eq!((host.ask_sql(&between), newest(&host) > events), (vec!["0".to_owned()], true));
 }
 
 #[test]

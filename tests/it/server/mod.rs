@@ -12,6 +12,7 @@ mod doctor;
 mod drain;
 mod drift;
 mod driver_silent;
+mod events;
 mod foreign;
 mod foreign_kept;
 mod foreign_refused;
