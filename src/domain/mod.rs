@@ -48,6 +48,20 @@ fn plain_number<T: std::str::FromStr>(text: &str) -> Option<T> {
     plain.then(|| text.parse().ok()).flatten()
 }
 
+/// The most of a parser's words that are passed on, in characters.
+const LONGEST_WORDS: usize = 600;
+
+/// Words of a parser without their middle where they are long: what was sent may be repeated there, of any length, and what
+/// is expected instead stands at the end.
+pub fn shortened(text: String) -> String {
+    let count = text.chars().count();
+    if count <= LONGEST_WORDS {
+        return text;
+    }
+    let half = LONGEST_WORDS / 2;
+    text.chars().take(half).chain(['…']).chain(text.chars().skip(count - half)).collect()
+}
+
 /// Why a value was refused: what is wrong with it and what would be right.
 ///
 /// The text names the value and the remedy, since it is shown to the caller as it is.

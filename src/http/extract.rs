@@ -11,6 +11,7 @@ use tower_http::timeout::TimeoutError;
 use super::problem::Problem;
 use super::server::TooSlow;
 use crate::domain::access::Actor;
+use crate::domain::shortened;
 use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
 
 /// A JSON body; a field that is wrong is named by its pointer.
@@ -131,7 +132,7 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let pointer = short(pointer(error.path()));
+        let pointer = shortened(pointer(error.path()));
         let inner = error.into_inner();
         if inner.is_syntax() || inner.is_eof() || inner.is_io() {
             return malformed(&inner);
@@ -155,22 +156,9 @@ fn malformed(error: &serde_json::Error) -> Problem {
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line ") {
-        Some((message, _)) => short(message.to_owned()),
-        None => short(text),
+        Some((message, _)) => shortened(message.to_owned()),
+        None => shortened(text),
     }
-}
-
-/// The most of a refusal's words that repeat what was sent, in characters.
-const SHOWN: usize = 600;
-
-/// Without its middle where it is long: a value of any length may stand there, and what is expected at the end.
-fn short(text: String) -> String {
-    let count = text.chars().count();
-    if count <= SHOWN {
-        return text;
-    }
-    let start = text.chars().take(SHOWN / 2);
-    start.chain(['…']).chain(text.chars().skip(count - SHOWN / 2)).collect()
 }
 
 fn pointer(path: &serde_path_to_error::Path) -> String {
