@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock::unix_ms;
 use crate::config::Config;
 use crate::domain::access::Actor;
+use crate::domain::audit::{Attempt, Broken, Head, Target};
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::domain::listening::Listening;
@@ -32,6 +33,7 @@ use crate::lifecycle::{self, StopSignals};
 use crate::metrics::Metrics;
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
+use crate::service::acting::attempting;
 use crate::service::recording;
 use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::{Parts, Service, ServiceError, WriteOptions};
@@ -131,10 +133,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
     });
     let first_start = service.begin().await.map_err(refused)?;
-    let every = Duration::from_secs(config.look_interval_s.into());
-    let watching = tokio::spawn(service.clone().watch_gpus(every));
-    let keep = recording::Keep { days: config.events.keep_days, count: config.events.keep_count };
-    let pruning = tokio::spawn(service.clone().prune_events(keep));
+    let house = keep_house(&service, &config);
     let unfinished = config.state_dir.join(FURNISHING);
     // A copied state directory may bring the file along: what is sealed gets nothing new.
     if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
@@ -159,8 +158,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     tasks.wait().await;
     engine.shutdown().await;
     fleet.shutdown().await;
-    watching.abort();
-    pruning.abort();
+    house.iter().for_each(JoinHandle::abort);
     drop(fleet);
     recording.abort();
     last_words(&journal, telling, &last).await;
@@ -171,11 +169,30 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     Ok(())
 }
 
+/// What goes on beside the requests for as long as the manager serves.
+fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 3] {
+    let every = Duration::from_secs(config.look_interval_s.into());
+    let keep = recording::Keep { days: config.events.keep_days, count: config.events.keep_count };
+    [
+        tokio::spawn(service.clone().watch_gpus(every)),
+        tokio::spawn(service.clone().prune_events(keep)),
+        tokio::spawn(service.clone().keep_audit()),
+    ]
+}
+
 async fn open_store(database: &Path) -> Result<Store, StartError> {
     Store::open(database, unix_ms()).await.map_err(|error| match error {
         StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
         other => refused(other),
     })
+}
+
+/// Checks the audit in a database; the first row that does not fit is the inner error.
+///
+/// `anchor` is a row that somebody kept elsewhere.
+pub async fn verify_audit(database: &Path, anchor: Option<Head>) -> Result<Result<Head, Broken>, String> {
+    let verified = store::audit::verify(database, anchor.as_ref()).await;
+    verified.map_err(|error| format!("{}: {error}", database.display()))
 }
 
 /// Writes what drivers told last, unless it cannot be, and that the manager stops.
@@ -185,6 +202,7 @@ async fn last_words(journal: &Journal, mut telling: JoinHandle<()>, service: &Se
         tracing::error!("what happened last could not be written in time");
         telling.abort();
     }
+    service.record_refusals().await;
     service.say_stopped().await;
 }
 
@@ -320,7 +338,8 @@ async fn furnish(
     for gpu in gpus {
         let name = crate::domain::DaemonName::parse(&format!("gpu{}", gpu.index)).map_err(refused)?;
         let spec = DaemonSpec::of(vec![GpuRef(gpu.uuid.to_string())]);
-        there(service.put_daemon(&manager, name, spec, new.clone()).await)?;
+        let attempt = Attempt::of(&manager, None, "furnish".to_owned(), Target::Daemon(name.clone()));
+        there(attempting(attempt, service.put_daemon(&manager, name, spec, new.clone())).await)?;
     }
     let tenants = [
         (
@@ -338,7 +357,8 @@ async fn furnish(
         value["uid"] = rustix::process::geteuid().as_raw().into();
         let spec = serde_json::from_value(value).map_err(refused)?;
         let name = crate::domain::TenantName::parse(name).map_err(refused)?;
-        there(service.put_tenant(&manager, name, spec, new.clone()).await)?;
+        let attempt = Attempt::of(&manager, None, "furnish".to_owned(), Target::Tenant(name.clone()));
+        there(attempting(attempt, service.put_tenant(&manager, name, spec, new.clone())).await)?;
     }
     std::fs::remove_file(unfinished).map_err(|error| StartError(format!("{}: {error}", unfinished.display())))
 }

@@ -1,5 +1,6 @@
 //! The command line: what can be said, and which part of the product answers.
 
+mod audit;
 mod doctor;
 mod events;
 mod keep;
@@ -80,6 +81,11 @@ enum Command {
     Layout {
         #[command(subcommand)]
         command: layout::LayoutCommand,
+    },
+    /// Work with the audit
+    Audit {
+        #[command(subcommand)]
+        command: audit::AuditCommand,
     },
     /// Look for what this host lacks to be managed, with a manager or without; exit 1 when something warns or fails
     Doctor(doctor::Doctor),
@@ -215,6 +221,7 @@ pub fn main() -> ExitCode {
                 ExitCode::SUCCESS
             })
         }
+        Command::Audit { command } => audit::run(command),
         Command::Layout { command } => layout::run(command),
         Command::Config { command: ConfigCommand::Check { config } } => check_config(config),
         Command::Doctor(args) => doctor::run(args),

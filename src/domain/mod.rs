@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod admission;
+pub mod audit;
 pub mod checkup;
 pub mod client;
 pub mod compute_mode;

@@ -25,7 +25,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    fn origin(self) -> Origin {
+    pub(super) fn origin(self) -> Origin {
         match self {
             // An IPv4 address on an IPv6 socket is the same one.
             Self::Tcp(address) => Origin::Address(address.ip().to_canonical()),

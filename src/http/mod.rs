@@ -1,6 +1,7 @@
 //! The API over HTTP: thin, everything it does is one call to [`crate::service`].
 
 pub mod api;
+mod audit;
 pub mod auth;
 pub mod bounds;
 mod extract;
@@ -57,8 +58,10 @@ pub fn router(state: AppState) -> Router {
     let document = bytes_of(&document);
     let largest_body = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
     let longest = Duration::from_secs(state.limits.request_timeout_s.into());
+    let api = api.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
     let api = api.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
     let authenticated = api.layer(middleware::from_fn_with_state(state.clone(), auth::require));
+    let authenticated = authenticated.layer(middleware::from_fn_with_state(state.clone(), audit::strangers));
     Router::new()
         .merge(authenticated)
         .merge(api::probes::router())

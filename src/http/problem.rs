@@ -102,10 +102,15 @@ impl From<ServiceError> for Problem {
     }
 }
 
+/// The type of the problem that an answer is, for whoever it passes on its way.
+#[derive(Debug, Clone)]
+pub(super) struct Kind(pub(super) String);
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(&self)).into_response();
+        response.extensions_mut().insert(Kind(self.kind));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::SERVICE_UNAVAILABLE {

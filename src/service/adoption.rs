@@ -80,8 +80,6 @@ impl Service {
         let process = request.process.clone();
         let written = incarnation.clone();
         let (daemon, desired) = self
-            .parts
-            .store
             .write(move |db| {
                 Box::pin(async move {
                     let current = store::daemons::get(&mut *db, &name).await?;
@@ -251,8 +249,6 @@ impl Service {
             let absent = status.is_none_or(|status| status.phase == Phase::Absent);
             let (released, dry_run) = (name.clone(), options.dry_run);
             service
-                .parts
-                .store
                 .write(move |db| {
                     Box::pin(async move {
                         let daemon =

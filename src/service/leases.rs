@@ -93,8 +93,6 @@ impl Service {
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
         let unchanged = self
-            .parts
-            .store
             .write(move |db| {
                 Box::pin(async move {
                     let now = store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;

@@ -3,7 +3,9 @@
 //! Nothing here knows of HTTP. A use case that writes runs as a task of its own, so that a caller who hangs up
 //! cancels nothing that was begun.
 
+pub mod acting;
 pub mod adoption;
+pub mod audit;
 pub mod clients;
 pub mod daemons;
 mod error;
@@ -46,6 +48,8 @@ pub struct Service {
     taken_up: Arc<take_up::TakenUp>,
     /// Room for streams of events.
     streams: Arc<Semaphore>,
+    /// Refusals that wait to be put on record.
+    refusals: Arc<acting::Refusals>,
 }
 
 /// What a [`Service`] is made of.
@@ -107,7 +111,7 @@ impl Service {
     /// Puts the parts together.
     pub fn new(parts: Parts) -> Self {
         let streams = Arc::new(Semaphore::new(parts.streams));
-        Self { parts: Arc::new(parts), taken_up: Arc::default(), streams }
+        Self { parts: Arc::new(parts), taken_up: Arc::default(), streams, refusals: Arc::default() }
     }
 
     /// Runs a use case that writes to its end, whether or not its caller waits for it; refuses it on a database of
@@ -117,7 +121,11 @@ impl Service {
         work: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
     ) -> Result<T, ServiceError> {
         self.refuse_read_only().await?;
-        self.parts.tasks.spawn(work).await.map_err(|error| ServiceError::Internal(error.to_string()))?
+        self.parts
+            .tasks
+            .spawn(acting::carried(work))
+            .await
+            .map_err(|error| ServiceError::Internal(error.to_string()))?
     }
 
     /// The GPUs of this host, as they were if the driver does not answer now, and those that a daemon holds and that are

@@ -6,12 +6,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
+use super::acting::{attempt, carried, cause};
 use super::host::HostView;
 use super::{Service, ServiceError, recording};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
+use crate::domain::event::{EventType, NewEvent, Subject};
 use crate::domain::gpu::Gpu;
+use crate::store::audit::Came;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{Census, Earlier};
 
@@ -132,7 +135,7 @@ impl Service {
         }
         let service = self.clone();
         // Not `to_the_end`, which refuses what is read-only; but to the end all the same.
-        let confirmed = self.parts.tasks.spawn(async move {
+        let confirmed = self.parts.tasks.spawn(carried(async move {
             let _one = service.taken_up.confirming.lock().await;
             if service.taken_up.is_done() {
                 return Ok(());
@@ -147,7 +150,7 @@ impl Service {
                 |error| tracing::error!(%error, "what the database remembers was not taken up"),
             )?;
             Ok::<_, ServiceError>(())
-        });
+        }));
         confirmed.await.map_err(|error| ServiceError::Internal(error.to_string()))??;
         self.host(actor).await
     }
@@ -155,11 +158,20 @@ impl Service {
     /// Makes the database this machine's.
     async fn move_here(&self) -> Result<(), StoreError> {
         let (here, boot_id) = (self.parts.machine_id.clone(), self.parts.fleet.context().boot_id.clone());
+        let (attempt, by) = (attempt(), cause());
         self.parts
             .store
             .write_sealed(move |db| {
                 Box::pin(async move {
-                    store::host::move_to(db, &here, &boot_id, unix_ms()).await?;
+                    let now = unix_ms();
+                    store::host::move_to(&mut *db, &here, &boot_id, now).await?;
+                    let message = format!("the database was confirmed to belong to machine {here}");
+                    let event =
+                        NewEvent::new(EventType::HostConfirmed, Subject::default(), message).because(by);
+                    store::events::append(&mut *db, &event, now).await?;
+                    if let Some(attempt) = attempt {
+                        store::audit::append(db, &attempt, Came::default(), 1, now).await?;
+                    }
                     Ok(((), Fate::Commit))
                 })
             })

@@ -83,8 +83,6 @@ impl Service {
         let dry_run = options.dry_run;
         let present = gpus.clone();
         let (tenant, desired, created) = self
-            .parts
-            .store
             .write(move |db| {
                 Box::pin(async move {
                     let current = store::tenants::get(&mut *db, &name).await?;
@@ -175,8 +173,6 @@ impl Service {
             let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
             let boot_id = service.parts.fleet.context().boot_id.clone();
             let desired = service
-                .parts
-                .store
                 .write(move |db| {
                     Box::pin(async move {
                         let tenant =

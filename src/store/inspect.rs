@@ -1,12 +1,10 @@
 //! A database looked at from outside: whether a manager serves from it or not, without changing a byte.
 
 use std::path::Path;
-use std::str::FromStr as _;
 
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use sqlx::{Connection as _, SqliteConnection};
 
-use super::{BUSY_TIMEOUT, StoreError, daemons, host, known_version, tenants, version_of};
+use super::{StoreError, daemons, host, known_version, open_to_read, tenants, version_of};
 use crate::domain::daemon::Daemon;
 use crate::domain::tenant::Tenant;
 
@@ -40,16 +38,7 @@ pub struct Contents {
 
 /// Looks at a database.
 pub async fn inspect(path: &Path) -> Result<Inspection, StoreError> {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    // As for the schema version: where no log is left, a connection that only reads would make one.
-    let options = SqliteConnectOptions::from_str("sqlite:")?
-        .filename(path)
-        .read_only(true)
-        .busy_timeout(BUSY_TIMEOUT)
-        .immutable(!Path::new(&log).exists())
-        .log_statements(tracing::log::LevelFilter::Trace);
-    let mut connection = SqliteConnection::connect_with(&options).await?;
+    let mut connection = open_to_read(path).await?;
     let found: Vec<String> = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_all(&mut connection).await?;
     let damage = (found != ["ok"]).then(|| found.into_iter().next().unwrap_or_default());
     let (version, known) = (version_of(&mut connection).await?, known_version());

@@ -4,6 +4,7 @@
 //! beside this take a connection and translate rows to values of [`crate::domain`]; whoever calls them decides
 //! what belongs into one transaction. Nothing is migrated before the state directory is locked.
 
+pub mod audit;
 pub mod backup;
 pub mod compute_modes;
 pub mod daemons;
@@ -249,13 +250,7 @@ fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
 /// Where no log is left to be read (the caller holds the lock, so nobody writes one now) the file is opened as
 /// immutable: a connection that only reads would make a log and leave it.
 async fn version(path: &Path) -> Result<i64, StoreError> {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let options = SqliteConnectOptions::from_str("sqlite:")?
-        .filename(path)
-        .read_only(true)
-        .immutable(!Path::new(&log).exists());
-    let mut connection = SqliteConnection::connect_with(&options).await?;
+    let mut connection = open_to_read(path).await?;
     let version = version_of(&mut connection).await?;
     connection.close().await?;
     Ok(version)
@@ -271,6 +266,17 @@ async fn version_of(connection: &mut SqliteConnection) -> Result<i64, sqlx::Erro
         return Ok(0);
     }
     sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations").fetch_one(connection).await
+}
+
+/// Opens an existing file to read it, without changing a byte of it.
+async fn open_to_read(path: &Path) -> Result<SqliteConnection, StoreError> {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let options = SqliteConnectOptions::from_str("sqlite:")?
+        .filename(path)
+        .read_only(true)
+        .immutable(!Path::new(&log).exists());
+    Ok(SqliteConnection::connect_with(&options).await?)
 }
 
 async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<(), StoreError> {

@@ -14,7 +14,7 @@ use sqlx::{Connection as _, SqliteConnection};
 
 use super::backup::{Backup, BackupError, Unfinished, sync_directory};
 use super::{
-    MIGRATIONS, StoreError, compute_modes, daemons, events, host, known_version, layouts, leases,
+    MIGRATIONS, StoreError, audit, compute_modes, daemons, events, host, known_version, layouts, leases,
     maintenance, options, partition_leases, partitions, restrict_to_owner, tenants, version,
 };
 use crate::domain::DaemonName;
@@ -207,6 +207,12 @@ async fn carry_over(
     }
     carry_tenants(&mut *db, &mut *present, &mut notes).await?;
     carry_processes(&mut *db, &mut *present, boot_id, now).await?;
+    if !audit::carry(&mut *db, &mut *present).await? {
+        notes.push(
+            "the audit of the database that was replaced does not go on from the backup's, so it stays there: keep that file"
+                .to_owned(),
+        );
+    }
     events::begin_after(&mut *db, events::newest(&mut *present).await?).await?;
     layouts::raise_numbers(&mut *db, &layouts::numbers(&mut *present).await?).await?;
     Ok(notes)

@@ -1,5 +1,6 @@
 //! The API under /api/v1: one file a resource, requests and answers beside their handlers.
 
+mod audit;
 mod clients;
 mod daemons;
 mod events;
@@ -50,6 +51,7 @@ use crate::service::{ServiceError, Written, etag};
         (name = "tenants", description = "Named consumers with limits"),
         (name = "clients", description = "Processes connected to a server"),
         (name = "operations", description = "Actions that take time"),
+        (name = "audit", description = "Who did what, and what came of it"),
         (name = "events", description = "What happened, in the order in which it was written"),
         (name = "probes", description = "Whether the manager lives and its daemons are ready"),
     )
@@ -116,6 +118,8 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(operations::list))
         .routes(routes!(operations::get))
         .routes(routes!(operations::cancel))
+        .routes(routes!(audit::list))
+        .routes(routes!(audit::head))
         .routes(routes!(events::list))
         .routes(routes!(events::stream))
         .routes(routes!(events::get))

@@ -61,7 +61,7 @@ impl Service {
             let LayoutRequest { layout, note } = request;
             layout.check().map_err(|error| invalid("/layout", error))?;
             check_note(note.as_deref())?;
-            let written = service.parts.store.write(move |db| {
+            let written = service.write(move |db| {
                 Box::pin(async move {
                     let before = store::layouts::newest(&mut *db, &name).await?;
                     let tag = before.as_ref().map(|version| i64::from(version.version));
@@ -148,7 +148,7 @@ impl Service {
         actor.may(Right::Operate)?;
         let service = self.clone();
         self.to_the_end(async move {
-            let deleted = service.parts.store.write(move |db| {
+            let deleted = service.write(move |db| {
                 Box::pin(async move {
                     let newest = store::layouts::newest(&mut *db, &name).await?;
                     let newest = newest.ok_or_else(|| not_found(&name))?;

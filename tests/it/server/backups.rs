@@ -269,6 +269,11 @@ fn an_older_backup_is_restored_while_daemons_and_clients_live() {
     // In force, and not only believed to be so.
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
     assert_eq!(host.daemon("gpu1")["spec"]["desired_state"], "running");
+    let audited = host.cli(&["audit", "verify", "--state-dir", path(&host.state(""))]);
+    assert!(audited.status.success(), "{audited:?}");
+    let rows = "SELECT id || hash FROM audit ORDER BY id";
+    let (here, there) = (host.ask_sql(rows), ask(&kept, rows));
+    assert!(there.len() > ask(&file, rows).len() && here.starts_with(&there), "the audit goes on");
     // Readers of the journal go on where they were: what happens now has numbers that nobody has seen.
     host.end_manager(Signal::TERM);
     let between = format!("SELECT count(*) || '' FROM events WHERE id > {restored} AND id <= {events}");

@@ -1,6 +1,7 @@
 //! The server: a real `mps-manager serve` on the simulated host, real clients, real kills.
 
 mod admission;
+mod audit;
 mod auth;
 mod backups;
 mod blocked;
@@ -12,6 +13,7 @@ mod doctor;
 mod drain;
 mod drift;
 mod driver_silent;
+mod event_stream;
 mod events;
 mod foreign;
 mod foreign_kept;
