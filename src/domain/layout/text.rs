@@ -179,13 +179,12 @@ layouts:
     #[test]
     fn a_refusal_does_not_repeat_a_key_of_any_length() {
         let long = "x".repeat(100_000);
-        for (text, format) in [
-            (format!("{{\"version\": \"v1\", \"layouts\": {{}}, \"{long}\": 1}}"), Format::Json),
-            (format!("version: v1\nlayouts: {{}}\n{long}: 1\n"), Format::Yaml),
-        ] {
-            let error = read(&text, format).expect_err("unknown field").to_string();
-            assert!(error.len() < 1000 && error.contains("xxx…xxx") && error.contains("checksum"), "{error}");
-        }
+        let json = format!("{{\"version\": \"v1\", \"layouts\": {{}}, \"{long}\": 1}}");
+        let error = read(&json, Format::Json).expect_err("unknown field").to_string();
+        assert!(error.len() < 1000 && error.contains("xxx…xxx") && error.contains("`checksum`"), "{error}");
+        let yaml = format!("version: v1\nlayouts: {{}}\n{long}: 1\n");
+        let error = read(&yaml, Format::Yaml).expect_err("no key is so long").to_string();
+        assert!(error.len() < 1000, "{error}");
     }
 
     #[test]
