@@ -76,6 +76,10 @@ impl utoipa::PartialSchema for GpuRef {
             .description(Some(
                 "A GPU: its UUID or a unique beginning of it, its index in PCI order, or its PCI address.",
             ))
+            .pattern(Some(
+                "^([0-9]{1,9}|[Gg][Pp][Uu]-[0-9A-Fa-f-]{1,36}|([0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\\.[0-7])$",
+            ))
+            .examples([serde_json::json!("0")])
             .into()
     }
 }

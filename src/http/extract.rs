@@ -134,10 +134,11 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let pointer = shortened(pointer(error.path()));
         let inner = error.into_inner();
-        if inner.is_syntax() || inner.is_eof() || inner.is_io() {
-            return malformed(&inner);
+        // A key that is no number where numbers are keys counts as syntax to serde_json, and is a value that is refused.
+        if inner.is_data() || inner.to_string().starts_with("invalid value: expected key to be a number") {
+            return ServiceError::Invalid(vec![FieldError { pointer, detail: plain(&inner) }]).into();
         }
-        ServiceError::Invalid(vec![FieldError { pointer, detail: plain(&inner) }]).into()
+        malformed(&inner)
     })?;
     deserializer.end().map_err(|error| malformed(&error))?;
     Ok(value)
@@ -238,8 +239,30 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
                 "If-None-Match on a write may only be *: it is for creating what must not exist yet",
             ));
         }
-        Ok(Self { if_match: text(&parts.headers, &header::IF_MATCH)?, must_be_new: if_none_match.is_some() })
+        let if_match = text(&parts.headers, &header::IF_MATCH)?;
+        if let Some(wrong) = if_match.as_deref().filter(|value| !is_tags(value)) {
+            let shown: String = wrong.chars().take(80).collect();
+            return Err(Problem::new(
+                "invalid-request",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "Invalid request",
+                format!(
+                    "If-Match is {shown:?}, which is no entity tag: send the ETag of a read with its quotes, or *"
+                ),
+            ));
+        }
+        Ok(Self { if_match, must_be_new: if_none_match.is_some() })
     }
+}
+
+/// Whether a header is `*` or a list of entity tags (RFC 9110, 8.8.3).
+fn is_tags(value: &str) -> bool {
+    let is_tag = |tag: &str| {
+        let opaque = tag.strip_prefix("W/").unwrap_or(tag);
+        let inner = opaque.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        inner.is_some_and(|inner| inner.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"'))
+    };
+    value == "*" || value.split(',').all(|tag| is_tag(tag.trim_matches([' ', '\t'])))
 }
 
 /// The `Idempotency-Key` of a POST, and the path it was sent to.
@@ -302,5 +325,20 @@ fn text(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<String>
                 format!("the header {name} is not printable ASCII"),
             )),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entity_tags_are_told_from_what_is_none() {
+        for good in ["*", "\"3\"", "W/\"3\"", "\"3\", \"4\"", "\"\"", "\"a-b\" ,W/\"x\""] {
+            assert!(is_tags(good), "{good}");
+        }
+        for bad in ["", "3", "{}", "null", "\"3", "\"3\",", "\"a b\"", "W/3", "*, \"3\""] {
+            assert!(!is_tags(bad), "{bad}");
+        }
     }
 }

@@ -111,7 +111,6 @@ pub struct GpuView {
     /// Whether it is in MIG mode: then it is listed and not managed; `null` while it is missing.
     pub mig_enabled: Option<bool>,
     /// The daemon that holds it.
-    #[schema(value_type = Option<String>)]
     pub daemon: Option<DaemonName>,
     /// Memory that admission has promised to tenants, in bytes; a tenant without a limit counts as the whole GPU.
     pub memory_promised: u64,

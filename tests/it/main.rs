@@ -3,6 +3,7 @@
 
 mod architecture;
 mod chaos;
+mod compatibility;
 mod fuzzing;
 mod gpu;
 mod harness;

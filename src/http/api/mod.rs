@@ -3,6 +3,7 @@
 mod audit;
 mod clients;
 mod daemons;
+mod document;
 mod events;
 mod foreign;
 #[cfg(test)]
@@ -129,8 +130,8 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
 }
 
 /// The OpenAPI document, as `/openapi.json` gives it.
-pub fn document() -> utoipa::openapi::OpenApi {
-    router().1
+pub fn document() -> serde_json::Value {
+    document::complete(&router().1)
 }
 
 /// One page of a list.
