@@ -11,6 +11,7 @@ use tower_http::timeout::TimeoutError;
 use super::problem::Problem;
 use super::server::TooSlow;
 use crate::domain::access::Actor;
+use crate::domain::shortened;
 use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
 
 /// A JSON body; a field that is wrong is named by its pointer.
@@ -123,7 +124,7 @@ fn too_slow(rejection: &BytesRejection) -> Option<String> {
     None
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     // Every body here is an object; serde would also take an array of its fields in order.
     if bytes.trim_ascii_start().starts_with(b"[") {
         let detail = "the body is an array: send an object with named fields".to_owned();
@@ -131,7 +132,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let pointer = pointer(error.path());
+        let pointer = shortened(pointer(error.path()));
         let inner = error.into_inner();
         // A key that is no number where numbers are keys counts as syntax to serde_json, and is a value that is refused.
         if inner.is_data() || inner.to_string().starts_with("invalid value: expected key to be a number") {
@@ -156,8 +157,8 @@ fn malformed(error: &serde_json::Error) -> Problem {
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line ") {
-        Some((message, _)) => message.to_owned(),
-        None => text,
+        Some((message, _)) => shortened(message.to_owned()),
+        None => shortened(text),
     }
 }
 

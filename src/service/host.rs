@@ -63,7 +63,8 @@ pub struct HostIsolation {
 }
 
 impl HostIsolation {
-    fn of(scopes: &Scopes, private_mounts: Option<bool>) -> Self {
+    /// What holds of a host with these scopes and mounts.
+    pub fn of(scopes: &Scopes, private_mounts: Option<bool>) -> Self {
         let mut remarks = Vec::new();
         if let Scopes::Unavailable(reason) = scopes {
             remarks.push(format!(
@@ -300,8 +301,8 @@ impl Service {
     }
 }
 
-/// Whether a process that no daemon here owns is a server of another daemon.
-fn is_mps_server(pid: u32) -> bool {
+/// Whether a process is a server of an MPS daemon, whoever's.
+pub fn is_mps_server(pid: u32) -> bool {
     crate::host::process::command(pid)
         .and_then(|words| words.first().cloned())
         .is_some_and(|program| program.ends_with("nvidia-cuda-mps-server"))

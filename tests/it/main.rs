@@ -4,6 +4,7 @@
 mod architecture;
 mod chaos;
 mod compatibility;
+mod fuzzing;
 mod gpu;
 mod harness;
 mod layout_model;

@@ -9,6 +9,8 @@ pub mod active;
 pub mod assertion;
 pub mod document;
 pub mod execution;
+#[cfg(test)]
+mod fuzz;
 pub mod outlook;
 pub mod percentage;
 pub mod plan;

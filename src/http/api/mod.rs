@@ -6,6 +6,8 @@ mod daemons;
 mod document;
 mod events;
 mod foreign;
+#[cfg(test)]
+mod fuzz;
 mod host;
 pub mod layout_schema;
 mod layouts;
