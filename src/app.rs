@@ -1,6 +1,8 @@
 //! The composition root: the only place that knows everything.
 
+pub mod backup;
 mod certificates;
+pub mod doctor;
 mod platform;
 
 use std::io::Write as _;
@@ -40,6 +42,8 @@ use crate::supervisor::journal::Journal;
 use crate::supervisor::{Census, Context, Fact, Fleet, HeldModes, Lasting, Lookout};
 use crate::{host, mps};
 
+/// The database in the state directory.
+const DATABASE: &str = "mps-manager.db";
 /// A file that is there while a new simulated host is furnished: a manager that was killed meanwhile goes on with it.
 const FURNISHING: &str = "furnishing";
 /// Files that the manager itself may have open beside its connections.
@@ -67,7 +71,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
     let (hangups, tls) = certificates::begin(config.tls.as_ref())?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
-    let database = config.state_dir.join("mps-manager.db");
+    let database = config.state_dir.join(DATABASE);
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
     let remembered = platform::remembered(store::maintenance::peek(&database, &machine_id).await.as_deref());
     let real = config.sim.is_none().then(|| platform::real(&config, remembered.clone())).transpose()?;

@@ -13,7 +13,7 @@ use super::{StartError, refused};
 use crate::config::Tls;
 use crate::domain::listening::{Listening, TlsStatus};
 use crate::host::Watch;
-use crate::http::tls::{Certificates, Reloaded};
+use crate::http::tls::{Certificates, Reloaded, TlsError};
 
 /// How long files must be left alone before they are read: a certificate and its key are two writes.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -23,8 +23,13 @@ const ANYWAY: Duration = Duration::from_secs(10 * 60);
 /// Takes SIGHUP over, which would end the process, and reads the certificate that the configuration names.
 pub(super) fn begin(tls: Option<&Tls>) -> Result<(Signal, Option<Arc<Certificates>>), StartError> {
     let hangups = signal(SignalKind::hangup()).map_err(refused)?;
-    let read = tls.map(|tls| Certificates::load(&tls.certificate, &tls.key)).transpose();
-    Ok((hangups, read.map_err(refused)?.map(Arc::new)))
+    Ok((hangups, load(tls).map_err(refused)?))
+}
+
+/// Reads the certificate that the configuration names.
+pub(super) fn load(tls: Option<&Tls>) -> Result<Option<Arc<Certificates>>, TlsError> {
+    let read = tls.map(|tls| Certificates::load(&tls.certificate, &tls.key)).transpose()?;
+    Ok(read.map(Arc::new))
 }
 
 /// How the API is reached at first.

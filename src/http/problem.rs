@@ -3,16 +3,52 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::extensions::ExtensionsBuilder;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, ResponsesBuilder};
 
 use crate::service::{FieldError, ServiceError};
+
+/// Every kind of problem, with its status: the last part of its type, as `docs/problems.md` explains it.
+pub const KINDS: &[(&str, u16)] = &[
+    ("malformed-json", 400),
+    ("unreadable-body", 400),
+    ("unauthorized", 401),
+    ("forbidden", 403),
+    ("not-found", 404),
+    ("no-such-path", 404),
+    ("method-not-allowed", 405),
+    ("not-acceptable", 406),
+    ("body-too-slow", 408),
+    ("conflict", 409),
+    ("not-admitted", 409),
+    ("layout-blocked", 409),
+    ("fingerprint-differs", 409),
+    ("read-only", 409),
+    ("precondition-failed", 412),
+    ("body-too-large", 413),
+    ("not-json", 415),
+    ("not-a-layout", 415),
+    ("invalid-request", 422),
+    ("idempotency-key-reused", 422),
+    ("too-many-requests", 429),
+    ("head-too-large", 431),
+    ("internal", 500),
+    ("unavailable", 503),
+    ("timed-out", 504),
+];
+
+/// What a kind's type begins with.
+pub const TYPE_PREFIX: &str = "urn:mps-manager:problem:";
+
+/// Marks a problem that every read or write lists; [`crate::http::api`] keeps those that the operation can answer.
+pub(super) const LISTED: &str = "x-listed";
 
 /// What went wrong, for programs and for people.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Problem {
     /// The kind of problem: stable, and listed in `docs/problems.md`.
     #[serde(rename = "type")]
-    #[schema(example = "urn:mps-manager:problem:not-found")]
+    #[schema(pattern = "^urn:mps-manager:problem:[a-z-]+$", example = "urn:mps-manager:problem:not-found")]
     pub kind: String,
     /// The kind in words.
     pub title: String,
@@ -30,7 +66,7 @@ impl Problem {
     /// Builds a problem; `kind` is the last part of its type.
     pub fn new(kind: &str, status: StatusCode, title: &str, detail: impl Into<String>) -> Self {
         Self {
-            kind: format!("urn:mps-manager:problem:{kind}"),
+            kind: format!("{TYPE_PREFIX}{kind}"),
             title: title.to_owned(),
             status: status.as_u16(),
             detail: detail.into(),
@@ -134,6 +170,7 @@ fn responses(
             let response = ResponseBuilder::new()
                 .description(*description)
                 .content("application/problem+json", content)
+                .extensions(Some(ExtensionsBuilder::new().add(LISTED, true).build()))
                 .build();
             builder.response(status.to_string(), response)
         })

@@ -32,7 +32,7 @@ pub(super) const LETTING_GO: Duration = Duration::from_secs(5);
 #[serde(deny_unknown_fields)]
 pub struct AdoptRequest {
     /// Its process ID and start time, as the list of foreign daemons gives them.
-    #[schema(pattern = "^[0-9]+-[0-9]+$", example = "1234-567890")]
+    #[schema(pattern = "^[1-9][0-9]{0,8}-(0|[1-9][0-9]{0,17})$", example = "1234-567890")]
     pub process: String,
     /// Whether to keep it as it is now, or only to look at it.
     pub management: Management,

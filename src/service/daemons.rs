@@ -21,7 +21,6 @@ use crate::supervisor::LONGEST_PATH;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DaemonView {
     /// Its name.
-    #[schema(value_type = String)]
     pub name: DaemonName,
     /// Counts the changes of everything that feeds it, its tenants included.
     pub generation: i64,

@@ -33,7 +33,6 @@ pub struct Replacement {
     /// The daemon that held the one and holds the other.
     pub daemon: DaemonView,
     /// The tenants that named the missing GPU and name the new one.
-    #[schema(value_type = Vec<String>)]
     pub tenants: Vec<TenantName>,
 }
 

@@ -37,6 +37,7 @@ pub struct ReadOnly {
 #[serde(deny_unknown_fields)]
 pub struct ConfirmRequest {
     /// The ID of this machine, as `GET /host` shows it: naming it makes sure that the right manager was asked.
+    #[schema(pattern = "^[0-9a-f]{32}$")]
     pub machine_id: String,
 }
 
@@ -44,6 +45,8 @@ pub struct ConfirmRequest {
 #[derive(Debug, Default)]
 pub(super) struct TakenUp {
     done: AtomicBool,
+    /// Whether it was said that the manager started.
+    said: AtomicBool,
     /// Held by whoever confirms: a second one comes after the first.
     confirming: Mutex<()>,
 }
@@ -189,8 +192,6 @@ impl Service {
             .write(move |db| {
                 Box::pin(async move {
                     let now = unix_ms();
-                    let before = store::events::last_of_manager(&mut *db).await?;
-                    store::events::append(&mut *db, &recording::started(before), now).await?;
                     store::told::clients_of_other_boots_left(&mut *db, &boot_id, now).await?;
                     store::host::forget_other_boots(&mut *db, &boot_id).await?;
                     store::gpus::remember(db, &known, now).await?;
@@ -199,10 +200,36 @@ impl Service {
             })
             .await;
         forgotten?;
+        self.say_started().await?;
         self.take_up_modes().await?;
         self.publish_all(&present).await?;
         self.parts.engine.begin().await?;
         self.taken_up.done.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Tells that the manager started, once; where that cannot be written, as on a full disk, it is when it can.
+    async fn say_started(&self) -> Result<(), StoreError> {
+        if self.taken_up.said.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let before = store::events::last_of_manager(&mut *self.parts.store.read().await?).await?;
+        let (event, now) = (recording::started(before), unix_ms());
+        let again = event.clone();
+        let written: Result<(), StoreError> = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::events::append(db, &event, now).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        if let Err(error) = written {
+            tracing::warn!(%error, "that the manager started could not be written yet");
+            self.parts.fleet.context().journal.say(again, now);
+        }
         Ok(())
     }
 

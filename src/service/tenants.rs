@@ -24,7 +24,6 @@ use crate::supervisor::Observed;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TenantView {
     /// Its name.
-    #[schema(value_type = String)]
     pub name: TenantName,
     /// Counts the changes of its spec; the entity tag.
     pub generation: i64,

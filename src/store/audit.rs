@@ -47,6 +47,10 @@ pub async fn append(
         hash: String::new(),
     };
     row.hash = row.digest();
+    insert(db, &row).await
+}
+
+async fn insert(db: &mut SqliteConnection, row: &AuditRecord) -> Result<(), StoreError> {
     let outcome = row.outcome.as_str();
     sqlx::query!(
         "INSERT INTO audit (id, at, actor, granted, origin, request, action, target, outcome, problem, count, before, after,
@@ -71,6 +75,29 @@ pub async fn append(
     .execute(db)
     .await?;
     Ok(())
+}
+
+/// Appends the rows that another database has beyond the last one here; false where that is not the same chain.
+pub async fn carry(db: &mut SqliteConnection, other: &mut SqliteConnection) -> Result<bool, StoreError> {
+    let mut head = head(&mut *db).await?;
+    if head.id > 0 {
+        let theirs = chain(&mut *other, head.id - 1, 1).await?;
+        if theirs.first().is_none_or(|row| (row.id, &row.hash) != (head.id, &head.hash)) {
+            return Ok(false);
+        }
+    }
+    loop {
+        let rows = chain(&mut *other, head.id, 1000).await?;
+        if rows.is_empty() {
+            return Ok(true);
+        }
+        for row in &rows {
+            if head.advance(row).is_err() {
+                return Ok(false);
+            }
+            insert(&mut *db, row).await?;
+        }
+    }
 }
 
 /// The last row.

@@ -186,6 +186,27 @@ pub async fn provenance(
     text.map(|text| from_json("where a layout came from", &text)).transpose()
 }
 
+/// The highest version that each layout ever had.
+pub async fn numbers(db: &mut SqliteConnection) -> Result<Vec<(String, i64)>, StoreError> {
+    let rows = sqlx::query!(r#"SELECT layout AS "layout!", highest FROM layout_numbers ORDER BY layout"#);
+    Ok(rows.fetch_all(db).await?.into_iter().map(|row| (row.layout, row.highest)).collect())
+}
+
+/// Gives no layout a version again that it ever had.
+pub async fn raise_numbers(db: &mut SqliteConnection, numbers: &[(String, i64)]) -> Result<(), StoreError> {
+    for (layout, highest) in numbers {
+        sqlx::query!(
+            "INSERT INTO layout_numbers VALUES (?1, ?2)
+             ON CONFLICT (layout) DO UPDATE SET highest = max(highest, excluded.highest)",
+            layout,
+            highest
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    Ok(())
+}
+
 /// Forgets a layout with all its versions, and what is on record of it.
 ///
 /// The caller has made sure that no daemon names it and no operation waits for it.

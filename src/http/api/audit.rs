@@ -27,10 +27,8 @@ pub(super) struct AuditQuery {
     /// Those that ended so.
     outcome: Option<Outcome>,
     /// Those written at this time or later, in unix milliseconds.
-    #[param(minimum = 0)]
     since: Option<i64>,
     /// Those written before this time, in unix milliseconds.
-    #[param(minimum = 0)]
     until: Option<i64>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,

@@ -3,8 +3,11 @@
 mod audit;
 mod clients;
 mod daemons;
+mod document;
 mod events;
 mod foreign;
+#[cfg(test)]
+mod fuzz;
 mod host;
 pub mod layout_schema;
 mod layouts;
@@ -130,8 +133,8 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
 }
 
 /// The OpenAPI document, as `/openapi.json` gives it.
-pub fn document() -> utoipa::openapi::OpenApi {
-    router().1
+pub fn document() -> serde_json::Value {
+    document::complete(&router().1)
 }
 
 /// One page of a list.

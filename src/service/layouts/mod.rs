@@ -31,7 +31,7 @@ pub struct LayoutRequest {
     pub layout: Layout,
     /// Why it is written.
     #[serde(default)]
-    #[schema(max_length = 1024)]
+    #[schema(max_length = 1024, pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f]*$")]
     pub note: Option<String>,
 }
 
@@ -41,7 +41,6 @@ pub struct LayoutView {
     /// Its newest version.
     pub newest: Version,
     /// The daemons that hold one of its versions, or are to.
-    #[schema(value_type = Vec<String>)]
     pub daemons: Vec<DaemonName>,
 }
 

@@ -3,11 +3,15 @@
 mod admission;
 mod audit;
 mod auth;
+mod backups;
+mod bad_input;
 mod blocked;
 mod clients;
 mod compute_mode;
 mod daemons;
 mod death;
+mod doctor;
+mod documentation;
 mod drain;
 mod drift;
 mod driver_silent;
