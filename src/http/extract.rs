@@ -100,9 +100,8 @@ async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<axum::body:
                 detail,
             );
         }
-        let status = rejection.status();
-        let kind = if status == StatusCode::PAYLOAD_TOO_LARGE { "body-too-large" } else { "unreadable-body" };
-        Problem::new(kind, status, "The body cannot be read", rejection.body_text())
+        // One that is too large is told of in other words on its way out.
+        Problem::new("unreadable-body", rejection.status(), "The body cannot be read", rejection.body_text())
     })
 }
 

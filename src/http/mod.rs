@@ -137,7 +137,8 @@ async fn own_words(State(limits): State<Limits>, response: Response) -> Response
         .get(header::CONTENT_TYPE)
         .is_some_and(|value| value.as_bytes().starts_with(b"application/"));
     match response.status() {
-        StatusCode::PAYLOAD_TOO_LARGE if plain => Problem::new(
+        // Of a body whose length is said, from the layer; of one in chunks, from whoever read it.
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(
             "body-too-large",
             StatusCode::PAYLOAD_TOO_LARGE,
             "Body too large",

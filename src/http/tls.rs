@@ -3,10 +3,13 @@
 //! What always holds: connections get the last pair that was whole. One that does not fit is refused in words, at the start by
 //! not starting, and later by keeping what is there.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::OpenOptions;
+use std::io::Read as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use rustix::fs::OFlags;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
@@ -38,7 +41,7 @@ pub enum TlsError {
     },
     /// The key is not a secret.
     #[error(
-        "{path} has mode {mode:03o}, so that others than its owner and group may use the key: chmod 600 it, and take a new key if anybody may have \
+        "{path} has mode {mode:03o}, so that others than its owner may change the key, or others than its owner and group use it: chmod 600 it, and take a new key if anybody may have \
          read this one"
     )]
     Exposed {
@@ -120,14 +123,25 @@ impl Certificates {
     }
 }
 
+/// A file's metadata and content, the same file's. Whatever else has its name, a FIFO say, is refused and not waited for.
+fn open(path: &Path) -> std::io::Result<(std::fs::Metadata, Vec<u8>)> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
+    let mut content = Vec::new();
+    file.read_to_end(&mut content)?;
+    Ok((metadata, content))
+}
+
 fn read(certificate: &Path, key: &Path) -> Result<Pair, TlsError> {
-    let text = |path: &Path| {
-        std::fs::read(path)
-            .map_err(|error| TlsError::File { path: path.to_owned(), detail: error.to_string() })
-    };
+    let unread = |path: &Path, detail: String| TlsError::File { path: path.to_owned(), detail };
+    let open = |path: &Path| open(path).map_err(|error| unread(path, error.to_string()));
     let content =
         |path: &Path, what, detail: String| TlsError::Content { path: path.to_owned(), what, detail };
-    let pem = text(certificate)?;
+    let pem = open(certificate)?.1;
     let chain = CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| content(certificate, "certificate", error.to_string()))?;
@@ -138,15 +152,13 @@ fn read(certificate: &Path, key: &Path) -> Result<Pair, TlsError> {
         Ok((_, parsed)) => parsed.validity().not_after.timestamp(),
         Err(error) => return Err(content(certificate, "certificate", error.to_string())),
     };
-    let mode = std::fs::metadata(key)
-        .map_err(|error| TlsError::File { path: key.to_owned(), detail: error.to_string() })?
-        .permissions()
-        .mode();
+    let (metadata, secret) = open(key)?;
+    let mode = metadata.permissions().mode();
     if mode & 0o027 != 0 {
         return Err(TlsError::Exposed { path: key.to_owned(), mode: mode & 0o777 });
     }
     // Its own words may quote what was read.
-    let private = PrivateKeyDer::from_pem_slice(&text(key)?)
+    let private = PrivateKeyDer::from_pem_slice(&secret)
         .map_err(|_| content(key, "private key", "there is none in it that can be read".into()))?;
     let provider = Arc::new(ring::default_provider());
     let mismatch = |error: rustls::Error| TlsError::Mismatch {
@@ -230,7 +242,7 @@ mod tests {
         assert!(error.contains("holds no private key") && !error.contains("SECRET"), "{error}");
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         assert!(said(&files.write("broken", broken), &key).contains("holds no certificate"));
-        for mode in [0o604, 0o644, 0o620] {
+        for mode in [0o604, 0o644, 0o620, 0o660] {
             std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).expect("mode");
             let error = said(&certificate, &key);
             assert!(error.contains(&format!("mode {mode:o}")) && error.contains("chmod 600"), "{error}");

@@ -29,8 +29,8 @@ impl Listening {
 pub enum Turned {
     /// There were as many as there may be.
     Full(Listening),
-    /// There were as many of its address as there may be.
-    OfAddress,
+    /// There were as many of its address, or of its user, as there may be.
+    OfOne(Listening),
 }
 
 /// Why a connection was closed by the server.
@@ -105,7 +105,8 @@ impl Wire {
     pub fn turned_away(&self, why: Turned) {
         let (listener, reason) = match why {
             Turned::Full(listener) => (listener, "full"),
-            Turned::OfAddress => (Listening::Tcp, "address"),
+            Turned::OfOne(Listening::Tcp) => (Listening::Tcp, "address"),
+            Turned::OfOne(Listening::Unix) => (Listening::Unix, "user"),
         };
         self.turned.get_or_create(&Away { listener: listener.as_str(), reason }).inc();
     }
@@ -122,9 +123,12 @@ impl Wire {
 
     pub(super) fn register(&self, registry: &mut Registry) {
         // A series that begins at 0 tells of its first event; one that begins at 1 does not.
-        for (listener, reason) in
-            [(Listening::Tcp, "full"), (Listening::Unix, "full"), (Listening::Tcp, "address")]
-        {
+        for (listener, reason) in [
+            (Listening::Tcp, "full"),
+            (Listening::Unix, "full"),
+            (Listening::Tcp, "address"),
+            (Listening::Unix, "user"),
+        ] {
             let _ = self.turned.get_or_create(&Away { listener: listener.as_str(), reason });
         }
         for reason in [Closed::Handshake, Closed::Slow, Closed::Idle, Closed::Stalled, Closed::TakesBack] {
@@ -145,7 +149,7 @@ impl Wire {
         );
         registry.register(
             "connections_refused",
-            "Connections that were turned away: full (as many as there may be), address (as many of one address)",
+            "Connections that were turned away: full (as many as there may be), address (as many of one address), user (as many of one user on the unix socket)",
             self.turned.clone(),
         );
         registry.register(

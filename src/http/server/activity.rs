@@ -67,6 +67,9 @@ struct State {
     multiplexed: bool,
     /// Since when nothing of an answer could be sent.
     blocked: Option<Instant>,
+    /// Answers of which more could be sent, and since when nobody takes more of them: with flow control for each request, a
+    /// caller can refuse what it asked for while the connection itself goes on.
+    untaken: Vec<(u64, Instant)>,
     /// Requests that were answered, and those that were given up before.
     answered: u64,
     taken_back: u64,
@@ -82,7 +85,14 @@ enum Doing {
 impl Activity {
     pub(super) fn new(now: Instant) -> Self {
         let doing = Doing::Head { since: now };
-        let state = State { doing, multiplexed: false, blocked: None, answered: 0, taken_back: 0 };
+        let state = State {
+            doing,
+            multiplexed: false,
+            blocked: None,
+            untaken: Vec::new(),
+            answered: 0,
+            taken_back: 0,
+        };
         Self { state: Mutex::new(state) }
     }
 
@@ -120,11 +130,25 @@ impl Activity {
         state.blocked = if taken { None } else { state.blocked.or(Some(now)) };
     }
 
+    /// More of this answer may be taken.
+    pub(super) fn offered(&self, answer: u64, now: Instant) {
+        let mut state = self.state();
+        if state.untaken.iter().all(|(other, _)| *other != answer) {
+            state.untaken.push((answer, now));
+        }
+    }
+
+    /// More of this answer was taken, or there is no more of it.
+    pub(super) fn taken(&self, answer: u64) {
+        self.state().untaken.retain(|(other, _)| *other != answer);
+    }
+
     /// Whether the connection is to be closed, and why.
     pub(super) fn overdue(&self, patience: &Patience, now: Instant) -> Option<Overdue> {
         let state = self.state();
         let past = |since: Instant, longest: Duration| now.saturating_duration_since(since) >= longest;
-        if state.blocked.is_some_and(|since| past(since, patience.write)) {
+        let untaken = state.untaken.iter().map(|(_, since)| *since);
+        if state.blocked.into_iter().chain(untaken).any(|since| past(since, patience.write)) {
             return Some(Overdue::Stalled);
         }
         if state.taken_back > state.answered.saturating_add(TAKEN_BACK) {
@@ -212,6 +236,24 @@ mod tests {
             activity.ended(false, start);
         }
         assert_eq!(activity.overdue(&PATIENCE, start), Some(Overdue::TakesBack));
+    }
+
+    #[test]
+    fn an_answer_that_nobody_takes_is_not_kept_while_others_are_taken() {
+        let start = Instant::now();
+        let activity = Activity::new(start);
+        activity.begun(true);
+        activity.begun(true);
+        activity.offered(1, at(start, 1));
+        activity.offered(2, at(start, 1));
+        activity.offered(2, at(start, 20));
+        activity.taken(1);
+        activity.wrote(true, at(start, 25));
+        assert_eq!(activity.overdue(&PATIENCE, at(start, 30)), None);
+        assert_eq!(activity.overdue(&PATIENCE, at(start, 31)), Some(Overdue::Stalled));
+        activity.taken(2);
+        activity.offered(2, at(start, 31));
+        assert_eq!(activity.overdue(&PATIENCE, at(start, 60)), None, "some of it was taken");
     }
 
     #[test]

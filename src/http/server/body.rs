@@ -89,32 +89,62 @@ impl Body for Paced {
 /// A request that is under way until this is dropped, with its answer's last byte or with its connection.
 pub(super) struct UnderWay {
     activity: Arc<Activity>,
+    /// Its number in its connection, where requests share one.
+    shares: Option<u64>,
     answered: bool,
 }
 
 impl UnderWay {
-    pub(super) fn begin(activity: &Arc<Activity>, multiplexed: bool) -> Self {
-        activity.begun(multiplexed);
-        Self { activity: Arc::clone(activity), answered: false }
+    pub(super) fn begin(activity: &Arc<Activity>, shares: Option<u64>) -> Self {
+        activity.begun(shares.is_some());
+        Self { activity: Arc::clone(activity), shares, answered: false }
+    }
+
+    /// More of its answer is there for the taking; on a connection of its own, the socket tells whether it is taken.
+    fn offered(&self) {
+        if let Some(number) = self.shares {
+            self.activity.offered(number, Instant::now());
+        }
+    }
+
+    fn taken(&self) {
+        if let Some(number) = self.shares {
+            self.activity.taken(number);
+        }
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
+        self.taken();
         self.activity.ended(self.answered, Instant::now());
     }
 }
 
+/// Most bytes of an answer that are given at once where requests share a connection: once the last of it is given, nobody knows
+/// any longer whether it is taken.
+const PIECE: usize = 16 << 10;
+
 /// An answer's body that knows its request.
 pub(super) struct Answer {
     body: axum::body::Body,
-    _under_way: UnderWay,
+    /// What the body gave and was not passed on yet.
+    rest: Bytes,
+    under_way: UnderWay,
 }
 
 impl Answer {
     pub(super) fn new(body: axum::body::Body, mut under_way: UnderWay) -> Self {
         under_way.answered = true;
-        Self { body, _under_way: under_way }
+        // Whoever never asks for the first of it does not take it.
+        under_way.offered();
+        Self { body, rest: Bytes::new(), under_way }
+    }
+
+    fn next_piece(&mut self) -> Option<Frame<Bytes>> {
+        let most = if self.under_way.shares.is_some() { PIECE } else { usize::MAX };
+        let piece = self.rest.split_to(self.rest.len().min(most));
+        (!piece.is_empty()).then(|| Frame::data(piece))
     }
 }
 
@@ -126,14 +156,33 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        self.under_way.taken();
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) => self.rest = bytes,
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                },
+                ended => return Poll::Ready(ended),
+            }
+        }
+        self.under_way.offered();
+        // An empty frame is one, too.
+        Poll::Ready(Some(Ok(self.next_piece().unwrap_or_else(|| Frame::data(Bytes::new())))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
+        let inner = self.body.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower().saturating_add(rest));
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint
     }
 }

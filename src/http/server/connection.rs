@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -101,8 +102,11 @@ impl Serving {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let requests = AtomicU64::new(0);
         let service = service_fn(|request: Request<Incoming>| {
-            let under_way = UnderWay::begin(&activity, request.version() == hyper::Version::HTTP_2);
+            let number = requests.fetch_add(1, Ordering::Relaxed);
+            let shares = (request.version() == hyper::Version::HTTP_2).then_some(number);
+            let under_way = UnderWay::begin(&activity, shares);
             let rate = self.limits.body_rate;
             let mut request = request.map(|body| axum::body::Body::new(Paced::new(body, rate)));
             request.extensions_mut().insert(ConnectInfo(peer));

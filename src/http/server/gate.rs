@@ -1,4 +1,4 @@
-//! Who may connect: so many at once, and so many of one address.
+//! Who may connect: so many at once, and so many of one address or user.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,13 +17,22 @@ impl From<IpAddr> for Network {
     }
 }
 
+/// Whose connections are counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Whom {
+    /// Over TCP: everybody there.
+    Network(Network),
+    /// On the unix socket: this user, or all whom the kernel does not name.
+    User(Option<u32>),
+}
+
 /// Why a connection is turned away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refused {
     /// There are as many as there may be.
     Full,
-    /// There are as many of this address as there may be.
-    OfAddress,
+    /// There are as many of this address or user as there may be.
+    OfOne,
 }
 
 /// Counts connections.
@@ -37,14 +46,14 @@ pub(super) struct Gate {
 #[derive(Debug, Default)]
 struct Open {
     all: usize,
-    of: HashMap<Network, usize>,
+    of: HashMap<Whom, usize>,
 }
 
 /// The place of a connection, free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     gate: Arc<Gate>,
-    network: Option<Network>,
+    whom: Whom,
 }
 
 impl Gate {
@@ -53,24 +62,20 @@ impl Gate {
         Arc::new(Self { all: count(all), of_one: count(of_one), open: Mutex::default() })
     }
 
-    /// Takes a place; a connection of no network counts among all only.
-    pub(super) fn enter(self: &Arc<Self>, network: Option<Network>) -> Result<Place, Refused> {
+    /// Takes a place.
+    pub(super) fn enter(self: &Arc<Self>, whom: Whom) -> Result<Place, Refused> {
         let mut open = self.open();
-        if let Some(network) = network {
-            // An address that holds too many is told so even when the gate is full.
-            if open.of.get(&network).is_some_and(|of_it| *of_it >= self.of_one) {
-                return Err(Refused::OfAddress);
-            }
+        // Who holds too many is told so even when the gate is full.
+        if open.of.get(&whom).is_some_and(|of_one| *of_one >= self.of_one) {
+            return Err(Refused::OfOne);
         }
         if open.all >= self.all {
             return Err(Refused::Full);
         }
         open.all += 1;
-        if let Some(network) = network {
-            *open.of.entry(network).or_default() += 1;
-        }
+        *open.of.entry(whom).or_default() += 1;
         drop(open);
-        Ok(Place { gate: Arc::clone(self), network })
+        Ok(Place { gate: Arc::clone(self), whom })
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -83,12 +88,10 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut open = self.gate.open();
         open.all -= 1;
-        if let Some(network) = self.network
-            && let Some(of_it) = open.of.get_mut(&network)
-        {
-            *of_it -= 1;
-            if *of_it == 0 {
-                open.of.remove(&network);
+        if let Some(of_one) = open.of.get_mut(&self.whom) {
+            *of_one -= 1;
+            if *of_one == 0 {
+                open.of.remove(&self.whom);
             }
         }
     }
@@ -105,12 +108,13 @@ mod tests {
     #[test]
     fn one_address_cannot_take_the_places_of_all() {
         let gate = Gate::new(3, 2);
-        let (one, other) = (Some(network("192.0.2.1")), Some(network("192.0.2.2")));
+        let [one, other, third] =
+            ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|address| Whom::Network(network(address)));
         let places = [gate.enter(one).expect("free"), gate.enter(one).expect("free")];
-        assert_eq!(gate.enter(one).expect_err("two of it"), Refused::OfAddress);
+        assert_eq!(gate.enter(one).expect_err("two of it"), Refused::OfOne);
         let last = gate.enter(other).expect("free");
-        assert_eq!(gate.enter(Some(network("192.0.2.3"))).expect_err("three"), Refused::Full);
-        assert_eq!(gate.enter(None).expect_err("three"), Refused::Full);
+        assert_eq!(gate.enter(third).expect_err("three"), Refused::Full);
+        assert_eq!(gate.enter(Whom::User(Some(0))).expect_err("three"), Refused::Full);
         drop(places);
         drop(last);
         assert!(gate.open().of.is_empty(), "nothing is kept of an address without a connection");

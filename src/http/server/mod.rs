@@ -3,12 +3,12 @@
 //! ```text
 //!   accept ──▶ Gate ──▶ TLS handshake ──▶ hyper, HTTP/1.1 or 2 ──▶ router
 //!               │ full, or too many of     │ watched by Activity: head, idle, write
-//!               ▼ one address: turned away ▼ too slow: closed
+//!               ▼ one caller: turned away  ▼ too slow: closed
 //! ```
 //!
 //! What always holds: nothing that one caller does keeps another from being served. Connections are bounded in number, in all and by
-//! address; the unix socket has places of its own, so that an operator gets in while TCP is full; and whatever a caller may
-//! do slowly has a time or a rate.
+//! address or user; the unix socket has places of its own, and on it root and the manager's user have theirs, so that an operator
+//! gets in while everything else is full; and whatever a caller may do slowly has a time or a rate.
 
 mod activity;
 mod body;
@@ -34,7 +34,7 @@ pub use self::gate::Network;
 
 use self::activity::Patience;
 use self::connection::{Serving, protocol};
-use self::gate::{Gate, Refused};
+use self::gate::{Gate, Place, Refused, Whom};
 use super::auth::Peer;
 use super::tls::Certificates;
 use crate::config::Limits;
@@ -89,10 +89,35 @@ impl Drop for SocketFile {
 /// How long requests that are under way at a soft stop get; a stalled sender must not hold it up.
 const DRAIN: Duration = Duration::from_secs(10);
 
+/// The part of the places on the unix socket that one user may hold, root and the manager's user excepted.
+const OF_ONE_USER: u32 = 4;
+
 /// What a caller is told who finds no place, where it can be told without a handshake.
-const NO_PLACE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
-    connection: close\r\ncontent-length: 205\r\n\r\n{\"type\":\"urn:mps-manager:problem:unavailable\",\"title\":\"Unavailable at the moment\",\"status\":503,\"detail\":\"there are as \
-many connections as there may be (limits.connections): close some, or try again later\"}";
+fn no_place(listening: Listening, why: Refused) -> String {
+    let limit = match (listening, why) {
+        (Listening::Tcp, Refused::Full) => "as there may be (limits.connections)",
+        (Listening::Tcp, Refused::OfOne) => {
+            "of your address as there may be (limits.connections_per_address)"
+        }
+        (Listening::Unix, Refused::Full) => "on this socket as there may be (limits.socket_connections)",
+        (Listening::Unix, Refused::OfOne) => {
+            "of your user on this socket as there may be (a quarter of limits.socket_connections)"
+        }
+    };
+    let detail = format!("there are as many connections {limit}: close some, or try again later");
+    let body = serde_json::json!({
+        "type": "urn:mps-manager:problem:unavailable",
+        "title": "Unavailable at the moment",
+        "status": 503,
+        "detail": detail,
+    });
+    let body = body.to_string();
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
 
 /// Refuses an address beyond loopback that is to be served without TLS, unless that was asked for.
 pub fn check_address(address: SocketAddr, tls: bool, insecure: bool) -> Result<(), ListenError> {
@@ -150,10 +175,17 @@ impl Listeners {
         let tasks = TaskTracker::new();
         // Dropped at the end, and with it every connection that did not end by itself.
         let abandon = CancellationToken::new();
-        let over_tcp = Gate::new(limits.connections, limits.connections_per_address);
-        let over_unix = Gate::new(limits.socket_connections, limits.socket_connections);
-        let (tcp, unix) =
-            (Door { gate: over_tcp, kind: Listening::Tcp }, Door { gate: over_unix, kind: Listening::Unix });
+        let sockets = limits.socket_connections;
+        let tcp = Door {
+            kind: Listening::Tcp,
+            gate: Gate::new(limits.connections, limits.connections_per_address),
+            of_operators: None,
+        };
+        let unix = Door {
+            kind: Listening::Unix,
+            gate: Gate::new(sockets, sockets.div_ceil(OF_ONE_USER)),
+            of_operators: Some(Gate::new(sockets, sockets)),
+        };
         tokio::select! {
             () = stop.cancelled() => {}
             () = accept(self.tcp, &tcp, &serving, &tasks, &abandon) => {}
@@ -171,16 +203,31 @@ impl Listeners {
 
 /// One of the two ways in.
 struct Door {
-    gate: Arc<Gate>,
     kind: Listening,
+    gate: Arc<Gate>,
+    /// Places of root and of the manager's own user, which nobody else can take.
+    of_operators: Option<Arc<Gate>>,
+}
+
+impl Door {
+    fn enter(&self, whom: Whom) -> Result<Place, Refused> {
+        let own = rustix::process::geteuid().as_raw();
+        match (&self.of_operators, whom) {
+            (Some(gate), Whom::User(Some(uid))) if uid == 0 || uid == own => gate.enter(whom),
+            _ => self.gate.enter(whom),
+        }
+    }
 }
 
 /// A connection that tells who is at its other end, and that may be told to go.
 trait Caller<A> {
     fn peer(&self, address: &A) -> Peer;
 
-    /// Tells it that there is no place for it, if that can be done without waiting.
-    fn turn_away(&self, tls: bool);
+    /// Whose connection it counts as.
+    fn whom(&self, address: &A) -> Whom;
+
+    /// Sends what it can without waiting.
+    fn tell(&self, text: &str);
 }
 
 impl Caller<SocketAddr> for TcpStream {
@@ -190,10 +237,12 @@ impl Caller<SocketAddr> for TcpStream {
         Peer::Tcp(*address)
     }
 
-    fn turn_away(&self, tls: bool) {
-        if !tls {
-            let _ = self.try_write(NO_PLACE);
-        }
+    fn whom(&self, address: &SocketAddr) -> Whom {
+        Whom::Network(Network::from(address.ip()))
+    }
+
+    fn tell(&self, text: &str) {
+        let _ = self.try_write(text.as_bytes());
     }
 }
 
@@ -202,8 +251,12 @@ impl Caller<tokio::net::unix::SocketAddr> for UnixStream {
         Peer::Unix(self.peer_cred().ok().map(|credentials| credentials.uid()))
     }
 
-    fn turn_away(&self, _: bool) {
-        let _ = self.try_write(NO_PLACE);
+    fn whom(&self, _: &tokio::net::unix::SocketAddr) -> Whom {
+        Whom::User(self.peer_cred().ok().map(|credentials| credentials.uid()))
+    }
+
+    fn tell(&self, text: &str) {
+        let _ = self.try_write(text.as_bytes());
     }
 }
 
@@ -222,18 +275,16 @@ async fn accept<L>(
         // It waits by itself where the process has no file descriptor left.
         let (stream, address) = listener.accept().await;
         let peer = stream.peer(&address);
-        let network = match peer {
-            Peer::Tcp(address) => Some(Network::from(address.ip())),
-            Peer::Unix(_) => None,
-        };
-        let place = match door.gate.enter(network) {
+        let place = match door.enter(stream.whom(&address)) {
             Ok(place) => place,
             Err(why) => {
                 serving.wire.turned_away(match why {
                     Refused::Full => Turned::Full(door.kind),
-                    Refused::OfAddress => Turned::OfAddress,
+                    Refused::OfOne => Turned::OfOne(door.kind),
                 });
-                stream.turn_away(serving.certificates.is_some());
+                if door.kind == Listening::Unix || serving.certificates.is_none() {
+                    stream.tell(&no_place(door.kind, why));
+                }
                 continue;
             }
         };
@@ -271,11 +322,19 @@ mod tests {
     }
 
     #[test]
-    fn who_is_turned_away_is_told_in_a_whole_answer() {
-        let text = std::str::from_utf8(NO_PLACE).expect("text");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
-        assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
-        let problem: crate::http::problem::Problem = serde_json::from_str(body).expect("a problem");
-        assert_eq!(problem.status, 503);
+    fn who_is_turned_away_is_told_in_a_whole_answer_by_which_limit() {
+        for (listening, why, limit) in [
+            (Listening::Tcp, Refused::Full, "(limits.connections)"),
+            (Listening::Tcp, Refused::OfOne, "(limits.connections_per_address)"),
+            (Listening::Unix, Refused::Full, "(limits.socket_connections)"),
+            (Listening::Unix, Refused::OfOne, "quarter of limits.socket_connections"),
+        ] {
+            let text = no_place(listening, why);
+            let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+            assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head}");
+            let problem: crate::http::problem::Problem = serde_json::from_str(body).expect("a problem");
+            assert_eq!(problem.status, 503);
+            assert!(problem.detail.contains(limit), "{}", problem.detail);
+        }
     }
 }

@@ -180,6 +180,53 @@ fn a_caller_who_takes_nothing_of_what_it_asks_for_is_not_kept() {
 }
 
 #[test]
+fn an_answer_that_is_not_taken_ends_its_http_2_connection() {
+    let host = Host::configured("[limits]\nwrite_timeout_s = 1\nrequests_per_s = 0");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    for path in ["/openapi.json", "/api/v1/events/stream"] {
+        runtime.block_on(async {
+            let stream = tokio::net::TcpStream::connect(address(&host)).await.expect("connected");
+            // Pings are answered all the while; of the answers nothing may be sent.
+            let mut builder = h2::client::Builder::new();
+            let (client, connection) = builder
+                .initial_window_size(0)
+                .handshake::<_, axum::body::Bytes>(stream)
+                .await
+                .expect("HTTP/2");
+            let ended = tokio::spawn(connection);
+            let mut client = client.ready().await.expect("ready");
+            let token = format!("Bearer {}", host.token());
+            let uri = format!("http://localhost{path}");
+            let request = http::Request::get(uri).header("authorization", token).body(()).expect("a request");
+            let (response, _) = client.send_request(request, true).expect("sent");
+            assert_eq!(response.await.expect("an answer").status(), 200);
+            let ended = tokio::time::timeout(PATIENCE, ended).await;
+            assert!(ended.is_ok(), "{path} is kept for a caller who takes nothing of it");
+        });
+    }
+    // And who takes it slowly, a window at a time, gets all of it.
+    let taken = runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(address(&host)).await.expect("connected");
+        let mut builder = h2::client::Builder::new();
+        let (client, connection) = builder.handshake::<_, axum::body::Bytes>(stream).await.expect("HTTP/2");
+        tokio::spawn(connection);
+        let mut client = client.ready().await.expect("ready");
+        let request = http::Request::get("http://localhost/openapi.json").body(()).expect("a request");
+        let (response, _) = client.send_request(request, true).expect("sent");
+        let mut body = response.await.expect("an answer").into_body();
+        let mut taken = Vec::new();
+        while let Some(piece) = body.data().await {
+            let piece = piece.expect("it goes on");
+            taken.extend_from_slice(&piece);
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            body.flow_control().release_capacity(piece.len()).expect("a window");
+        }
+        taken
+    });
+    assert_eq!(taken, host.api().get("/openapi.json").text.as_bytes());
+}
+
+#[test]
 fn connections_are_counted_and_an_operator_gets_in_when_tcp_is_full() {
     let host = Host::configured("[limits]\nconnections = 8\nconnections_per_address = 4");
     // The harness keeps one of 127.0.0.1 open.
