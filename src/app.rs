@@ -17,14 +17,16 @@ use crate::config::Config;
 use crate::domain::access::Actor;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
+use crate::domain::token::Secret;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
-use crate::http::auth::Authenticator;
+use crate::http::auth::{Authenticator, Entrance};
 use crate::http::server::{Listeners, check_loopback};
 use crate::http::{AppState, router};
 use crate::lifecycle::{self, StopSignals};
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
+use crate::service::access::Access;
 use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::{Parts, Service, ServiceError, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
@@ -51,6 +53,7 @@ fn refused(error: impl std::fmt::Display) -> StartError {
 pub async fn serve(config: Config) -> Result<(), StartError> {
     let signals = StopSignals::listen().map_err(refused)?;
     check_length(&config.runtime_dir)?;
+    let users = config.users().map_err(refused)?;
     check_loopback(config.listen).map_err(refused)?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
     let database = config.state_dir.join("mps-manager.db");
@@ -66,7 +69,8 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     };
     let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
     let address = listeners.address().map_err(refused)?;
-    let token = admin_token(&config.state_dir)?;
+    let (token, new_token) = admin_token(&config.state_dir)?;
+    let manager_uid = rustix::process::geteuid().as_raw();
     if let Err(error) = host::raise_fd_limit() {
         tracing::warn!(%error, "the limit on open files could not be raised");
     }
@@ -79,7 +83,6 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let written = store::maintenance::remembered(&mut reader, &machine_id).await;
     drop(reader);
     platform.settle(platform::remembered(written.map_err(refused)?.as_deref()))?;
-    let manager_uid = rustix::process::geteuid().as_raw();
     let (recorder, facts) = mpsc::channel(FACTS);
     let inventory: Arc<dyn Inventory> = platform.inventory.clone();
     let fleet = Fleet::new(Context {
@@ -104,6 +107,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let tasks = TaskTracker::new();
     let service = Service::new(Parts {
         store: store.clone(),
+        access: Access::new(&token, manager_uid, users, config.access.session_limits()),
         fleet: fleet.clone(),
         engine: engine.clone(),
         inventory: Arc::clone(&inventory),
@@ -115,16 +119,20 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let first_start = service.begin().await.map_err(refused)?;
     let every = Duration::from_secs(config.look_interval_s.into());
     let watching = tokio::spawn(service.clone().watch_gpus(every));
+    let using = tokio::spawn(service.clone().write_uses());
+    let ending = service.clone();
     let unfinished = config.state_dir.join(FURNISHING);
     // A copied state directory may bring the file along: what is sealed gets nothing new.
     if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
         furnish(&service, &inventory, &unfinished).await?;
     }
 
-    let auth = Arc::new(Authenticator::new(&token, manager_uid));
+    let entrance = Entrance { address, tls: false, hosts: config.access.hosts.clone() };
+    let auth = Arc::new(Authenticator::new(entrance));
+    let login = if new_token { Some(first_login(&service, &auth).await?) } else { None };
     let stop = CancellationToken::new();
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
-    announce(&config, address, platform.simulated);
+    announce(&config, address, platform.simulated, login.as_ref());
     listeners.serve(router(AppState { service, auth }), stop).await.map_err(refused)?;
 
     // In this order: who may still write, then who records, then the file, then the lock.
@@ -133,6 +141,9 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     engine.shutdown().await;
     fleet.shutdown().await;
     watching.abort();
+    using.abort();
+    ending.write_last_uses().await;
+    drop(ending);
     drop(fleet);
     recording.abort();
     store.close().await;
@@ -142,7 +153,13 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     Ok(())
 }
 
-fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool) {
+/// An address by which whoever starts the manager logs in.
+async fn first_login(service: &Service, auth: &Authenticator) -> Result<Secret, StartError> {
+    let made = service.create_login_code(&Actor::manager()).await.map_err(refused)?;
+    Ok(auth.login_url(&made.code))
+}
+
+fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool, login: Option<&Secret>) {
     let kind = if simulated { "a SIMULATED host" } else { "this host" };
     tracing::info!(%address, socket = %config.socket().display(), "serving {kind}");
     // For people and scripts that started us; the log may be filtered. Whoever listened may have gone, as `head -1`
@@ -154,6 +171,10 @@ fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool) {
         config.socket().display(),
         config.state_dir.join("admin.token").display()
     )
+    .and_then(|()| match login {
+        Some(url) => writeln!(stdout, "log in once, within 15 minutes: {}", url.reveal()),
+        None => Ok(()),
+    })
     .and_then(|()| stdout.flush());
     lifecycle::ready(&format!("serving on http://{address}"));
 }
@@ -180,11 +201,11 @@ fn make_directory(path: &Path) -> Result<(), StartError> {
     })
 }
 
-/// Reads the admin token, or makes it at the first start.
-fn admin_token(state_dir: &Path) -> Result<String, StartError> {
+/// Reads the admin token, or makes it at the first start; says whether it is new.
+fn admin_token(state_dir: &Path) -> Result<(Secret, bool), StartError> {
     let path: PathBuf = state_dir.join("admin.token");
     match std::fs::read_to_string(&path) {
-        Ok(text) if text.trim().len() >= 32 => return Ok(text.trim().to_owned()),
+        Ok(text) if text.trim().len() >= 32 => return Ok((Secret::shown(text.trim()), false)),
         Ok(_) => {
             return Err(StartError(format!(
                 "{} holds no token: delete it, and a new one is made",
@@ -208,7 +229,7 @@ fn admin_token(state_dir: &Path) -> Result<String, StartError> {
         .and_then(|mut file| writeln!(file, "{token}").and_then(|()| file.sync_all()))
         .and_then(|()| std::fs::rename(&unfinished, &path))
         .map_err(|error| StartError(format!("{}: {error}", path.display())))?;
-    Ok(token)
+    Ok((Secret::shown(&token), true))
 }
 
 /// Writes what drivers report, until they are all gone.

@@ -2,10 +2,15 @@
 //!
 //! Every key is documented in `docs/configuration.md`; a test compares the two.
 
+mod access;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+pub use self::access::Access;
+use crate::domain::access::UserMap;
 
 /// The configuration, complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +40,8 @@ pub struct Config {
     pub stop_grace_s: u32,
     /// Longest time a request waits for a fresh look, in seconds.
     pub fresh_patience_s: u32,
+    /// Who may do what.
+    pub access: Access,
 }
 
 /// How log lines are written.
@@ -66,6 +73,14 @@ pub enum ConfigError {
         /// Which key, and why.
         detail: String,
     },
+    /// A user or group is not known here.
+    #[error("{key} is refused: {detail}")]
+    Unknown {
+        /// The key.
+        key: String,
+        /// Why, and what to do.
+        detail: String,
+    },
     /// A value is out of range.
     #[error("{key} is {value}: give {remedy}")]
     OutOfRange {
@@ -93,6 +108,7 @@ impl Default for Config {
             control_deadline_s: 5,
             stop_grace_s: 10,
             fresh_patience_s: 10,
+            access: Access::default(),
         }
     }
 }
@@ -146,7 +162,16 @@ impl Config {
         range("control_deadline_s", self.control_deadline_s, 1, 600, "1 to 600 seconds")?;
         range("stop_grace_s", self.stop_grace_s, 0, 3600, "0 to 3600 seconds")?;
         range("fresh_patience_s", self.fresh_patience_s, 1, 600, "1 to 600 seconds")?;
+        let Access { session_idle_s, session_max_s, .. } = self.access;
+        range("access.session_idle_s", session_idle_s, 60, 604_800, "60 to 604800 seconds")?;
+        range("access.session_max_s", session_max_s, 60, 2_592_000, "60 to 2592000 seconds")?;
+        self.users()?;
         Ok(self)
+    }
+
+    /// What the users of this host were granted; refused where one is named that the host does not know.
+    pub fn users(&self) -> Result<UserMap, ConfigError> {
+        self.access.resolved().map_err(|(key, detail)| ConfigError::Unknown { key, detail })
     }
 
     /// The unix socket of the API.
@@ -177,14 +202,27 @@ mod tests {
         let documented = include_str!("../docs/configuration.md");
         let config =
             Config { sim: Some("h200x2".into()), mps_dir: Some("/usr/bin".into()), ..Config::default() };
-        let table = toml::Table::try_from(config).expect("a table");
-        for key in table.keys() {
+        let keys = keys("", &toml::Table::try_from(config).expect("a table"));
+        for key in &keys {
             assert!(documented.contains(&format!("| `{key}` |")), "{key} is not documented");
         }
         for line in documented.lines().filter_map(|line| line.strip_prefix("| `")) {
             let key = line.split('`').next().unwrap_or_default();
-            assert!(table.contains_key(key), "{key} is documented and does not exist");
+            assert!(keys.iter().any(|known| known == key), "{key} is documented and does not exist");
         }
+    }
+
+    /// The keys of a table and of those in it, as `access.users`; an empty one is a key whose own keys are chosen freely.
+    fn keys(of: &str, table: &toml::Table) -> Vec<String> {
+        let mut keys = Vec::new();
+        for (key, value) in table {
+            let name = if of.is_empty() { key.clone() } else { format!("{of}.{key}") };
+            match value {
+                toml::Value::Table(inner) if !inner.is_empty() => keys.extend(self::keys(&name, inner)),
+                _ => keys.push(name),
+            }
+        }
+        keys
     }
 
     #[test]

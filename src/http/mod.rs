@@ -3,6 +3,8 @@
 pub mod api;
 pub mod auth;
 mod extract;
+mod guard;
+mod pages;
 pub mod problem;
 pub mod server;
 
@@ -10,13 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::csrf::CsrfLayer;
 use tower_http::limit::RequestBodyLimitLayer;
-use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 use tower_http::trace::TraceLayer;
 
@@ -42,17 +44,21 @@ pub struct AppState {
 
 /// The whole router: the API, its document, and the probes.
 pub fn router(state: AppState) -> Router {
-    let (api, document) = api::router();
+    let (api, open, document) = api::router();
     // Written once: the document does not change while the server runs.
     let document = bytes_of(&document);
     let authenticated = api.layer(middleware::from_fn_with_state(state.clone(), auth::require));
     Router::new()
         .merge(authenticated)
+        .merge(open)
+        .merge(pages::router())
         .merge(api::probes::router())
         .route("/openapi.json", axum::routing::get(move || std::future::ready(document.clone())))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .with_state(state)
+        .with_state(state.clone())
+        .layer(CsrfLayer::new().with_rejection_response(guard::cross_site))
+        .layer(middleware::from_fn_with_state(state, guard::host))
         .layer(CatchPanicLayer::custom(|_| {
             Problem::from(ServiceError::Internal("a request handler failed; the log has the details".into()))
                 .into_response()
@@ -62,16 +68,14 @@ pub fn router(state: AppState) -> Router {
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
         // Outside of the layers whose words it replaces.
         .layer(middleware::map_response(own_words))
-        .layer(SetResponseHeaderLayer::if_not_present(
-            header::X_CONTENT_TYPE_OPTIONS,
-            HeaderValue::from_static("nosniff"),
-        ))
-        .layer(SetResponseHeaderLayer::if_not_present(
-            header::CACHE_CONTROL,
-            HeaderValue::from_static("no-store"),
-        ))
+        .layer(middleware::map_response(guard::headers))
         // A 503 of a probe is an answer and no failure; what fails in here is logged where it fails.
-        .layer(TraceLayer::new_for_http().on_failure(()))
+        .layer(TraceLayer::new_for_http().make_span_with(span).on_failure(()))
+}
+
+/// What log lines of a request begin with: not its query, which may hold a secret.
+fn span(request: &Request) -> tracing::Span {
+    tracing::debug_span!("request", method = %request.method(), path = request.uri().path())
 }
 
 fn bytes_of(

@@ -50,7 +50,7 @@ impl Connected<IncomingStream<'_, TcpListener>> for Peer {
 
 impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Self::Unix(stream.io().peer_cred().ok().map(|credentials| credentials.uid()))
+        Self::local(stream.io().peer_cred())
     }
 }
 

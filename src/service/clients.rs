@@ -173,7 +173,8 @@ impl Service {
             }
             Err(error) => return Err(error),
         };
-        self.operate_now(client.daemon, OperationRequest::TerminateClient { client: id }, options, key).await
+        self.operate_now(actor, client.daemon, OperationRequest::TerminateClient { client: id }, options, key)
+            .await
     }
 }
 

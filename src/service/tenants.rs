@@ -174,7 +174,7 @@ impl Service {
             let gpus = service.gpus().await?;
             let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
             let boot_id = service.parts.fleet.context().boot_id.clone();
-            let desired = service
+            let (desired, revoked) = service
                 .parts
                 .store
                 .write(move |db| {
@@ -184,14 +184,16 @@ impl Service {
                         check_precondition(&options, Some(tenant.generation))?;
                         refuse_while_leased(&mut *db, &name, &boot_id).await?;
                         store::tenants::delete(&mut *db, &name).await?;
+                        let revoked = store::tokens::revoke_of(&mut *db, &name, unix_ms()).await?;
                         store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
                         let desired =
                             store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?;
-                        Ok::<_, ServiceError>((desired, fate(&options)))
+                        Ok::<_, ServiceError>(((desired, revoked), fate(&options)))
                     })
                 })
                 .await?;
             if !dry_run {
+                service.parts.access.end(&revoked).await;
                 service.publish(desired);
             }
             Ok(())

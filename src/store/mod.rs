@@ -18,8 +18,10 @@ pub mod partition_leases;
 pub mod partitions;
 pub mod plans;
 pub mod replays;
+pub mod sessions;
 pub mod shares;
 pub mod tenants;
+pub mod tokens;
 mod writer;
 
 use std::path::{Path, PathBuf};

@@ -19,8 +19,8 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("supervisor", &["clock", "domain", "gpu", "host", "mps"]),
         ("operations", &["clock", "domain", "gpu", "host", "store", "supervisor"]),
         ("service", &["clock", "domain", "gpu", "host", "operations", "store", "supervisor"]),
-        ("http", &["domain", "service"]),
-        ("config", &[]),
+        ("http", &["clock", "domain", "service"]),
+        ("config", &["domain", "host"]),
         ("telemetry", &["config"]),
         ("lifecycle", &[]),
         // The outer shell: the command line speaks the API's own types, and `app` puts everything together.

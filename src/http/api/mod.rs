@@ -11,7 +11,9 @@ mod operations;
 mod partitions;
 pub mod probes;
 mod replays;
+pub mod sessions;
 mod tenants;
+mod tokens;
 
 use axum::Router;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -46,6 +48,7 @@ use crate::service::{ServiceError, Written, etag};
         (name = "layouts", description = "How GPUs are divided into partitions"),
         (name = "tenants", description = "Named consumers with limits"),
         (name = "clients", description = "Processes connected to a server"),
+        (name = "access", description = "Who may do what"),
         (name = "operations", description = "Actions that take time"),
         (name = "probes", description = "Whether the manager lives and its daemons are ready"),
     )
@@ -58,7 +61,7 @@ impl Modify for Token {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
-            .description(Some("The content of admin.token in the state directory."))
+            .description(Some("A token, or the content of admin.token in the state directory."))
             .build();
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("token", SecurityScheme::Http(scheme));
@@ -67,8 +70,8 @@ impl Modify for Token {
     }
 }
 
-/// The routes that need a token, and the document of all.
-pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
+/// The routes that need a token, those that need none, and the document of all.
+pub(super) fn router() -> (Router<AppState>, Router<AppState>, utoipa::openapi::OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(host::get))
         .routes(routes!(maintenance::get, maintenance::begin, maintenance::end))
@@ -106,6 +109,12 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(tenants::environment))
         .routes(routes!(tenants::clients))
         .routes(routes!(tenants::lease))
+        .routes(routes!(tokens::whoami))
+        .routes(routes!(sessions::get, sessions::end))
+        .routes(routes!(sessions::end_all))
+        .routes(routes!(sessions::create_login_url))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::get, tokens::revoke))
         .routes(routes!(clients::list))
         .routes(routes!(clients::get))
         .routes(routes!(clients::terminate))
@@ -113,13 +122,15 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(operations::get))
         .routes(routes!(operations::cancel))
         .split_for_parts();
+    let (open, opening) = OpenApiRouter::new().routes(routes!(sessions::open)).split_for_parts();
+    document.merge(opening);
     document.merge(probes::Document::openapi());
-    (router, document)
+    (router, open, document)
 }
 
 /// The OpenAPI document, as `/openapi.json` gives it.
 pub fn document() -> utoipa::openapi::OpenApi {
-    router().1
+    router().2
 }
 
 /// One page of a list.

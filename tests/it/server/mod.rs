@@ -1,5 +1,6 @@
 //! The server: a real `mps-manager serve` on the simulated host, real clients, real kills.
 
+mod access_matrix;
 mod admission;
 mod auth;
 mod blocked;
@@ -38,6 +39,7 @@ mod reboot;
 mod refusals;
 mod restart_replays;
 mod run;
+mod sessions;
 mod share_replays;
 mod shares;
 mod start;
@@ -45,6 +47,7 @@ mod start_refused;
 mod static_daemon;
 mod tenants;
 mod termination;
+mod tokens;
 mod upgrade;
 mod users;
 mod wake;
