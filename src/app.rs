@@ -1,5 +1,6 @@
 //! The composition root: the only place that knows everything.
 
+mod certificates;
 mod platform;
 
 use std::io::Write as _;
@@ -17,13 +18,16 @@ use crate::config::Config;
 use crate::domain::access::Actor;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
+use crate::domain::listening::Listening;
 use crate::domain::token::Secret;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
 use crate::http::auth::{Authenticator, Entrance};
-use crate::http::server::{Listeners, check_loopback};
+use crate::http::bounds::Rates;
+use crate::http::server::{Listeners, check_address};
 use crate::http::{AppState, router};
 use crate::lifecycle::{self, StopSignals};
+use crate::metrics::Metrics;
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
 use crate::service::access::Access;
@@ -54,7 +58,9 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let signals = StopSignals::listen().map_err(refused)?;
     check_length(&config.runtime_dir)?;
     let users = config.users().map_err(refused)?;
-    check_loopback(config.listen).map_err(refused)?;
+    check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
+    let hangups = certificates::hangups().map_err(refused)?;
+    let tls = certificates::load(config.tls.as_ref()).map_err(refused)?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
     let database = config.state_dir.join("mps-manager.db");
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
@@ -71,14 +77,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let address = listeners.address().map_err(refused)?;
     let (token, new_token) = admin_token(&config.state_dir)?;
     let manager_uid = rustix::process::geteuid().as_raw();
-    if let Err(error) = host::raise_fd_limit() {
-        tracing::warn!(%error, "the limit on open files could not be raised");
-    }
-    let store = Store::open(&database, unix_ms()).await.map_err(|error| match error {
-        StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
-        other => refused(other),
-    })?;
-
+    let store = open_store(&database).await?;
     let mut reader = store.read().await.map_err(refused)?;
     let written = store::maintenance::remembered(&mut reader, &machine_id).await;
     drop(reader);
@@ -104,6 +103,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     });
     let recording = tokio::spawn(record(store.clone(), facts));
     let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
+    let (listening, listening_now) = watch::channel(certificates::listening(address, tls.as_deref()));
     let tasks = TaskTracker::new();
     let service = Service::new(Parts {
         store: store.clone(),
@@ -114,6 +114,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         machine_id,
         manager_uid,
         patience: Duration::from_secs(config.fresh_patience_s.into()),
+        listening: listening_now,
         tasks: tasks.clone(),
     });
     let first_start = service.begin().await.map_err(refused)?;
@@ -127,13 +128,19 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         furnish(&service, &inventory, &unfinished).await?;
     }
 
-    let entrance = Entrance { address, tls: false, hosts: config.access.hosts.clone() };
-    let auth = Arc::new(Authenticator::new(entrance));
+    let hosts = config.access.hosts.clone();
+    let auth = Arc::new(Authenticator::new(Entrance { address, tls: tls.is_some(), hosts }));
     let login = if new_token { Some(first_login(&service, &auth).await?) } else { None };
     let stop = CancellationToken::new();
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
-    announce(&config, address, platform.simulated, login.as_ref());
-    listeners.serve(router(AppState { service, auth }), stop).await.map_err(refused)?;
+    announce(&config, &listening.borrow(), platform.simulated, login.as_ref());
+    let following = tokio::spawn(certificates::follow(tls.clone(), hangups, listening));
+    let (limits, metrics) = (config.limits, Metrics::default());
+    let wire = metrics.wire.clone();
+    let rates = Rates::new(&limits, manager_uid);
+    let state = AppState { service, auth, limits, rates, metrics };
+    listeners.serve(router(state), limits, tls, wire, stop).await;
+    following.abort();
 
     // In this order: who may still write, then who records, then the file, then the lock.
     tasks.close();
@@ -153,21 +160,44 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     Ok(())
 }
 
+/// Opens the store, once there may be as many files open as it and the sockets need.
+async fn open_store(database: &Path) -> Result<Store, StartError> {
+    if let Err(error) = host::raise_fd_limit() {
+        tracing::warn!(%error, "the limit on open files could not be raised");
+    }
+    Store::open(database, unix_ms()).await.map_err(|error| match error {
+        StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
+        other => refused(other),
+    })
+}
+
 /// An address by which whoever starts the manager logs in.
 async fn first_login(service: &Service, auth: &Authenticator) -> Result<Secret, StartError> {
     let made = service.create_login_code(&Actor::manager()).await.map_err(refused)?;
     Ok(auth.login_url(&made.code))
 }
 
-fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool, login: Option<&Secret>) {
+fn announce(config: &Config, listening: &Listening, simulated: bool, login: Option<&Secret>) {
     let kind = if simulated { "a SIMULATED host" } else { "this host" };
-    tracing::info!(%address, socket = %config.socket().display(), "serving {kind}");
+    let scheme = if listening.tls.is_some() { "https" } else { "http" };
+    let address = &listening.address;
+    tracing::info!(%address, scheme, socket = %config.socket().display(), "serving {kind}");
+    if listening.insecure {
+        tracing::warn!(
+            %address,
+            "serving beyond this host WITHOUT TLS, as insecure_listen says: everybody on the way can read and change what is \
+             sent, tokens included"
+        );
+    }
+    if let Some(tls) = listening.tls.as_ref().filter(|tls| tls.not_after < unix_ms()) {
+        tracing::warn!(not_after = tls.not_after, "the certificate has expired: callers will refuse it");
+    }
     // For people and scripts that started us; the log may be filtered. Whoever listened may have gone, as `head -1`
     // does, which is no reason to end.
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(
         stdout,
-        "mps-manager serves {kind} on http://{address} and {}\nadmin token: {}",
+        "mps-manager serves {kind} on {scheme}://{address} and {}\nadmin token: {}",
         config.socket().display(),
         config.state_dir.join("admin.token").display()
     )
@@ -176,7 +206,7 @@ fn announce(config: &Config, address: std::net::SocketAddr, simulated: bool, log
         None => Ok(()),
     })
     .and_then(|()| stdout.flush());
-    lifecycle::ready(&format!("serving on http://{address}"));
+    lifecycle::ready(&format!("serving on {scheme}://{address}"));
 }
 
 /// Refuses a runtime directory in which not even a daemon with the shortest name would fit.

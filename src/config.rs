@@ -3,6 +3,8 @@
 //! Every key is documented in `docs/configuration.md`; a test compares the two.
 
 mod access;
+mod limits;
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,14 +12,18 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use self::access::Access;
+pub use self::limits::Limits;
+pub use self::tls::Tls;
 use crate::domain::access::UserMap;
 
 /// The configuration, complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The loopback address of the API.
+    /// The address of the API; beyond loopback with `tls` only, or with `insecure_listen`.
     pub listen: SocketAddr,
+    /// Listen beyond loopback without TLS: everybody on the way can read and change what is sent, tokens included.
+    pub insecure_listen: bool,
     /// Where the database and the admin token are.
     pub state_dir: PathBuf,
     /// Where sockets, pipe directories and logs of daemons are.
@@ -42,6 +48,11 @@ pub struct Config {
     pub fresh_patience_s: u32,
     /// Who may do what.
     pub access: Access,
+    /// The certificate of the API; without it, it is served without TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
+    /// How much of the server callers may take.
+    pub limits: Limits,
 }
 
 /// How log lines are written.
@@ -98,6 +109,7 @@ impl Default for Config {
         let root = rustix::process::geteuid().is_root();
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8640)),
+            insecure_listen: false,
             state_dir: if root { "/var/lib/mps-manager".into() } else { state_home().join("mps-manager") },
             runtime_dir: default_runtime_dir(),
             sim: None,
@@ -109,6 +121,8 @@ impl Default for Config {
             stop_grace_s: 10,
             fresh_patience_s: 10,
             access: Access::default(),
+            tls: None,
+            limits: Limits::default(),
         }
     }
 }
@@ -146,7 +160,8 @@ impl Config {
     ///
     /// Directories come out absolute: they go into environments that are used elsewhere.
     pub fn check(mut self) -> Result<Self, ConfigError> {
-        for directory in [&mut self.state_dir, &mut self.runtime_dir] {
+        let certificate = self.tls.iter_mut().flat_map(|tls| [&mut tls.certificate, &mut tls.key]);
+        for directory in [&mut self.state_dir, &mut self.runtime_dir].into_iter().chain(certificate) {
             if let Ok(absolute) = std::path::absolute(&*directory) {
                 *directory = absolute;
             }
@@ -166,6 +181,7 @@ impl Config {
         range("access.session_idle_s", session_idle_s, 60, 604_800, "60 to 604800 seconds")?;
         range("access.session_max_s", session_max_s, 60, 2_592_000, "60 to 2592000 seconds")?;
         self.users()?;
+        self.limits.check()?;
         Ok(self)
     }
 
@@ -200,8 +216,12 @@ mod tests {
     #[test]
     fn every_key_is_documented_and_every_documented_key_exists() {
         let documented = include_str!("../docs/configuration.md");
-        let config =
-            Config { sim: Some("h200x2".into()), mps_dir: Some("/usr/bin".into()), ..Config::default() };
+        let config = Config {
+            sim: Some("h200x2".into()),
+            mps_dir: Some("/usr/bin".into()),
+            tls: Some(Tls { certificate: "/c.pem".into(), key: "/k.pem".into() }),
+            ..Config::default()
+        };
         let keys = keys("", &toml::Table::try_from(config).expect("a table"));
         for key in &keys {
             assert!(documented.contains(&format!("| `{key}` |")), "{key} is not documented");
@@ -212,17 +232,18 @@ mod tests {
         }
     }
 
-    /// The keys of a table and of those in it, as `access.users`; an empty one is a key whose own keys are chosen freely.
+    /// The keys of a table and of those in it, as `limits.streams`; an empty one is a key whose own keys are chosen freely.
     fn keys(of: &str, table: &toml::Table) -> Vec<String> {
-        let mut keys = Vec::new();
+        let mut found = Vec::new();
         for (key, value) in table {
-            let name = if of.is_empty() { key.clone() } else { format!("{of}.{key}") };
             match value {
-                toml::Value::Table(inner) if !inner.is_empty() => keys.extend(self::keys(&name, inner)),
-                _ => keys.push(name),
+                toml::Value::Table(inner) if !inner.is_empty() => {
+                    found.extend(keys(&format!("{of}{key}."), inner));
+                }
+                _ => found.push(format!("{of}{key}")),
             }
         }
-        keys
+        found
     }
 
     #[test]
@@ -230,5 +251,11 @@ mod tests {
         let error =
             Config { control_deadline_s: 0, ..Config::default() }.check().expect_err("zero").to_string();
         assert!(error.contains("control_deadline_s") && error.contains("1 to 600"), "{error}");
+        let limits = Limits { headers: 1, ..Limits::default() };
+        let error = Config { limits, ..Config::default() }.check().expect_err("one").to_string();
+        assert!(error.contains("limits.headers is 1") && error.contains("16 to 1000"), "{error}");
+        let limits = Limits { connections: 10, connections_per_address: 11, ..Limits::default() };
+        let error = Config { limits, ..Config::default() }.check().expect_err("more").to_string();
+        assert!(error.contains("at most limits.connections"), "{error}");
     }
 }

@@ -14,6 +14,7 @@ pub mod gpu;
 pub mod host;
 pub mod http;
 pub mod lifecycle;
+pub mod metrics;
 pub mod mps;
 pub mod operations;
 pub mod service;

@@ -116,9 +116,12 @@ struct Serve {
     /// The configuration file
     #[arg(long)]
     config: Option<PathBuf>,
-    /// The loopback address of the API
+    /// The address of the API
     #[arg(long)]
     listen: Option<SocketAddr>,
+    /// Listen beyond loopback without TLS: everybody on the way can read what is sent, tokens included
+    #[arg(long)]
+    insecure_listen: bool,
     /// Where the database and the admin token are
     #[arg(long)]
     state_dir: Option<PathBuf>,
@@ -158,6 +161,9 @@ struct Server {
     /// The server's URL; without it, the unix socket
     #[arg(long, env = "MPS_MANAGER_URL")]
     url: Option<String>,
+    /// PEM file with the certificates that a server's https:// URL is held to, instead of the system's
+    #[arg(long, env = "MPS_MANAGER_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
     /// The server's runtime directory, where its unix socket is
     #[arg(long, env = "MPS_MANAGER_RUNTIME_DIR")]
     runtime_dir: Option<PathBuf>,
@@ -166,7 +172,9 @@ struct Server {
 impl Server {
     fn client(&self) -> Result<Client, ClientError> {
         match &self.url {
-            Some(url) => Client::over_url(url, std::env::var("MPS_MANAGER_TOKEN").ok()),
+            Some(url) => {
+                Client::over_url(url, std::env::var("MPS_MANAGER_TOKEN").ok(), self.ca_file.as_deref())
+            }
             None => {
                 let directory = self.runtime_dir.clone().unwrap_or_else(config::default_runtime_dir);
                 Client::over_socket(&config::socket_in(&directory))
@@ -274,6 +282,7 @@ fn serve(args: Serve) -> Result<ExitCode, String> {
     let read = args.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path));
     let mut config = read.map_err(|error| error.to_string())?;
     config.listen = args.listen.unwrap_or(config.listen);
+    config.insecure_listen |= args.insecure_listen;
     config.state_dir = args.state_dir.unwrap_or(config.state_dir);
     config.runtime_dir = args.runtime_dir.unwrap_or(config.runtime_dir);
     config.sim = args.sim.or(config.sim);

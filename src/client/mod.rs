@@ -1,5 +1,7 @@
 //! The API as the command line uses it: over the unix socket, or over a URL with a token.
 
+mod tls;
+
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -55,7 +57,7 @@ pub struct Client {
 impl Client {
     /// Over the unix socket: the server knows the caller by the user.
     pub fn over_socket(socket: &Path) -> Result<Self, ClientError> {
-        let http = reqwest::Client::builder()
+        let http = tls::none()
             .unix_socket(socket)
             .no_proxy()
             .build()
@@ -63,19 +65,20 @@ impl Client {
         Ok(Self { http, base: "http://localhost".into(), target: socket.display().to_string(), token: None })
     }
 
-    /// Over a URL, with a token.
-    pub fn over_url(url: &str, token: Option<String>) -> Result<Self, ClientError> {
+    /// Over a URL, with a token; over TLS its certificate is held to those of `ca_file`, or to the system's.
+    pub fn over_url(url: &str, token: Option<String>, ca_file: Option<&Path>) -> Result<Self, ClientError> {
         let parsed = reqwest::Url::parse(url)
             .map_err(|error| ClientError::Address(format!("{url:?} is not a URL: {error}")))?;
-        if parsed.scheme() != "http" {
-            return Err(ClientError::Address(format!(
-                "{url:?} is not an http:// URL, the only kind this version serves"
-            )));
-        }
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .build()
-            .map_err(|error| ClientError::Address(error.to_string()))?;
+        let http = match parsed.scheme() {
+            "https" => tls::trusting(ca_file)?,
+            "http" => tls::none(),
+            _ => {
+                return Err(ClientError::Address(format!(
+                    "{url:?} is neither an https:// nor an http:// URL, the two kinds that are served"
+                )));
+            }
+        };
+        let http = http.no_proxy().build().map_err(|error| ClientError::Address(reason(&error)))?;
         Ok(Self { http, base: url.trim_end_matches('/').to_owned(), target: url.to_owned(), token })
     }
 
@@ -160,21 +163,26 @@ impl Client {
     }
 
     async fn answer(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), ClientError> {
-        let unreachable = |error: reqwest::Error| {
-            // reqwest's own words name the URL only; the reason is in the source.
-            let mut detail = error.to_string();
-            let mut source = std::error::Error::source(&error);
-            while let Some(inner) = source {
-                detail = inner.to_string();
-                source = inner.source();
-            }
-            ClientError::Unreachable { target: self.target.clone(), detail }
+        let unreachable = |error: reqwest::Error| ClientError::Unreachable {
+            target: self.target.clone(),
+            detail: reason(&error),
         };
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         let bytes = response.bytes().await.map_err(unreachable)?;
         Ok((status, bytes.to_vec()))
     }
+}
+
+/// Why a call failed; reqwest's own words name the URL only, and the reason is in the source.
+fn reason(error: &reqwest::Error) -> String {
+    let mut detail = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        detail = inner.to_string();
+        source = inner.source();
+    }
+    detail
 }
 
 /// The body of an answer that is no refusal.

@@ -16,6 +16,7 @@ pub mod gpu;
 mod inode;
 pub mod isolation;
 pub mod layout;
+pub mod listening;
 pub mod maintenance;
 pub mod memory;
 pub mod name;

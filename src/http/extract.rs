@@ -1,12 +1,15 @@
 //! Extractors that refuse in problem documents, under the names of axum's own.
 
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
+use tower_http::timeout::TimeoutError;
 
 use super::problem::Problem;
+use super::server::TooSlow;
 use crate::domain::access::Actor;
 use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
 
@@ -88,10 +91,36 @@ impl<S: Send + Sync> FromRequest<S> for TextBody {
 
 async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<axum::body::Bytes, Problem> {
     axum::body::Bytes::from_request(request, state).await.map_err(|rejection| {
+        if let Some(detail) = too_slow(&rejection) {
+            return Problem::new(
+                "body-too-slow",
+                StatusCode::REQUEST_TIMEOUT,
+                "The body came too slowly",
+                detail,
+            );
+        }
         let status = rejection.status();
         let kind = if status == StatusCode::PAYLOAD_TOO_LARGE { "body-too-large" } else { "unreadable-body" };
         Problem::new(kind, status, "The body cannot be read", rejection.body_text())
     })
+}
+
+/// What to say of a body that was given up since it came too slowly.
+fn too_slow(rejection: &BytesRejection) -> Option<String> {
+    let mut error: Option<&(dyn std::error::Error + 'static)> = Some(rejection);
+    while let Some(cause) = error {
+        if let Some(slow) = cause.downcast_ref::<TooSlow>() {
+            return Some(slow.to_string());
+        }
+        if cause.is::<TimeoutError>() {
+            return Some(format!(
+                "nothing of the request's body came for {} s: send it without such pauses",
+                super::BODY_TIMEOUT.as_secs()
+            ));
+        }
+        error = cause.source();
+    }
+    None
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {

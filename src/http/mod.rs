@@ -2,19 +2,21 @@
 
 pub mod api;
 pub mod auth;
+pub mod bounds;
 mod extract;
 mod guard;
 mod pages;
 pub mod problem;
 pub mod server;
+pub mod tls;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{StatusCode, header};
-use axum::middleware;
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::csrf::CsrfLayer;
@@ -22,16 +24,15 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 use tower_http::trace::TraceLayer;
 
+use crate::config::Limits;
 use crate::http::auth::Authenticator;
+use crate::http::bounds::Rates;
 use crate::http::problem::Problem;
+use crate::metrics::Metrics;
 use crate::service::{Service, ServiceError};
 
-/// Largest request body, in bytes.
-const MAX_BODY: usize = 1 << 20;
 /// Longest pause of a sender in the middle of a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest time for one request; actions that take longer are operations.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What handlers work with.
 #[derive(Clone)]
@@ -40,6 +41,12 @@ pub struct AppState {
     pub service: Service,
     /// Who may call.
     pub auth: Arc<Authenticator>,
+    /// How much of the server callers may take.
+    pub limits: Limits,
+    /// How often they may ask.
+    pub rates: Arc<Rates>,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
 /// The whole router: the API, its document, and the probes.
@@ -47,6 +54,9 @@ pub fn router(state: AppState) -> Router {
     let (api, open, document) = api::router();
     // Written once: the document does not change while the server runs.
     let document = bytes_of(&document);
+    let largest_body = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
+    let longest = Duration::from_secs(state.limits.request_timeout_s.into());
+    let api = api.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
     let authenticated = api.layer(middleware::from_fn_with_state(state.clone(), auth::require));
     Router::new()
         .merge(authenticated)
@@ -58,16 +68,20 @@ pub fn router(state: AppState) -> Router {
         .method_not_allowed_fallback(no_method)
         .with_state(state.clone())
         .layer(CsrfLayer::new().with_rejection_response(guard::cross_site))
-        .layer(middleware::from_fn_with_state(state, guard::host))
+        .layer(middleware::from_fn_with_state(state.clone(), guard::host))
         .layer(CatchPanicLayer::custom(|_| {
             Problem::from(ServiceError::Internal("a request handler failed; the log has the details".into()))
                 .into_response()
         }))
-        .layer(RequestBodyLimitLayer::new(MAX_BODY))
+        .layer(RequestBodyLimitLayer::new(largest_body))
         .layer(RequestBodyTimeoutLayer::new(BODY_TIMEOUT))
-        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
+        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, longest))
         // Outside of the layers whose words it replaces.
-        .layer(middleware::map_response(own_words))
+        .layer(middleware::map_response_with_state(state.limits, own_words))
+        .layer(middleware::from_fn_with_state(state.clone(), bounds::head))
+        .layer(middleware::from_fn_with_state(state.clone(), bounds::rate))
+        // A refusal is an answer too.
+        .layer(middleware::from_fn_with_state(state.metrics, counted))
         .layer(middleware::map_response(guard::headers))
         // A 503 of a probe is an answer and no failure; what fails in here is logged where it fails.
         .layer(TraceLayer::new_for_http().make_span_with(span).on_failure(()))
@@ -83,6 +97,17 @@ fn bytes_of(
 ) -> ([(header::HeaderName, &'static str); 1], axum::body::Bytes) {
     let text = document.to_pretty_json().expect("the document holds nothing that JSON cannot");
     ([(header::CONTENT_TYPE, "application/json")], text.into())
+}
+
+/// Counts a request when its answer begins.
+async fn counted(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let method = request.method().clone();
+    let response = next.run(request).await;
+    let route = route.as_ref().map(MatchedPath::as_str);
+    metrics.http.answered(route, method.as_str(), response.status().as_u16(), began.elapsed());
+    response
 }
 
 async fn no_route(State(_): State<AppState>, uri: axum::http::Uri) -> Problem {
@@ -105,7 +130,7 @@ async fn no_method(method: axum::http::Method) -> Problem {
 }
 
 /// Says as a problem what a layer below would say as plain text.
-async fn own_words(response: Response) -> Response {
+async fn own_words(State(limits): State<Limits>, response: Response) -> Response {
     let plain = !response
         .headers()
         .get(header::CONTENT_TYPE)
@@ -115,12 +140,18 @@ async fn own_words(response: Response) -> Response {
             "body-too-large",
             StatusCode::PAYLOAD_TOO_LARGE,
             "Body too large",
-            format!("the request's body is over {MAX_BODY} bytes: no request here needs as much"),
+            format!(
+                "the request's body is over {} bytes (limits.body_bytes): no request here needs as much",
+                limits.body_bytes
+            ),
         )
         .into_response(),
         StatusCode::GATEWAY_TIMEOUT if plain => {
-            Problem::from(ServiceError::TimedOut(format!("the request took longer than {REQUEST_TIMEOUT:?}")))
-                .into_response()
+            let detail = format!(
+                "the request took longer than {} s (limits.request_timeout_s)",
+                limits.request_timeout_s
+            );
+            Problem::from(ServiceError::TimedOut(detail)).into_response()
         }
         _ => response,
     }

@@ -57,7 +57,9 @@ impl From<ServiceError> for Problem {
                 Self::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail)
                     .with(errors)
             }
-            ServiceError::Conflict(_) => Self::new("conflict", StatusCode::CONFLICT, "Conflict", detail),
+            ServiceError::Conflict(_) | ServiceError::Occupied { .. } => {
+                Self::new("conflict", StatusCode::CONFLICT, "Conflict", detail)
+            }
             ServiceError::ReadOnly(_) => Self::new(
                 "read-only",
                 StatusCode::CONFLICT,
@@ -150,7 +152,8 @@ impl utoipa::IntoResponses for ReadProblems {
             (404, "There is no such thing"),
             (421, "Not a name of this server"),
             (422, "A value is refused"),
-            (429, "Too many failed attempts"),
+            (429, "Too many requests or failed attempts; Retry-After says when to try again"),
+            (431, "Too many header fields, or too long ones"),
             (500, "A fault of the manager"),
             (503, "Not possible at the moment"),
             (504, "No answer in time"),
@@ -168,13 +171,15 @@ impl utoipa::IntoResponses for WriteProblems {
             (401, "No valid token"),
             (403, "The caller may not do that"),
             (404, "There is no such thing"),
+            (408, "The body came too slowly"),
             (409, "It does not fit what is there"),
             (412, "It was changed since it was read"),
             (413, "The body is too large"),
             (415, "The body is not JSON"),
             (421, "Not a name of this server"),
             (422, "A value is refused"),
-            (429, "Too many failed attempts"),
+            (429, "Too many requests or failed attempts; Retry-After says when to try again"),
+            (431, "Too many header fields, or too long ones"),
             (500, "A fault of the manager"),
             (503, "Not possible at the moment"),
             (504, "No answer in time"),

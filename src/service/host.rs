@@ -6,6 +6,7 @@ use super::take_up::ReadOnly;
 use super::{Service, ServiceError, unavailable};
 use crate::domain::access::{Actor, Right};
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
+use crate::domain::listening::Listening;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
@@ -46,6 +47,8 @@ pub struct HostView {
     pub gpus: usize,
     /// Whether the driver is asked; while it is not, for maintenance, all of this is as it was seen last.
     pub live: bool,
+    /// How the API is reached over TCP.
+    pub listening: Listening,
 }
 
 /// What keeps daemons apart from the manager's own unit on this host.
@@ -166,6 +169,7 @@ impl Service {
             manager_uid: self.parts.manager_uid,
             gpus: gpus.len(),
             live: self.parts.inventory.live(),
+            listening: self.parts.listening.borrow().clone(),
         })
     }
 

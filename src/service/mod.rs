@@ -28,11 +28,13 @@ pub mod whoami;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 pub use error::{FieldError, ServiceError};
 
 use crate::domain::gpu::Gpu;
+use crate::domain::listening::Listening;
 use crate::domain::plan::Desired;
 use crate::gpu::{Inventory, InventoryError};
 use crate::operations::Engine;
@@ -64,6 +66,8 @@ pub struct Parts {
     pub manager_uid: u32,
     /// Longest wait for a fresh look.
     pub patience: Duration,
+    /// How the API is reached over TCP.
+    pub listening: watch::Receiver<Listening>,
     /// Tasks that must end before the store is closed.
     pub tasks: TaskTracker,
 }

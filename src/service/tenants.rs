@@ -259,7 +259,8 @@ impl Service {
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
         let resolved = self.resolved(&tenant, &daemon, &self.held_gpus().await?)?;
-        let placement = self.proven_placement(&tenant, &resolved, daemon.generation).await?;
+        let placement = self.proven_placement(&tenant, &resolved, daemon.generation).await;
+        let placement = placement.map_err(|error| error.told_to(actor))?;
         self.environment_of(&tenant, &resolved, &placement)
     }
 

@@ -62,16 +62,22 @@ impl std::str::FromStr for Host {
 }
 
 impl Host {
-    fn client(&self, token_files: &[(String, PathBuf)]) -> Result<Client, ClientError> {
+    /// A name or address without a scheme is asked over TLS where the caller says whom to trust.
+    fn client(
+        &self,
+        token_files: &[(String, PathBuf)],
+        ca_file: Option<&Path>,
+    ) -> Result<Client, ClientError> {
         if self.0.starts_with('/') || self.0.starts_with('.') {
             return Client::over_socket(&config::socket_in(Path::new(&self.0)));
         }
+        let scheme = if ca_file.is_some() { "https" } else { "http" };
         let url = if self.0.contains("://") {
             self.0.clone()
         } else if self.0.contains(':') {
-            format!("http://{}", self.0)
+            format!("{scheme}://{}", self.0)
         } else {
-            format!("http://{}:{}", self.0, Config::default().listen.port())
+            format!("{scheme}://{}:{}", self.0, Config::default().listen.port())
         };
         let token = match token_files.iter().find(|(host, _)| *host == self.0) {
             Some((_, file)) => {
@@ -81,7 +87,7 @@ impl Host {
             }
             None => std::env::var("MPS_MANAGER_TOKEN").ok(),
         };
-        Client::over_url(&url, token)
+        Client::over_url(&url, token, ca_file)
     }
 }
 
@@ -102,10 +108,16 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
             "there is a --token-file for {stray}, which is neither in --from nor in --to: write the host as it is there"
         )));
     }
+    let ca_file = args.server.ca_file.as_deref();
     let text = match (&args.from, file) {
         (Some(from), _) => {
-            exported(&from.client(&args.token_files)?, &args.name, args.daemon.as_ref(), Spelling::Json)
-                .await?
+            exported(
+                &from.client(&args.token_files, ca_file)?,
+                &args.name,
+                args.daemon.as_ref(),
+                Spelling::Json,
+            )
+            .await?
         }
         (None, Some(text)) => text,
         (None, None) => return Err(ClientError::Address("say --from or --file".into())),
@@ -131,7 +143,7 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
     let hosts: Vec<(String, Result<Client, ClientError>)> = if args.to.is_empty() {
         vec![("this host".into(), args.server.client())]
     } else {
-        args.to.iter().map(|host| (host.0.clone(), host.client(&args.token_files))).collect()
+        args.to.iter().map(|host| (host.0.clone(), host.client(&args.token_files, ca_file))).collect()
     };
     let results = join_all(hosts.into_iter().map(|(name, client)| {
         let request = &request;

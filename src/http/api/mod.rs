@@ -27,6 +27,7 @@ use utoipa_axum::routes;
 use super::AppState;
 use super::problem::Problem;
 use crate::domain::operation::Operation;
+use crate::domain::token::TokenId;
 use crate::domain::{DaemonName, LayoutName, TenantName};
 use crate::service::page::{Page, Paged};
 use crate::service::{ServiceError, Written, etag};
@@ -40,7 +41,7 @@ use crate::service::{ServiceError, Written, etag};
                        problem documents (RFC 9457).",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    components(schemas(Problem, DaemonName, LayoutName, TenantName)),
+    components(schemas(Problem, DaemonName, LayoutName, TenantName, TokenId)),
     modifiers(&Token),
     tags(
         (name = "host", description = "The host and its GPUs"),

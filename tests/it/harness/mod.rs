@@ -168,10 +168,9 @@ impl Host {
         let mut process = self.start_manager_from(program);
         let mut said = BufReader::new(process.stdout.take().expect("piped")).lines();
         let first = said.next().and_then(Result::ok).unwrap_or_default();
-        let Some((_, rest)) = first.split_once("http://") else {
+        let Some(address) = first.split(' ').find(|word| word.contains("://")).map(str::to_owned) else {
             panic!("the manager does not serve: {}", self.log());
         };
-        let address = format!("http://{}", rest.split(' ').next().unwrap_or_default());
         self.manager = Some(Manager { process, address });
         self.api.aim(&self.url(), &self.token());
     }

@@ -132,10 +132,11 @@ impl World {
             let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
             parameters.iter().any(|parameter| parameter["name"] == name && parameter["in"] == "query")
         };
-        let mut query = if takes("dry_run") { "?dry_run=true".to_owned() } else { String::new() };
-        if id == "export_layout" {
-            query = "?daemon=gpu1".to_owned();
-        }
+        let query = match id {
+            "export_layout" => "?daemon=gpu1",
+            _ if takes("dry_run") => "?dry_run=true",
+            _ => "",
+        };
         let mut head = vec![format!("{} {}{query} HTTP/1.1", method.to_uppercase(), self.path(template))];
         head.push("Host: localhost".to_owned());
         head.push("Connection: close".to_owned());

@@ -131,8 +131,7 @@ fn a_session_ends_unused_and_ends_in_any_case() {
     let ago = |seconds: i64| format!("unixepoch() * 1000 - {}", seconds * 1000);
     let digest = |cookie: &str| {
         use sha2::Digest as _;
-        let digest = sha2::Sha256::digest(cookie.split_once('=').unwrap().1.as_bytes());
-        digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        hex::encode(sha2::Sha256::digest(cookie.split_once('=').unwrap().1))
     };
     host.execute_sql(&format!(
         "UPDATE sessions SET last_used_at = {} WHERE digest = x'{}'",

@@ -6,7 +6,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Host, said};
+use crate::harness::{Answer, Api, Host, eventually, said};
 
 /// Makes a token; gives its text.
 pub(super) fn create(host: &Host, name: &str, grant: &str) -> String {
@@ -229,6 +229,31 @@ fn a_tenant_ends_its_own_client_and_sees_what_became_of_it() {
     other.get(&format!("/api/v1/operations/{operation}")).problem(404, "not-found");
     assert_eq!(other.get("/api/v1/operations").ok()["items"], json!([]));
     own.post(&format!("/api/v1/operations/{operation}/cancel"), &json!({})).problem(403, "forbidden");
+}
+
+#[test]
+fn a_tenant_lets_in_processes_of_its_own_user_only() {
+    if !crate::harness::is_root() {
+        return;
+    }
+    let host = Host::ready();
+    let mut stranger = Command::new("setpriv");
+    stranger.args(["--reuid", "4242", "--regid", "4242", "--clear-groups", "sleep", "600"]);
+    let mut stranger = stranger.spawn().expect("setpriv runs");
+    eventually("it is another user's", || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", stranger.id())).ok()?;
+        status.contains("Uid:\t4242").then_some(())
+    });
+    let own = host.api().with_token(Some(&create(&host, "t", "tenant:demo")));
+    let lease = |api: &Api, pid: u32| api.post("/api/v1/tenants/demo/leases", &json!({"pid": pid}));
+    let gone = lease(&own, 4_000_000).problem(422, "invalid-request");
+    let refused = lease(&own, stranger.id()).problem(422, "invalid-request");
+    let words = |problem: &Value| problem["detail"].as_str().unwrap().to_owned();
+    assert_eq!(words(&refused).replace(&stranger.id().to_string(), "4000000"), words(&gone));
+    assert_eq!(lease(&own, std::process::id()).status, 201);
+    assert_eq!(lease(host.api(), stranger.id()).status, 201, "an operator knows what it does");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
 }
 
 #[test]

@@ -1,0 +1,245 @@
+//! Bounds on requests: the size of a head, and how many come of one caller.
+//!
+//! A token bucket a caller (GCRA, the `governor` crate): `request_burst` requests may come at once, and `requests_per_s` after
+//! that. It is asked twice: with the address before anybody is authenticated, and with the actor after.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use governor::clock::{Clock as _, DefaultClock};
+use governor::state::keyed::HashMapStateStore;
+use governor::{Quota, RateLimiter};
+
+use super::AppState;
+use super::auth::Peer;
+use super::problem::Problem;
+use super::server::Network;
+use crate::config::Limits;
+use crate::domain::access::{Actor, Origin};
+use crate::service::access::LocalUser;
+
+/// Who is counted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Caller {
+    Address(Network),
+    User(u32),
+    Actor(String),
+}
+
+impl Caller {
+    fn scope(&self) -> &'static str {
+        match self {
+            Self::Address(_) => "address",
+            Self::User(_) => "user",
+            Self::Actor(_) => "actor",
+        }
+    }
+}
+
+/// How many requests a caller may send.
+pub struct Rates {
+    limiter: Option<RateLimiter<Caller, HashMapStateStore<Caller>, DefaultClock>>,
+    clock: DefaultClock,
+    manager_uid: u32,
+}
+
+/// How often what is known of callers who no longer call is forgotten.
+const FORGET: Duration = Duration::from_secs(10);
+
+impl Rates {
+    /// By the limits; `manager_uid` and root are not counted on the unix socket, so that an operator gets in.
+    ///
+    /// Has to be called in a runtime, in which it forgets now and then.
+    pub fn new(limits: &Limits, manager_uid: u32) -> Arc<Self> {
+        let quota = std::num::NonZeroU32::new(limits.requests_per_s).map(|rate| {
+            let burst = std::num::NonZeroU32::new(limits.request_burst).unwrap_or(rate);
+            Quota::per_second(rate).allow_burst(burst)
+        });
+        let clock = DefaultClock::default();
+        let rates = Arc::new(Self { limiter: quota.map(RateLimiter::hashmap), clock, manager_uid });
+        let weak = Arc::downgrade(&rates);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(FORGET).await;
+                let Some(rates) = weak.upgrade() else { return };
+                if let Some(limiter) = &rates.limiter {
+                    limiter.retain_recent();
+                    limiter.shrink_to_fit();
+                }
+            }
+        });
+        rates
+    }
+
+    /// Counts a request of an actor; users of this host were counted as such.
+    fn of_actor(&self, actor: &Actor) -> Result<(), TooMany> {
+        match actor.origin {
+            Origin::Address(_) => self.count(&Caller::Actor(actor.subject.to_string())),
+            _ => Ok(()),
+        }
+    }
+
+    fn of_peer(&self, peer: Peer) -> Result<(), TooMany> {
+        match peer {
+            Peer::Tcp(address) => self.count(&Caller::Address(address.ip().into())),
+            Peer::Unix(Some(LocalUser { uid, .. })) if uid != 0 && uid != self.manager_uid => {
+                self.count(&Caller::User(uid))
+            }
+            Peer::Unix(_) => Ok(()),
+        }
+    }
+
+    fn count(&self, caller: &Caller) -> Result<(), TooMany> {
+        let Some(limiter) = &self.limiter else { return Ok(()) };
+        limiter
+            .check_key(caller)
+            .map_err(|until| TooMany { scope: caller.scope(), wait: until.wait_time_from(self.clock.now()) })
+    }
+}
+
+/// There were too many requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooMany {
+    /// Of what: an `address`, a `user`, an `actor`.
+    pub scope: &'static str,
+    /// How long to wait.
+    pub wait: Duration,
+}
+
+impl TooMany {
+    /// The answer.
+    pub fn into_response(self, limits: &Limits) -> Response {
+        // Whole seconds, and never 0: who comes back at once is refused again.
+        let seconds = self.wait.as_millis().div_ceil(1000).max(1);
+        let mut response = Problem::new(
+            "too-many-requests",
+            StatusCode::TOO_MANY_REQUESTS,
+            "Too many requests",
+            format!(
+                "more than {} requests a second of one {} (limits.requests_per_s): try again in {seconds} s",
+                limits.requests_per_s, self.scope
+            ),
+        )
+        .into_response();
+        if let Ok(value) = HeaderValue::from_str(&seconds.to_string()) {
+            response.headers_mut().insert(header::RETRY_AFTER, value);
+        }
+        response
+    }
+}
+
+/// Refuses what an address, or a user of this host, asks too often.
+pub(super) async fn rate(
+    State(state): State<AppState>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match state.rates.of_peer(peer) {
+        Ok(()) => next.run(request).await,
+        Err(too_many) => {
+            state.metrics.wire.limited(too_many.scope);
+            too_many.into_response(&state.limits)
+        }
+    }
+}
+
+/// Refuses what an actor asks too often, from however many addresses.
+pub(super) async fn actor(
+    State(state): State<AppState>,
+    actor: Actor,
+    request: Request,
+    next: Next,
+) -> Response {
+    match state.rates.of_actor(&actor) {
+        Ok(()) => next.run(request).await,
+        Err(too_many) => {
+            state.metrics.wire.limited(too_many.scope);
+            too_many.into_response(&state.limits)
+        }
+    }
+}
+
+/// Refuses a head that is too large, in words. One that is twice as large never gets here.
+pub(super) async fn head(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let fields = request.headers().len();
+    let bytes: usize = request.uri().path().len()
+        + request.uri().query().map_or(0, str::len)
+        + request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>();
+    let over = |is: usize, most: u32| usize::try_from(most).is_ok_and(|most| is > most);
+    let detail = if over(fields, state.limits.headers) {
+        format!(
+            "the request has {fields} header fields, and {} is the most (limits.headers)",
+            state.limits.headers
+        )
+    } else if over(bytes, state.limits.header_bytes) {
+        format!(
+            "the request's target and header fields have {bytes} bytes, and {} is the most (limits.header_bytes)",
+            state.limits.header_bytes
+        )
+    } else {
+        return next.run(request).await;
+    };
+    Problem::new(
+        "head-too-large",
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "Header fields too large",
+        format!("{detail}: send fewer and shorter ones"),
+    )
+    .into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::domain::access::{Grant, Role, Subject};
+
+    fn tcp(address: &str) -> Peer {
+        Peer::Tcp((address.parse::<IpAddr>().expect("an address"), 1).into())
+    }
+
+    #[tokio::test]
+    async fn each_caller_has_a_burst_of_its_own_and_an_operator_has_no_bound() {
+        let limits = Limits { requests_per_s: 1, request_burst: 3, ..Limits::default() };
+        let rates = Rates::new(&limits, 1000);
+        for _ in 0..3 {
+            assert_eq!(rates.of_peer(tcp("192.0.2.1")), Ok(()));
+        }
+        let refused = rates.of_peer(tcp("192.0.2.1")).expect_err("the fourth");
+        assert_eq!(refused.scope, "address");
+        assert!(refused.wait <= Duration::from_secs(1), "{refused:?}");
+        let answer = refused.into_response(&limits);
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(answer.headers()[header::RETRY_AFTER], "1");
+        assert_eq!(rates.of_peer(tcp("192.0.2.2")), Ok(()), "another address");
+        let address = "192.0.2.3".parse().expect("an address");
+        let local = |uid| Peer::Unix(Some(LocalUser { uid, gid: uid, pid: None }));
+        let actor = |origin| Actor { subject: Subject::AdminToken, grant: Grant::Host(Role::Admin), origin };
+        for _ in 0..3 {
+            assert_eq!(rates.of_actor(&actor(Origin::Address(address))), Ok(()), "for itself");
+        }
+        assert_eq!(rates.of_actor(&actor(Origin::Address(address))).expect_err("the fourth").scope, "actor");
+        assert_eq!(rates.of_actor(&actor(Origin::Socket)), Ok(()));
+        for _ in 0..100 {
+            assert_eq!(rates.of_peer(local(0)), Ok(()));
+            assert_eq!(rates.of_peer(local(1000)), Ok(()));
+        }
+        let user = || rates.of_peer(local(1001));
+        assert_eq!([user(), user(), user()], [Ok(()); 3]);
+        assert_eq!(user().expect_err("the fourth").scope, "user");
+    }
+
+    #[tokio::test]
+    async fn no_rate_is_no_bound() {
+        let rates = Rates::new(&Limits { requests_per_s: 0, request_burst: 1, ..Limits::default() }, 1000);
+        for _ in 0..100 {
+            assert_eq!(rates.of_peer(tcp("192.0.2.1")), Ok(()));
+        }
+    }
+}

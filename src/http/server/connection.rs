@@ -1,0 +1,154 @@
+//! One connection, from its handshake to its end.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::activity::{Activity, Overdue, Patience};
+use super::body::{Answer, Paced, UnderWay};
+use super::stream::Seen;
+use crate::config::Limits;
+use crate::http::auth::Peer;
+use crate::http::tls::Certificates;
+use crate::metrics::wire::{Closed, Wire};
+
+/// How often the other end of an HTTP/2 connection with requests under way is asked whether it is there.
+const PING: Duration = Duration::from_secs(30);
+/// Bytes that may wait to be sent in one request of an HTTP/2 connection.
+const SEND_BUFFER: usize = 64 << 10;
+/// Bytes of bodies that may wait to be read in one request, and in one connection.
+const WINDOWS: (u32, u32) = (256 << 10, 1 << 20);
+/// Requests of an HTTP/2 connection that may be reset before they were looked at; more than that is an attack. Those that were
+/// looked at are counted by `Activity`.
+const RESETS: usize = 20;
+
+/// What every connection is served with.
+pub(super) struct Serving {
+    pub(super) router: Router,
+    pub(super) limits: Limits,
+    pub(super) patience: Patience,
+    pub(super) protocol: auto::Builder<TokioExecutor>,
+    pub(super) certificates: Option<Arc<Certificates>>,
+    pub(super) wire: Wire,
+    /// Asks connections to end after what is under way.
+    pub(super) stop: CancellationToken,
+}
+
+/// The protocol with its bounds.
+///
+/// What passes the limits on a head, but not twice of them, is refused in our own words ([`crate::http::bounds`]); past that
+/// nothing is kept of it, and the answer is a bare 431.
+pub(super) fn protocol(limits: &Limits) -> auto::Builder<TokioExecutor> {
+    let count = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    // Times are kept by `Activity`, which knows of handshakes and of both protocols.
+    builder
+        .http1()
+        .header_read_timeout(None)
+        .max_headers(2 * count(limits.headers))
+        .max_buf_size(2 * count(limits.header_bytes));
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Some(PING))
+        .keep_alive_timeout(PING)
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(limits.header_bytes.saturating_mul(2))
+        .max_send_buf_size(SEND_BUFFER)
+        .initial_stream_window_size(WINDOWS.0)
+        .initial_connection_window_size(WINDOWS.1)
+        .max_pending_accept_reset_streams(RESETS)
+        .max_local_error_reset_streams(RESETS);
+    builder
+}
+
+impl Serving {
+    /// Serves a connection until either side has had enough.
+    pub(super) async fn serve<S>(&self, stream: S, peer: Peer)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let began = Instant::now();
+        let activity = Arc::new(Activity::new(began));
+        let stream = Seen::new(stream, Arc::clone(&activity));
+        let (Peer::Tcp(_), Some(certificates)) = (peer, &self.certificates) else {
+            return self.drive(stream, peer, activity).await;
+        };
+        let handshake = certificates.acceptor().accept(stream);
+        match tokio::time::timeout(self.patience.head, handshake).await {
+            Ok(Ok(stream)) => self.drive(stream, peer, activity).await,
+            Ok(Err(error)) => {
+                tracing::debug!(?peer, %error, "the TLS handshake failed");
+                self.wire.closed(Closed::Handshake);
+            }
+            Err(_) => self.wire.closed(Closed::Slow),
+        }
+    }
+
+    async fn drive<S>(&self, stream: S, peer: Peer, activity: Arc<Activity>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let service = service_fn(|request: Request<Incoming>| {
+            let under_way = UnderWay::begin(&activity, request.version() == hyper::Version::HTTP_2);
+            let rate = self.limits.body_rate;
+            let mut request = request.map(|body| axum::body::Body::new(Paced::new(body, rate)));
+            request.extensions_mut().insert(ConnectInfo(peer));
+            let answer = self.router.clone().oneshot(request);
+            async move {
+                let Ok(response) = answer.await;
+                Ok::<_, Infallible>(response.map(|body| Answer::new(body, under_way)))
+            }
+        });
+        let connection = self.protocol.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let rhythm = self.patience.rhythm();
+        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + rhythm, rhythm);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut leaving = false;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(?peer, %error, "a connection ended with an error");
+                    }
+                    return;
+                }
+                () = self.stop.cancelled(), if !leaving => {
+                    leaving = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                _ = ticks.tick() => match activity.overdue(&self.patience, Instant::now()) {
+                    None => {}
+                    // Politely first: an HTTP/2 client is told that its next request goes elsewhere.
+                    Some(Overdue::Idle) if !leaving => {
+                        leaving = true;
+                        self.wire.closed(Closed::Idle);
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    Some(overdue) => {
+                        match overdue {
+                            Overdue::Slow => self.wire.closed(Closed::Slow),
+                            Overdue::Stalled => self.wire.closed(Closed::Stalled),
+                            Overdue::TakesBack => self.wire.closed(Closed::TakesBack),
+                            Overdue::Idle => {}
+                        }
+                        return;
+                    }
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The certificate that the API is served with, read again when its files change.
+//!
+//! What always holds: connections get the last pair that was whole. One that does not fit is refused in words, at the start by
+//! not starting, and later by keeping what is there.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use tokio_rustls::TlsAcceptor;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// Why a certificate and its key cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{path} cannot be read: {detail}; see tls.certificate and tls.key")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        detail: String,
+    },
+    /// A file holds something else.
+    #[error("{path} holds no {what} as PEM: {detail}")]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+        /// What was found.
+        detail: String,
+    },
+    /// The key is not a secret.
+    #[error(
+        "{path} has mode {mode:03o}, so that others than its owner and group may use the key: chmod 600 it, and take a new key if anybody may have \
+         read this one"
+    )]
+    Exposed {
+        /// The key's file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// They are not a pair.
+    #[error(
+        "{certificate} and {key} do not go together: {detail}; give the key that the certificate was made for"
+    )]
+    Mismatch {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// What rustls said.
+        detail: String,
+    },
+}
+
+/// What came of reading the files again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reloaded {
+    /// They hold what they held.
+    Same,
+    /// Connections from now on get another certificate.
+    Replaced,
+}
+
+/// A certificate with its key, as files and as what is served.
+pub struct Certificates {
+    certificate: PathBuf,
+    key: PathBuf,
+    current: RwLock<Pair>,
+}
+
+/// A pair that fits.
+struct Pair {
+    config: Arc<ServerConfig>,
+    chain: Vec<CertificateDer<'static>>,
+    /// In unix seconds.
+    not_after: i64,
+}
+
+impl Certificates {
+    /// Reads both files.
+    pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let current = RwLock::new(read(certificate, key)?);
+        Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), current })
+    }
+
+    /// Reads the files again; what is served stays as it is if they do not fit.
+    pub fn reload(&self) -> Result<Reloaded, TlsError> {
+        let pair = read(&self.certificate, &self.key)?;
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        // A key of its own for the same certificate is no other pair.
+        if current.chain == pair.chain {
+            return Ok(Reloaded::Same);
+        }
+        *current = pair;
+        Ok(Reloaded::Replaced)
+    }
+
+    /// When the certificate expires, in unix seconds.
+    pub fn not_after(&self) -> i64 {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).not_after
+    }
+
+    /// The two files.
+    pub fn files(&self) -> [&Path; 2] {
+        [&self.certificate, &self.key]
+    }
+
+    /// What answers the next handshake.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).config).into()
+    }
+}
+
+fn read(certificate: &Path, key: &Path) -> Result<Pair, TlsError> {
+    let text = |path: &Path| {
+        std::fs::read(path)
+            .map_err(|error| TlsError::File { path: path.to_owned(), detail: error.to_string() })
+    };
+    let content =
+        |path: &Path, what, detail: String| TlsError::Content { path: path.to_owned(), what, detail };
+    let pem = text(certificate)?;
+    let chain = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| content(certificate, "certificate", error.to_string()))?;
+    let Some(first) = chain.first() else {
+        return Err(content(certificate, "certificate", "there is none in it".into()));
+    };
+    let not_after = match X509Certificate::from_der(first) {
+        Ok((_, parsed)) => parsed.validity().not_after.timestamp(),
+        Err(error) => return Err(content(certificate, "certificate", error.to_string())),
+    };
+    let mode = std::fs::metadata(key)
+        .map_err(|error| TlsError::File { path: key.to_owned(), detail: error.to_string() })?
+        .permissions()
+        .mode();
+    if mode & 0o027 != 0 {
+        return Err(TlsError::Exposed { path: key.to_owned(), mode: mode & 0o777 });
+    }
+    // Its own words may quote what was read.
+    let private = PrivateKeyDer::from_pem_slice(&text(key)?)
+        .map_err(|_| content(key, "private key", "there is none in it that can be read".into()))?;
+    let provider = Arc::new(ring::default_provider());
+    let mismatch = |error: rustls::Error| TlsError::Mismatch {
+        certificate: certificate.to_owned(),
+        key: key.to_owned(),
+        detail: error.to_string(),
+    };
+    let pair = CertifiedKey::from_der(chain.clone(), private, &provider).map_err(mismatch)?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(mismatch)?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Pair { config: Arc::new(config), chain, not_after })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Files {
+        directory: tempfile::TempDir,
+    }
+
+    impl Files {
+        fn new() -> Self {
+            Self { directory: tempfile::tempdir().expect("a directory") }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.directory.path().join(name)
+        }
+
+        fn write(&self, name: &str, text: &str) -> PathBuf {
+            let path = self.path(name);
+            std::fs::write(&path, text).expect("written");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("mode");
+            path
+        }
+
+        fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
+            let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).expect("a pair");
+            (
+                self.write(&format!("{name}.pem"), &made.cert.pem()),
+                self.write(&format!("{name}.key"), &made.signing_key.serialize_pem()),
+            )
+        }
+    }
+
+    #[test]
+    fn a_pair_is_replaced_when_it_fits_and_kept_when_it_does_not() {
+        let files = Files::new();
+        let (certificate, key) = files.pair("a");
+        let certificates = Certificates::load(&certificate, &key).expect("a pair");
+        assert_eq!(certificates.reload(), Ok(Reloaded::Same));
+        let (other, other_key) = files.pair("b");
+        let before = Arc::as_ptr(&certificates.current.read().expect("whole").config);
+        std::fs::copy(&other, &certificate).expect("copied");
+        let error = certificates.reload().expect_err("half of it").to_string();
+        assert!(error.contains("do not go together"), "{error}");
+        assert_eq!(Arc::as_ptr(&certificates.current.read().expect("whole").config), before);
+        std::fs::copy(&other_key, &key).expect("copied");
+        assert_eq!(certificates.reload(), Ok(Reloaded::Replaced));
+        assert_ne!(Arc::as_ptr(&certificates.current.read().expect("whole").config), before);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named_and_no_key_is_quoted() {
+        let files = Files::new();
+        let (certificate, key) = files.pair("a");
+        let said = |certificate: &Path, key: &Path| {
+            Certificates::load(certificate, key).err().expect("refused").to_string()
+        };
+        let none = files.path("none");
+        assert!(said(&none, &key).contains("none cannot be read"));
+        assert!(said(&certificate, &none).contains("none cannot be read"));
+        let words = files.write("words", "SECRET-WORDS");
+        assert!(said(&words, &key).contains("holds no certificate"));
+        let error = said(&certificate, &words);
+        assert!(error.contains("holds no private key") && !error.contains("SECRET"), "{error}");
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        assert!(said(&files.write("broken", broken), &key).contains("holds no certificate"));
+        for mode in [0o604, 0o644, 0o620] {
+            std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).expect("mode");
+            let error = said(&certificate, &key);
+            assert!(error.contains(&format!("mode {mode:o}")) && error.contains("chmod 600"), "{error}");
+        }
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).expect("mode");
+        Certificates::load(&certificate, &key).expect("its group may read it");
+    }
+}

@@ -1,0 +1,160 @@
+//! Connections, counted where they are taken and closed.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// A way in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listening {
+    /// The TCP address.
+    Tcp,
+    /// The unix socket.
+    Unix,
+}
+
+impl Listening {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Unix => "unix",
+        }
+    }
+}
+
+/// Why a connection was turned away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turned {
+    /// There were as many as there may be.
+    Full(Listening),
+    /// There were as many of its address as there may be.
+    OfAddress,
+}
+
+/// Why a connection was closed by the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// The TLS handshake failed.
+    Handshake,
+    /// The head of a request did not come in time.
+    Slow,
+    /// Nothing was asked for a while.
+    Idle,
+    /// The caller took nothing of an answer.
+    Stalled,
+    /// The caller took back most of what it asked for.
+    TakesBack,
+}
+
+impl Closed {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Handshake => "handshake",
+            Self::Slow => "slow_head",
+            Self::Idle => "idle",
+            Self::Stalled => "stalled",
+            Self::TakesBack => "takes_back",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Way {
+    listener: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Away {
+    listener: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Why {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Scope {
+    scope: &'static str,
+}
+
+/// Counts of connections; clones count together.
+#[derive(Debug, Clone, Default)]
+pub struct Wire {
+    open: Family<Way, Gauge>,
+    accepted: Family<Way, Counter>,
+    turned: Family<Away, Counter>,
+    closed: Family<Why, Counter>,
+    limited: Family<Scope, Counter>,
+}
+
+impl Wire {
+    /// A connection that is open until the result is dropped.
+    pub fn opened(&self, listener: Listening) -> Open {
+        let listener = listener.as_str();
+        self.accepted.get_or_create(&Way { listener }).inc();
+        let open = self.open.get_or_create(&Way { listener }).clone();
+        open.inc();
+        Open(open)
+    }
+
+    /// A connection was turned away.
+    pub fn turned_away(&self, why: Turned) {
+        let (listener, reason) = match why {
+            Turned::Full(listener) => (listener, "full"),
+            Turned::OfAddress => (Listening::Tcp, "address"),
+        };
+        self.turned.get_or_create(&Away { listener: listener.as_str(), reason }).inc();
+    }
+
+    /// A connection was closed by the server.
+    pub fn closed(&self, reason: Closed) {
+        self.closed.get_or_create(&Why { reason: reason.as_str() }).inc();
+    }
+
+    /// A request was refused since there were too many: of an `address`, a `user` or an `actor`.
+    pub fn limited(&self, scope: &'static str) {
+        self.limited.get_or_create(&Scope { scope }).inc();
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "connections_open",
+            "Connections that are open, by the way they came",
+            self.open.clone(),
+        );
+        registry.register(
+            "connections_accepted",
+            "Connections that were accepted, by the way they came",
+            self.accepted.clone(),
+        );
+        registry.register(
+            "connections_refused",
+            "Connections that were turned away: full (as many as there may be), address (as many of one address)",
+            self.turned.clone(),
+        );
+        registry.register(
+            "connections_closed",
+            "Connections that the server closed: handshake (TLS failed), slow_head, idle, stalled (nothing taken of an answer), takes_back (rapid reset)",
+            self.closed.clone(),
+        );
+        registry.register(
+            "http_requests_limited",
+            "Requests that were refused with 429, by what there were too many of: address, user or actor",
+            self.limited.clone(),
+        );
+    }
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub struct Open(Gauge);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

@@ -1,0 +1,319 @@
+//! The bounds of the wire, each with real sockets: what is slow, large or too much is turned away, and others are served.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Host, eventually};
+
+/// Longer than anything that is waited for here.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn address(host: &Host) -> SocketAddr {
+    host.url().split_once("://").expect("a URL").1.parse().expect("an address")
+}
+
+fn connect(host: &Host) -> TcpStream {
+    let stream = TcpStream::connect(address(host)).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// From another address of this machine than everybody else.
+fn connect_from(host: &Host, from: [u8; 4]) -> TcpStream {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)
+        .expect("a socket");
+    rustix::net::bind(&socket, &SocketAddr::from((from, 0))).expect("an address of this machine");
+    rustix::net::connect(&socket, &address(host)).expect("connected");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+fn get(host: &Host, path: &str, fields: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n{fields}\r\n", host.token())
+}
+
+/// One answer of a connection that stays open.
+fn answer(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    let mut byte = [0];
+    while !text.ends_with(b"\r\n\r\n") {
+        assert_eq!(
+            stream.read(&mut byte).expect("an answer in time"),
+            1,
+            "{}",
+            String::from_utf8_lossy(&text)
+        );
+        text.push(byte[0]);
+    }
+    let head = String::from_utf8(text).expect("text");
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.parse().expect("a length"))];
+    stream.read_exact(&mut body).expect("a body in time");
+    head + &String::from_utf8(body).expect("text")
+}
+
+/// Everything up to the end of the connection, which the server has to bring about.
+fn rest(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    let mut some = [0; 4096];
+    loop {
+        match stream.read(&mut some) {
+            Ok(0) => break,
+            Ok(read) => text.extend_from_slice(&some[..read]),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
+            Err(error) => panic!("the connection stays open: {error}"),
+        }
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// The problem that an answer holds.
+fn problem(answer: &str) -> Value {
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    assert!(head.contains("application/problem+json"), "{answer}");
+    serde_json::from_str(body).expect("a problem")
+}
+
+#[test]
+fn a_head_that_does_not_come_in_time_ends_its_connection_and_holds_up_nobody() {
+    let host = Host::configured("[limits]\nheader_timeout_s = 1");
+    let mut silent = connect(&host);
+    let mut slow = connect(&host);
+    let began = Instant::now();
+    // A byte now and then does not help.
+    for byte in get(&host, "/api/v1/host", "").bytes() {
+        if slow.write_all(&[byte]).is_err() || began.elapsed() > PATIENCE {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(began.elapsed() < PATIENCE, "it may send for ever");
+    assert_eq!(rest(&mut slow), "");
+    assert_eq!(rest(&mut silent), "");
+    assert_eq!(host.api().get("/readyz").status, 200);
+}
+
+#[test]
+fn a_connection_that_asks_for_nothing_is_closed_and_one_that_asks_now_and_then_is_not() {
+    let host = Host::configured("[limits]\nidle_timeout_s = 2");
+    let (mut idle, mut busy) = (connect(&host), connect(&host));
+    for stream in [&mut idle, &mut busy] {
+        stream.write_all(get(&host, "/healthz", "").as_bytes()).expect("sent");
+        assert!(answer(stream).starts_with("HTTP/1.1 200"));
+    }
+    let began = Instant::now();
+    // Longer than a connection may rest.
+    while began.elapsed() < Duration::from_secs(4) {
+        busy.write_all(get(&host, "/healthz", "").as_bytes()).expect("sent");
+        assert!(answer(&mut busy).starts_with("HTTP/1.1 200"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(rest(&mut idle), "");
+}
+
+#[test]
+fn a_head_that_is_too_large_is_refused_in_words_and_one_that_is_far_too_large_at_once() {
+    let host = Host::configured("[limits]\nheader_bytes = 8192\nheaders = 32");
+    let refused = |fields: String| {
+        let mut stream = connect(&host);
+        stream.write_all(get(&host, "/api/v1/host", &fields).as_bytes()).expect("sent");
+        let answered = answer(&mut stream);
+        assert!(answered.starts_with("HTTP/1.1 431 "), "{answered}");
+        answered
+    };
+    let large = refused(format!("x-large: {}\r\n", "a".repeat(8192)));
+    let told = problem(&large);
+    assert_eq!(told["type"], "urn:mps-manager:problem:head-too-large");
+    assert!(told["detail"].as_str().is_some_and(|detail| detail.contains("limits.header_bytes")), "{told}");
+    let fields = |count: usize| "x: 1\r\n".repeat(count);
+    let many = problem(&refused(fields(40)));
+    assert!(many["detail"].as_str().is_some_and(|detail| detail.contains("limits.headers")), "{many}");
+    // Past twice of either nothing of it is kept, and there are no words.
+    assert!(refused(fields(100)).ends_with("\r\n\r\n"));
+    assert!(refused(format!("x-large: {}\r\n", "a".repeat(20_000))).ends_with("\r\n\r\n"));
+}
+
+#[test]
+fn a_body_that_comes_too_slowly_is_given_up() {
+    let host = Host::ready();
+    let mut stream = connect(&host);
+    let head = format!(
+        "PUT /api/v1/tenants/slow HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: 10000\r\n\r\n",
+        host.token()
+    );
+    stream.write_all(head.as_bytes()).expect("sent");
+    stream.set_nonblocking(true).expect("non-blocking");
+    let began = Instant::now();
+    let mut first = [0; 1];
+    // Without a pause, and at a hundredth of the rate.
+    while stream.peek(&mut first).is_err() {
+        assert!(began.elapsed() < PATIENCE, "the body may come for ever");
+        let _ = stream.write_all(b" ");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    stream.set_nonblocking(false).expect("blocking");
+    let answered = answer(&mut stream);
+    assert!(answered.starts_with("HTTP/1.1 408 "), "{answered}");
+    let told = problem(&answered);
+    assert_eq!(told["type"], "urn:mps-manager:problem:body-too-slow");
+    assert!(told["detail"].as_str().is_some_and(|detail| detail.contains("limits.body_rate")), "{told}");
+    assert_eq!(host.api().get("/api/v1/tenants/slow").status, 404);
+}
+
+#[test]
+fn a_caller_who_takes_nothing_of_what_it_asks_for_is_not_kept() {
+    let host = Host::configured("[limits]\nwrite_timeout_s = 1");
+    let mut stream = connect(&host);
+    let request = get(&host, "/openapi.json", "");
+    // Until there is no room left in the buffers of either side: then the connection ends, and so does this.
+    let began = Instant::now();
+    while stream.write_all(request.as_bytes()).is_ok() {
+        assert!(began.elapsed() < PATIENCE, "it may ask for ever");
+    }
+    assert_eq!(host.api().get("/readyz").status, 200);
+}
+
+#[test]
+fn connections_are_counted_and_an_operator_gets_in_when_tcp_is_full() {
+    let host = Host::configured("[limits]\nconnections = 8\nconnections_per_address = 4");
+    // The harness keeps one of 127.0.0.1 open.
+    let held: Vec<TcpStream> = (0..4).map(|_| connect_from(&host, [127, 0, 0, 2])).collect();
+    let mut fifth = connect_from(&host, [127, 0, 0, 2]);
+    let told = rest(&mut fifth);
+    // Whoever does not listen before it speaks may get no more than the end of the connection.
+    assert!(told.is_empty() || problem(&told)["status"] == 503, "{told}");
+    let more: Vec<TcpStream> = (0..4).map(|_| connect_from(&host, [127, 0, 0, 3])).collect();
+    let mut asked = connect_from(&host, [127, 0, 0, 4]);
+    let _ = asked.write_all(get(&host, "/healthz", "").as_bytes());
+    assert!(!rest(&mut asked).starts_with("HTTP/1.1 200"), "the ninth");
+    let socket = host.api().over(&host.runtime("api.sock"));
+    assert_eq!(socket.get("/api/v1/host").status, 200);
+    drop((held, more));
+    eventually("there is room again", || {
+        let mut stream = connect_from(&host, [127, 0, 0, 2]);
+        stream.write_all(get(&host, "/healthz", "connection: close\r\n").as_bytes()).ok()?;
+        rest(&mut stream).starts_with("HTTP/1.1 200").then_some(())
+    });
+}
+
+#[test]
+fn too_many_requests_are_refused_for_a_while_and_an_operator_is_not_counted() {
+    let mut host = Host::new("[limits]\nrequests_per_s = 1\nrequest_burst = 20");
+    host.serve();
+    let socket = host.api().over(&host.runtime("api.sock"));
+    let refused = eventually("there are too many", || {
+        let answer = host.api().get("/api/v1/host");
+        (answer.status != 200).then_some(answer)
+    });
+    refused.problem(429, "too-many-requests");
+    let wait: u64 = refused.header("retry-after").expect("a time").parse().expect("seconds");
+    assert!((1..=2).contains(&wait), "{wait}");
+    for _ in 0..50 {
+        assert_eq!(socket.get("/api/v1/host").status, 200);
+    }
+    std::thread::sleep(Duration::from_secs(wait));
+    assert_eq!(host.api().get("/api/v1/host").status, 200, "after as long as it was told");
+}
+
+#[test]
+fn http_2_has_bounds_of_its_own() {
+    let host = Host::configured("[limits]\nstreams = 7\nrequests_per_s = 0\nheader_timeout_s = 1");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(address(&host)).await.expect("connected");
+        let (client, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
+        let ended = tokio::spawn(connection);
+        let mut client = client.ready().await.expect("ready");
+        let request = || {
+            let uri = format!("http://x{}", "/api/v1/host");
+            let token = format!("Bearer {}", host.token());
+            http::Request::get(uri).header("authorization", token).body(()).expect("a request")
+        };
+        let (response, _) = client.send_request(request(), true).expect("sent");
+        assert_eq!(response.await.expect("an answer").status(), 200);
+        assert_eq!(client.current_max_send_streams(), 7);
+        // Rapid reset: each is taken back before it was looked at.
+        let began = Instant::now();
+        while let Ok(mut ready) = client.clone().ready().await {
+            assert!(began.elapsed() < PATIENCE, "it may reset for ever");
+            let Ok((_, mut sender)) = ready.send_request(request(), false) else { break };
+            sender.send_reset(h2::Reason::CANCEL);
+            // So that it is sent, and not taken back on this side.
+            tokio::task::yield_now().await;
+        }
+        let _ = ended.await.expect("it ended");
+    });
+    assert_eq!(host.api().get("/readyz").status, 200);
+}
+
+/// Memory of the manager, in bytes.
+fn resident(host: &Host) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", host.manager_pid())).expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+/// A flood of everything that could be kept, once.
+fn flood(host: &Host) {
+    let half_open: Vec<TcpStream> = (0..2000)
+        .map(|number: u16| {
+            let [high, low] = number.to_be_bytes();
+            let mut stream = connect_from(host, [127, 1, high, low]);
+            let _ = stream.write_all(b"GET /api/v1/host HTTP/1.1\r\nx-half: ");
+            stream
+        })
+        .collect();
+    // Those above the bound were turned away; the others hold their places.
+    let socket = host.api().over(&host.runtime("api.sock"));
+    assert_eq!(socket.get("/api/v1/host").status, 200);
+    drop(half_open);
+    let deep = format!("{{\"labels\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let fields = format!("x-many: {}\r\n", "a".repeat(200)).repeat(2000);
+    let head = get(host, "/api/v1/host", &fields);
+    eventually("there is room again", || (host.api().get("/healthz").status == 200).then_some(()));
+    for _ in 0..20 {
+        assert_eq!(host.api().put("/api/v1/tenants/deep", &json!({"labels": {"a": 1}})).status, 422);
+        let refused = host.api().send(reqwest::Method::PUT, "/api/v1/tenants/deep", &[], Some(deep.clone()));
+        assert!((400..500).contains(&refused.status), "{}", refused.status);
+        let mut stream = connect(host);
+        let _ = stream.write_all(head.as_bytes());
+        assert!(!rest(&mut stream).starts_with("HTTP/1.1 200"));
+    }
+}
+
+#[test]
+fn floods_leave_no_memory_behind() {
+    let host = Host::ready();
+    // What is allocated once: connections' buffers, the allocator's arenas.
+    for _ in 0..3 {
+        flood(&host);
+    }
+    let before = resident(&host);
+    for _ in 0..3 {
+        flood(&host);
+    }
+    let after = resident(&host);
+    let grown = after.saturating_sub(before);
+    // The allocator keeps what it fragments, a few MiB; what 6000 half-open connections hold would be 48 MiB and more.
+    assert!(grown < 16 << 20, "from {before} to {after} bytes");
+    assert_eq!(host.api().get("/readyz").status, 200);
+}
+
+#[test]
+fn a_stop_ends_connections_after_what_is_under_way() {
+    let mut host = Host::configured("[limits]\nheader_timeout_s = 2");
+    let mut idle = connect(&host);
+    idle.write_all(get(&host, "/healthz", "").as_bytes()).expect("sent");
+    assert!(answer(&mut idle).starts_with("HTTP/1.1 200"));
+    let mut half = connect(&host);
+    half.write_all(b"GET /heal").expect("sent");
+    assert_eq!(host.end_manager(Signal::TERM), Some(0));
+    assert_eq!((rest(&mut idle), rest(&mut half)), (String::new(), String::new()));
+    assert!(!host.log().contains("some requests did not end"), "{}", host.log());
+}
