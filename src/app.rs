@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -31,9 +32,11 @@ use crate::metrics::Metrics;
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
 use crate::service::access::Access;
+use crate::service::recording;
 use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::{Parts, Service, ServiceError, WriteOptions};
 use crate::store::{self, Fate, Store, StoreError};
+use crate::supervisor::journal::Journal;
 use crate::supervisor::{Census, Context, Fact, Fleet, HeldModes, Lasting, Lookout};
 use crate::{host, mps};
 
@@ -41,6 +44,8 @@ use crate::{host, mps};
 const FURNISHING: &str = "furnishing";
 /// Facts that may wait for the recorder.
 const FACTS: usize = 64;
+/// How long it may take to write what drivers told last.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Why the server did not start, in words for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +88,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     drop(reader);
     platform.settle(platform::remembered(written.map_err(refused)?.as_deref()))?;
     let (recorder, facts) = mpsc::channel(FACTS);
+    let journal = Journal::default();
     let inventory: Arc<dyn Inventory> = platform.inventory.clone();
     let fleet = Fleet::new(Context {
         binaries: platform.binaries,
@@ -100,8 +106,11 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         grace_s: config.stop_grace_s,
         modes: HeldModes::default(),
         recorder,
+        journal: journal.clone(),
     });
     let recording = tokio::spawn(record(store.clone(), facts));
+    let boot_id = fleet.context().boot_id.clone();
+    let telling = tokio::spawn(recording::keep_journal(store.clone(), journal.clone(), boot_id));
     let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
     let (listening, listening_now) = watch::channel(certificates::listening(address, tls.as_deref()));
     let tasks = TaskTracker::new();
@@ -116,12 +125,10 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         patience: Duration::from_secs(config.fresh_patience_s.into()),
         listening: listening_now,
         tasks: tasks.clone(),
+        streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
     });
     let first_start = service.begin().await.map_err(refused)?;
-    let every = Duration::from_secs(config.look_interval_s.into());
-    let watching = tokio::spawn(service.clone().watch_gpus(every));
-    let using = tokio::spawn(service.clone().write_uses());
-    let ending = service.clone();
+    let mut background = background(&service, &config);
     let unfinished = config.state_dir.join(FURNISHING);
     // A copied state directory may bring the file along: what is sealed gets nothing new.
     if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
@@ -130,15 +137,16 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
 
     let hosts = config.access.hosts.clone();
     let auth = Arc::new(Authenticator::new(Entrance { address, tls: tls.is_some(), hosts }));
-    let login = if new_token { Some(first_login(&service, &auth).await?) } else { None };
+    let login = first_login(&service, &auth, new_token).await?;
     let stop = CancellationToken::new();
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
     announce(&config, &listening.borrow(), platform.simulated, login.as_ref());
+    let last = service.clone();
     let following = tokio::spawn(certificates::follow(tls.clone(), hangups, listening));
     let (limits, metrics) = (config.limits, Metrics::default());
     let wire = metrics.wire.clone();
     let rates = Rates::new(&limits, manager_uid);
-    let state = AppState { service, auth, limits, rates, metrics };
+    let state = AppState { service, auth, stop: stop.clone(), limits, rates, metrics };
     listeners.serve(router(state), limits, tls, wire, stop).await;
     following.abort();
 
@@ -147,12 +155,10 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     tasks.wait().await;
     engine.shutdown().await;
     fleet.shutdown().await;
-    watching.abort();
-    using.abort();
-    ending.write_last_uses().await;
-    drop(ending);
+    background.abort_all();
     drop(fleet);
     recording.abort();
+    last_words(&journal, telling, &last).await;
     store.close().await;
     stopping.abort();
     drop(lock);
@@ -171,10 +177,38 @@ async fn open_store(database: &Path) -> Result<Store, StartError> {
     })
 }
 
-/// An address by which whoever starts the manager logs in.
-async fn first_login(service: &Service, auth: &Authenticator) -> Result<Secret, StartError> {
+/// An address by which whoever starts the manager for the first time logs in.
+async fn first_login(
+    service: &Service,
+    auth: &Authenticator,
+    first_start: bool,
+) -> Result<Option<Secret>, StartError> {
+    if !first_start {
+        return Ok(None);
+    }
     let made = service.create_login_code(&Actor::manager()).await.map_err(refused)?;
-    Ok(auth.login_url(&made.code))
+    Ok(Some(auth.login_url(&made.code)))
+}
+
+/// What the manager does again and again beside everything else.
+fn background(service: &Service, config: &Config) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(service.clone().watch_gpus(Duration::from_secs(config.look_interval_s.into())));
+    tasks.spawn(service.clone().write_uses());
+    let keep = recording::Keep { days: config.events.keep_days, count: config.events.keep_count };
+    tasks.spawn(service.clone().prune_events(keep));
+    tasks
+}
+
+/// Writes what drivers told last, unless it cannot be, and that the manager stops.
+async fn last_words(journal: &Journal, mut telling: JoinHandle<()>, service: &Service) {
+    service.write_last_uses().await;
+    journal.close();
+    if tokio::time::timeout(LAST_WORDS, &mut telling).await.is_err() {
+        tracing::error!("what happened last could not be written in time");
+        telling.abort();
+    }
+    service.say_stopped().await;
 }
 
 fn announce(config: &Config, listening: &Listening, simulated: bool, login: Option<&Secret>) {
@@ -284,6 +318,7 @@ async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
                             store::replays::end_restart(db, &daemon, &status, now).await?;
                         }
                         Lasting::ComputeMode { gpu, held } => {
+                            recording::tell_of_mode(&mut *db, &daemon, &gpu, held.as_ref(), now).await?;
                             store::compute_modes::put(db, &gpu, held.as_ref(), now).await?;
                         }
                     }

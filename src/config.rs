@@ -48,11 +48,31 @@ pub struct Config {
     pub fresh_patience_s: u32,
     /// Who may do what.
     pub access: Access,
+    /// The journal of events.
+    pub events: Events,
     /// The certificate of the API; without it, it is served without TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
     /// How much of the server callers may take.
     pub limits: Limits,
+}
+
+/// How the journal of events is kept and read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Events {
+    /// Days for which events are kept.
+    pub keep_days: u32,
+    /// Most events that are kept.
+    pub keep_count: u32,
+    /// Streams that may be read at the same time.
+    pub streams: u32,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { keep_days: 30, keep_count: 200_000, streams: 64 }
+    }
 }
 
 /// How log lines are written.
@@ -121,6 +141,7 @@ impl Default for Config {
             stop_grace_s: 10,
             fresh_patience_s: 10,
             access: Access::default(),
+            events: Events::default(),
             tls: None,
             limits: Limits::default(),
         }
@@ -181,6 +202,9 @@ impl Config {
         range("access.session_idle_s", session_idle_s, 60, 604_800, "60 to 604800 seconds")?;
         range("access.session_max_s", session_max_s, 60, 2_592_000, "60 to 2592000 seconds")?;
         self.users()?;
+        range("events.keep_days", self.events.keep_days, 1, 3650, "1 to 3650 days")?;
+        range("events.keep_count", self.events.keep_count, 1_000, 10_000_000, "1000 to 10000000 events")?;
+        range("events.streams", self.events.streams, 1, 1_000, "1 to 1000 streams")?;
         self.limits.check()?;
         Ok(self)
     }

@@ -1,5 +1,6 @@
 //! The command line: what can be said, and which part of the product answers.
 
+mod events;
 mod layout;
 mod run;
 mod show;
@@ -53,6 +54,8 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
+    /// Show what happened, and follow what happens
+    Events(events::EventsArgs),
     /// Print the environment of a tenant's processes
     Env {
         #[command(flatten)]
@@ -238,6 +241,7 @@ pub fn main() -> ExitCode {
         Command::Clients { server, tenant, output } => {
             ask(async move { show::clients(&server.client()?, tenant.as_ref(), output).await })
         }
+        Command::Events(args) => ask(events::run(args)),
         Command::Env { server, tenant, format } => {
             ask(async move { show::environment(&server.client()?, &tenant, format).await })
         }

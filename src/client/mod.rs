@@ -1,5 +1,6 @@
 //! The API as the command line uses it: over the unix socket, or over a URL with a token.
 
+mod stream;
 mod tls;
 
 use std::fmt::Write as _;
@@ -10,6 +11,7 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use self::stream::Stream;
 use crate::http::problem::Problem;
 
 /// Why a call failed.
@@ -162,11 +164,25 @@ impl Client {
         }
     }
 
+    /// Server-sent events, as they come.
+    pub async fn stream(&self, path: &str) -> Result<Stream, ClientError> {
+        let request = self.request(Method::GET, path).header(ACCEPT, "text/event-stream");
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(Stream::new(response, self.target.clone()));
+        }
+        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        refused(status, bytes.to_vec())?;
+        Err(ClientError::Unreadable(format!("status {status}")))
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> ClientError {
+        ClientError::Unreachable { target: self.target.clone(), detail: reason(error) }
+    }
+
     async fn answer(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), ClientError> {
-        let unreachable = |error: reqwest::Error| ClientError::Unreachable {
-            target: self.target.clone(),
-            detail: reason(&error),
-        };
+        let unreachable = |error: reqwest::Error| self.unreachable(&error);
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         let bytes = response.bytes().await.map_err(unreachable)?;

@@ -40,6 +40,15 @@ impl std::fmt::Display for Inode {
     }
 }
 
+/// How far a file was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FilePlace {
+    /// The file.
+    pub inode: Inode,
+    /// The bytes of it that were read.
+    pub offset: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,6 +11,7 @@ pub mod compute_mode;
 pub mod daemon;
 pub mod drift;
 pub mod environment;
+pub mod event;
 pub mod foreign;
 pub mod gpu;
 mod inode;
@@ -32,7 +33,7 @@ pub mod throttle;
 pub mod token;
 
 pub use gpu::GpuUuid;
-pub use inode::Inode;
+pub use inode::{FilePlace, Inode};
 pub use memory::MemoryLimit;
 pub use name::{DaemonName, LayoutName, PartitionName, TenantName, TokenName};
 pub use partition_id::PartitionId;

@@ -18,6 +18,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
+use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::csrf::CsrfLayer;
 use tower_http::limit::RequestBodyLimitLayer;
@@ -41,6 +42,8 @@ pub struct AppState {
     pub service: Service,
     /// Who may call.
     pub auth: Arc<Authenticator>,
+    /// Cancelled when the manager stops: what would go on for ever ends then.
+    pub stop: CancellationToken,
     /// How much of the server callers may take.
     pub limits: Limits,
     /// How often they may ask.

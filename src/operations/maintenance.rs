@@ -14,6 +14,7 @@ use super::holders::Holders;
 use super::{Engine, Failure, Stop, drain};
 use crate::clock::unix_ms;
 use crate::domain::daemon::DesiredState;
+use crate::domain::event::{Because, EventType, NewEvent, Subject};
 use crate::domain::maintenance::{DrainLimit, Holder, Maintenance, MaintenanceState};
 use crate::domain::operation::{Operation, Undo};
 use crate::domain::plan::Desired;
@@ -318,6 +319,9 @@ async fn write(engine: &Engine, change: Change) -> Result<Vec<DaemonName>, Failu
                     Change::Over => store::maintenance::delete(&mut *db).await?,
                 }
                 let after = store::maintenance::get(&mut *db).await?;
+                if let Some(event) = told(before.as_ref(), after.as_ref()) {
+                    store::events::append(&mut *db, &event, unix_ms()).await?;
+                }
                 let mut desired = Vec::new();
                 for daemon in store::daemons::all(&mut *db).await? {
                     let covered = |maintenance: &Option<Maintenance>| {
@@ -386,4 +390,25 @@ fn words(holders: &[&Holder]) -> String {
     let named: Vec<String> = holders.iter().take(NAMED).map(ToString::to_string).collect();
     let more = holders.len().saturating_sub(NAMED);
     if more == 0 { named.join(", ") } else { format!("{} and {more} more", named.join(", ")) }
+}
+
+/// What is told of a change of the maintenance.
+fn told(before: Option<&Maintenance>, after: Option<&Maintenance>) -> Option<NewEvent> {
+    let active = |maintenance: &&Maintenance| maintenance.state == MaintenanceState::Active;
+    let (maintenance, kind, what) = match (before, after) {
+        (None, Some(now)) => (now, EventType::MaintenanceBegun, "began: its daemons take no new clients"),
+        (Some(now), None) => (now, EventType::MaintenanceEnded, "is over"),
+        (Some(before), Some(now)) if active(&now) && !active(&before) => {
+            (now, EventType::MaintenanceActive, "goes on without the driver: its daemons are down")
+        }
+        _ => return None,
+    };
+    let gpu = match maintenance.gpus.as_slice() {
+        [one] => Some(one.clone()),
+        _ => None,
+    };
+    let subject = Subject { operation: Some(maintenance.operation), gpu, ..Subject::default() };
+    let gpus = maintenance.gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let message = format!("maintenance of {gpus} {what}");
+    Some(NewEvent::new(kind, subject, message).because(Because::Latest(EventType::OperationStarted)))
 }

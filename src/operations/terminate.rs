@@ -4,19 +4,13 @@ use super::daemon::{handle, the_daemon};
 use super::{Engine, Failure};
 use crate::domain::client::ClientId;
 use crate::domain::operation::Operation;
-use crate::supervisor::Termination;
 
 pub(super) async fn run(engine: &Engine, operation: &Operation, client: ClientId) -> Result<(), Failure> {
     let handle = handle(engine, the_daemon(operation)?)?;
     engine
         .step(operation.id, "terminate", async {
             let ended = handle.terminate(client).await.map_err(|error| error.to_string())?;
-            let outcome = match ended {
-                Termination::ByMps => "MPS ended its work, and the process ended",
-                Termination::AlreadyGone => "the process was gone already",
-                Termination::ByMpsAndSignal => "MPS ended its work, and the process was then killed",
-            };
-            Ok(((), outcome.to_owned()))
+            Ok(((), ended.as_str().to_owned()))
         })
         .await
 }

@@ -129,7 +129,7 @@ impl Service {
         if !dry_run {
             tracing::info!(daemon = %daemon.name, process = %identity, management = ?request.management, ?notes, "adopted a foreign control daemon");
             if let Some(desired) = desired {
-                self.parts.fleet.publish(desired, Some(Earlier { incarnation, partitions: None }));
+                self.parts.fleet.publish(desired, Some(Earlier::of(incarnation)));
             }
         }
         Ok(Written { value: self.daemon_view(daemon), created: true })

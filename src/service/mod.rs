@@ -8,6 +8,7 @@ pub mod adoption;
 pub mod clients;
 pub mod daemons;
 mod error;
+pub mod events;
 pub mod foreign;
 pub mod host;
 pub mod layouts;
@@ -16,6 +17,7 @@ pub mod maintenance;
 pub mod operations;
 pub mod page;
 mod placement;
+pub mod recording;
 pub mod replace;
 pub mod replays;
 pub mod sessions;
@@ -28,7 +30,7 @@ pub mod whoami;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 pub use error::{FieldError, ServiceError};
@@ -46,6 +48,8 @@ use crate::supervisor::Fleet;
 pub struct Service {
     parts: Arc<Parts>,
     taken_up: Arc<take_up::TakenUp>,
+    /// Room for streams of events.
+    streams: Arc<Semaphore>,
 }
 
 /// What a [`Service`] is made of.
@@ -70,6 +74,8 @@ pub struct Parts {
     pub listening: watch::Receiver<Listening>,
     /// Tasks that must end before the store is closed.
     pub tasks: TaskTracker,
+    /// Streams of events that may be read at the same time.
+    pub streams: usize,
 }
 
 /// How a write is to be done.
@@ -106,7 +112,8 @@ pub struct Written<T> {
 impl Service {
     /// Puts the parts together.
     pub fn new(parts: Parts) -> Self {
-        Self { parts: Arc::new(parts), taken_up: Arc::default() }
+        let streams = Arc::new(Semaphore::new(parts.streams));
+        Self { parts: Arc::new(parts), taken_up: Arc::default(), streams }
     }
 
     /// Runs a use case that writes to its end, whether or not its caller waits for it; refuses it on a database of

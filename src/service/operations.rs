@@ -8,6 +8,7 @@ use super::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
+use crate::domain::event::Cause;
 use crate::domain::operation::{Operation, OperationRequest, OperationState};
 use crate::store::{self, Fate, Transaction};
 
@@ -59,6 +60,7 @@ impl Service {
                         let (request, daemons) = request(&mut *db, id).await?;
                         store::operations::insert(&mut *db, id, &daemons, &request, tenant.as_ref(), now)
                             .await?;
+                        store::operations::requested(&mut *db, id, Cause::Manager, now).await?;
                         let written = store::operations::get(db, id).await?;
                         written.ok_or_else(|| {
                             ServiceError::Internal("the operation just written is gone".into())
@@ -88,9 +90,15 @@ impl Service {
                 .write(move |db| {
                     Box::pin(async move {
                         let now = unix_ms();
-                        let done = store::operations::cancel(&mut *db, id, now).await?
-                            || store::operations::request_cancel(db, id, now).await?;
-                        Ok::<_, ServiceError>((done, Fate::Commit))
+                        if store::operations::cancel(&mut *db, id, now).await? {
+                            store::operations::called_off(db, id, Cause::Manager, now).await?;
+                            return Ok((true, Fate::Commit));
+                        }
+                        let asked = store::operations::request_cancel(&mut *db, id, now).await?;
+                        if asked {
+                            store::operations::stop_requested(db, id, Cause::Manager, now).await?;
+                        }
+                        Ok::<_, ServiceError>((asked, Fate::Commit))
                     })
                 })
                 .await?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
 use super::host::HostView;
-use super::{Service, ServiceError};
+use super::{Service, ServiceError, recording};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
@@ -180,8 +180,12 @@ impl Service {
             .store
             .write(move |db| {
                 Box::pin(async move {
+                    let now = unix_ms();
+                    let before = store::events::last_of_manager(&mut *db).await?;
+                    store::events::append(&mut *db, &recording::started(before), now).await?;
+                    store::told::clients_of_other_boots_left(&mut *db, &boot_id, now).await?;
                     store::host::forget_other_boots(&mut *db, &boot_id).await?;
-                    store::gpus::remember(db, &known, unix_ms()).await?;
+                    store::gpus::remember(db, &known, now).await?;
                     Ok(((), Fate::Commit))
                 })
             })
@@ -233,8 +237,12 @@ impl Service {
         name: &DaemonName,
     ) -> Result<Option<Earlier>, StoreError> {
         let Some(incarnation) = store::daemons::incarnation(&mut *db, name).await? else { return Ok(None) };
-        let partitions = store::partitions::run(db, name).await?;
-        Ok(Some(Earlier { incarnation, partitions }))
+        let partitions = store::partitions::run(&mut *db, name).await?;
+        let boot_id = &self.parts.fleet.context().boot_id;
+        let told = store::told::clients(&mut *db, name, boot_id).await?;
+        let clients = told.into_iter().map(|client| client.id).collect();
+        let read_to = store::told::place(db, name).await?;
+        Ok(Some(Earlier { incarnation, partitions, clients, read_to }))
     }
 
     /// Publishes what every daemon should hold, with the control process that is remembered of it.
@@ -283,9 +291,11 @@ impl Service {
             .parts
             .store
             .write(move |db| {
-                Box::pin(
-                    async move { Ok((store::gpus::remember(db, &known, unix_ms()).await?, Fate::Commit)) },
-                )
+                Box::pin(async move {
+                    let now = unix_ms();
+                    recording::tell_of_gpus(&mut *db, &known, now).await?;
+                    Ok((store::gpus::remember(db, &known, now).await?, Fate::Commit))
+                })
             })
             .await;
         if news? { self.publish_all(&present).await } else { Ok(()) }

@@ -6,6 +6,7 @@
 
 pub mod compute_modes;
 pub mod daemons;
+pub mod events;
 pub mod gpus;
 pub mod host;
 pub mod idempotency;
@@ -22,6 +23,7 @@ pub mod sessions;
 pub mod shares;
 pub mod tenants;
 pub mod tokens;
+pub mod told;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -35,6 +37,7 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use tokio::sync::watch;
 
 pub use writer::{Fate, Transaction};
 
@@ -128,6 +131,7 @@ pub struct Store {
     readers: SqlitePool,
     writer: writer::Handle,
     sealed: Arc<AtomicBool>,
+    newest: watch::Receiver<i64>,
 }
 
 impl Store {
@@ -149,11 +153,22 @@ impl Store {
         let mut connection = SqliteConnection::connect_with(&options).await?;
         restrict_to_owner(path)?;
         MIGRATIONS.run(&mut connection).await?;
+        let (newest, events) = watch::channel(events::newest(&mut connection).await?);
         let readers = SqlitePoolOptions::new()
             .min_connections(0)
             .max_connections(READERS)
             .connect_lazy_with(self::options(path)?.pragma("query_only", "ON"));
-        Ok(Self { readers, writer: writer::start(connection), sealed: Arc::default() })
+        Ok(Self {
+            readers,
+            writer: writer::start(connection, newest),
+            sealed: Arc::default(),
+            newest: events,
+        })
+    }
+
+    /// The number of the last event that was committed, raised after each commit; ended when the store is closed.
+    pub fn newest_event(&self) -> watch::Receiver<i64> {
+        self.newest.clone()
     }
 
     /// A connection that reads; every query on it sees a state that was committed.

@@ -1,7 +1,11 @@
 //! Operations and their journals.
 
+mod telling;
+
 use sqlx::SqliteConnection;
 use uuid::Uuid;
+
+pub use telling::{called_off, requested, stop_requested};
 
 use super::{StoreError, from_json, parsed, to_json};
 use crate::domain::operation::{Operation, OperationRequest, OperationState, Step};
@@ -246,6 +250,7 @@ pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operati
     )
     .execute(&mut *db)
     .await?;
+    telling::started(&mut *db, &row.id, now).await?;
     Ok(Some(complete(db, row).await?))
 }
 
@@ -257,10 +262,10 @@ pub async fn finish(
     error: Option<&str>,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (id, state) = (id.to_string(), state.as_str());
+    let (id, word) = (id.to_string(), state.as_str());
     sqlx::query!(
         "UPDATE operations SET state = ?, error = ?, finished_at = ?, cancellable = 0 WHERE id = ?",
-        state,
+        word,
         error,
         now,
         id
@@ -268,8 +273,8 @@ pub async fn finish(
     .execute(&mut *db)
     .await?;
     sqlx::query!("DELETE FROM layout_changes WHERE operation = ?", id).execute(&mut *db).await?;
-    sqlx::query!("DELETE FROM operation_locks WHERE operation = ?", id).execute(db).await?;
-    Ok(())
+    sqlx::query!("DELETE FROM operation_locks WHERE operation = ?", id).execute(&mut *db).await?;
+    telling::ended(db, &id, state, error, now).await
 }
 
 /// Calls off an operation that has not begun; false when it has.
@@ -354,9 +359,9 @@ pub async fn end_step(
         id,
         ordinal
     )
-    .execute(db)
+    .execute(&mut *db)
     .await?;
-    Ok(())
+    telling::step(db, &id, ordinal, now).await
 }
 
 /// A step that was seen when it was over.

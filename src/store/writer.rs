@@ -5,9 +5,9 @@
 
 use futures_util::future::BoxFuture;
 use sqlx::{Connection as _, SqliteConnection};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use super::StoreError;
+use super::{StoreError, events};
 
 /// Jobs that may wait; more than that is answered with [`StoreError::Busy`].
 const QUEUE: usize = 256;
@@ -45,10 +45,10 @@ pub(super) struct Handle {
     queue: mpsc::Sender<Message>,
 }
 
-/// Starts the writer on its connection.
-pub(super) fn start(connection: SqliteConnection) -> Handle {
+/// Starts the writer on its connection; it raises `newest` to the number of the last event after each commit.
+pub(super) fn start(connection: SqliteConnection, newest: watch::Sender<i64>) -> Handle {
     let (queue, jobs) = mpsc::channel(QUEUE);
-    tokio::spawn(run(connection, jobs));
+    tokio::spawn(run(connection, jobs, newest));
     Handle { queue }
 }
 
@@ -92,7 +92,11 @@ impl Handle {
     }
 }
 
-async fn run(mut connection: SqliteConnection, mut queue: mpsc::Receiver<Message>) {
+async fn run(
+    mut connection: SqliteConnection,
+    mut queue: mpsc::Receiver<Message>,
+    newest: watch::Sender<i64>,
+) {
     let mut closing = None;
     while closing.is_none() {
         let mut burst = Vec::new();
@@ -110,7 +114,7 @@ async fn run(mut connection: SqliteConnection, mut queue: mpsc::Receiver<Message
             break; // every handle is gone
         }
         if !burst.is_empty() {
-            commit(&mut connection, burst).await;
+            commit(&mut connection, burst, &newest).await;
         }
     }
     if let Err(error) = connection.close().await {
@@ -121,7 +125,7 @@ async fn run(mut connection: SqliteConnection, mut queue: mpsc::Receiver<Message
     }
 }
 
-async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>) {
+async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>, newest: &watch::Sender<i64>) {
     let mut answers = Vec::with_capacity(burst.len());
     let result = async {
         execute(connection, "BEGIN IMMEDIATE").await?;
@@ -134,9 +138,15 @@ async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>) {
             answers.push(ran.answer);
             execute(connection, "RELEASE job").await?;
         }
-        execute(connection, "COMMIT").await
+        let last = events::newest(connection).await?;
+        execute(connection, "COMMIT").await?;
+        Ok::<_, StoreError>(last)
     }
     .await;
+    if let Ok(last) = &result {
+        // Before anybody is answered: whoever has the answer finds the events of it in a stream that is up to date.
+        newest.send_if_modified(|newest| std::mem::replace(newest, *last) != *last);
+    }
     if let Err(error) = &result {
         tracing::error!(%error, "a commit failed; nothing of it was kept");
         // Fails when SQLite has rolled back by itself, which is what it is for.
@@ -148,6 +158,7 @@ async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>) {
     }
 }
 
-async fn execute(connection: &mut SqliteConnection, sql: &'static str) -> Result<(), sqlx::Error> {
-    sqlx::query(sql).execute(connection).await.map(|_| ())
+async fn execute(connection: &mut SqliteConnection, sql: &'static str) -> Result<(), StoreError> {
+    sqlx::query(sql).execute(connection).await?;
+    Ok(())
 }

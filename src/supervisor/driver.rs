@@ -4,6 +4,7 @@ mod adopted;
 mod around;
 mod jobs;
 mod layout;
+mod publish;
 mod shares;
 
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use self::around::{dies, happens};
 use self::shares::Looking;
 use super::census::Census;
+use super::chronicle::Chronicle;
 use super::isolation;
 use super::limits::Written;
 use super::logs::Logs;
@@ -27,13 +29,14 @@ use super::partitioning::Partitioning;
 use super::process::{shape, token};
 use super::state::{Action, Look, Obstacle, Process, Rhythm, State};
 use super::status::{Counts, status};
+use super::trouble::Trouble;
 use super::{Context, Earlier, Job, Lasting, Neighbour, Observed, Shared};
 use crate::clock::unix_ms;
-use crate::domain::Inode;
 use crate::domain::client::ClientFacts;
-use crate::domain::daemon::{Incarnation, Mode, Phase, SessionCounts};
+use crate::domain::daemon::{Incarnation, Mode};
 use crate::domain::isolation::Isolation;
 use crate::domain::plan::{Desired, Difference};
+use crate::domain::{FilePlace, Inode};
 use crate::host::{self, Identity};
 use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
 use crate::mps::session::SessionError;
@@ -58,6 +61,9 @@ pub(super) struct Driver {
     /// The CUDA client that looks what a percentage gives.
     looking: Option<Looking>,
     clients: Vec<ClientFacts>,
+    chronicle: Chronicle,
+    /// How far server.log was read when that was told last.
+    told_to: Option<FilePlace>,
     /// The request for a fresh look that the last look answers, and why it failed; until it is published.
     read: Option<(u64, Option<String>)>,
     incarnation: Option<Incarnation>,
@@ -94,6 +100,7 @@ impl Driver {
         earlier: Option<Earlier>,
     ) -> (Self, watch::Receiver<Observed>) {
         let name = desired.borrow().name.clone();
+        let (chronicle, told_to) = earlier.as_ref().map_or_else(Default::default, Earlier::told);
         let (earlier, run) =
             earlier.map_or((None, None), |earlier| (Some(earlier.incarnation), earlier.partitions));
         let (pipe_directory, log_directory) = match earlier.as_ref().and_then(|earlier| earlier.home.clone())
@@ -105,7 +112,7 @@ impl Driver {
         let control =
             Control::new(context.binaries.control.clone(), pipe_directory.clone(), context.extra_env.clone());
         let state = State::remembering(Partitioning::remembered(run));
-        let logs = Logs::new(&pipe_directory, &log_directory);
+        let logs = Logs::new(&pipe_directory, &log_directory, told_to);
         let counts = Counts::default();
         let status = status(&state, &desired.borrow(), &counts, &pipe_directory, &log_directory, unix_ms());
         let (observed, watcher) = watch::channel(Observed {
@@ -129,6 +136,8 @@ impl Driver {
             state,
             looking: None,
             clients: Vec::new(),
+            chronicle,
+            told_to,
             read: None,
             incarnation: earlier,
             told_of: None,
@@ -233,6 +242,8 @@ impl Driver {
                         self.written.adopt(desired.memory_limits.clone());
                     }
                     tracing::info!(daemon = %desired.name, process = %process.identity, "adopted the running control daemon");
+                    let pid = process.identity.pid;
+                    self.chronicle.found(&desired.name, pid, host::process::uid(pid));
                 }
                 let adopted = matches!(found, Ok(Some(_)));
                 self.state.searched(found, unix_ms());
@@ -294,6 +305,11 @@ impl Driver {
                 // They may have hung, and the manager may have died before it saw to them.
                 if !observed {
                     self.see_off_servers(desired).await;
+                }
+                if let Some(recorded) = recorded.filter(|_| desired.running) {
+                    let gone = "no manager was there to see it";
+                    let failure = Trouble { reason: "DiedOrDidNotStart", message: gone.to_owned() };
+                    self.chronicle.died(&desired.name, recorded.identity.pid, &failure);
                 }
                 Ok(None)
             }
@@ -359,6 +375,7 @@ impl Driver {
                     self.state.partitioning.begin(&incarnation.token);
                 }
                 self.incarnations += 1;
+                self.chronicle.started(&desired.name, started.identity.pid);
                 self.clients.clear();
                 self.written.clear();
                 self.state.started(Process {
@@ -434,6 +451,7 @@ impl Driver {
             Ok(stopped) => {
                 tracing::info!(daemon = %desired.name, process = %process.identity, how = ?stopped, "stopped the control daemon");
                 self.clean_stale();
+                self.chronicle.stopped(&desired.name, process.identity.pid);
                 self.clients.clear();
                 self.state.stopped();
                 // Before anybody is told that it is stopped.
@@ -540,51 +558,6 @@ impl Driver {
         // Before the process is there, so that no scan takes it for somebody else's.
         self.claim();
         self.write_down(desired, Lasting::Incarnation(incarnation)).await
-    }
-
-    fn publish(&mut self, desired: &Desired) {
-        let (pipe, log) = (&self.pipe_directory, &self.log_directory);
-        let now = unix_ms();
-        let counts = Counts {
-            incarnations: self.incarnations,
-            deaths: self.deaths,
-            sessions: SessionCounts {
-                looks: self.looks,
-                failed: self.failed_looks,
-                control_processes: self.control.processes(),
-                retried: self.control.turned_away(),
-            },
-        };
-        let mut status = status(&self.state, desired, &counts, pipe, log, now);
-        self.modes.show(&mut status);
-        status.conditions.extend(self.neighbourhood(desired));
-        if let Some(isolation) = self.isolation.as_ref().filter(|_| self.state.process.is_some()) {
-            status.conditions.extend(isolation::condition(&self.context.scopes, isolation));
-            status.isolation = Some(isolation.clone());
-        }
-        let idle = matches!(
-            status.phase,
-            Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked | Phase::Absent
-        );
-        let unreadable = self.state.process.is_none() && idle;
-        let asked = *self.fresh.borrow();
-        let (obstacle, tried) = (self.state.in_the_way(desired, status.phase), self.tried);
-        let read = self.read.take();
-        // Together with what was read, since a waiter may look at any moment.
-        self.observed.send_modify(|observed| {
-            if let Some((served, failed)) = read {
-                (observed.served, observed.failed) = (served, failed);
-            }
-            if unreadable && observed.served < asked {
-                // No process can be looked at: what is published is all there is to know, unless there may be one.
-                observed.served = asked;
-                observed.failed = self.state.doubt();
-            }
-            layout::tell(&desired.name, observed.status.layout.as_ref(), status.layout.as_ref());
-            observed.status = status;
-            observed.clients.clone_from(&self.clients);
-            (observed.obstacle, observed.tried) = (obstacle, tried);
-        });
     }
 }
 

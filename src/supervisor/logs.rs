@@ -6,7 +6,10 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 use tokio::time::Instant;
 
+use super::news::News;
 use super::told::{Pending, Told};
+use crate::clock::unix_ms;
+use crate::domain::FilePlace;
 use crate::domain::client::ClientFacts;
 use crate::domain::daemon::{Effective, ServedUser, Waiting, WaitingClient};
 use crate::domain::gpu::GpuUuid;
@@ -28,6 +31,9 @@ pub(super) struct Logs {
     control: Follow,
     server: Follow,
     told: Told,
+    news: News,
+    /// Reads once what is news of what was written before this manager came.
+    gap: Option<Follow>,
     watch: Option<Watch>,
     quiet_until: Instant,
     woken: bool,
@@ -36,13 +42,20 @@ pub(super) struct Logs {
 }
 
 impl Logs {
-    pub(super) fn new(pipe_directory: &Path, log_directory: &Path) -> Self {
+    /// `place` is how far an earlier manager has read server.log: what was written since is news to this one.
+    pub(super) fn new(pipe_directory: &Path, log_directory: &Path, place: Option<FilePlace>) -> Self {
         let watch = Watch::new()
             .inspect_err(|error| {
                 tracing::warn!(%error, "logs cannot be watched, so what happens is seen at the next look only");
             })
             .ok();
-        Self { watch, pipe_directory: pipe_directory.to_owned(), ..Self::unwatched(log_directory) }
+        let mut logs =
+            Self { watch, pipe_directory: pipe_directory.to_owned(), ..Self::unwatched(log_directory) };
+        match place {
+            Some(place) => logs.gap = Some(Follow::resumed(log_directory.join("server.log"), place)),
+            None => logs.news = News::since(unix_ms()),
+        }
+        logs
     }
 
     /// What the logs of a daemon that is not ours tell now; nothing is written to them.
@@ -59,6 +72,8 @@ impl Logs {
             control: Follow::new(log_directory.join("control.log")),
             server: Follow::new(log_directory.join("server.log")),
             told: Told::default(),
+            news: News::default(),
+            gap: None,
             watch: None,
             quiet_until: Instant::now(),
             woken: false,
@@ -85,6 +100,14 @@ impl Logs {
         if server.skipped {
             self.told.missed();
         }
+        let gap = self.gap.take().map(|mut gap| gap.read_to(self.server.offset()));
+        let news = gap.as_ref().unwrap_or(&server);
+        if news.skipped {
+            self.news.missed();
+        }
+        for record in &news.records {
+            self.news.hear(record);
+        }
         for record in &control.records {
             self.woken |= self.told.control(record);
         }
@@ -105,12 +128,25 @@ impl Logs {
                     follow.emptied();
                     // What came between the reading and the emptying is lost.
                     self.told.missed();
+                    if name == "server.log" {
+                        self.news.missed();
+                    }
                     tracing::info!(path = %path.display(), "emptied a log that had grown past {LOG_BOUND} bytes");
                 }
                 Ok(false) => {}
                 Err(error) => tracing::debug!(path = %path.display(), %error, "a log could not be bounded"),
             }
         }
+    }
+
+    /// What server.log tells of that was not told on.
+    pub(super) fn news(&mut self) -> &mut News {
+        &mut self.news
+    }
+
+    /// How far server.log was read, once everything that it tells of was told on.
+    pub(super) fn told_to(&self) -> Option<FilePlace> {
+        self.server.place().filter(|_| self.news.is_settled())
     }
 
     /// Whether something happened that is worth a look and was not taken yet.

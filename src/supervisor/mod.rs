@@ -5,13 +5,16 @@
 //! manager goes as a [`Fact`] to the one recorder.
 
 mod census;
+mod chronicle;
 mod driver;
 mod isolation;
+pub mod journal;
 mod limits;
 mod logs;
 mod look;
 mod lookout;
 mod modes;
+mod news;
 mod partitioning;
 mod partitions;
 mod process;
@@ -21,6 +24,7 @@ mod status;
 mod termination;
 mod told;
 mod trouble;
+mod wakes;
 mod witness;
 
 use std::collections::BTreeMap;
@@ -34,6 +38,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::chronicle::Chronicle;
+use self::journal::Journal;
 pub use self::look::ForeignLook;
 pub use self::lookout::{Lookout, Neighbour};
 pub use self::state::Obstacle;
@@ -45,7 +51,7 @@ use crate::domain::layout::percentage::ProvenLayout;
 use crate::domain::layout::record::PartitionRun;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::plan::Desired;
-use crate::domain::{DaemonName, GpuUuid};
+use crate::domain::{DaemonName, FilePlace, GpuUuid};
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
 use crate::host::systemd::Scopes;
@@ -93,6 +99,8 @@ pub struct Context {
     pub modes: HeldModes,
     /// Takes what must outlive the manager.
     pub recorder: mpsc::Sender<Fact>,
+    /// Takes what there is to tell.
+    pub journal: Journal,
 }
 
 impl Context {
@@ -143,6 +151,22 @@ pub struct Earlier {
     pub incarnation: Incarnation,
     /// What was written last of the partitions in it, or in the one before.
     pub partitions: Option<PartitionRun>,
+    /// The clients of which it was told that they came, and not that they left.
+    pub clients: Vec<ClientId>,
+    /// How far its server.log was read for what there is to tell.
+    pub read_to: Option<FilePlace>,
+}
+
+impl Earlier {
+    /// A control process of which nothing was told yet.
+    pub fn of(incarnation: Incarnation) -> Self {
+        Self { incarnation, partitions: None, clients: Vec::new(), read_to: None }
+    }
+
+    /// What was told of it.
+    fn told(&self) -> (Chronicle, Option<FilePlace>) {
+        (Chronicle::of(self.clients.iter().copied()), self.read_to)
+    }
 }
 
 /// Something that must outlive the manager.
@@ -234,6 +258,17 @@ pub enum Termination {
     AlreadyGone,
     /// Its process was killed after MPS had ended its work.
     ByMpsAndSignal,
+}
+
+impl Termination {
+    /// The same in words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ByMps => "MPS ended its work, and the process ended",
+            Self::AlreadyGone => "the process was gone already",
+            Self::ByMpsAndSignal => "MPS ended its work, and the process was then killed",
+        }
+    }
 }
 
 /// Why a client was not ended.

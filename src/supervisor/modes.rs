@@ -377,6 +377,7 @@ mod tests {
             grace_s: 1,
             modes: HeldModes::default(),
             recorder,
+            journal: crate::supervisor::journal::Journal::default(),
         }
     }
 

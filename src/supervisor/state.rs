@@ -17,6 +17,7 @@
 use super::partitioning::{Partitioning, Standing};
 use super::shares::{Shares, left_to_do};
 use super::trouble::{self, Evidence, Trouble};
+use super::wakes::Wakes;
 use super::witness::Shortages;
 use crate::domain::ThreadPercentage;
 use crate::domain::daemon::{Effective, Mode, Phase, Server, Waiting};
@@ -42,10 +43,6 @@ const SERVER_START_MS: i64 = 30_000;
 const SERVER_LISTED_MS: i64 = 250;
 /// Pause between looks while a server starts.
 const SERVER_POLL_MS: i64 = 20;
-/// Pause from a look to the next one that a log line asks for: two a second at most.
-const WAKE_GAP_MS: i64 = 500;
-/// Pause from a log line to the look that it asks for: lines come in bursts.
-const SETTLE_MS: i64 = 30;
 /// Writes of the same settings in a row before the pause of an idle daemon is kept between them.
 const EAGER_WRITES: u32 = 3;
 
@@ -143,9 +140,8 @@ pub struct State {
     /// When the last look began that somebody waits for, or that a death of a server made necessary.
     look_now: bool,
     next_look: i64,
-    /// When the last look ended, and when a log line wants the next.
-    looked_at: i64,
-    wake_at: Option<i64>,
+    /// When a log line wants the next look.
+    wakes: Wakes,
     retry_at: i64,
     /// When one that is only looked at and does not run is looked for again.
     search_at: i64,
@@ -209,13 +205,12 @@ impl State {
 
     /// A line of a log tells that something has happened. It is a hint: it asks for a look and is never believed.
     pub fn wake(&mut self, now: i64) {
-        let at = (self.looked_at + WAKE_GAP_MS).max(now + SETTLE_MS);
-        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+        self.wakes.wake(now);
     }
 
     /// When to look next if nothing else happens.
     fn look_at(&self) -> i64 {
-        self.wake_at.map_or(self.next_look, |wake| wake.min(self.next_look))
+        self.wakes.at().min(self.next_look)
     }
 
     /// A server died: it is no longer seen, which ends readiness before the next look.
@@ -361,7 +356,7 @@ impl State {
         self.server_asked_at = None;
         self.writes = 0;
         self.next_look = 0;
-        self.wake_at = None;
+        self.wakes.forget();
         self.obstacle = None;
         self.queue.clear();
         self.shortages = Shortages::default();
@@ -378,8 +373,7 @@ impl State {
     /// A look ended; `began` is when it began and `wrote` whether it wrote settings first.
     pub fn looked(&mut self, look: Look, wrote: bool, desired: &Desired, now: i64, rhythm: Rhythm) {
         self.look_now = false;
-        self.looked_at = now;
-        self.wake_at = None;
+        self.wakes.looked(now);
         self.writes = if wrote { self.writes + 1 } else { self.writes };
         match look {
             Look::Seen(mut seen) => {

@@ -145,6 +145,8 @@ fn open_to_all() -> BTreeMap<&'static str, &'static str> {
         ("watch_gpus", "the manager's own task"),
         ("write_uses", "the manager's own task"),
         ("write_last_uses", "the manager's own end"),
+        ("prune_events", "the manager's own task"),
+        ("say_stopped", "the manager's own end"),
         ("check_store", "/healthz, which says nothing but whether the manager lives"),
         ("read_only", "/readyz, and asked by every use case that writes"),
         ("not_ready", "/readyz, which load balancers ask without a token"),

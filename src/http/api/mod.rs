@@ -2,6 +2,7 @@
 
 mod clients;
 mod daemons;
+mod events;
 mod foreign;
 mod host;
 pub mod layout_schema;
@@ -51,6 +52,7 @@ use crate::service::{ServiceError, Written, etag};
         (name = "clients", description = "Processes connected to a server"),
         (name = "access", description = "Who may do what"),
         (name = "operations", description = "Actions that take time"),
+        (name = "events", description = "What happened, in the order in which it was written"),
         (name = "probes", description = "Whether the manager lives and its daemons are ready"),
     )
 )]
@@ -122,6 +124,9 @@ pub(super) fn router() -> (Router<AppState>, Router<AppState>, utoipa::openapi::
         .routes(routes!(operations::list))
         .routes(routes!(operations::get))
         .routes(routes!(operations::cancel))
+        .routes(routes!(events::list))
+        .routes(routes!(events::stream))
+        .routes(routes!(events::get))
         .split_for_parts();
     let (open, opening) = OpenApiRouter::new().routes(routes!(sessions::open)).split_for_parts();
     document.merge(opening);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use super::{Reader, Record};
-use crate::domain::Inode;
+use crate::domain::{FilePlace, Inode};
 
 /// The most that is read of a log that was not read before, or that grew faster than it was read, in bytes.
 const MOST: u64 = 1 << 20;
@@ -19,6 +19,8 @@ pub struct Follow {
     reader: Reader,
     inode: Option<Inode>,
     offset: u64,
+    /// Up to where every message was given.
+    given: u64,
 }
 
 /// What a log has gained.
@@ -33,7 +35,18 @@ pub struct Gained {
 impl Follow {
     /// Nothing is read yet.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, reader: Reader::default(), inode: None, offset: 0 }
+        Self { path, reader: Reader::default(), inode: None, offset: 0, given: 0 }
+    }
+
+    /// Goes on from where it was read before.
+    pub fn resumed(path: PathBuf, place: FilePlace) -> Self {
+        let FilePlace { inode, offset } = place;
+        Self { path, reader: Reader::default(), inode: Some(inode), offset, given: offset }
+    }
+
+    /// How far it was read: every message up to there was given. `None` before there was a log.
+    pub fn place(&self) -> Option<FilePlace> {
+        Some(FilePlace { inode: self.inode?, offset: self.given })
     }
 
     /// Reads what was written since the last time; nothing when the log cannot be read.
@@ -41,7 +54,12 @@ impl Follow {
     /// A log that became shorter was emptied, and one of another inode was replaced: either is read from its beginning.
     /// The last message counts as complete: what continues it comes too late to matter.
     pub fn read(&mut self) -> Gained {
-        match self.try_read() {
+        self.read_to(u64::MAX)
+    }
+
+    /// The same up to an offset in the log.
+    pub fn read_to(&mut self, end: u64) -> Gained {
+        match self.try_read(end) {
             Ok(gained) => gained,
             Err(error) => {
                 tracing::debug!(path = %self.path.display(), %error, "a log cannot be read");
@@ -52,22 +70,27 @@ impl Follow {
         }
     }
 
-    /// Follows the log at its present length after it was emptied by this process.
-    pub fn emptied(&mut self) {
-        self.offset = 0;
+    /// How many bytes of it were read.
+    pub fn offset(&self) -> u64 {
+        self.offset
     }
 
-    fn try_read(&mut self) -> io::Result<Gained> {
+    /// Follows the log at its present length after it was emptied by this process.
+    pub fn emptied(&mut self) {
+        (self.offset, self.given) = (0, 0);
+    }
+
+    fn try_read(&mut self, end: u64) -> io::Result<Gained> {
         let mut file = open(&self.path)?;
         let metadata = file.metadata()?;
-        let (inode, length) = (Inode::from(&metadata), metadata.len());
+        let (inode, length) = (Inode::from(&metadata), metadata.len().min(end));
         let mut skipped = false;
-        if Some(inode) != self.inode || length < self.offset {
+        if self.inode.is_none_or(|known| !inode.is_same(known)) || length < self.offset {
             skipped = self.offset > 0;
-            self.inode = Some(inode);
-            self.offset = 0;
+            (self.offset, self.given) = (0, 0);
             self.reader = Reader::default();
         }
+        self.inode = Some(inode);
         if length - self.offset > MOST {
             skipped = true;
             self.offset = length - MOST;
@@ -84,6 +107,7 @@ impl Follow {
         // A line that is still being written is waited for; one that ended is complete.
         if bytes.ends_with(b"\n") {
             records.extend(self.reader.flush());
+            self.given = self.offset;
         }
         Ok(Gained { records, skipped })
     }
@@ -122,6 +146,30 @@ mod tests {
     fn append(path: &Path, text: &str) {
         let mut file = fs::File::options().create(true).append(true).open(path).expect("a log");
         file.write_all(text.as_bytes()).expect("written");
+    }
+
+    #[test]
+    fn a_log_is_read_on_from_where_an_earlier_reader_had_given_every_message() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("server.log");
+        let mut first = Follow::new(path.clone());
+        assert_eq!(first.place(), None, "no log yet");
+        append(&path, &line("one"));
+        assert_eq!(texts(&mut first), ["one"]);
+        let two = line("two");
+        append(&path, &two[..20]);
+        assert!(texts(&mut first).is_empty(), "half a line");
+        let place = first.place().expect("a place");
+        append(&path, &two[20..]);
+        let mut second = Follow::resumed(path.clone(), place);
+        assert_eq!(texts(&mut second), ["two"]);
+        // Another file of that name is another log.
+        fs::remove_file(&path).expect("removed");
+        append(&path, &line("three"));
+        let mut third = Follow::resumed(path.clone(), place);
+        let gained = third.read();
+        assert!(gained.skipped);
+        assert_eq!(gained.records.len(), 1);
     }
 
     #[test]

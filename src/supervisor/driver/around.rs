@@ -133,6 +133,7 @@ impl Driver {
             Some(session) => Trouble { reason: "DiedInSession", message: format!("{session}\n{words}") },
             None => Trouble { reason: "DiedOrDidNotStart", message: words },
         };
+        self.chronicle.died(&desired.name, identity.pid, &failure);
         self.clients.clear();
         if desired.is_observed() {
             tracing::warn!(daemon = %desired.name, process = %identity, "the observed control daemon is gone");

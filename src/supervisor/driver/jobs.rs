@@ -64,6 +64,9 @@ impl Driver {
         let known = self.clients.iter().find(|known| known.id == client);
         let server = known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))?;
         let result = terminate(&self.control, server, client, Instant::now() + self.context.deadline).await;
+        if let Ok(how) = &result {
+            self.chronicle.terminated(&desired.name, client, server, how.as_str());
+        }
         if let Err(TerminateError::Unanswered(command)) = &result {
             self.state.wedged = Some(command.clone());
             self.explain(Look::Unanswered(command.clone())).await;

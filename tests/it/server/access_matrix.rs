@@ -65,7 +65,11 @@ impl World {
         let replay = eventually("a restart is on record", || {
             host.api().get("/api/v1/replays").ok()["items"][0]["id"].as_str().map(str::to_owned)
         });
+        let event = eventually("something happened to the tenant", || {
+            host.api().get("/api/v1/events?tenant=demo").ok()["items"][0]["id"].as_i64()
+        });
         let names = BTreeMap::from([
+            ("events", event.to_string()),
             ("gpu", "0".to_owned()),
             ("version", "1".to_owned()),
             ("partition", "web".to_owned()),

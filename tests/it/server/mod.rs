@@ -11,6 +11,7 @@ mod death;
 mod drain;
 mod drift;
 mod driver_silent;
+mod events;
 mod foreign;
 mod foreign_kept;
 mod foreign_refused;

@@ -1,12 +1,12 @@
 //! Tokens: made, used, told wrong, and taken back.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Api, Host, eventually, said};
+use crate::harness::{Answer, Api, EventStream, Host, eventually, said};
 
 /// Makes a token; gives its text.
 pub(super) fn create(host: &Host, name: &str, grant: &str) -> String {
@@ -232,28 +232,59 @@ fn a_tenant_ends_its_own_client_and_sees_what_became_of_it() {
 }
 
 #[test]
+fn a_stream_ends_with_the_token_that_it_is_read_with() {
+    let host = Host::ready();
+    let (id, secret) = made(&host, &json!({"name": "reader", "grant": "viewer"}));
+    let mut stream = EventStream::open(&host.url(), &secret, "", None).expect("sent").expect("a stream");
+    stream.read(1000).expect("it begins");
+    assert_eq!(host.api().delete(&format!("/api/v1/tokens/{id}")).status, 204);
+    eventually("the stream ends", || {
+        let ended = stream.read(1000).is_err_and(|error| error.kind() == std::io::ErrorKind::UnexpectedEof);
+        ended.then_some(())
+    });
+    let again = EventStream::open(&host.url(), &secret, "", None).expect("sent");
+    assert!(matches!(again, Err((401, _))));
+}
+
+#[test]
 fn a_tenant_lets_in_processes_of_its_own_user_only() {
     if !crate::harness::is_root() {
         return;
     }
     let host = Host::ready();
-    let mut stranger = Command::new("setpriv");
-    stranger.args(["--reuid", "4242", "--regid", "4242", "--clear-groups", "sleep", "600"]);
-    let mut stranger = stranger.spawn().expect("setpriv runs");
+    let stranger = Stranger::start();
     eventually("it is another user's", || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", stranger.id())).ok()?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", stranger.0.id())).ok()?;
         status.contains("Uid:\t4242").then_some(())
     });
     let own = host.api().with_token(Some(&create(&host, "t", "tenant:demo")));
     let lease = |api: &Api, pid: u32| api.post("/api/v1/tenants/demo/leases", &json!({"pid": pid}));
     let gone = lease(&own, 4_000_000).problem(422, "invalid-request");
-    let refused = lease(&own, stranger.id()).problem(422, "invalid-request");
+    let refused = lease(&own, stranger.0.id()).problem(422, "invalid-request");
     let words = |problem: &Value| problem["detail"].as_str().unwrap().to_owned();
-    assert_eq!(words(&refused).replace(&stranger.id().to_string(), "4000000"), words(&gone));
+    assert_eq!(words(&refused).replace(&stranger.0.id().to_string(), "4000000"), words(&gone));
     assert_eq!(lease(&own, std::process::id()).status, 201);
-    assert_eq!(lease(host.api(), stranger.id()).status, 201, "an operator knows what it does");
-    stranger.kill().unwrap();
-    stranger.wait().unwrap();
+    // Whoever may act on the whole host is asked no such thing: all that is in the way is that the tenant has its process.
+    let full = lease(host.api(), stranger.0.id()).problem(409, "conflict");
+    assert!(words(&full).contains("at most 1 processes"), "{full}");
+}
+
+/// A process of another user, gone with the test.
+struct Stranger(std::process::Child);
+
+impl Stranger {
+    fn start() -> Self {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "4242", "--regid", "4242", "--clear-groups", "sleep", "600"]);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("setpriv runs"))
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]

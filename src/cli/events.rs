@@ -1,0 +1,121 @@
+//! `events`: what happened, and what happens from now on.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{Output, Server, line};
+use crate::client::{Client, ClientError};
+use crate::domain::event::Event;
+use crate::domain::{DaemonName, TenantName};
+use crate::http::api::List;
+
+/// Pause before a manager that has gone is looked for again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What `events` takes.
+#[derive(Debug, Args)]
+pub(super) struct EventsArgs {
+    #[command(flatten)]
+    server: Server,
+    /// Go on with what happens from now on, over restarts of the manager too
+    #[arg(short, long)]
+    follow: bool,
+    /// How many of the last events to begin with
+    #[arg(short = 'n', long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    last: u32,
+    /// Those of these types only, as client.,daemon.died
+    #[arg(long = "type", value_name = "TYPES")]
+    types: Option<String>,
+    /// Those that matter at least so much: info, warning, error or critical
+    #[arg(long)]
+    severity: Option<String>,
+    /// Those about this daemon only
+    #[arg(long)]
+    daemon: Option<DaemonName>,
+    /// Those about this tenant only
+    #[arg(long)]
+    tenant: Option<TenantName>,
+    /// How to print; JSON is one object a line
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+impl EventsArgs {
+    fn query(&self) -> String {
+        let mut query = reqwest::Url::parse("http://localhost/").expect("a constant URL");
+        let pairs = [
+            ("type", self.types.clone()),
+            ("severity", self.severity.clone()),
+            ("daemon", self.daemon.as_ref().map(ToString::to_string)),
+            ("tenant", self.tenant.as_ref().map(ToString::to_string)),
+        ];
+        for (name, value) in pairs {
+            if let Some(value) = value {
+                query.query_pairs_mut().append_pair(name, &value);
+            }
+        }
+        query.query().map(|query| format!("&{query}")).unwrap_or_default()
+    }
+}
+
+pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
+    let client = args.server.client()?;
+    let query = args.query();
+    // The place to follow from comes before the list: what is written in between is in one of them, and is printed once.
+    let newest: List<Event> = client.get("/api/v1/events?limit=1").await?;
+    let mut at = newest.items.first().map_or(0, |event| event.id);
+    if args.last > 0 {
+        let list: List<Event> = client.get(&format!("/api/v1/events?limit={}{query}", args.last)).await?;
+        for event in list.items.iter().rev() {
+            print(event, args.output);
+        }
+        at = list.items.first().map_or(at, |event| event.id.max(at));
+    }
+    if !args.follow {
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
+        match follow(&client, &query, &mut at, args.output).await {
+            // A manager that ends its streams, or is gone, may be back in a moment.
+            Ok(()) | Err(ClientError::Unreachable { .. }) => tokio::time::sleep(RETRY).await,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Prints what happens until the stream ends; `at` is where the next one begins.
+async fn follow(client: &Client, query: &str, at: &mut i64, output: Output) -> Result<(), ClientError> {
+    let mut stream = client.stream(&format!("/api/v1/events/stream?last_event_id={at}{query}")).await?;
+    while let Some(message) = stream.next().await? {
+        if let Some(data) = &message.data {
+            let event: Event =
+                serde_json::from_str(data).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+            print(&event, output);
+        }
+        *at = message.id.and_then(|id| id.parse().ok()).unwrap_or(*at);
+    }
+    Ok(())
+}
+
+fn print(event: &Event, output: Output) {
+    match output {
+        Output::Json => {
+            line!("{}", serde_json::to_string(event).expect("an event holds nothing that JSON cannot"));
+        }
+        Output::Table => {
+            let at = jiff::Timestamp::from_millisecond(event.at).map_or_else(
+                |_| event.at.to_string(),
+                |at| at.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S%.3f").to_string(),
+            );
+            line!(
+                "{:>8}  {at}  {:<8}  {:<24}  {}",
+                event.id,
+                event.severity.as_str(),
+                event.kind.as_str(),
+                event.message
+            );
+        }
+    }
+}

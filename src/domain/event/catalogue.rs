@@ -1,0 +1,151 @@
+//! The types of events: a closed set whose names never change.
+
+use serde::{Deserialize, Serialize};
+
+use super::Severity;
+
+macro_rules! types {
+    ($($variant:ident = $name:literal, $severity:ident, $meaning:literal;)*) => {
+        /// What happened.
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
+        )]
+        pub enum EventType {
+            $(
+                #[doc = $meaning]
+                #[serde(rename = $name)]
+                $variant,
+            )*
+        }
+
+        impl EventType {
+            /// All types, in the order of the catalogue.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The stable name.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// How much it matters.
+            pub fn severity(self) -> Severity {
+                match self {
+                    $(Self::$variant => Severity::$severity,)*
+                }
+            }
+
+            /// What it means, in one sentence.
+            pub fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $meaning,)*
+                }
+            }
+        }
+    };
+}
+
+types! {
+    DaemonCreated = "daemon.created", Info, "A daemon was written that did not exist.";
+    DaemonChanged = "daemon.changed", Info, "The spec of a daemon was changed.";
+    DaemonDeleted = "daemon.deleted", Info, "A daemon was forgotten.";
+    DaemonStarted = "daemon.started", Info, "The manager started a control process.";
+    DaemonFound = "daemon.found", Info, "A control process that ran already was found and is looked after from here on, as after a restart of the manager.";
+    DaemonReady = "daemon.ready", Info, "Every setting was read back from a server that takes clients, for the first time since the daemon was not ready for another reason than a change.";
+    DaemonObserved = "daemon.observed", Info, "A daemon that is only looked at was read.";
+    DaemonDied = "daemon.died", Error, "A control process was found dead.";
+    DaemonBackOff = "daemon.back_off", Warning, "A control process died or did not start, and the next start waits.";
+    DaemonCrashLoop = "daemon.crash_loop", Critical, "A control process died or did not start five times within a minute.";
+    DaemonUnreadable = "daemon.unreadable", Warning, "A look at a daemon failed; the reason is that of its condition Ready.";
+    DaemonWedged = "daemon.wedged", Error, "A daemon did not answer a command, and is only asked until it answers.";
+    DaemonBlocked = "daemon.blocked", Error, "Something stands in the way of a daemon that the manager does not touch by itself.";
+    DaemonStopped = "daemon.stopped", Info, "The manager stopped a control process.";
+    DaemonAdopted = "daemon.adopted", Info, "A control process that somebody else had started was adopted.";
+    DaemonReleased = "daemon.released", Info, "A daemon was released, and its process left as it is.";
+    SettingsApplied = "settings.applied", Info, "A changed wish was read back to be in force.";
+    SettingsDrifted = "settings.drifted", Warning, "Settings that had been read back were changed by somebody else.";
+    SettingsRepaired = "settings.repaired", Info, "Settings that somebody else had changed are as wanted again.";
+    ServerStarted = "server.started", Info, "A server was seen that was not there before.";
+    ServerExited = "server.exited", Info, "A server is gone.";
+    ServerFault = "server.fault", Error, "A server had a fatal GPU error.";
+    ServerRecovered = "server.recovered", Info, "A server that had a fatal GPU error takes clients again.";
+    ClientConnected = "client.connected", Info, "A process became a client.";
+    ClientLeft = "client.left", Info, "A process is a client no more.";
+    ClientTerminated = "client.terminated", Warning, "The manager ended a client, as somebody asked.";
+    ClientWaiting = "client.waiting", Warning, "A process waits until the clients of another user are gone.";
+    ClientRefused = "client.refused", Warning, "A server wrote that it did not let a client in.";
+    TenantCreated = "tenant.created", Info, "A tenant was written that did not exist.";
+    TenantChanged = "tenant.changed", Info, "The spec of a tenant was changed.";
+    TenantDeleted = "tenant.deleted", Info, "A tenant was forgotten.";
+    LayoutVersionWritten = "layout.version_written", Info, "A version of a layout was written.";
+    LayoutDeleted = "layout.deleted", Info, "A layout was forgotten.";
+    LayoutApplied = "layout.applied", Info, "The partitions of a daemon's layout are there, as was read back.";
+    LayoutDegraded = "layout.degraded", Error, "Partitions of a layout are not as they were, since something had to be undone or put back.";
+    LayoutFailed = "layout.failed", Error, "A layout could not be brought about.";
+    LayoutDrifted = "layout.drifted", Warning, "Partitions of a layout were made or removed by somebody else.";
+    LayoutRepaired = "layout.repaired", Info, "Partitions that somebody else had changed were put back.";
+    OperationRequested = "operation.requested", Info, "An operation was asked for.";
+    OperationStarted = "operation.started", Info, "An operation began.";
+    OperationStep = "operation.step", Info, "A step of an operation ended.";
+    OperationCancelRequested = "operation.cancel_requested", Info, "A running operation was asked to stop where it is.";
+    OperationFinished = "operation.finished", Info, "An operation succeeded.";
+    OperationFailed = "operation.failed", Error, "An operation failed.";
+    OperationCancelled = "operation.cancelled", Info, "An operation was called off.";
+    GpuMissing = "gpu.missing", Error, "A GPU that a daemon holds is not listed by the driver any more.";
+    GpuBack = "gpu.back", Info, "A GPU that was missing is listed again.";
+    GpuReplaced = "gpu.replaced", Info, "A GPU took the place of another in a daemon's spec.";
+    ComputeModeChanged = "compute_mode.changed", Info, "A compute mode is about to be set for a daemon, or was put back.";
+    MaintenanceBegun = "host.maintenance_begun", Info, "Maintenance of the host began.";
+    MaintenanceActive = "host.maintenance_active", Info, "The driver was let go for maintenance.";
+    MaintenanceEnded = "host.maintenance_ended", Info, "Maintenance of the host is over.";
+    HostConfirmed = "host.confirmed", Warning, "Somebody confirmed that the database belongs to this machine.";
+    ManagerStarted = "manager.started", Info, "A manager took up what is remembered.";
+    ManagerStopped = "manager.stopped", Info, "A manager ended as it was told; daemons and clients run on.";
+    TokenCreated = "token.created", Info, "A token was made.";
+    TokenRevoked = "token.revoked", Info, "A token was revoked.";
+    SessionCreated = "session.created", Info, "Somebody logged in.";
+    SessionEnded = "session.ended", Info, "A browser session was ended.";
+    EventsLost = "events.lost", Warning, "Events are missing here: there were more than could be written, or they were pruned before they were read.";
+}
+
+impl std::str::FromStr for EventType {
+    type Err = super::InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.iter().find(|kind| kind.as_str() == text);
+        found.copied().ok_or_else(|| super::InvalidValue(format!("{text:?} is no type of event")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_catalogue_in_the_docs_is_this_one() {
+        let documented = include_str!("../../../docs/events.md");
+        let rows: Vec<&str> = documented.lines().filter(|line| line.starts_with("| `")).collect();
+        let types: Vec<String> = EventType::ALL
+            .iter()
+            .map(|kind| {
+                format!("| `{}` | {} | {} |", kind.as_str(), kind.severity().as_str(), kind.meaning())
+            })
+            .collect();
+        let rows: Vec<&str> = rows.into_iter().filter(|row| row.matches('|').count() == 4).collect();
+        assert_eq!(rows, types, "write the table of docs/events.md anew:\n{}", types.join("\n"));
+    }
+
+    #[test]
+    fn names_are_of_one_shape_and_read_back() {
+        for kind in EventType::ALL {
+            let name = kind.as_str();
+            let (of, what) = name.split_once('.').expect("a dot");
+            let word =
+                |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+            assert!(word(of) && word(what), "{name}");
+            assert_eq!(name.parse::<EventType>().expect("read"), *kind);
+            assert_eq!(serde_json::to_value(kind).expect("a word"), name);
+        }
+    }
+}

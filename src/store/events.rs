@@ -1,0 +1,234 @@
+//! Events: appended in the transaction of what they tell of, read in pages, and pruned from the oldest on.
+
+use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
+
+use super::{StoreError, from_json, parsed, to_json};
+use crate::domain::event::{Because, Cause, Event, EventFilter, EventType, NewEvent, Severity, Subject};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
+
+/// Writes an event; gives its number.
+pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
+    let cause = match &event.cause {
+        Because::Known(cause) => cause.clone(),
+        Because::Latest(kind) => match latest(&mut *db, *kind, &event.subject).await? {
+            Some(id) => Cause::Event { id },
+            None => Cause::Manager,
+        },
+    };
+    let subject = &event.subject;
+    let (kind, severity) = (event.kind.as_str(), event.severity.number());
+    let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
+    let gpu = subject.gpu.as_ref().map(GpuUuid::as_str);
+    let client = subject.client.map(|client| client.to_string());
+    let tenant = subject.tenant.as_ref().map(TenantName::as_str);
+    let operation = subject.operation.map(|id| id.to_string());
+    let (subject, cause) = (to_json(subject), to_json(&cause));
+    let details = event.details.as_ref().map(to_json);
+    Ok(sqlx::query!(
+        "INSERT INTO events (at, type, severity, daemon, gpu, client, tenant, operation, subject, cause, message, details)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        now,
+        kind,
+        severity,
+        daemon,
+        gpu,
+        client,
+        tenant,
+        operation,
+        subject,
+        cause,
+        event.message,
+        details
+    )
+    .execute(db)
+    .await?
+    .last_insert_rowid())
+}
+
+/// The last event of a type about an operation, or else about a daemon.
+async fn latest(
+    db: &mut SqliteConnection,
+    kind: EventType,
+    subject: &Subject,
+) -> Result<Option<i64>, StoreError> {
+    let kind = kind.as_str();
+    if let Some(operation) = subject.operation {
+        let operation = operation.to_string();
+        return Ok(sqlx::query_scalar!(
+            "SELECT max(id) FROM events WHERE operation = ? AND type = ?",
+            operation,
+            kind
+        )
+        .fetch_one(db)
+        .await?);
+    }
+    let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
+    // By type: most of what is told of a daemon is of other types.
+    Ok(sqlx::query_scalar!(
+        r#"SELECT id AS "id!" FROM events INDEXED BY events_by_type WHERE type = ? AND daemon = ? ORDER BY id DESC LIMIT 1"#,
+        kind,
+        daemon
+    )
+    .fetch_optional(db)
+    .await?)
+}
+
+/// Whether the last of these two types about a GPU is the first.
+pub async fn gpu_was_last(
+    db: &mut SqliteConnection,
+    gpu: &GpuUuid,
+    kind: EventType,
+    opposite: EventType,
+) -> Result<bool, StoreError> {
+    let (gpu, wanted, opposite) = (gpu.as_str(), kind.as_str(), opposite.as_str());
+    let last = sqlx::query_scalar!(
+        "SELECT type FROM events WHERE gpu = ? AND type IN (?, ?) ORDER BY id DESC LIMIT 1",
+        gpu,
+        wanted,
+        opposite
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(last.as_deref() == Some(wanted))
+}
+
+/// The last event of a manager: whether it started or stopped.
+pub async fn last_of_manager(db: &mut SqliteConnection) -> Result<Option<EventType>, StoreError> {
+    let (started, stopped) = (EventType::ManagerStarted.as_str(), EventType::ManagerStopped.as_str());
+    let last = sqlx::query_scalar!(
+        "SELECT type FROM events WHERE type IN (?, ?) ORDER BY id DESC LIMIT 1",
+        started,
+        stopped
+    )
+    .fetch_optional(db)
+    .await?;
+    last.map(|kind| parsed("an event's type", kind.parse())).transpose()
+}
+
+/// The highest number that was given; 0 before the first.
+pub async fn newest(db: &mut SqliteConnection) -> Result<i64, StoreError> {
+    // Not a table of ours, so nothing checks it at compile time.
+    let given = sqlx::query_scalar("SELECT seq FROM sqlite_sequence WHERE name = 'events'");
+    Ok(given.fetch_optional(db).await?.unwrap_or(0))
+}
+
+/// The lowest number that is still there.
+pub async fn oldest(db: &mut SqliteConnection) -> Result<Option<i64>, StoreError> {
+    Ok(sqlx::query_scalar!("SELECT min(id) FROM events").fetch_one(db).await?)
+}
+
+/// The oldest event that is still there: its number and its time.
+pub async fn oldest_with_time(db: &mut SqliteConnection) -> Result<Option<(i64, i64)>, StoreError> {
+    let row = sqlx::query!("SELECT id, at FROM events ORDER BY id LIMIT 1").fetch_optional(db).await?;
+    Ok(row.map(|row| (row.id, row.at)))
+}
+
+const COLUMNS: &str = "SELECT id, at, type, severity, subject, cause, message, details FROM events";
+
+fn event(row: &sqlx::sqlite::SqliteRow) -> Result<Event, StoreError> {
+    let severity: i64 = row.try_get("severity")?;
+    let known = Severity::ALL.into_iter().find(|known| known.number() == severity);
+    let details: Option<String> = row.try_get("details")?;
+    Ok(Event {
+        id: row.try_get("id")?,
+        at: row.try_get("at")?,
+        kind: parsed("an event's type", row.try_get::<String, _>("type")?.parse())?,
+        severity: parsed("an event's severity", known.ok_or(severity))?,
+        subject: from_json("an event's subject", row.try_get("subject")?)?,
+        cause: from_json("an event's cause", row.try_get("cause")?)?,
+        message: row.try_get("message")?,
+        details: details.map(|details| from_json("an event's details", &details)).transpose()?,
+    })
+}
+
+/// The event of that number.
+pub async fn get(db: &mut SqliteConnection, id: i64) -> Result<Option<Event>, StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new(COLUMNS);
+    query.push(" WHERE id = ").push_bind(id);
+    query.build().fetch_optional(db).await?.as_ref().map(event).transpose()
+}
+
+/// In which order events are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// As they were written, those after a number.
+    OldestFirst,
+    /// The last first, those before a number.
+    NewestFirst,
+}
+
+/// Up to `limit` events that are asked for, from the one after `after` in this order.
+///
+/// Written out of what is asked for, so that SQLite may choose an index by it.
+pub async fn page(
+    db: &mut SqliteConnection,
+    filter: &EventFilter,
+    order: Order,
+    after: Option<i64>,
+    limit: i64,
+) -> Result<Vec<Event>, StoreError> {
+    let mut query = select(COLUMNS, filter, order, after, limit);
+    query.build().fetch_all(db).await?.iter().map(event).collect()
+}
+
+fn select(
+    head: &str,
+    filter: &EventFilter,
+    order: Order,
+    after: Option<i64>,
+    limit: i64,
+) -> QueryBuilder<Sqlite> {
+    let mut query = QueryBuilder::new(head);
+    // Every other condition is joined to this one.
+    query.push(" WHERE true");
+    if let Some(after) = after {
+        query.push(if order == Order::OldestFirst { " AND id > " } else { " AND id < " }).push_bind(after);
+    }
+    if !filter.types.is_empty() {
+        let mut list = query.push(" AND type IN (").separated(", ");
+        for kind in &filter.types {
+            list.push_bind(kind.as_str());
+        }
+        query.push(")");
+    }
+    if let Some(severity) = filter.severity.filter(|severity| *severity != Severity::Info) {
+        query.push(" AND severity >= ").push_bind(severity.number());
+    }
+    let texts = [
+        (" AND daemon = ", filter.daemon.as_ref().map(|name| name.as_str().to_owned())),
+        (" AND tenant = ", filter.tenant.as_ref().map(|name| name.as_str().to_owned())),
+        (" AND gpu = ", filter.gpu.as_ref().map(|gpu| gpu.as_str().to_owned())),
+        (" AND client = ", filter.client.map(|client| client.to_string())),
+        (" AND operation = ", filter.operation.map(|id| id.to_string())),
+    ];
+    for (condition, value) in texts {
+        if let Some(value) = value {
+            query.push(condition).push_bind(value);
+        }
+    }
+    if let Some(since) = filter.since {
+        query.push(" AND at >= ").push_bind(since);
+    }
+    if let Some(until) = filter.until {
+        query.push(" AND at < ").push_bind(until);
+    }
+    query.push(if order == Order::OldestFirst { " ORDER BY id LIMIT " } else { " ORDER BY id DESC LIMIT " });
+    query.push_bind(limit);
+    query
+}
+
+/// Forgets, of the oldest `most` events, those from before a time or with a number up to `last`; gives how many.
+pub async fn prune(db: &mut SqliteConnection, before: i64, last: i64, most: i64) -> Result<u64, StoreError> {
+    let done = sqlx::query!(
+        "DELETE FROM events WHERE id IN (SELECT id FROM events ORDER BY id LIMIT ?) AND (at < ? OR id <= ?)",
+        most,
+        before,
+        last
+    )
+    .execute(db)
+    .await?;
+    Ok(done.rows_affected())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,352 @@
+//! What is told of daemons, servers, clients and operations, in lists and in streams.
+
+use std::fs;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Client, EventStream, Host, eventually, setting, signal};
+
+/// The types of events, in their order.
+fn types(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["type"].as_str().expect("a type")).collect()
+}
+
+/// Waits until events that are asked for are these.
+fn await_types(host: &Host, query: &str, expected: &[&str]) -> Vec<Value> {
+    eventually(&format!("{expected:?} are told"), || {
+        let events = host.events(query);
+        (types(&events) == expected).then_some(events)
+    })
+}
+
+#[test]
+fn a_host_tells_of_its_start_and_of_what_dies_and_comes_back() {
+    let host = Host::ready();
+    let events = host.events("");
+    assert_eq!(events[0]["type"], "manager.started");
+    assert_eq!(events[0]["details"]["predecessor"], "none");
+    let ids: Vec<i64> = events.iter().map(|event| event["id"].as_i64().expect("a number")).collect();
+    assert_eq!(ids, (1..=i64::try_from(ids.len()).expect("few")).collect::<Vec<_>>());
+    let told = await_types(
+        &host,
+        "&type=daemon.started,daemon.ready&daemon=gpu0",
+        &["daemon.started", "daemon.ready"],
+    );
+    let gpu = host.api().get("/api/v1/gpus/0").ok()["uuid"].clone();
+    assert!(told.iter().all(|event| event["subject"]["gpu"] == gpu), "{told:?}");
+
+    let (daemon, server) = (host.daemon_pid("gpu0"), host.server_pid("gpu0"));
+    signal(server, Signal::KILL);
+    let query = "&type=server.&daemon=gpu0";
+    let told = await_types(&host, query, &["server.started", "server.exited", "server.started"]);
+    assert_eq!(told[1]["subject"]["server"], server);
+    assert_eq!(told[1]["cause"], json!({ "by": "mps" }));
+    signal(daemon, Signal::KILL);
+    let query = "&type=daemon.died,daemon.started&daemon=gpu0";
+    let told = await_types(&host, query, &["daemon.started", "daemon.died", "daemon.started"]);
+    assert_eq!(told[1]["severity"], "error");
+    assert_eq!(told[2]["cause"], json!({ "by": "event", "id": told[1]["id"] }));
+}
+
+#[test]
+fn an_operation_is_told_step_by_step_and_each_names_what_it_follows_on() {
+    let host = Host::ready();
+    let restarted =
+        host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
+    let id = restarted["id"].as_str().expect("an ID");
+    let told = host.events(&format!("&operation={id}"));
+    let kinds = types(&told);
+    assert_eq!(kinds[..2], ["operation.requested", "operation.started"]);
+    assert_eq!(kinds.last(), Some(&"operation.finished"));
+    assert!(kinds[2..kinds.len() - 1].iter().all(|kind| *kind == "operation.step"), "{kinds:?}");
+    assert_eq!(told[1]["cause"], json!({ "by": "event", "id": told[0]["id"] }));
+    assert_eq!(told[2]["cause"], json!({ "by": "event", "id": told[1]["id"] }));
+    assert_eq!(told[2]["subject"]["daemon"], "gpu1");
+    assert_eq!(told[0]["details"]["operation"], "restart_daemon");
+    await_types(&host, "&daemon=gpu1&type=daemon.stopped", &["daemon.stopped"]);
+}
+
+#[test]
+fn lists_are_filtered_in_pages_and_a_bad_question_is_refused() {
+    let host = Host::ready();
+    let newest = host.api().get("/api/v1/events?limit=3").ok();
+    let ids: Vec<i64> =
+        newest["items"].as_array().unwrap().iter().map(|event| event["id"].as_i64().unwrap()).collect();
+    assert!(ids.windows(2).all(|pair| pair[0] == pair[1] + 1), "{ids:?}");
+    let cursor = newest["next_cursor"].as_str().expect("more");
+    let next = host.api().get(&format!("/api/v1/events?limit=3&cursor={cursor}")).ok();
+    assert_eq!(next["items"][0]["id"], ids[2] - 1);
+    let one = host.api().get(&format!("/api/v1/events/{}", ids[0])).ok();
+    assert_eq!(one, newest["items"][0]);
+    host.api().get("/api/v1/events/999999999").problem(404, "not-found");
+    let gpu = host.api().get("/api/v1/gpus/1").ok()["uuid"].as_str().unwrap().to_owned();
+    let by_index = host.events("&gpu=1");
+    assert!(!by_index.is_empty());
+    assert_eq!(by_index, host.events(&format!("&gpu={gpu}")));
+    assert!(host.events("&severity=critical").is_empty());
+    assert!(host.events("&until=1").is_empty());
+    for bad in [
+        "?type=client",
+        "?type=",
+        "?severity=loud",
+        "?gpu=17",
+        "?cursor=bm90aGluZw",
+        "?limit=0",
+        "?colour=red",
+        &format!("?order=oldest&cursor={cursor}"),
+    ] {
+        host.api().get(&format!("/api/v1/events{bad}")).problem(422, "invalid-request");
+    }
+    host.api().get("/api/v1/events/newest").problem(422, "invalid-request");
+}
+
+#[test]
+fn a_client_is_told_when_it_comes_and_when_it_leaves_with_its_tenant() {
+    let host = Host::looked_at_once_an_hour("");
+    let client = host.run_client("demo");
+    let pid = client.pid();
+    let come = await_types(&host, "&type=client.", &["client.connected"]);
+    assert_eq!(come[0]["subject"]["tenant"], "demo");
+    assert_eq!(come[0]["details"]["attributed_by"], "lease");
+    assert_eq!(come[0]["details"]["known_from"], "look");
+    assert!(come[0]["subject"]["client"].as_str().unwrap().starts_with(&format!("{pid}-")));
+    assert!(!come[0].to_string().contains("--spin"), "arguments are nobody else's business: {}", come[0]);
+    drop(client);
+    let left = await_types(&host, "&type=client.", &["client.connected", "client.left"]);
+    assert_eq!(left[1]["subject"], come[0]["subject"]);
+    assert_eq!(host.events("&tenant=demo&type=client.").len(), 2);
+    assert!(host.events("&tenant=batch&type=client.").is_empty());
+}
+
+#[test]
+fn a_line_alone_makes_no_client_and_who_came_and_went_is_hearsay() {
+    let host = Host::looked_at_once_an_hour("");
+    let server = host.server_pid("gpu0");
+    let log = host.runtime("daemons/gpu0/log/server.log");
+    let write = |texts: &[String]| {
+        let now = jiff::Zoned::now().strftime("%Y-%m-%d %H:%M:%S%.3f").to_string();
+        let lines: Vec<String> =
+            texts.iter().map(|text| format!("[{now} Server {server:>5}] {text}\n")).collect();
+        let lines = lines.concat();
+        fs::File::options().append(true).open(&log).unwrap().write_all(lines.as_bytes()).unwrap();
+    };
+    let me = std::process::id();
+    write(&[format!("Client {{PID: {me}, Context ID: 0}} connected")]);
+    let looks = || host.daemon("gpu0")["status"]["sessions"]["looks"].as_u64().unwrap();
+    let before = looks();
+    eventually("it was looked at", || (looks() > before).then_some(()));
+    write(&[
+        "Client {PID: 4194000, Context ID: 0} connected".to_owned(),
+        "Client process 4194000 disconnected".to_owned(),
+    ]);
+    let told = await_types(&host, "&type=client.", &["client.connected", "client.left"]);
+    for event in &told {
+        assert_eq!(event["details"]["pid"], 4_194_000);
+        assert_eq!(event["details"]["known_from"], "server_log");
+        assert!(event["subject"]["client"].is_null(), "{event}");
+    }
+}
+
+#[test]
+fn a_restart_of_the_manager_tells_of_nobody_twice_and_of_whoever_came_and_went_meanwhile() {
+    let mut host = Host::looked_at_once_an_hour("");
+    let stays = host.client("demo");
+    let leaves = host.client("demo");
+    await_types(&host, "&type=client.", &["client.connected", "client.connected"]);
+    let environment = host.client_command("demo", &["--alloc", "64"]);
+    host.end_manager(Signal::KILL);
+    let gone = leaves.pid();
+    drop(leaves);
+    let mut passes = environment;
+    let visitor = Client::start({
+        passes.args(["--spin", "0"]);
+        passes
+    });
+    let visitor_pid = visitor.pid();
+    let mut visitor = visitor;
+    visitor.ended();
+    host.serve();
+    host.await_ready();
+    let told = await_types(
+        &host,
+        "&type=client.,manager.",
+        &[
+            "manager.started",
+            "client.connected",
+            "client.connected",
+            "manager.started",
+            "client.connected",
+            "client.left",
+            "client.left",
+        ],
+    );
+    assert_eq!(told[3]["details"]["predecessor"], "died");
+    let meanwhile: Vec<(u64, &str)> = told[4..]
+        .iter()
+        .map(|event| {
+            (event["details"]["pid"].as_u64().unwrap(), event["details"]["known_from"].as_str().unwrap())
+        })
+        .collect();
+    let visitor_pid = u64::from(visitor_pid);
+    assert_eq!(
+        meanwhile,
+        [(visitor_pid, "server_log"), (visitor_pid, "server_log"), (u64::from(gone), "look")]
+    );
+    // Stopped as it should be, it says so, and nothing is told again.
+    assert_eq!(host.end_manager(Signal::TERM), Some(0));
+    host.serve();
+    host.await_ready();
+    let told = await_types(
+        &host,
+        "&type=manager.",
+        &["manager.started", "manager.started", "manager.stopped", "manager.started"],
+    );
+    assert_eq!(told[3]["details"]["predecessor"], "stopped");
+    assert_eq!(host.events("&type=client.").len(), 5);
+    drop(stays);
+    eventually("the last one leaves", || (host.events("&type=client.").len() == 6).then_some(()));
+}
+
+#[test]
+fn a_stream_begins_now_or_after_a_number_and_ends_with_the_manager() {
+    let mut host = Host::ready();
+    let all = host.events("");
+    let mut from_the_start = host.stream("", Some(0));
+    for event in &all {
+        assert_eq!(&from_the_start.next(), event);
+    }
+    let mut filtered = host.stream("?type=client.", None);
+    let client = host.run_client("demo");
+    let come = filtered.next();
+    assert_eq!(come["type"], "client.connected");
+    assert_eq!(come["details"]["pid"], client.pid());
+    let newest = host.api().get("/api/v1/events?limit=1").ok()["items"][0]["id"].as_i64().unwrap();
+    let refused = |query: &str, last: Option<i64>| {
+        let opened = EventStream::open(&host.url(), &host.token(), query, last).expect("an answer");
+        opened.err().expect("refused")
+    };
+    let (status, said) = refused("", Some(newest + 100_000));
+    assert_eq!(status, 422, "{said}");
+    assert!(said.contains("another database"), "{said}");
+    assert_eq!(refused("", Some(-1)).0, 422);
+    assert_eq!(refused("?type=nothing", None).0, 422);
+    let url = host.url();
+    assert_eq!(EventStream::open(&url, "wrong", "", None).unwrap().err().expect("refused").0, 401);
+    // A stream that is read holds up no stop.
+    let began = Instant::now();
+    assert_eq!(host.end_manager(Signal::TERM), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(10), "the stop waited for its streams");
+    let ended = loop {
+        match filtered.read(4096) {
+            Ok(_) => {}
+            Err(error) => break error.kind(),
+        }
+    };
+    assert_eq!(ended, std::io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn streams_are_bounded_and_a_pruned_number_is_told_as_lost() {
+    let host = Host::configured("[events]\nkeep_count = 1000\nstreams = 2");
+    let first = host.stream("", None);
+    let _second = host.stream("", None);
+    let third = || EventStream::open(&host.url(), &host.token(), "", None).expect("an answer");
+    assert_eq!(third().err().expect("refused").0, 503);
+    drop(first);
+    eventually("a place is free", || {
+        // Whoever hangs up is noticed when something is written to them.
+        host.api().post("/api/v1/daemons/gpu1/cordon", &json!({}));
+        host.api().post("/api/v1/daemons/gpu1/uncordon", &json!({}));
+        third().ok().map(drop)
+    });
+    eventually("events are pruned", || {
+        for _ in 0..20 {
+            host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/start", &json!({})));
+        }
+        (host.events("")[0]["id"].as_i64() > Some(1)).then_some(())
+    });
+    let lost = eventually("a place is free again", || {
+        let opened =
+            EventStream::open(&host.url(), &host.token(), "?type=manager.", Some(0)).expect("an answer");
+        Some(opened.ok()?.next())
+    });
+    assert_eq!(lost["type"], "events.lost");
+    let whole_from = lost["details"]["whole_from"].as_i64().expect("a number");
+    assert!(whole_from > 1);
+    assert_eq!(lost["id"], whole_from - 1);
+    assert_eq!(host.api().get(&format!("/api/v1/events/{}", whole_from - 2)).status, 404);
+    // Who comes again from there misses nothing more.
+    let mut resumed = host.stream("", Some(lost["id"].as_i64().unwrap()));
+    assert_eq!(resumed.next()["id"], whole_from);
+}
+
+#[test]
+fn the_command_line_shows_events_and_follows_them() {
+    let host = Host::ready();
+    let output = host.cli(&["events", "--type", "manager.", "-o", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let event: Value = serde_json::from_slice(&output.stdout).expect("one line of JSON");
+    assert_eq!(event["type"], "manager.started");
+    let table = host.cli(&["events", "-n", "1000"]);
+    assert!(String::from_utf8_lossy(&table.stdout).contains("manager.started"));
+    let refused = host.cli(&["events", "--type", "nonsense"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let mut follows = host.command(&["events", "--follow", "-n", "0", "--type", "client.", "-o", "json"]);
+    let mut follows = follows.stdout(std::process::Stdio::piped()).spawn().expect("it runs");
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(follows.stdout.take().expect("piped")));
+    // It may not have begun yet: whoever comes later is told of, too.
+    let (told, tell) = std::sync::mpsc::channel();
+    let reading = std::thread::spawn(move || told.send(lines.next()));
+    let event = eventually("a client is told of", || {
+        let _client = host.run_client("demo");
+        tell.recv_timeout(Duration::from_secs(1)).ok()
+    });
+    let event: Value = serde_json::from_str(&event.expect("a line").expect("text")).expect("JSON");
+    assert_eq!(event["type"], "client.connected");
+    follows.kill().expect("ended");
+    follows.wait().expect("reaped");
+    drop(reading.join());
+}
+
+/// How long it takes until a client that came, or left, is in the list and in a stream.
+#[test]
+fn who_comes_and_goes_is_listed_and_told_soon() {
+    let rounds = setting("MPS_LATENCY_ROUNDS");
+    let host = Host::looked_at_once_an_hour("");
+    let mut stream = host.stream("?type=client.", None);
+    let (mut listed, mut told) = (Vec::new(), Vec::new());
+    let known = || host.api().get("/api/v1/clients").ok()["items"].as_array().unwrap().len();
+    for _ in 0..rounds.unwrap_or(3) {
+        let client = Client::start(host.client_command("demo", &["--spin", "600", "--alloc", "64"]));
+        assert_eq!(client.seen["error"], json!(null), "{}", client.seen);
+        // Its first line comes once it is let in.
+        let mut began = Instant::now();
+        for (count, kind) in [(1, "client.connected"), (0, "client.left")] {
+            if count == 0 {
+                signal(client.pid(), Signal::KILL);
+                began = Instant::now();
+            }
+            assert_eq!(stream.next()["type"], kind);
+            told.push(began.elapsed());
+            while known() != count {
+                std::thread::sleep(Duration::from_millis(1));
+                assert!(began.elapsed() < Duration::from_secs(30));
+            }
+            listed.push(began.elapsed());
+        }
+        drop(client);
+    }
+    let figures = |name: &str, times: &mut Vec<Duration>| {
+        times.sort();
+        let at = |percent: usize| times[(times.len() * percent).div_ceil(100).saturating_sub(1)];
+        println!("{name}: {} times, p50 {:?}, p99 {:?}", times.len(), at(50), at(99));
+        at(99)
+    };
+    let slowest = figures("listed", &mut listed).max(figures("told", &mut told));
+    if rounds.is_some() {
+        assert!(slowest < Duration::from_millis(250), "{slowest:?}");
+    }
+}
