@@ -1,6 +1,8 @@
 //! The composition root: the only place that knows everything.
 
+pub mod backup;
 mod certificates;
+pub mod doctor;
 mod platform;
 
 use std::io::Write as _;
@@ -10,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::unix_ms;
 use crate::config::Config;
 use crate::domain::access::Actor;
+use crate::domain::audit::{Attempt, Broken, Head, Target};
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::domain::listening::Listening;
@@ -32,6 +35,7 @@ use crate::metrics::Metrics;
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
 use crate::service::access::Access;
+use crate::service::acting::attempting;
 use crate::service::recording;
 use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::{Parts, Service, ServiceError, WriteOptions};
@@ -40,6 +44,8 @@ use crate::supervisor::journal::Journal;
 use crate::supervisor::{Census, Context, Fact, Fleet, HeldModes, Lasting, Lookout};
 use crate::{host, mps};
 
+/// The database in the state directory.
+const DATABASE: &str = "mps-manager.db";
 /// A file that is there while a new simulated host is furnished: a manager that was killed meanwhile goes on with it.
 const FURNISHING: &str = "furnishing";
 /// Facts that may wait for the recorder.
@@ -67,7 +73,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let hangups = certificates::hangups().map_err(refused)?;
     let tls = certificates::load(config.tls.as_ref()).map_err(refused)?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
-    let database = config.state_dir.join("mps-manager.db");
+    let database = config.state_dir.join(DATABASE);
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
     let remembered = platform::remembered(store::maintenance::peek(&database, &machine_id).await.as_deref());
     let real = config.sim.is_none().then(|| platform::real(&config, remembered.clone())).transpose()?;
@@ -83,10 +89,8 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let (token, new_token) = admin_token(&config.state_dir)?;
     let manager_uid = rustix::process::geteuid().as_raw();
     let store = open_store(&database).await?;
-    let mut reader = store.read().await.map_err(refused)?;
-    let written = store::maintenance::remembered(&mut reader, &machine_id).await;
-    drop(reader);
-    platform.settle(platform::remembered(written.map_err(refused)?.as_deref()))?;
+    let written = remembered_in(&store, &machine_id).await.map_err(refused)?;
+    platform.settle(platform::remembered(written.as_deref()))?;
     let (recorder, facts) = mpsc::channel(FACTS);
     let journal = Journal::default();
     let inventory: Arc<dyn Inventory> = platform.inventory.clone();
@@ -128,7 +132,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
     });
     let first_start = service.begin().await.map_err(refused)?;
-    let mut background = background(&service, &config);
+    let house = keep_house(&service, &config);
     let unfinished = config.state_dir.join(FURNISHING);
     // A copied state directory may bring the file along: what is sealed gets nothing new.
     if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
@@ -155,7 +159,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     tasks.wait().await;
     engine.shutdown().await;
     fleet.shutdown().await;
-    background.abort_all();
+    house.iter().for_each(JoinHandle::abort);
     drop(fleet);
     recording.abort();
     last_words(&journal, telling, &last).await;
@@ -164,6 +168,18 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     drop(lock);
     tracing::info!("stopped");
     Ok(())
+}
+
+/// What goes on beside the requests for as long as the manager serves.
+fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 4] {
+    let every = Duration::from_secs(config.look_interval_s.into());
+    let keep = recording::Keep { days: config.events.keep_days, count: config.events.keep_count };
+    [
+        tokio::spawn(service.clone().watch_gpus(every)),
+        tokio::spawn(service.clone().write_uses()),
+        tokio::spawn(service.clone().prune_events(keep)),
+        tokio::spawn(service.clone().keep_audit()),
+    ]
 }
 
 /// Opens the store, once there may be as many files open as it and the sockets need.
@@ -175,6 +191,11 @@ async fn open_store(database: &Path) -> Result<Store, StartError> {
         StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
         other => refused(other),
     })
+}
+
+/// What the store remembers of the GPUs in maintenance, as [`platform::remembered`] reads it.
+async fn remembered_in(store: &Store, machine_id: &str) -> Result<Option<String>, StoreError> {
+    store::maintenance::remembered(&mut *store.read().await?, machine_id).await
 }
 
 /// An address by which whoever starts the manager for the first time logs in.
@@ -190,14 +211,12 @@ async fn first_login(
     Ok(Some(auth.login_url(&made.code)))
 }
 
-/// What the manager does again and again beside everything else.
-fn background(service: &Service, config: &Config) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
-    tasks.spawn(service.clone().watch_gpus(Duration::from_secs(config.look_interval_s.into())));
-    tasks.spawn(service.clone().write_uses());
-    let keep = recording::Keep { days: config.events.keep_days, count: config.events.keep_count };
-    tasks.spawn(service.clone().prune_events(keep));
-    tasks
+/// Checks the audit in a database; the first row that does not fit is the inner error.
+///
+/// `anchor` is a row that somebody kept elsewhere.
+pub async fn verify_audit(database: &Path, anchor: Option<Head>) -> Result<Result<Head, Broken>, String> {
+    let verified = store::audit::verify(database, anchor.as_ref()).await;
+    verified.map_err(|error| format!("{}: {error}", database.display()))
 }
 
 /// Writes what drivers told last, unless it cannot be, and that the manager stops.
@@ -208,6 +227,7 @@ async fn last_words(journal: &Journal, mut telling: JoinHandle<()>, service: &Se
         tracing::error!("what happened last could not be written in time");
         telling.abort();
     }
+    service.record_refusals().await;
     service.say_stopped().await;
 }
 
@@ -347,7 +367,8 @@ async fn furnish(
     for gpu in gpus {
         let name = crate::domain::DaemonName::parse(&format!("gpu{}", gpu.index)).map_err(refused)?;
         let spec = DaemonSpec::of(vec![GpuRef(gpu.uuid.to_string())]);
-        there(service.put_daemon(&manager, name, spec, new.clone()).await)?;
+        let attempt = Attempt::of(&manager, None, "furnish".to_owned(), Target::Daemon(name.clone()));
+        there(attempting(attempt, service.put_daemon(&manager, name, spec, new.clone())).await)?;
     }
     let tenants = [
         (
@@ -365,7 +386,8 @@ async fn furnish(
         value["uid"] = rustix::process::geteuid().as_raw().into();
         let spec = serde_json::from_value(value).map_err(refused)?;
         let name = crate::domain::TenantName::parse(name).map_err(refused)?;
-        there(service.put_tenant(&manager, name, spec, new.clone()).await)?;
+        let attempt = Attempt::of(&manager, None, "furnish".to_owned(), Target::Tenant(name.clone()));
+        there(attempting(attempt, service.put_tenant(&manager, name, spec, new.clone())).await)?;
     }
     std::fs::remove_file(unfinished).map_err(|error| StartError(format!("{}: {error}", unfinished.display())))
 }

@@ -172,9 +172,12 @@ impl Config {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
-        let config: Self = toml::from_str(&text)
-            .map_err(|error| ConfigError::Refused { path: path.to_owned(), detail: error.to_string() })?;
-        Ok(config)
+        Self::parse(&text).map_err(|detail| ConfigError::Refused { path: path.to_owned(), detail })
+    }
+
+    /// Reads the text of a file; the error says which key, and why.
+    fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| error.to_string())
     }
 
     /// Refuses values that make no sense together or alone.
@@ -225,6 +228,8 @@ pub fn socket_in(runtime_dir: &Path) -> PathBuf {
     runtime_dir.join("api.sock")
 }
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,8 @@ pub mod client;
 pub mod clock;
 pub mod config;
 pub mod domain;
+#[cfg(test)]
+mod fuzz;
 pub mod gpu;
 pub mod host;
 pub mod http;

@@ -79,7 +79,7 @@ pub(super) fn real(config: &Config, remembered: Option<Remembered>) -> Result<Pl
     }
 }
 
-fn open_nvml() -> Result<Box<dyn Inventory>, InventoryError> {
+pub(super) fn open_nvml() -> Result<Box<dyn Inventory>, InventoryError> {
     Ok(Box::new(nvml::NvmlInventory::open()?))
 }
 

@@ -1,6 +1,9 @@
 //! The command line: what can be said, and which part of the product answers.
 
+mod audit;
+mod doctor;
 mod events;
+mod keep;
 mod layout;
 mod run;
 mod show;
@@ -98,6 +101,17 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
+    /// Work with the audit
+    Audit {
+        #[command(subcommand)]
+        command: audit::AuditCommand,
+    },
+    /// Look for what this host lacks to be managed, with a manager or without; exit 1 when something warns or fails
+    Doctor(doctor::Doctor),
+    /// Copy the database to a file, also while the manager serves
+    Backup(keep::Keep),
+    /// Put a backup in the place of the database, while no manager serves
+    Restore(keep::Keep),
     /// Print the OpenAPI document
     Openapi,
     /// Work with configuration files
@@ -221,11 +235,10 @@ pub fn main() -> ExitCode {
         Command::CudaProbe(args) => return cuda_probe(&args),
         Command::Sim { command: SimCommand::Client(args) } => return sim::client::run(&args),
         Command::Openapi => {
-            http::api::document().to_pretty_json().map_err(|error| error.to_string()).map(|text| {
-                line!("{text}");
-                ExitCode::SUCCESS
-            })
+            line!("{:#}", http::api::document());
+            Ok(ExitCode::SUCCESS)
         }
+        Command::Audit { command } => audit::run(command),
         Command::Layout { command } => layout::run(command),
         Command::Token { command } => token::run(command),
         Command::LoginUrl { server } => ask(async move { token::login_url(&server.client()?).await }),
@@ -233,6 +246,9 @@ pub fn main() -> ExitCode {
             ask(async move { token::whoami(&server.client()?, output).await })
         }
         Command::Config { command: ConfigCommand::Check { config } } => check_config(config),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Backup(keep) => keep::backup(keep),
+        Command::Restore(keep) => keep::restore(keep),
         Command::Serve(args) => serve(args),
         Command::Run(args) => run::run(&args),
         Command::Status { server, output } => {

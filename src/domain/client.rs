@@ -19,12 +19,34 @@ impl ClientId {
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         text.split_once('-')
             .and_then(|(pid, start)| Some(Self { pid: pid.parse().ok()?, start_time: start.parse().ok()? }))
+            // As it would be written here: no sign, no leading zero, no number that no kernel gives.
+            .filter(|id| id.to_string() == text && (1..1_000_000_000).contains(&id.pid))
+            .filter(|id| id.start_time < 1_000_000_000_000_000_000)
             .ok_or_else(|| {
                 let shown: String = text.chars().take(40).collect();
                 InvalidValue(format!(
                     "{shown:?} is not a client ID: it is a process ID, a hyphen and a start time, as the list of clients gives it"
                 ))
             })
+    }
+}
+
+impl utoipa::PartialSchema for ClientId {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        utoipa::openapi::schema::ObjectBuilder::new()
+            .schema_type(utoipa::openapi::schema::Type::String)
+            .description(Some(
+                "A process for ever: its process ID and its start time in clock ticks since boot.",
+            ))
+            .pattern(Some("^[1-9][0-9]{0,8}-(0|[1-9][0-9]{0,17})$"))
+            .examples([serde_json::json!("1234-567890")])
+            .into()
+    }
+}
+
+impl utoipa::ToSchema for ClientId {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "ClientId".into()
     }
 }
 
@@ -235,6 +257,19 @@ mod tests {
             hint: hint.map(Into::into),
             sm_partition: None,
         }
+    }
+
+    #[test]
+    fn an_id_is_read_as_it_is_written_and_in_no_other_way() {
+        assert_eq!(ClientId::parse("1234-0"), Ok(ClientId { pid: 1234, start_time: 0 }));
+        let longest = "999999999-999999999999999999";
+        assert_eq!(ClientId::parse(longest).map(|id| id.to_string()).as_deref(), Ok(longest));
+        for bad in
+            ["", "1", "1-", "-1", "0-5", "01-5", "+1-5", "1-05", "1-+5", "1000000000-5", "1-5 ", "1-2-3"]
+        {
+            assert!(ClientId::parse(bad).is_err(), "{bad:?}");
+        }
+        assert!(ClientId::parse("1-1000000000000000000").is_err());
     }
 
     #[test]

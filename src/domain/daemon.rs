@@ -333,7 +333,6 @@ pub struct Effective {
     /// Control processes that this look took.
     pub control_processes: u32,
     /// Thread percentage of servers to come.
-    #[schema(value_type = Option<f64>)]
     pub default_active_thread_percentage: Option<ThreadPercentage>,
     /// Priority of clients to come.
     pub default_priority: Option<Priority>,
@@ -374,7 +373,6 @@ pub struct Server {
     /// `ACTIVE`, `INITIALIZING`, `FAULT`, or another word of the daemon's.
     pub status: String,
     /// Its thread percentage.
-    #[schema(value_type = Option<f64>)]
     pub active_thread_percentage: Option<ThreadPercentage>,
     /// Its memory limits, one a GPU.
     pub memory_limits: Vec<MemoryReading>,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::InvalidValue;
+use super::{InvalidValue, plain_number};
 
 /// The UUID of a GPU, as in `GPU-514466a0-8e68-f857-9f73-e438010e48cb`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
@@ -76,6 +76,10 @@ impl utoipa::PartialSchema for GpuRef {
             .description(Some(
                 "A GPU: its UUID or a unique beginning of it, its index in PCI order, or its PCI address.",
             ))
+            .pattern(Some(
+                "^([0-9]{1,9}|[Gg][Pp][Uu]-[0-9A-Fa-f-]{1,36}|([0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\\.[0-7])$",
+            ))
+            .examples([serde_json::json!("0")])
             .into()
     }
 }
@@ -136,9 +140,9 @@ pub struct ComputeCapability {
 impl ComputeCapability {
     /// Parses two numbers with a dot between them.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let number =
-            |part: &str| part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse().ok()).flatten();
-        let numbers = text.split_once('.').and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
+        let numbers = text
+            .split_once('.')
+            .and_then(|(major, minor)| Some((plain_number(major)?, plain_number(minor)?)));
         let (major, minor) = numbers.ok_or_else(|| {
             let shown: String = text.chars().take(40).collect();
             InvalidValue(format!("{shown:?} is not a compute capability: it looks like 9.0"))
@@ -350,7 +354,7 @@ mod tests {
             let capability = ComputeCapability::parse(text).expect("good");
             assert_eq!((capability.to_string().as_str(), capability.chunk_sms()), (text, chunk));
         }
-        for bad in ["", "9", "9.", ".0", "9.0.1", "+9.0", "nine", "9.0a"] {
+        for bad in ["", "9", "9.", ".0", "9.0.1", "+9.0", "9.00", "nine", "9.0a"] {
             assert!(ComputeCapability::parse(bad).is_err(), "{bad}");
         }
     }

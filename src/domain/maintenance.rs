@@ -115,7 +115,6 @@ impl Maintenance {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Holder {
     /// Its process ID and start time: one process for ever.
-    #[schema(value_type = String, example = "1234-567890")]
     pub id: ClientId,
     /// Its process ID.
     pub pid: u32,

@@ -175,9 +175,10 @@ impl utoipa::PartialSchema for MemoryLimit {
                             utoipa::openapi::KnownFormat::Int64,
                         )))
                         .minimum(Some(utoipa::Number::UInt(1 << 20)))
+                        .maximum(Some(utoipa::Number::UInt(1 << 40)))
                         .multiple_of(Some(utoipa::Number::UInt(1 << 20))),
                 )
-                .item(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[0-9]+(M|Mi|G|Gi)?$")))
+                .item(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([1-9][0-9]{0,5}(M|Mi)|[1-9][0-9]{0,2}(G|Gi))$")))
                 .build(),
         )
         .into()

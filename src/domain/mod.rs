@@ -6,6 +6,8 @@
 
 pub mod access;
 pub mod admission;
+pub mod audit;
+pub mod checkup;
 pub mod client;
 pub mod compute_mode;
 pub mod daemon;
@@ -13,6 +15,8 @@ pub mod drift;
 pub mod environment;
 pub mod event;
 pub mod foreign;
+#[cfg(test)]
+mod fuzz;
 pub mod gpu;
 mod inode;
 pub mod isolation;
@@ -39,6 +43,28 @@ pub use name::{DaemonName, LayoutName, PartitionName, TenantName, TokenName};
 pub use partition_id::PartitionId;
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;
+
+/// A number in its one spelling: digits alone, and no zero before others.
+///
+/// What names something has one name: `parse` of the standard library also takes `+7` and `007`.
+fn plain_number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    plain.then(|| text.parse().ok()).flatten()
+}
+
+/// The most of a parser's words that are passed on, in characters.
+const LONGEST_WORDS: usize = 600;
+
+/// Words of a parser without their middle where they are long: what was sent may be repeated there, of any length, and what
+/// is expected instead stands at the end.
+pub fn shortened(text: String) -> String {
+    let count = text.chars().count();
+    if count <= LONGEST_WORDS {
+        return text;
+    }
+    let half = LONGEST_WORDS / 2;
+    text.chars().take(half).chain(['…']).chain(text.chars().skip(count - half)).collect()
+}
 
 /// Why a value was refused: what is wrong with it and what would be right.
 ///

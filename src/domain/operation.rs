@@ -32,7 +32,6 @@ pub enum OperationRequest {
     /// Ends a client in the safe order.
     TerminateClient {
         /// The client.
-        #[schema(value_type = String, pattern = "^[0-9]+-[0-9]+$", example = "1234-567890")]
         client: ClientId,
     },
     /// Takes no new clients and waits until none is left; succeeded, the daemon stays cordoned.
@@ -61,7 +60,7 @@ pub enum OperationRequest {
         version: u32,
         /// Which GPU plays which role.
         #[serde(with = "roles")]
-        #[schema(value_type = std::collections::BTreeMap<String, String>)]
+        #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
         gpu_map: GpuMap,
         /// What to do about partitions that somebody else makes or removes.
         drift_policy: PartitionPolicy,
@@ -165,7 +164,6 @@ pub struct Operation {
     /// What it does.
     pub request: OperationRequest,
     /// The daemons it works on; one operation at a time runs on each.
-    #[schema(value_type = Vec<String>)]
     pub daemons: Vec<DaemonName>,
     /// Where it stands.
     pub state: OperationState,

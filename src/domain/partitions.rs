@@ -39,7 +39,6 @@ pub struct ListedPartition {
     pub in_use: Option<bool>,
     /// The connected clients that named it in the environment they were started with. They and `in_use` come from
     /// different places and may disagree.
-    #[schema(value_type = Vec<String>, example = json!(["1234-567890"]))]
     pub clients: Vec<ClientId>,
 }
 

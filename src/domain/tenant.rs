@@ -17,6 +17,7 @@ pub struct TenantSpec<G = GpuUuid> {
     pub daemon: DaemonName,
     /// The user its processes run as.
     #[serde(default)]
+    #[schema(maximum = 4_294_967_294_u32)]
     pub uid: u32,
     /// The GPUs of the daemon that it sees; left out or empty, all of them.
     #[serde(default = "Vec::new")]
@@ -31,16 +32,17 @@ pub struct TenantSpec<G = GpuUuid> {
     pub max_clients: u32,
     /// SMs that each process sees; instead of a percentage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub sms: Option<u32>,
     /// Share of the threads of the GPU; instead of SMs. Left out with `sms`, the daemon's default, or else 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>)]
     pub active_thread_percentage: Option<ThreadPercentage>,
     /// Its priority, a hint to the GPU; left out, the daemon's default, or else normal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
     /// Words for people and programs; the manager reads none of them.
     #[serde(default)]
+    #[schema(schema_with = labels)]
     pub labels: BTreeMap<String, String>,
 }
 
@@ -48,9 +50,23 @@ fn one() -> u32 {
     1
 }
 
-/// Most labels, and the longest key or value in bytes.
+/// Most labels, and the longest key or value in characters.
 const MAX_LABELS: usize = 32;
 const MAX_LABEL_LEN: usize = 128;
+
+fn labels() -> utoipa::openapi::schema::Object {
+    use utoipa::openapi::schema::{ObjectBuilder, Type};
+    let text = |fewest: &str| {
+        let pattern = format!("^[^\\x00-\\x1f\\x7f-\\x9f]{{{fewest},{MAX_LABEL_LEN}}}$");
+        ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern))
+    };
+    ObjectBuilder::new()
+        .description(Some("Words for people and programs; the manager reads none of them."))
+        .max_properties(Some(MAX_LABELS))
+        .property_names(Some(text("1")))
+        .additional_properties(Some(text("0")))
+        .build()
+}
 
 impl TenantSpec<GpuRef> {
     /// The same spec with its GPUs named by UUID, in PCI order.
@@ -100,15 +116,16 @@ impl TenantSpec {
         if let Some(twice) = self.gpus.iter().find(|uuid| !seen.insert(*uuid)) {
             return Err(("gpus", InvalidValue(format!("{twice} is named twice: name each GPU once"))));
         }
-        let too_long =
-            |text: &str| text.is_empty() || text.len() > MAX_LABEL_LEN || text.chars().any(char::is_control);
+        let too_long = |text: &str| {
+            text.is_empty() || text.chars().count() > MAX_LABEL_LEN || text.chars().any(char::is_control)
+        };
         if self.labels.len() > MAX_LABELS
             || self.labels.iter().any(|(key, value)| too_long(key) || (!value.is_empty() && too_long(value)))
         {
             return Err((
                 "labels",
                 InvalidValue(format!(
-                    "give at most {MAX_LABELS} labels, each key and value at most {MAX_LABEL_LEN} bytes without control characters"
+                    "give at most {MAX_LABELS} labels, each key and value at most {MAX_LABEL_LEN} characters without control characters"
                 )),
             ));
         }
@@ -225,7 +242,6 @@ pub struct EffectiveMemory {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EffectiveThreads {
     /// The percentage.
-    #[schema(value_type = f64)]
     pub active_thread_percentage: ThreadPercentage,
     /// SMs that a client is predicted to see; `null` where the SMs of the GPU are not known, and in static mode, where
     /// its partition decides.

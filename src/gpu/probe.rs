@@ -195,6 +195,8 @@ fn exit_code(report: &Report) -> ExitCode {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use super::*;
 

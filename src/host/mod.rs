@@ -6,6 +6,8 @@
 
 mod death;
 pub mod files;
+#[cfg(test)]
+mod fuzz;
 pub mod process;
 pub mod systemd;
 pub mod user;
@@ -46,20 +48,26 @@ pub fn boot_id() -> io::Result<String> {
 
 /// The ID of this machine; `None` where the host has none, as some containers do not.
 pub fn machine_id() -> Option<String> {
-    ["/etc/machine-id", "/var/lib/dbus/machine-id"].iter().find_map(|path| {
-        let text = fs::read_to_string(path).ok()?;
-        let id = text.trim();
-        (id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
-    })
+    ["/etc/machine-id", "/var/lib/dbus/machine-id"]
+        .iter()
+        .find_map(|path| machine_id_in(&fs::read_to_string(path).ok()?))
+}
+
+/// 32 hexadecimal digits; what an image was shipped with before its first boot, `uninitialized`, is none.
+fn machine_id_in(text: &str) -> Option<String> {
+    let id = text.trim();
+    (id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
 }
 
 /// When this boot began, in milliseconds of Unix time: `btime` of `/proc/stat`, which has whole seconds.
 pub fn boot_time() -> io::Result<i64> {
-    let stat = fs::read_to_string("/proc/stat")?;
-    stat.lines()
-        .find_map(|line| line.strip_prefix("btime ")?.trim().parse::<i64>().ok())
-        .map(|seconds| seconds * 1000)
+    boot_time_in(&fs::read_to_string("/proc/stat")?)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/stat has no btime"))
+}
+
+fn boot_time_in(stat: &str) -> Option<i64> {
+    let seconds: i64 = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())?;
+    seconds.checked_mul(1000)
 }
 
 /// Raises the soft limit on open files to the hard one, for this process and its children; returns it.

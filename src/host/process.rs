@@ -29,12 +29,13 @@ pub enum Signalled {
 }
 
 /// The fields of `/proc/PID/stat` that are of use here.
-struct Stat {
-    state: u8,
-    parent: u32,
-    session: u32,
-    start_time: u64,
-    resident_pages: u64,
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub(super) state: u8,
+    pub(super) parent: u32,
+    pub(super) session: u32,
+    pub(super) start_time: u64,
+    pub(super) resident_pages: u64,
 }
 
 fn path(pid: u32, file: &str) -> PathBuf {
@@ -51,7 +52,7 @@ fn stat(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read(path(pid, "stat")).ok()?)
 }
 
-fn parse_stat(bytes: &[u8]) -> Option<Stat> {
+pub(super) fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let text = String::from_utf8_lossy(bytes);
     let (_, rest) = text.rsplit_once(')')?;
     // The first of these is field 3.
@@ -144,10 +145,14 @@ pub fn runs_what_is_there(pid: u32) -> Option<bool> {
 /// How many files a process has open, and how many it may have; `None` when that may not be read.
 pub fn open_files(pid: u32) -> Option<(u64, u64)> {
     let open = fs::read_dir(path(pid, "fd")).ok()?.count();
-    let limits = fs::read_to_string(path(pid, "limits")).ok()?;
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    let limit = line.split_ascii_whitespace().next()?.parse().unwrap_or(u64::MAX);
+    let limit = open_files_limit(&fs::read_to_string(path(pid, "limits")).ok()?)?;
     Some((u64::try_from(open).ok()?, limit))
+}
+
+/// The soft limit on open files in `/proc/PID/limits`; a word, `unlimited`, is the largest number.
+pub(super) fn open_files_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    Some(line.split_ascii_whitespace().next()?.parse().unwrap_or(u64::MAX))
 }
 
 /// Every living process whose command line satisfies `wanted`.
@@ -157,7 +162,11 @@ pub fn find_by_command(wanted: impl Fn(&[String]) -> bool) -> Vec<Identity> {
 
 /// The real uid of a process.
 pub fn uid(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(path(pid, "status")).ok()?;
+    real_uid(&String::from_utf8_lossy(&fs::read(path(pid, "status")).ok()?))
+}
+
+/// The first number of the line `Uid:` in `/proc/PID/status`, whose line `Name:` may hold any bytes.
+pub(super) fn real_uid(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().next()?.parse().ok())
 }
 
@@ -207,25 +216,33 @@ pub fn children(pid: u32) -> Vec<Identity> {
 ///
 /// Bytes that are no UTF-8 are shown as U+FFFD.
 pub fn command(pid: u32) -> Option<Vec<String>> {
-    let bytes = fs::read(path(pid, "cmdline")).ok()?;
-    let text = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    Some(words(&fs::read(path(pid, "cmdline")).ok()?))
+}
+
+/// The words of `/proc/PID/cmdline`, each ended by a NUL.
+pub(super) fn words(bytes: &[u8]) -> Vec<String> {
+    let text = bytes.strip_suffix(b"\0").unwrap_or(bytes);
     if text.is_empty() {
-        return Some(Vec::new());
+        return Vec::new();
     }
-    Some(text.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+    text.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
 /// The environment that a process was started with; `None` when it is gone or may not be read.
 ///
 /// What the process sets later with `setenv` is not in it (FACTS.md, "Limits: what holds and what leaks").
 pub fn environ(pid: u32) -> Option<Vec<(OsString, OsString)>> {
-    let bytes = environ_bytes(pid)?;
+    Some(entries(&environ_bytes(pid)?))
+}
+
+/// The entries of `/proc/PID/environ`, each ended by a NUL; one without `=` is no variable.
+pub(super) fn entries(bytes: &[u8]) -> Vec<(OsString, OsString)> {
     let entries = bytes.split(|b| *b == 0).filter_map(|entry| {
         let equals = entry.iter().position(|b| *b == b'=')?;
         let (key, value) = (&entry[..equals], &entry[equals + 1..]);
         Some((OsString::from_vec(key.to_vec()), OsString::from_vec(value.to_vec())))
     });
-    Some(entries.collect())
+    entries.collect()
 }
 
 /// The same as it stands in `/proc`, which shows none for a main thread that has ended: it is the other threads' too.
@@ -327,6 +344,21 @@ mod tests {
             .stdout(Stdio::null())
             .spawn()
             .expect("sleep")
+    }
+
+    #[test]
+    fn a_process_whose_name_is_no_text_has_a_user_like_any_other() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let directory = tempfile::tempdir().expect("a directory");
+        let program = directory.path().join(std::ffi::OsStr::from_bytes(b"\xff\xfename"));
+        std::os::unix::fs::symlink("/bin/sleep", &program).expect("a link");
+        let mut child = Command::new(&program).arg("600").spawn().expect("sleep");
+        executed(child.id());
+        let name = fs::read(path(child.id(), "comm")).expect("a name");
+        assert!(std::str::from_utf8(&name).is_err(), "{name:?}");
+        assert_eq!(uid(child.id()), Some(rustix::process::geteuid().as_raw()));
+        child.kill().expect("kill");
+        child.wait().expect("reaped");
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub fn cgroup(pid: u32) -> Option<String> {
 /// 4:memory:/system.slice/mps-manager.service
 /// 0::/system.slice/mps-manager.service
 /// ```
-fn cgroup_in(text: &str) -> Option<String> {
+pub(super) fn cgroup_in(text: &str) -> Option<String> {
     let of = |controllers: &str| {
         text.lines().find_map(|line| {
             let (_, rest) = line.split_once(':')?;
@@ -112,12 +112,15 @@ fn in_path(program: &str) -> Option<PathBuf> {
 /// The number in `systemd 252 (252.38-1~deb12u1)`.
 fn version(program: &Path) -> io::Result<u32> {
     let output = Command::new(program).arg("--version").stdin(Stdio::null()).output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let number = said.split_ascii_whitespace().nth(1).and_then(|word| {
-        let digits: String = word.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse().ok()
-    });
-    number.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it says no version"))
+    version_in(&String::from_utf8_lossy(&output.stdout))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it says no version"))
+}
+
+/// The number that begins the second word.
+pub(super) fn version_in(said: &str) -> Option<u32> {
+    let word = said.split_ascii_whitespace().nth(1)?;
+    let digits: String = word.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
 }
 
 #[cfg(test)]

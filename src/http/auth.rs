@@ -13,10 +13,13 @@ use super::AppState;
 use super::guard::cross_site_problem;
 use super::problem::Problem;
 use crate::domain::access::{Actor, Origin};
+use crate::domain::audit::{Attempt, Target};
 use crate::domain::throttle::{Held, Source};
 use crate::domain::token::Secret;
 use crate::service::ServiceError;
 use crate::service::access::{Admission, Lifetime, LocalUser, SessionKey};
+use crate::service::acting::attempting;
+use crate::service::sessions::NewSession;
 
 /// Longest text that is looked at as a token: far more than one has.
 const LONGEST_TOKEN: usize = 256;
@@ -159,6 +162,16 @@ pub(super) async fn require(
 pub(super) fn session(state: &AppState, peer: Peer, headers: &HeaderMap) -> Option<(Admission, SessionKey)> {
     let (access, now) = (state.service.access(), crate::clock::unix_ms());
     state.auth.cookies(headers).find_map(|cookie| access.session(&cookie, peer.origin(), now))
+}
+
+/// Opens a session for whoever has just shown who they are, and puts it on record.
+pub(super) async fn log_in(
+    state: &AppState,
+    actor: &Actor,
+    action: &str,
+) -> Result<NewSession, ServiceError> {
+    let attempt = Attempt::of(actor, None, action.to_owned(), Target::Other("session".to_owned()));
+    attempting(attempt, state.service.open_session(actor)).await
 }
 
 /// Refuses what a session would do without a word of the browser that a page of this server asked for it.

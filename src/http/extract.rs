@@ -11,6 +11,7 @@ use tower_http::timeout::TimeoutError;
 use super::problem::Problem;
 use super::server::TooSlow;
 use crate::domain::access::Actor;
+use crate::domain::shortened;
 use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
 
 /// A JSON body; a field that is wrong is named by its pointer.
@@ -123,7 +124,7 @@ fn too_slow(rejection: &BytesRejection) -> Option<String> {
     None
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     // Every body here is an object; serde would also take an array of its fields in order.
     if bytes.trim_ascii_start().starts_with(b"[") {
         let detail = "the body is an array: send an object with named fields".to_owned();
@@ -131,12 +132,13 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let pointer = pointer(error.path());
+        let pointer = shortened(pointer(error.path()));
         let inner = error.into_inner();
-        if inner.is_syntax() || inner.is_eof() || inner.is_io() {
-            return malformed(&inner);
+        // A key that is no number where numbers are keys counts as syntax to serde_json, and is a value that is refused.
+        if inner.is_data() || inner.to_string().starts_with("invalid value: expected key to be a number") {
+            return ServiceError::Invalid(vec![FieldError { pointer, detail: plain(&inner) }]).into();
         }
-        ServiceError::Invalid(vec![FieldError { pointer, detail: plain(&inner) }]).into()
+        malformed(&inner)
     })?;
     deserializer.end().map_err(|error| malformed(&error))?;
     Ok(value)
@@ -155,8 +157,8 @@ fn malformed(error: &serde_json::Error) -> Problem {
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line ") {
-        Some((message, _)) => message.to_owned(),
-        None => text,
+        Some((message, _)) => shortened(message.to_owned()),
+        None => shortened(text),
     }
 }
 
@@ -237,8 +239,30 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
                 "If-None-Match on a write may only be *: it is for creating what must not exist yet",
             ));
         }
-        Ok(Self { if_match: text(&parts.headers, &header::IF_MATCH)?, must_be_new: if_none_match.is_some() })
+        let if_match = text(&parts.headers, &header::IF_MATCH)?;
+        if let Some(wrong) = if_match.as_deref().filter(|value| !is_tags(value)) {
+            let shown: String = wrong.chars().take(80).collect();
+            return Err(Problem::new(
+                "invalid-request",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "Invalid request",
+                format!(
+                    "If-Match is {shown:?}, which is no entity tag: send the ETag of a read with its quotes, or *"
+                ),
+            ));
+        }
+        Ok(Self { if_match, must_be_new: if_none_match.is_some() })
     }
+}
+
+/// Whether a header is `*` or a list of entity tags (RFC 9110, 8.8.3).
+fn is_tags(value: &str) -> bool {
+    let is_tag = |tag: &str| {
+        let opaque = tag.strip_prefix("W/").unwrap_or(tag);
+        let inner = opaque.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        inner.is_some_and(|inner| inner.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"'))
+    };
+    value == "*" || value.split(',').all(|tag| is_tag(tag.trim_matches([' ', '\t'])))
 }
 
 /// The `Idempotency-Key` of a POST, and the path it was sent to.
@@ -301,5 +325,20 @@ fn text(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<String>
                 format!("the header {name} is not printable ASCII"),
             )),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entity_tags_are_told_from_what_is_none() {
+        for good in ["*", "\"3\"", "W/\"3\"", "\"3\", \"4\"", "\"\"", "\"a-b\" ,W/\"x\""] {
+            assert!(is_tags(good), "{good}");
+        }
+        for bad in ["", "3", "{}", "null", "\"3", "\"3\",", "\"a b\"", "W/3", "*, \"3\""] {
+            assert!(!is_tags(bad), "{bad}");
+        }
     }
 }

@@ -3,16 +3,55 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::extensions::ExtensionsBuilder;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, ResponsesBuilder};
 
 use crate::service::{FieldError, ServiceError};
+
+/// Every kind of problem, with its status: the last part of its type, as `docs/problems.md` explains it.
+pub const KINDS: &[(&str, u16)] = &[
+    ("malformed-json", 400),
+    ("unreadable-body", 400),
+    ("unauthorized", 401),
+    ("cross-site", 403),
+    ("forbidden", 403),
+    ("not-found", 404),
+    ("no-such-path", 404),
+    ("method-not-allowed", 405),
+    ("not-acceptable", 406),
+    ("body-too-slow", 408),
+    ("conflict", 409),
+    ("not-admitted", 409),
+    ("layout-blocked", 409),
+    ("fingerprint-differs", 409),
+    ("read-only", 409),
+    ("precondition-failed", 412),
+    ("body-too-large", 413),
+    ("not-json", 415),
+    ("not-a-layout", 415),
+    ("wrong-host", 421),
+    ("invalid-request", 422),
+    ("idempotency-key-reused", 422),
+    ("too-many-failures", 429),
+    ("too-many-requests", 429),
+    ("head-too-large", 431),
+    ("internal", 500),
+    ("unavailable", 503),
+    ("timed-out", 504),
+];
+
+/// What a kind's type begins with.
+pub const TYPE_PREFIX: &str = "urn:mps-manager:problem:";
+
+/// Marks a problem that every read or write lists; [`crate::http::api`] keeps those that the operation can answer.
+pub(super) const LISTED: &str = "x-listed";
 
 /// What went wrong, for programs and for people.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Problem {
     /// The kind of problem: stable, and listed in `docs/problems.md`.
     #[serde(rename = "type")]
-    #[schema(example = "urn:mps-manager:problem:not-found")]
+    #[schema(pattern = "^urn:mps-manager:problem:[a-z-]+$", example = "urn:mps-manager:problem:not-found")]
     pub kind: String,
     /// The kind in words.
     pub title: String,
@@ -30,7 +69,7 @@ impl Problem {
     /// Builds a problem; `kind` is the last part of its type.
     pub fn new(kind: &str, status: StatusCode, title: &str, detail: impl Into<String>) -> Self {
         Self {
-            kind: format!("urn:mps-manager:problem:{kind}"),
+            kind: format!("{TYPE_PREFIX}{kind}"),
             title: title.to_owned(),
             status: status.as_u16(),
             detail: detail.into(),
@@ -104,10 +143,15 @@ impl From<ServiceError> for Problem {
     }
 }
 
+/// The type of the problem that an answer is, for whoever it passes on its way.
+#[derive(Debug, Clone)]
+pub(super) struct Kind(pub(super) String);
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(&self)).into_response();
+        response.extensions_mut().insert(Kind(self.kind));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::SERVICE_UNAVAILABLE {
@@ -131,6 +175,7 @@ fn responses(
             let response = ResponseBuilder::new()
                 .description(*description)
                 .content("application/problem+json", content)
+                .extensions(Some(ExtensionsBuilder::new().add(LISTED, true).build()))
                 .build();
             builder.response(status.to_string(), response)
         })

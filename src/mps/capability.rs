@@ -225,6 +225,8 @@ fn read_help(text: &str) -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use std::fs;
 

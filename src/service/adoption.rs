@@ -32,7 +32,7 @@ pub(super) const LETTING_GO: Duration = Duration::from_secs(5);
 #[serde(deny_unknown_fields)]
 pub struct AdoptRequest {
     /// Its process ID and start time, as the list of foreign daemons gives them.
-    #[schema(pattern = "^[0-9]+-[0-9]+$", example = "1234-567890")]
+    #[schema(pattern = "^[1-9][0-9]{0,8}-(0|[1-9][0-9]{0,17})$", example = "1234-567890")]
     pub process: String,
     /// Whether to keep it as it is now, or only to look at it.
     pub management: Management,
@@ -80,8 +80,6 @@ impl Service {
         let process = request.process.clone();
         let written = incarnation.clone();
         let (daemon, desired) = self
-            .parts
-            .store
             .write(move |db| {
                 Box::pin(async move {
                     let current = store::daemons::get(&mut *db, &name).await?;
@@ -251,8 +249,6 @@ impl Service {
             let absent = status.is_none_or(|status| status.phase == Phase::Absent);
             let (released, dry_run) = (name.clone(), options.dry_run);
             service
-                .parts
-                .store
                 .write(move |db| {
                     Box::pin(async move {
                         let daemon =

@@ -24,17 +24,14 @@ pub struct ClientMemory {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ClientView {
     /// Its process ID and start time: one process for ever.
-    #[schema(value_type = String, example = "1234-567890")]
     pub id: ClientId,
     /// Its process ID.
     pub pid: u32,
     /// The daemon that serves it.
-    #[schema(value_type = String)]
     pub daemon: DaemonName,
     /// The server it is connected to, by process ID.
     pub server: u32,
     /// Whose it is; `null` when nothing tells.
-    #[schema(value_type = Option<String>)]
     pub tenant: Option<TenantName>,
     /// How that is known.
     pub attributed_by: AttributedBy,

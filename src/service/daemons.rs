@@ -21,7 +21,6 @@ use crate::supervisor::LONGEST_PATH;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DaemonView {
     /// Its name.
-    #[schema(value_type = String)]
     pub name: DaemonName,
     /// Counts the changes of everything that feeds it, its tenants included.
     pub generation: i64,
@@ -85,8 +84,6 @@ impl Service {
         let dry_run = options.dry_run;
         let mut spec = spec;
         let (daemon, desired, created, let_go) = self
-            .parts
-            .store
             .write(move |db| {
                 Box::pin(async move {
                     let current = store::daemons::get(&mut *db, &name).await?;
@@ -181,8 +178,6 @@ impl Service {
             let gpus = service.gpus().await?;
             let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
             let (daemon, desired) = service
-                .parts
-                .store
                 .write(move |db| {
                     Box::pin(async move {
                         let mut daemon =

@@ -19,7 +19,6 @@ use crate::supervisor::{ForeignLook, Neighbour};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ForeignDaemonView {
     /// Its process ID and start time: one process for ever.
-    #[schema(value_type = String, example = "1234-567890")]
     pub id: ClientId,
     /// Its process ID.
     pub pid: u32,
@@ -53,7 +52,6 @@ pub struct ForeignDaemonView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ForeignClientView {
     /// Its process ID and start time.
-    #[schema(value_type = String, example = "1234-567890")]
     pub id: ClientId,
     /// Its process ID.
     pub pid: u32,

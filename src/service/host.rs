@@ -63,7 +63,8 @@ pub struct HostIsolation {
 }
 
 impl HostIsolation {
-    fn of(scopes: &Scopes, private_mounts: Option<bool>) -> Self {
+    /// What holds of a host with these scopes and mounts.
+    pub fn of(scopes: &Scopes, private_mounts: Option<bool>) -> Self {
         let mut remarks = Vec::new();
         if let Scopes::Unavailable(reason) = scopes {
             remarks.push(format!(
@@ -110,7 +111,6 @@ pub struct GpuView {
     /// Whether it is in MIG mode: then it is listed and not managed; `null` while it is missing.
     pub mig_enabled: Option<bool>,
     /// The daemon that holds it.
-    #[schema(value_type = Option<String>)]
     pub daemon: Option<DaemonName>,
     /// Memory that admission has promised to tenants, in bytes; a tenant without a limit counts as the whole GPU.
     pub memory_promised: u64,
@@ -301,8 +301,8 @@ impl Service {
     }
 }
 
-/// Whether a process that no daemon here owns is a server of another daemon.
-fn is_mps_server(pid: u32) -> bool {
+/// Whether a process is a server of an MPS daemon, whoever's.
+pub fn is_mps_server(pid: u32) -> bool {
     crate::host::process::command(pid)
         .and_then(|words| words.first().cloned())
         .is_some_and(|program| program.ends_with("nvidia-cuda-mps-server"))

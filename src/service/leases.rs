@@ -25,6 +25,7 @@ const LEASE_ATTEMPTS: u32 = 5;
 #[serde(deny_unknown_fields)]
 pub struct LeaseRequest {
     /// Its process ID in the host's namespace.
+    #[schema(minimum = 1)]
     pub pid: u32,
 }
 
@@ -32,7 +33,6 @@ pub struct LeaseRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LeaseView {
     /// The process, with its start time.
-    #[schema(value_type = String, example = "1234-567890")]
     pub holder: ClientId,
     /// The user it must run as.
     pub uid: u32,
@@ -117,8 +117,6 @@ impl Service {
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
         let unchanged = self
-            .parts
-            .store
             .write(move |db| {
                 Box::pin(async move {
                     let now = store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;

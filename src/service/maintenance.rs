@@ -24,7 +24,6 @@ pub struct MaintenanceView {
     /// The GPUs that are let go.
     pub gpus: Vec<GpuUuid>,
     /// The daemons with one of these GPUs.
-    #[schema(value_type = Vec<String>)]
     pub daemons: Vec<DaemonName>,
     /// Whether the driver is asked; while it is not, GPUs are shown as they were seen last.
     pub live: bool,

@@ -4,7 +4,9 @@
 //! cancels nothing that was begun.
 
 pub mod access;
+pub mod acting;
 pub mod adoption;
+pub mod audit;
 pub mod clients;
 pub mod daemons;
 mod error;
@@ -50,6 +52,8 @@ pub struct Service {
     taken_up: Arc<take_up::TakenUp>,
     /// Room for streams of events.
     streams: Arc<Semaphore>,
+    /// Refusals that wait to be put on record.
+    refusals: Arc<acting::Refusals>,
 }
 
 /// What a [`Service`] is made of.
@@ -113,7 +117,7 @@ impl Service {
     /// Puts the parts together.
     pub fn new(parts: Parts) -> Self {
         let streams = Arc::new(Semaphore::new(parts.streams));
-        Self { parts: Arc::new(parts), taken_up: Arc::default(), streams }
+        Self { parts: Arc::new(parts), taken_up: Arc::default(), streams, refusals: Arc::default() }
     }
 
     /// Runs a use case that writes to its end, whether or not its caller waits for it; refuses it on a database of
@@ -123,7 +127,11 @@ impl Service {
         work: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
     ) -> Result<T, ServiceError> {
         self.refuse_read_only().await?;
-        self.parts.tasks.spawn(work).await.map_err(|error| ServiceError::Internal(error.to_string()))?
+        self.parts
+            .tasks
+            .spawn(acting::carried(work))
+            .await
+            .map_err(|error| ServiceError::Internal(error.to_string()))?
     }
 
     /// The GPUs of this host, as they were if the driver does not answer now, and those that a daemon holds and that are

@@ -3,12 +3,12 @@
 use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
+use super::acting::cause;
 use super::page::{Page, Paged};
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
-use crate::domain::event::Cause;
 use crate::domain::operation::{Operation, OperationRequest, OperationState};
 use crate::store::{self, Fate, Transaction};
 
@@ -47,12 +47,10 @@ impl Service {
         + Send
         + 'static,
     ) -> Result<Operation, ServiceError> {
-        let id = Uuid::now_v7();
+        let (id, by) = (Uuid::now_v7(), cause());
         let dry_run = options.dry_run;
         let tenant = actor.scope().cloned();
         let operation = self
-            .parts
-            .store
             .write(move |db| {
                 Box::pin(async move {
                     let now = unix_ms();
@@ -60,7 +58,7 @@ impl Service {
                         let (request, daemons) = request(&mut *db, id).await?;
                         store::operations::insert(&mut *db, id, &daemons, &request, tenant.as_ref(), now)
                             .await?;
-                        store::operations::requested(&mut *db, id, Cause::Manager, now).await?;
+                        store::operations::requested(&mut *db, id, by, now).await?;
                         let written = store::operations::get(db, id).await?;
                         written.ok_or_else(|| {
                             ServiceError::Internal("the operation just written is gone".into())
@@ -84,19 +82,18 @@ impl Service {
         actor.may(Right::Operate)?;
         let (service, actor) = (self.clone(), actor.clone());
         self.to_the_end(async move {
+            let by = cause();
             let cancelled = service
-                .parts
-                .store
                 .write(move |db| {
                     Box::pin(async move {
                         let now = unix_ms();
                         if store::operations::cancel(&mut *db, id, now).await? {
-                            store::operations::called_off(db, id, Cause::Manager, now).await?;
+                            store::operations::called_off(db, id, by, now).await?;
                             return Ok((true, Fate::Commit));
                         }
                         let asked = store::operations::request_cancel(&mut *db, id, now).await?;
                         if asked {
-                            store::operations::stop_requested(db, id, Cause::Manager, now).await?;
+                            store::operations::stop_requested(db, id, by, now).await?;
                         }
                         Ok::<_, ServiceError>((asked, Fate::Commit))
                     })

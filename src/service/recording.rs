@@ -79,6 +79,9 @@ async fn write(db: Transaction<'_>, item: Item, boot_id: &str) -> Result<(), Ser
             let event = NewEvent::new(EventType::EventsLost, Subject::default(), message).with(details);
             store::events::append(db, &event, unix_ms()).await?;
         }
+        Item::Event { at, event } => {
+            store::events::append(db, &event, at).await?;
+        }
         Item::Entry(Entry { daemon, at, notes }) => {
             for note in notes {
                 note_down(&mut *db, &daemon, note, boot_id, at).await?;

@@ -2,12 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::acting::cause;
 use super::adoption::refuse_while_operated;
 use super::daemons::{DaemonView, refuse_mig_mode};
 use super::maintenance::refuse_in_maintenance;
 use super::{Service, ServiceError, WriteOptions, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
+use crate::domain::event::{Cause, EventType, NewEvent, Subject};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::layout::map_roles;
 use crate::domain::{DaemonName, GpuUuid, TenantName, admission};
@@ -31,7 +33,6 @@ pub struct Replacement {
     /// The daemon that held the one and holds the other.
     pub daemon: DaemonView,
     /// The tenants that named the missing GPU and name the new one.
-    #[schema(value_type = Vec<String>)]
     pub tenants: Vec<TenantName>,
 }
 
@@ -71,9 +72,8 @@ impl Service {
         let manager_uid = self.parts.manager_uid;
         let dry_run = options.dry_run;
         let (replaced, with) = (old.clone(), new.uuid.clone());
+        let by = cause();
         let (daemon, tenants, desired) = self
-            .parts
-            .store
             .write(move |db| {
                 Box::pin(async move {
                     let name = holder(db, &old).await?;
@@ -91,6 +91,7 @@ impl Service {
                     }
                     let tenants = exchange(db, &name, &old, &new.uuid, &gpus, ceiling).await?;
                     store::gpus::remember(&mut *db, &gpus, unix_ms()).await?;
+                    store::events::append(&mut *db, &told(&name, &old, &new.uuid, by), unix_ms()).await?;
                     let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
                     Ok(((daemon, tenants, desired), fate(&options)))
@@ -103,6 +104,13 @@ impl Service {
         }
         Ok(Replacement { replaced, with, daemon: self.daemon_view(daemon), tenants })
     }
+}
+
+/// What is told of it.
+fn told(daemon: &DaemonName, old: &GpuUuid, new: &GpuUuid, by: Cause) -> NewEvent {
+    let subject = Subject { gpu: Some(old.clone()), ..Subject::daemon(daemon) };
+    let message = format!("GPU {new} took the place of {old} in daemon {daemon}");
+    NewEvent::new(EventType::GpuReplaced, subject, message).because(by)
 }
 
 /// The GPU that is to take the place.

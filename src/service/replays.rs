@@ -29,22 +29,19 @@ pub struct ReplayRequest {
     pub document: Option<serde_json::Value>,
     /// Which layout of the document; its only one without it.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
     pub entry: Option<LayoutName>,
     /// A layout that was written here, in place of a document.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
     pub layout: Option<LayoutName>,
     /// Its version; the newest without it.
     #[serde(default)]
     #[schema(minimum = 1)]
     pub version: Option<u32>,
     /// The daemon; the GPUs of the layout have to be empty.
-    #[schema(value_type = String)]
     pub daemon: DaemonName,
     /// Which GPU plays which role, as for a plan.
     #[serde(default)]
-    #[schema(value_type = BTreeMap<String, String>)]
+    #[schema(schema_with = crate::domain::layout::roles_by_any_name)]
     pub gpu_map: BTreeMap<Role, GpuRef>,
     /// Whether to go on where versions differ from those of the document; the hardware has to be the same in any case.
     #[serde(default)]

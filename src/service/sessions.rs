@@ -77,8 +77,6 @@ impl Service {
                 open.iter().copied().take((open.len() + 1).saturating_sub(MOST)).collect();
             let (written, ended, admin) = (session.clone(), surplus.clone(), service.admin_digest());
             service
-                .parts
-                .store
                 .write(move |db| {
                     Box::pin(async move {
                         for digest in &ended {
@@ -156,8 +154,6 @@ impl Service {
         let service = self.clone();
         self.to_the_end(async move {
             service
-                .parts
-                .store
                 .write(move |db| {
                     Box::pin(async move {
                         for digest in &digests {

@@ -6,12 +6,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
+use super::acting::{attempt, carried, cause};
 use super::host::HostView;
 use super::{Service, ServiceError, recording};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
+use crate::domain::event::{EventType, NewEvent, Subject};
 use crate::domain::gpu::Gpu;
+use crate::store::audit::Came;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{Census, Earlier};
 
@@ -34,6 +37,7 @@ pub struct ReadOnly {
 #[serde(deny_unknown_fields)]
 pub struct ConfirmRequest {
     /// The ID of this machine, as `GET /host` shows it: naming it makes sure that the right manager was asked.
+    #[schema(pattern = "^[0-9a-f]{32}$")]
     pub machine_id: String,
 }
 
@@ -41,6 +45,8 @@ pub struct ConfirmRequest {
 #[derive(Debug, Default)]
 pub(super) struct TakenUp {
     done: AtomicBool,
+    /// Whether it was said that the manager started.
+    said: AtomicBool,
     /// Held by whoever confirms: a second one comes after the first.
     confirming: Mutex<()>,
 }
@@ -136,7 +142,7 @@ impl Service {
         }
         let service = self.clone();
         // Not `to_the_end`, which refuses what is read-only; but to the end all the same.
-        let confirmed = self.parts.tasks.spawn(async move {
+        let confirmed = self.parts.tasks.spawn(carried(async move {
             let _one = service.taken_up.confirming.lock().await;
             if service.taken_up.is_done() {
                 return Ok(());
@@ -151,7 +157,7 @@ impl Service {
                 |error| tracing::error!(%error, "what the database remembers was not taken up"),
             )?;
             Ok::<_, ServiceError>(())
-        });
+        }));
         confirmed.await.map_err(|error| ServiceError::Internal(error.to_string()))??;
         self.host(actor).await
     }
@@ -159,11 +165,20 @@ impl Service {
     /// Makes the database this machine's.
     async fn move_here(&self) -> Result<(), StoreError> {
         let (here, boot_id) = (self.parts.machine_id.clone(), self.parts.fleet.context().boot_id.clone());
+        let (attempt, by) = (attempt(), cause());
         self.parts
             .store
             .write_sealed(move |db| {
                 Box::pin(async move {
-                    store::host::move_to(db, &here, &boot_id, unix_ms()).await?;
+                    let now = unix_ms();
+                    store::host::move_to(&mut *db, &here, &boot_id, now).await?;
+                    let message = format!("the database was confirmed to belong to machine {here}");
+                    let event =
+                        NewEvent::new(EventType::HostConfirmed, Subject::default(), message).because(by);
+                    store::events::append(&mut *db, &event, now).await?;
+                    if let Some(attempt) = attempt {
+                        store::audit::append(db, &attempt, Came::default(), 1, now).await?;
+                    }
                     Ok(((), Fate::Commit))
                 })
             })
@@ -181,8 +196,6 @@ impl Service {
             .write(move |db| {
                 Box::pin(async move {
                     let now = unix_ms();
-                    let before = store::events::last_of_manager(&mut *db).await?;
-                    store::events::append(&mut *db, &recording::started(before), now).await?;
                     store::told::clients_of_other_boots_left(&mut *db, &boot_id, now).await?;
                     store::host::forget_other_boots(&mut *db, &boot_id).await?;
                     store::gpus::remember(db, &known, now).await?;
@@ -191,10 +204,36 @@ impl Service {
             })
             .await;
         forgotten?;
+        self.say_started().await?;
         self.take_up_modes().await?;
         self.publish_all(&present).await?;
         self.parts.engine.begin().await?;
         self.taken_up.done.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Tells that the manager started, once; where that cannot be written, as on a full disk, it is when it can.
+    async fn say_started(&self) -> Result<(), StoreError> {
+        if self.taken_up.said.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let before = store::events::last_of_manager(&mut *self.parts.store.read().await?).await?;
+        let (event, now) = (recording::started(before), unix_ms());
+        let again = event.clone();
+        let written: Result<(), StoreError> = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::events::append(db, &event, now).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        if let Err(error) = written {
+            tracing::warn!(%error, "that the manager started could not be written yet");
+            self.parts.fleet.context().journal.say(again, now);
+        }
         Ok(())
     }
 

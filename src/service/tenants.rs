@@ -24,7 +24,6 @@ use crate::supervisor::Observed;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TenantView {
     /// Its name.
-    #[schema(value_type = String)]
     pub name: TenantName,
     /// Counts the changes of its spec; the entity tag.
     pub generation: i64,
@@ -83,8 +82,6 @@ impl Service {
         let dry_run = options.dry_run;
         let present = gpus.clone();
         let (tenant, desired, created) = self
-            .parts
-            .store
             .write(move |db| {
                 Box::pin(async move {
                     let current = store::tenants::get(&mut *db, &name).await?;
@@ -175,8 +172,6 @@ impl Service {
             let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
             let boot_id = service.parts.fleet.context().boot_id.clone();
             let (desired, revoked) = service
-                .parts
-                .store
                 .write(move |db| {
                     Box::pin(async move {
                         let tenant =

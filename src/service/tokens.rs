@@ -96,10 +96,7 @@ impl Service {
         let service = self.clone();
         self.to_the_end(async move {
             let (written, dry_run) = (token.clone(), options.dry_run);
-            service
-                .parts
-                .store
-                .write(move |db| {
+            service.write(move |db| {
                     Box::pin(async move {
                         if let Some(tenant) = written.grant.tenant()
                             && store::tenants::get(&mut *db, tenant).await?.is_none()
@@ -161,8 +158,6 @@ impl Service {
         self.to_the_end(async move {
             let (revoked, dry_run) = (id.clone(), options.dry_run);
             service
-                .parts
-                .store
                 .write(move |db| {
                     Box::pin(async move {
                         if store::tokens::get(&mut *db, &id).await?.is_none() {

@@ -134,6 +134,33 @@ pub async fn touch(db: &mut SqliteConnection, name: &DaemonName) -> Result<i64, 
     .await?)
 }
 
+/// Forgets the control process of a daemon, and what was done to its partitions.
+pub async fn forget_process(db: &mut SqliteConnection, name: &DaemonName) -> Result<(), StoreError> {
+    let name = name.as_str();
+    sqlx::query!("DELETE FROM incarnations WHERE daemon = ?", name).execute(&mut *db).await?;
+    sqlx::query!("DELETE FROM partition_runs WHERE daemon = ?", name).execute(db).await?;
+    Ok(())
+}
+
+/// Raises revision and generation past these, which others have seen: neither ever means two things.
+pub async fn raise(
+    db: &mut SqliteConnection,
+    name: &DaemonName,
+    revision: i64,
+    generation: i64,
+) -> Result<(), StoreError> {
+    let name = name.as_str();
+    sqlx::query!(
+        "UPDATE daemons SET revision = max(revision, ?2) + 1, generation = max(generation, ?3) + 1 WHERE name = ?1",
+        name,
+        revision,
+        generation
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
 /// Forgets a daemon and its control process; the record of a restart of it ends.
 pub async fn delete(db: &mut SqliteConnection, name: &DaemonName, now: i64) -> Result<(), StoreError> {
     replays::call_off_restart(&mut *db, name, None, now).await?;

@@ -112,6 +112,21 @@ pub async fn newest(db: &mut SqliteConnection) -> Result<i64, StoreError> {
     Ok(given.fetch_optional(db).await?.unwrap_or(0))
 }
 
+/// Gives no event a number up to this one: another journal of this host had them, and readers remember where they were.
+pub async fn begin_after(db: &mut SqliteConnection, newest: i64) -> Result<(), StoreError> {
+    sqlx::query!("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'events'", newest)
+        .execute(&mut *db)
+        .await?;
+    sqlx::query!(
+        "INSERT INTO sqlite_sequence (name, seq)
+         SELECT 'events', ?1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'events')",
+        newest
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
 /// The lowest number that is still there.
 pub async fn oldest(db: &mut SqliteConnection) -> Result<Option<i64>, StoreError> {
     Ok(sqlx::query_scalar!("SELECT min(id) FROM events").fetch_one(db).await?)

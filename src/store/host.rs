@@ -35,7 +35,11 @@ pub async fn move_to(
     forget_other_boots(&mut *db, boot_id).await?;
     sqlx::query!("DELETE FROM compute_modes WHERE boot_id <> ?", boot_id).execute(&mut *db).await?;
     sqlx::query!("DELETE FROM maintenance").execute(&mut *db).await?;
-    let error = "asked for on another machine, from which this database was copied";
+    call_off(db, "asked for on another machine, from which this database was copied", now).await
+}
+
+/// Ends every operation that is not over, for this reason, with all that would have made it go on.
+pub async fn call_off(db: &mut SqliteConnection, error: &str, now: i64) -> Result<(), StoreError> {
     sqlx::query!(
         "UPDATE operations SET state = 'failed', error = ?, finished_at = ? WHERE state IN ('pending', 'running')",
         error,

@@ -3,8 +3,9 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::{StoreError, daemons, from_json, parsed, shares, to_json};
+use super::{StoreError, daemons, events, from_json, parsed, shares, to_json};
 use crate::domain::daemon::Daemon;
+use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::{
     ActiveLayout, AppliedLayout, DesiredLayout, DesiredShares, LayoutChange,
@@ -135,7 +136,7 @@ pub async fn put(
     now: i64,
 ) -> Result<u32, StoreError> {
     let number = next_number(&mut *db, name).await?;
-    let (name, content) = (name.as_str(), to_json(new.layout));
+    let (layout, name, content) = (name, name.as_str(), to_json(new.layout));
     let provenance = new.provenance.map(to_json);
     sqlx::query!("INSERT INTO layouts (name, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING", name, now)
         .execute(&mut *db)
@@ -151,9 +152,23 @@ pub async fn put(
         now,
         provenance
     )
-    .execute(db)
+    .execute(&mut *db)
     .await?;
+    events::append(db, &written(layout, number, new), now).await?;
     Ok(number)
+}
+
+/// What is told of a version that is written.
+fn written(layout: &LayoutName, version: u32, new: &NewVersion<'_>) -> NewEvent {
+    let subject = Subject { layout: Some(layout.clone()), ..Subject::default() };
+    let details = Details::Layout { version: Some(version), drift: Vec::new(), degraded: Vec::new() };
+    NewEvent::new(
+        EventType::LayoutVersionWritten,
+        subject,
+        format!("layout {layout} has a version {version}"),
+    )
+    .because(Cause::Actor { subject: new.author.to_owned() })
+    .with(details)
 }
 
 /// Where a version came from, if it was imported.
@@ -169,6 +184,27 @@ pub async fn provenance(
     );
     let text = row.fetch_optional(db).await?.flatten();
     text.map(|text| from_json("where a layout came from", &text)).transpose()
+}
+
+/// The highest version that each layout ever had.
+pub async fn numbers(db: &mut SqliteConnection) -> Result<Vec<(String, i64)>, StoreError> {
+    let rows = sqlx::query!(r#"SELECT layout AS "layout!", highest FROM layout_numbers ORDER BY layout"#);
+    Ok(rows.fetch_all(db).await?.into_iter().map(|row| (row.layout, row.highest)).collect())
+}
+
+/// Gives no layout a version again that it ever had.
+pub async fn raise_numbers(db: &mut SqliteConnection, numbers: &[(String, i64)]) -> Result<(), StoreError> {
+    for (layout, highest) in numbers {
+        sqlx::query!(
+            "INSERT INTO layout_numbers VALUES (?1, ?2)
+             ON CONFLICT (layout) DO UPDATE SET highest = max(highest, excluded.highest)",
+            layout,
+            highest
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    Ok(())
 }
 
 /// Forgets a layout with all its versions, and what is on record of it.

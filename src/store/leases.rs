@@ -50,6 +50,13 @@ pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), S
     Ok(())
 }
 
+/// Forgets every lease, those into partitions too.
+pub async fn forget_all(db: &mut SqliteConnection) -> Result<(), StoreError> {
+    sqlx::query!("DELETE FROM leases").execute(&mut *db).await?;
+    sqlx::query!("DELETE FROM partition_leases").execute(db).await?;
+    Ok(())
+}
+
 /// The process that a lease is of, from its columns.
 pub(super) fn holder(pid: i64, start_time: i64) -> Result<ClientId, StoreError> {
     Ok(ClientId {

@@ -48,6 +48,11 @@ pub async fn put_active(db: &mut SqliteConnection, remembered: &str) -> Result<(
     Ok(())
 }
 
+/// What is remembered of the GPUs while the driver is let go, as it was written.
+pub async fn remembered_text(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
+    Ok(sqlx::query_scalar!("SELECT remembered FROM maintenance").fetch_optional(db).await?.flatten())
+}
+
 /// Forgets the maintenance: it is over.
 pub async fn delete(db: &mut SqliteConnection) -> Result<(), StoreError> {
     sqlx::query!("DELETE FROM maintenance").execute(db).await?;

@@ -4,12 +4,15 @@
 //! beside this take a connection and translate rows to values of [`crate::domain`]; whoever calls them decides
 //! what belongs into one transaction. Nothing is migrated before the state directory is locked.
 
+pub mod audit;
+pub mod backup;
 pub mod compute_modes;
 pub mod daemons;
 pub mod events;
 pub mod gpus;
 pub mod host;
 pub mod idempotency;
+pub mod inspect;
 pub mod layouts;
 pub mod leases;
 pub mod lock;
@@ -19,6 +22,7 @@ pub mod partition_leases;
 pub mod partitions;
 pub mod plans;
 pub mod replays;
+pub mod restore;
 pub mod sessions;
 pub mod shares;
 pub mod tenants;
@@ -139,7 +143,7 @@ impl Store {
     ///
     /// The caller holds the state directory's lock. A copy is made before anything is migrated.
     pub async fn open(path: &Path, now: i64) -> Result<Self, StoreError> {
-        let known = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+        let known = known_version();
         if path.exists() {
             let found = version(path).await?;
             if found > known {
@@ -228,6 +232,11 @@ impl Store {
     }
 }
 
+/// The newest schema version that this program knows.
+fn known_version() -> i64 {
+    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
+}
+
 fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
     Ok(SqliteConnectOptions::from_str("sqlite:")?
         .filename(path)
@@ -243,26 +252,33 @@ fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
 /// Where no log is left to be read (the caller holds the lock, so nobody writes one now) the file is opened as
 /// immutable: a connection that only reads would make a log and leave it.
 async fn version(path: &Path) -> Result<i64, StoreError> {
+    let mut connection = open_to_read(path).await?;
+    let version = version_of(&mut connection).await?;
+    connection.close().await?;
+    Ok(version)
+}
+
+/// The schema version of an open file; 0 for one that is no database of this program, or an empty one.
+async fn version_of(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+    let tables: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
+            .fetch_one(&mut *connection)
+            .await?;
+    if tables == 0 {
+        return Ok(0);
+    }
+    sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations").fetch_one(connection).await
+}
+
+/// Opens an existing file to read it, without changing a byte of it.
+async fn open_to_read(path: &Path) -> Result<SqliteConnection, StoreError> {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     let options = SqliteConnectOptions::from_str("sqlite:")?
         .filename(path)
         .read_only(true)
         .immutable(!Path::new(&log).exists());
-    let mut connection = SqliteConnection::connect_with(&options).await?;
-    let tables: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
-            .fetch_one(&mut connection)
-            .await?;
-    let version = if tables == 0 {
-        0
-    } else {
-        sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations")
-            .fetch_one(&mut connection)
-            .await?
-    };
-    connection.close().await?;
-    Ok(version)
+    Ok(SqliteConnection::connect_with(&options).await?)
 }
 
 async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<(), StoreError> {

@@ -23,15 +23,7 @@ pub async fn put_run(
     run: &PartitionRun,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (key, json) = (name.as_str(), to_json(run));
-    sqlx::query!(
-        "INSERT OR REPLACE INTO partition_runs (daemon, run, written_at) SELECT name, ?2, ?3 FROM daemons WHERE name = ?1",
-        key,
-        json,
-        now
-    )
-    .execute(&mut *db)
-    .await?;
+    carry_run(&mut *db, name, run, now).await?;
     let Some(active) = daemons::get(&mut *db, name).await?.and_then(|daemon| daemon.spec.layout) else {
         return Ok(());
     };
@@ -41,5 +33,24 @@ pub async fn put_run(
     if let Some(news) = parsed("the layout of a daemon", news)? {
         layouts::put_applied(db, name, Some(&news), now).await?;
     }
+    Ok(())
+}
+
+/// Writes what was done to the partitions of a process as another database has it; nothing for a daemon that is gone.
+pub async fn carry_run(
+    db: &mut SqliteConnection,
+    name: &DaemonName,
+    run: &PartitionRun,
+    now: i64,
+) -> Result<(), StoreError> {
+    let (key, json) = (name.as_str(), to_json(run));
+    sqlx::query!(
+        "INSERT OR REPLACE INTO partition_runs (daemon, run, written_at) SELECT name, ?2, ?3 FROM daemons WHERE name = ?1",
+        key,
+        json,
+        now
+    )
+    .execute(db)
+    .await?;
     Ok(())
 }

@@ -110,6 +110,15 @@ pub async fn put(
     Ok(())
 }
 
+/// Raises the generation of a tenant past this one, which others have seen.
+pub async fn raise(db: &mut SqliteConnection, name: &TenantName, generation: i64) -> Result<(), StoreError> {
+    let name = name.as_str();
+    sqlx::query!("UPDATE tenants SET generation = max(generation, ?2) + 1 WHERE name = ?1", name, generation)
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
 /// Forgets a tenant and the leases of its processes.
 pub async fn delete(db: &mut SqliteConnection, name: &TenantName) -> Result<(), StoreError> {
     let name = name.as_str();

@@ -57,6 +57,13 @@ pub struct Entry {
 pub enum Item {
     /// What a driver tells of.
     Entry(Entry),
+    /// What the manager itself tells of, and could not write at once.
+    Event {
+        /// When, in unix milliseconds.
+        at: i64,
+        /// What happened.
+        event: Box<NewEvent>,
+    },
     /// That what followed here was lost, since nothing could be written.
     Lost {
         /// How many notes.
@@ -87,17 +94,26 @@ impl Journal {
         if entry.notes.is_empty() {
             return;
         }
+        let (notes, at) = (u64::try_from(entry.notes.len()).unwrap_or(u64::MAX), entry.at);
+        self.push(Item::Entry(entry), notes, at);
+    }
+
+    /// Tells of something for the manager itself.
+    pub fn say(&self, event: NewEvent, at: i64) {
+        self.push(Item::Event { at, event: Box::new(event) }, 1, at);
+    }
+
+    fn push(&self, item: Item, notes: u64, at: i64) {
         let mut queue = self.queue();
         if queue.len() < WAITING {
-            queue.push_back(Item::Entry(entry));
+            queue.push_back(item);
         } else {
-            let more = u64::try_from(entry.notes.len()).unwrap_or(u64::MAX);
             match queue.back_mut() {
                 Some(Item::Lost { count, until, .. }) => {
-                    *count += more;
-                    *until = entry.at;
+                    *count += notes;
+                    *until = at;
                 }
-                _ => queue.push_back(Item::Lost { count: more, from: entry.at, until: entry.at }),
+                _ => queue.push_back(Item::Lost { count: notes, from: at, until: at }),
             }
         }
         drop(queue);

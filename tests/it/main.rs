@@ -3,6 +3,8 @@
 
 mod architecture;
 mod chaos;
+mod compatibility;
+mod fuzzing;
 mod gpu;
 mod harness;
 mod layout_model;

@@ -37,6 +37,11 @@ until_true() {
     say "ok: $what"
 }
 
+# What `systemd-analyze security` may make of the unit, in tenths; docs/systemd.md says the same.
+EXPOSURE=77
+contained() { systemd-analyze security --offline=true --threshold="$EXPOSURE" /etc/mps-units/mps-manager.service >/dev/null; }
+exposure() { systemd-analyze security --offline=true /etc/mps-units/mps-manager.service | sed -n 's/.*Overall exposure level for .*: //p'; }
+verified() { local said; said=$(systemd-analyze verify --man=no /etc/mps-units/mps-manager.service 2>&1) && [ -z "$said" ] || { echo "$said"; return 1; }; }
 ready() { mps-manager status >/dev/null 2>&1; }
 refuses() { ! "$@"; }
 main_pid() { systemctl show --property=MainPID --value mps-manager; }
@@ -74,6 +79,8 @@ inside() {
     cd /
     until_true "systemd answers" systemctl show --property=Version
     say "systemd $(systemctl show --property=Version --value)"
+    check "systemd has nothing to remark on the unit" verified
+    check "its exposure is at most $EXPOSURE of 100 ($(exposure))" contained
     drop_in test 'ExecStart=\nExecStart=/usr/local/bin/mps-manager serve --sim h200x2\nStandardOutput=append:/var/log/mps-manager.log\nStandardError=inherit'
 
     check "the unit starts, which takes its READY=1" systemctl start mps-manager

@@ -7,9 +7,7 @@ use super::Severity;
 macro_rules! types {
     ($($variant:ident = $name:literal, $severity:ident, $meaning:literal;)*) => {
         /// What happened.
-        #[derive(
-            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
-        )]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum EventType {
             $(
                 #[doc = $meaning]
@@ -115,6 +113,28 @@ impl std::str::FromStr for EventType {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let found = Self::ALL.iter().find(|kind| kind.as_str() == text);
         found.copied().ok_or_else(|| super::InvalidValue(format!("{text:?} is no type of event")))
+    }
+}
+
+/// No `enum`: a later version has more types, and a program that knows these must still read those.
+impl utoipa::PartialSchema for EventType {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        use utoipa::openapi::extensions::ExtensionsBuilder;
+        use utoipa::openapi::schema::{ObjectBuilder, Type};
+        let known: Vec<&str> = Self::ALL.iter().map(|kind| kind.as_str()).collect();
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some("What happened: one of `x-extensible-enum`, or of a later version's."))
+            .pattern(Some("^[a-z_]+\\.[a-z_]+$"))
+            .examples([serde_json::json!("daemon.ready")])
+            .extensions(Some(ExtensionsBuilder::new().add("x-extensible-enum", known).build()))
+            .into()
+    }
+}
+
+impl utoipa::ToSchema for EventType {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "EventType".into()
     }
 }
 

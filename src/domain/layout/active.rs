@@ -24,7 +24,7 @@ pub struct ActiveLayout {
     pub version: u32,
     /// Which GPU plays which role; a role that is left out is the host's GPU of that index among those of the layout's SKU.
     #[serde(default)]
-    #[schema(value_type = BTreeMap<String, String>)]
+    #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
     /// What to do about partitions that somebody else makes or removes.
     #[serde(default)]

@@ -28,7 +28,6 @@ pub struct LayoutDifference {
     /// The GPU, where it is about one.
     pub gpu: Option<GpuUuid>,
     /// The partition, where it is about one that a layout made.
-    #[schema(value_type = Option<String>)]
     pub partition: Option<PartitionName>,
     /// The ID that it should have, where that is known.
     pub expected: Option<PartitionId>,

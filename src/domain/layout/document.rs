@@ -42,11 +42,14 @@ pub struct Entry {
     pub enforcement: Enforcement,
     /// The product name of its GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 96)]
+    #[schema(
+        pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f]([^\\x00-\\x1f\\x7f-\\x9f]{0,94}[^\\s\\x00-\\x1f\\x7f-\\x9f])?$",
+        example = "NVIDIA H200"
+    )]
     pub sku: Option<String>,
     /// What it is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 1024)]
+    #[schema(max_length = 1024, pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f]*$")]
     pub note: Option<String>,
     /// What is done, from empty GPUs and in this order.
     pub steps: Vec<Step>,
@@ -78,7 +81,6 @@ pub struct Share {
     /// The partition.
     pub partition: PartitionName,
     /// Its thread percentage.
-    #[schema(value_type = f64)]
     pub active_thread_percentage: ThreadPercentage,
     /// SMs that a CUDA client saw under it.
     pub sms: u32,

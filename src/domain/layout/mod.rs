@@ -9,6 +9,8 @@ pub mod active;
 pub mod assertion;
 pub mod document;
 pub mod execution;
+#[cfg(test)]
+mod fuzz;
 pub mod outlook;
 pub mod percentage;
 pub mod plan;
@@ -32,13 +34,30 @@ pub type Role = u32;
 /// Which GPU plays which role on one daemon.
 pub type GpuMap = BTreeMap<Role, GpuUuid>;
 
+/// The schema of a map from roles to GPUs named in any way.
+pub fn roles_by_any_name() -> utoipa::openapi::schema::Object {
+    roles(utoipa::openapi::Ref::from_schema_name("GpuRef"))
+}
+
+/// The schema of a map from roles to GPUs named by UUID.
+pub fn roles_by_uuid() -> utoipa::openapi::schema::Object {
+    roles(utoipa::openapi::Ref::from_schema_name("GpuUuid"))
+}
+
+/// A key of JSON is a text: the role's number in decimal.
+fn roles(gpu: utoipa::openapi::Ref) -> utoipa::openapi::schema::Object {
+    use utoipa::openapi::schema::{ObjectBuilder, Type};
+    let role = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^(0|[1-9][0-9]{0,8})$"));
+    ObjectBuilder::new().property_names(Some(role)).additional_properties(Some(gpu)).build()
+}
+
 /// Most steps of a layout; a GPU has a few dozen chunks.
 pub const MAX_STEPS: usize = 512;
 /// Most roles of a layout.
 pub const MAX_ROLES: usize = 16;
 /// Longest product name, in bytes: what NVML writes a GPU's name into.
 pub const MAX_SKU: usize = 96;
-/// Longest note, in bytes.
+/// Longest note, in characters.
 pub const MAX_NOTE: usize = 1024;
 
 /// What one version of a layout says.
@@ -50,7 +69,10 @@ pub struct Layout {
     pub enforcement: Enforcement,
     /// The product name of its GPUs, as `NVIDIA H200`; left out, that of the daemon's first GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 96)]
+    #[schema(
+        pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f]([^\\x00-\\x1f\\x7f-\\x9f]{0,94}[^\\s\\x00-\\x1f\\x7f-\\x9f])?$",
+        example = "NVIDIA H200"
+    )]
     pub sku: Option<String>,
     /// What is done, from empty GPUs and in this order.
     #[schema(max_items = 512)]
@@ -81,6 +103,7 @@ impl Enforcement {
 /// One step of a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = LayoutStep)]
 pub enum Step {
     /// Makes a partition.
     Add(AddStep),
@@ -143,7 +166,7 @@ impl Layout {
         if let Some(sku) = self.sku.as_deref().filter(|sku| !is_product_name(sku)) {
             let shown: String = sku.chars().take(MAX_SKU).collect();
             let reason = format!(
-                "{shown:?} is no product name: give it as the GPU has it, as NVIDIA H200 (at most {MAX_SKU} bytes, no control \
+                "{shown:?} is no product name: give it as the GPU has it, as NVIDIA H200 (at most {MAX_SKU} characters, no control \
                  characters, no blanks around it), or leave sku out"
             );
             return Err(invalid("/sku".into(), reason));
@@ -395,17 +418,21 @@ pub fn map_roles(
 
 /// Refuses a note that is too long or no text for people.
 pub fn check_note(note: Option<&str>) -> Result<(), InvalidValue> {
-    let good = |note: &str| note.len() <= MAX_NOTE && note.chars().all(|c| c == '\n' || !c.is_control());
+    let good =
+        |note: &str| note.chars().count() <= MAX_NOTE && note.chars().all(|c| c == '\n' || !c.is_control());
     if note.is_none_or(good) {
         return Ok(());
     }
     Err(InvalidValue(format!(
-        "the note has control characters or more than {MAX_NOTE} bytes: give a short text"
+        "the note has control characters or more than {MAX_NOTE} characters: give a short text"
     )))
 }
 
 fn is_product_name(text: &str) -> bool {
-    !text.is_empty() && text.len() <= MAX_SKU && text.trim() == text && !text.chars().any(char::is_control)
+    !text.is_empty()
+        && text.chars().count() <= MAX_SKU
+        && text.trim() == text
+        && !text.chars().any(char::is_control)
 }
 
 fn unmapped(role: Role) -> InvalidValue {

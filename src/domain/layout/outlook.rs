@@ -22,7 +22,7 @@ pub struct LayoutPlan {
     /// What makes its partitions hold.
     pub enforcement: Enforcement,
     /// Which GPU plays which role.
-    #[schema(value_type = BTreeMap<String, String>)]
+    #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
     /// The steps, in the order in which they are done.
     pub steps: Vec<StepOutlook>,
@@ -67,7 +67,6 @@ pub struct BlockedOutlook {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TenantOutlook {
     /// The tenant.
-    #[schema(value_type = String)]
     pub tenant: TenantName,
     /// Whether there is such a tenant.
     pub known: bool,
@@ -83,7 +82,6 @@ pub struct TenantPartition {
     /// The GPU.
     pub gpu: GpuUuid,
     /// The partition.
-    #[schema(value_type = String)]
     pub partition: PartitionName,
     /// Its chunks.
     pub chunks: u32,

@@ -84,7 +84,6 @@ pub fn shares(layout: &Layout, map: &GpuMap, gpus: &[Gpu]) -> Result<Vec<Share>,
 )]
 pub struct OwnShare {
     /// The tenant.
-    #[schema(value_type = String)]
     pub tenant: TenantName,
     /// The field of its spec.
     pub field: String,
@@ -198,7 +197,6 @@ pub struct ProvenShare {
     /// The chunks of each of these partitions.
     pub chunks: u32,
     /// The percentage.
-    #[schema(value_type = f64)]
     pub percentage: ThreadPercentage,
     /// The SMs that a client saw under it, on each GPU that has such a partition.
     #[schema(value_type = BTreeMap<String, u32>)]
@@ -245,7 +243,6 @@ pub enum ShareFailure {
         /// The GPU.
         gpu: GpuUuid,
         /// The percentage.
-        #[schema(value_type = f64)]
         percentage: ThreadPercentage,
         /// What was planned.
         planned: u32,

@@ -75,7 +75,6 @@ pub struct PlannedStep {
     pub enforcement: Enforcement,
     /// The thread percentage that makes it hold; left out where a CUDA client has to find it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>)]
     pub percentage: Option<ThreadPercentage>,
     /// Its ID, where it is there already.
     pub id: Option<PartitionId>,
@@ -86,7 +85,6 @@ pub struct PlannedStep {
     /// And after it.
     pub after: Chunks,
     /// The clients that hold it.
-    #[schema(value_type = Vec<String>)]
     pub clients: Vec<ClientId>,
 }
 
@@ -170,7 +168,6 @@ pub enum Blocked {
         /// Its ID.
         id: PartitionId,
         /// Those who hold it, as far as they can be told.
-        #[schema(value_type = Vec<String>)]
         clients: Vec<ClientId>,
     },
     /// A partition would have to be made again, which may change its ID; done only with `recreate`.

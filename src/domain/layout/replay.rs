@@ -21,15 +21,13 @@ pub struct Replay {
     /// Its ID, a UUID of version 7.
     pub id: uuid::Uuid,
     /// The daemon.
-    #[schema(value_type = String)]
     pub daemon: DaemonName,
     /// The layout.
-    #[schema(value_type = String)]
     pub layout: LayoutName,
     /// Its version here.
     pub version: u32,
     /// Which GPU played which role.
-    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
     /// What it came from.
     pub cause: ReplayCause,

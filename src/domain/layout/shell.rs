@@ -12,13 +12,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{AddStep, Enforcement, Layout, Role, Step};
+use super::{AddStep, Enforcement, Layout, MAX_STEPS, Role, Step};
 use crate::domain::{InvalidValue, PartitionName};
 
 /// The word that this is all about.
 const COMMAND: &str = "sm_partition";
 /// The command that ends the daemon, and with it the partitions.
 const QUIT: &str = "quit";
+/// The most of a line that a refusal shows, in characters.
+const SHOWN: usize = 200;
 /// How the text of a here-document is marked among the words.
 const FED: &str = "a here-document";
 
@@ -89,8 +91,12 @@ struct Reader<'s> {
 
 impl Reader<'_> {
     fn refused(&self, line: usize, why: &str) -> InvalidValue {
-        let text = self.script.lines().nth(line.saturating_sub(1)).unwrap_or_default();
-        InvalidValue(format!("line {line}: {why}: {}", text.trim()))
+        let text = self.script.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim();
+        let mut shown: String = text.chars().take(SHOWN).collect();
+        if shown.len() < text.len() {
+            shown.push('…');
+        }
+        InvalidValue(format!("line {line}: {why}: {shown}"))
     }
 
     fn all(&mut self, tokens: &[Token]) -> Result<(), InvalidValue> {
@@ -271,6 +277,7 @@ impl Reader<'_> {
         let (device, chunks) = match words {
             [COMMAND, "add", device, chunks] => (*device, *chunks),
             [COMMAND, "add", _, _, more, ..] => {
+                let more: String = more.chars().take(40).collect();
                 let why = format!("{more:?} is one word too many after the number of chunks");
                 return Err(self.refused(line, &why));
             }
@@ -281,6 +288,9 @@ impl Reader<'_> {
             }
             _ => return Err(self.refused(line, "only `sm_partition add GPU CHUNKS` is understood")),
         };
+        if self.steps.len() == MAX_STEPS {
+            return Err(self.refused(line, &format!("a layout has at most {MAX_STEPS} steps")));
+        }
         let chunks: u32 =
             chunks.parse().map_err(|_| self.refused(line, "the number of chunks is no number"))?;
         let gpu = role(&mut self.roles, device).map_err(|why| self.refused(line, why))?;
@@ -317,16 +327,31 @@ fn tokens(script: &str) -> Result<Vec<Token>, Unreadable> {
     while lexer.token()? {}
     match lexer.awaited.first() {
         None => Ok(lexer.found),
-        Some((_, _, at)) => Err((*at, "a here-document without its end")),
+        Some(awaited) => Err((awaited.line, UNENDED)),
     }
 }
+
+/// What is wrong where a here-document goes on to the end of the script.
+const UNENDED: &str = "a here-document without its end";
 
 struct Lexer {
     rest: VecDeque<char>,
     line: usize,
     found: Vec<Token>,
-    /// The here-documents that begin with the next line: their end, whether tabs before it count, and where they were named.
-    awaited: Vec<(String, bool, usize)>,
+    /// The here-documents that begin with the next line.
+    awaited: Vec<Awaited>,
+}
+
+/// A here-document that was named and has not begun.
+struct Awaited {
+    /// The line that ends it.
+    end: String,
+    /// Whether tabs before a line are none of it.
+    tabs: bool,
+    /// The line on which it was named.
+    line: usize,
+    /// Its place among what was found.
+    place: usize,
 }
 
 impl Lexer {
@@ -401,7 +426,7 @@ impl Lexer {
             let tabs = self.takes("-");
             self.blanks();
             let end = self.word()?;
-            self.awaited.push((end.text, tabs, line));
+            self.awaited.push(Awaited { end: end.text, tabs, line, place: self.found.len() });
             // Its place among the words of its command.
             self.found.push(Token::Word(Word { text: FED.into(), line, quoted: true, fed: true }));
         } else if FILES.into_iter().any(|operator| self.takes(operator)) {
@@ -461,12 +486,12 @@ impl Lexer {
 
     /// The texts that begin here, each put in its place.
     fn here_documents(&mut self) -> Result<(), Unreadable> {
-        for (end, tabs, named) in std::mem::take(&mut self.awaited) {
+        for Awaited { end, tabs, line: named, place } in std::mem::take(&mut self.awaited) {
             let begins = self.line;
             let mut text = String::new();
             loop {
                 if self.rest.is_empty() {
-                    return Err((named, "a here-document without its end"));
+                    return Err((named, UNENDED));
                 }
                 let mut line = String::new();
                 while let Some(letter) = self.next().filter(|letter| *letter != '\n') {
@@ -479,11 +504,7 @@ impl Lexer {
                 text.push_str(shown);
                 text.push('\n');
             }
-            let place = self.found.iter_mut().find_map(|token| match token {
-                Token::Word(word) if word.fed && word.text == FED && word.line == named => Some(word),
-                _ => None,
-            });
-            if let Some(word) = place {
+            if let Some(Token::Word(word)) = self.found.get_mut(place) {
                 (word.text, word.line) = (text, begins);
             }
         }

@@ -12,7 +12,6 @@ use crate::domain::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName,
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayoutStatus {
     /// The layout that is wanted; `null` while the partitions of one that is wanted no more are taken away.
-    #[schema(value_type = Option<String>)]
     pub name: Option<LayoutName>,
     /// Its version.
     pub version: Option<u32>,
@@ -100,7 +99,6 @@ pub enum LayoutState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct PartitionStatus {
     /// Its name.
-    #[schema(value_type = String)]
     pub partition: PartitionName,
     /// Its GPU.
     pub gpu: GpuUuid,
@@ -115,10 +113,8 @@ pub struct PartitionStatus {
     /// With `enforcement: percentage`, the thread percentage under which a CUDA client saw these SMs since the control process
     /// was started; left out before that, and where the partition is static.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>)]
     pub percentage: Option<ThreadPercentage>,
     /// Who is bound to it.
-    #[schema(value_type = Vec<String>)]
     pub tenants: Vec<TenantName>,
 }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::document::{Document, Entry, check_version};
 use super::{Invalid, Layout};
-use crate::domain::{InvalidValue, LayoutName};
+use crate::domain::{InvalidValue, LayoutName, shortened};
 
 /// How a document is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ struct Versioned {
 pub fn read(text: &str, format: Format) -> Result<Document, Invalid> {
     let unreadable = |error: &dyn std::fmt::Display| Invalid {
         pointer: String::new(),
-        reason: InvalidValue(format!("the document cannot be read: {error}")),
+        reason: InvalidValue(format!("the document cannot be read: {}", shortened(error.to_string()))),
     };
     let (versioned, document): (Result<Versioned, _>, Result<Document, _>) = match format {
         Format::Yaml => (
@@ -174,6 +174,17 @@ layouts:
         let longest = BY_HAND.replace("sku: NVIDIA H200", &format!("sku: {}", &long[..96]));
         let longest = longest.replace("note: two teams", &format!("note: {}", &long[..1024]));
         read(&longest, Format::Yaml).expect("as long as it may be");
+    }
+
+    #[test]
+    fn a_refusal_does_not_repeat_a_key_of_any_length() {
+        let long = "x".repeat(100_000);
+        let json = format!("{{\"version\": \"v1\", \"layouts\": {{}}, \"{long}\": 1}}");
+        let error = read(&json, Format::Json).expect_err("unknown field").to_string();
+        assert!(error.len() < 1000 && error.contains("xxx…xxx") && error.contains("`checksum`"), "{error}");
+        let yaml = format!("version: v1\nlayouts: {{}}\n{long}: 1\n");
+        let error = read(&yaml, Format::Yaml).expect_err("no key is so long").to_string();
+        assert!(error.len() < 1000, "{error}");
     }
 
     #[test]

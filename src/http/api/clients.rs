@@ -22,10 +22,8 @@ use crate::service::page::Page;
 #[into_params(parameter_in = Query)]
 pub(super) struct ClientQuery {
     /// Those of this daemon.
-    #[param(value_type = Option<String>)]
     daemon: Option<DaemonName>,
     /// Those of this tenant.
-    #[param(value_type = Option<String>)]
     tenant: Option<TenantName>,
     /// Answer from a look that begins after this request; all who ask at once share it.
     #[serde(default)]
@@ -52,7 +50,7 @@ pub(super) async fn list(
 
 /// One client
 #[utoipa::path(get, path = "/api/v1/clients/{id}", operation_id = "get_client", tag = "clients",
-    params(("id" = String, Path, description = "Process ID and start time, as in `1234-567890`")),
+    params(("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`")),
     responses((status = 200, description = "The client", body = ClientView), ReadProblems))]
 pub(super) async fn get(
     State(app): State<AppState>,
@@ -68,7 +66,7 @@ pub(super) async fn get(
 /// the server down, and with it every other client.
 #[utoipa::path(post, path = "/api/v1/clients/{id}/terminate", operation_id = "terminate_client", tag = "clients",
     params(
-        ("id" = String, Path, description = "Process ID and start time, as in `1234-567890`"), WriteQuery,
+        ("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`"), WriteQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
     ),
     responses((status = 202, description = "The operation that ends it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]

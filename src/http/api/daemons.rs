@@ -93,6 +93,7 @@ pub(super) async fn delete(
     params(
         ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+        ("If-Match" = Option<String>, Header, description = "Only in this revision of the daemon"),
     ),
     responses((status = 202, description = "The operation that starts it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn start(
@@ -114,6 +115,7 @@ pub(super) async fn start(
     params(
         ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+        ("If-Match" = Option<String>, Header, description = "Only in this revision of the daemon"),
     ),
     responses((status = 202, description = "The operation that stops it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn stop(
@@ -135,6 +137,7 @@ pub(super) async fn stop(
     params(
         ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+        ("If-Match" = Option<String>, Header, description = "Only in this revision of the daemon"),
     ),
     responses((status = 202, description = "The operation that restarts it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn restart(
@@ -157,7 +160,10 @@ pub(super) async fn restart(
 /// where a spec cannot hold that, where it runs as another user, or where another manager started it; such a daemon can
 /// be observed.
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/adopt", operation_id = "adopt_daemon", tag = "daemons",
-    params(("name" = DaemonName, Path, description = "The name it gets"), WriteQuery),
+    params(
+        ("name" = DaemonName, Path, description = "The name it gets"), WriteQuery,
+        ("If-None-Match" = Option<String>, Header, description = "`*`: create only, as it does in any case"),
+    ),
     request_body = AdoptRequest,
     responses(
         (status = 201, description = "Adopted", body = DaemonView, headers(("ETag" = String))),
@@ -227,6 +233,7 @@ fn default_drain() -> u32 {
     params(
         ("name" = DaemonName, Path, description = "The daemon"), DrainQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+        ("If-Match" = Option<String>, Header, description = "Only in this revision of the daemon"),
     ),
     responses((status = 202, description = "The operation that drains it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
 pub(super) async fn drain(

@@ -41,23 +41,18 @@ pub(super) struct EventQuery {
     /// Those that matter at least so much.
     severity: Option<Severity>,
     /// Those about this daemon.
-    #[param(value_type = Option<String>)]
     daemon: Option<DaemonName>,
     /// Those about this tenant.
-    #[param(value_type = Option<String>)]
     tenant: Option<TenantName>,
     /// Those about this GPU: UUID, unique prefix, index or PCI address.
     gpu: Option<String>,
     /// Those about this client.
-    #[param(value_type = Option<String>, example = "1234-567890")]
     client: Option<ClientId>,
     /// Those about this operation.
     operation: Option<Uuid>,
     /// Those written at this time or later, in unix milliseconds.
-    #[param(minimum = 0)]
     since: Option<i64>,
     /// Those written before this time, in unix milliseconds.
-    #[param(minimum = 0)]
     until: Option<i64>,
     /// Which come first.
     #[serde(default)]
@@ -92,23 +87,18 @@ pub(super) struct StreamQuery {
     /// Those that matter at least so much.
     severity: Option<Severity>,
     /// Those about this daemon.
-    #[param(value_type = Option<String>)]
     daemon: Option<DaemonName>,
     /// Those about this tenant.
-    #[param(value_type = Option<String>)]
     tenant: Option<TenantName>,
     /// Those about this GPU: UUID, unique prefix, index or PCI address.
     gpu: Option<String>,
     /// Those about this client.
-    #[param(value_type = Option<String>, example = "1234-567890")]
     client: Option<ClientId>,
     /// Those about this operation.
     operation: Option<Uuid>,
     /// Those written at this time or later, in unix milliseconds.
-    #[param(minimum = 0)]
     since: Option<i64>,
     /// Those written before this time, in unix milliseconds.
-    #[param(minimum = 0)]
     until: Option<i64>,
     /// The event after which the stream begins, for who cannot send the header Last-Event-ID, which wins; from now on without
     /// either.

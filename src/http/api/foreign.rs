@@ -4,6 +4,7 @@ use axum::extract::State;
 
 use super::List;
 use crate::domain::access::Actor;
+use crate::domain::client::ClientId;
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::{Problem, ReadProblems};
@@ -23,7 +24,7 @@ pub(super) async fn list(
 
 /// One foreign control daemon
 #[utoipa::path(get, path = "/api/v1/foreign-daemons/{id}", operation_id = "get_foreign_daemon", tag = "daemons",
-    params(("id" = String, Path, description = "Its process ID and start time, as `1234-567890`")),
+    params(("id" = ClientId, Path, description = "Its process ID and start time, as `1234-567890`")),
     responses((status = 200, description = "The foreign control daemon", body = ForeignDaemonView), ReadProblems))]
 pub(super) async fn get(
     State(app): State<AppState>,

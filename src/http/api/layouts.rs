@@ -188,18 +188,17 @@ pub(super) async fn assert(
 #[into_params(parameter_in = Query)]
 pub(super) struct ExportQuery {
     /// The daemon that holds the layout.
-    #[param(value_type = String)]
     daemon: DaemonName,
 }
 
 /// Export a layout
 ///
 /// The layout with the ID that each of its steps gave on a daemon, the fingerprint of its GPUs, and a checksum: a document that
-/// other hosts can replay. As YAML, or with `Accept: application/json` as JSON.
+/// other hosts can replay. As JSON, or with `Accept: application/yaml` as YAML.
 #[utoipa::path(get, path = "/api/v1/layouts/{name}/export", operation_id = "export_layout", tag = "layouts",
     params(("name" = LayoutName, Path, description = "The layout"), ExportQuery),
     responses(
-        (status = 200, description = "The document", content((String = "application/yaml"), (Document = "application/json"))),
+        (status = 200, description = "The document", content((Document = "application/json"), (Document = "application/yaml"))),
         (status = 409, description = "The daemon does not hold it, or has not brought it about", body = Problem, content_type = "application/problem+json"),
         ReadProblems,
     ))]
@@ -212,8 +211,8 @@ pub(super) async fn export(
 ) -> Result<Response, Problem> {
     let document = app.service.export_layout(&actor, &name, &query.daemon).await?;
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let json = accept.split(',').any(|mime| mime.trim().starts_with(JSON));
-    let (mime, format) = if json { (JSON, Format::Json) } else { (YAML, Format::Yaml) };
+    let yaml = accept.split(',').any(|mime| mime.trim().starts_with(YAML));
+    let (mime, format) = if yaml { (YAML, Format::Yaml) } else { (JSON, Format::Json) };
     Ok(([(header::CONTENT_TYPE, mime)], text::write(&document, format)).into_response())
 }
 
@@ -227,12 +226,27 @@ const SCRIPT: &str = "text/x-shellscript";
 #[into_params(parameter_in = Query)]
 pub(super) struct ImportQuery {
     /// What the layout of a shell script is to be called.
-    #[param(value_type = Option<String>)]
     name: Option<LayoutName>,
     /// Do everything, answer as if it were done, and keep nothing.
     #[serde(default)]
     dry_run: bool,
 }
+
+/// A shell script with lines `sm_partition add GPU CHUNKS`, as text in UTF-8.
+struct Script;
+
+impl utoipa::PartialSchema for Script {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)))
+            .description(Some("A shell script with lines `sm_partition add GPU CHUNKS`, as text in UTF-8."))
+            .into()
+    }
+}
+
+impl utoipa::ToSchema for Script {}
 
 /// Import layouts
 ///
@@ -240,7 +254,7 @@ pub(super) struct ImportQuery {
 /// `sm_partition add GPU CHUNKS` become one layout, called `name`. No daemon is touched.
 #[utoipa::path(post, path = "/api/v1/layouts/import", operation_id = "import_layouts", tag = "layouts",
     params(ImportQuery),
-    request_body(description = "The document, or the script", content((String = "application/yaml"), (Document = "application/json"), (String = "text/x-shellscript"))),
+    request_body(description = "The document, or the script", content((Document = "application/json"), (Document = "application/yaml"), (Script = "text/x-shellscript"))),
     responses(
         (status = 200, description = "The layouts in their newest version", body = List<LayoutView>),
         WriteProblems,

@@ -1,9 +1,13 @@
 //! The API under /api/v1: one file a resource, requests and answers beside their handlers.
 
+mod audit;
 mod clients;
 mod daemons;
+mod document;
 mod events;
 mod foreign;
+#[cfg(test)]
+mod fuzz;
 mod host;
 pub mod layout_schema;
 mod layouts;
@@ -52,6 +56,7 @@ use crate::service::{ServiceError, Written, etag};
         (name = "clients", description = "Processes connected to a server"),
         (name = "access", description = "Who may do what"),
         (name = "operations", description = "Actions that take time"),
+        (name = "audit", description = "Who did what, and what came of it"),
         (name = "events", description = "What happened, in the order in which it was written"),
         (name = "probes", description = "Whether the manager lives and its daemons are ready"),
     )
@@ -124,6 +129,8 @@ pub(super) fn router() -> (Router<AppState>, Router<AppState>, utoipa::openapi::
         .routes(routes!(operations::list))
         .routes(routes!(operations::get))
         .routes(routes!(operations::cancel))
+        .routes(routes!(audit::list))
+        .routes(routes!(audit::head))
         .routes(routes!(events::list))
         .routes(routes!(events::stream))
         .routes(routes!(events::get))
@@ -135,8 +142,8 @@ pub(super) fn router() -> (Router<AppState>, Router<AppState>, utoipa::openapi::
 }
 
 /// The OpenAPI document, as `/openapi.json` gives it.
-pub fn document() -> utoipa::openapi::OpenApi {
-    router().2
+pub fn document() -> serde_json::Value {
+    document::complete(&router().2)
 }
 
 /// One page of a list.

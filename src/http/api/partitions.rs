@@ -48,7 +48,12 @@ pub(super) async fn list(
         ("partition" = String, Path, description = "Its name in the layout, its ID, or `<uuid>/<id>`; percent-encoded"),
         FreshQuery,
     ),
-    responses((status = 200, description = "The partition", body = PartitionView), ReadProblems))]
+    responses(
+        (status = 200, description = "The partition", body = PartitionView),
+        (status = 409, description = "Several partitions have this ID: name one as `<uuid>/<id>`",
+            body = Problem, content_type = "application/problem+json"),
+        ReadProblems,
+    ))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,

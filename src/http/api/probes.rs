@@ -47,7 +47,6 @@ pub struct Readiness {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct NotReady {
     /// The daemon.
-    #[schema(value_type = String)]
     pub daemon: DaemonName,
     /// Where it stands.
     pub phase: Phase,

@@ -40,9 +40,10 @@ pub(super) async fn open(
 ) -> Result<Response, Problem> {
     let admission = app.service.access().holder(&request.token, peer.origin(), crate::clock::unix_ms());
     let Some(admission) = admission else {
+        app.service.not_authenticated(peer.origin());
         return Ok(auth::failed(&app, peer, auth::NOT_VALID).await);
     };
-    let opened = app.service.open_session(&admission.actor).await?;
+    let opened = auth::log_in(&app, &admission.actor, "POST /api/v1/session").await?;
     let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
     Ok((StatusCode::CREATED, [(header::SET_COOKIE, cookie)], axum::Json(opened.session)).into_response())
 }

@@ -25,7 +25,6 @@ use crate::service::tenants::{EnvironmentView, TenantView};
 #[into_params(parameter_in = Query)]
 pub(super) struct TenantQuery {
     /// Those of this daemon.
-    #[param(value_type = Option<String>)]
     daemon: Option<DaemonName>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
@@ -109,6 +108,8 @@ pub(super) async fn delete(
     responses(
         (status = 200, description = "The variables; as lines for a shell with `Accept: text/x-shellscript`",
             content((EnvironmentView = "application/json"), (String = "text/x-shellscript"))),
+        (status = 409, description = "Nothing is handed out: its partition is not proven, or held by somebody else's process",
+            body = Problem, content_type = "application/problem+json"),
         ReadProblems,
     ))]
 pub(super) async fn environment(

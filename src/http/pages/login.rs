@@ -64,6 +64,7 @@ pub(super) async fn log_in(
         } else {
             "the token is not valid: it is mistyped, has expired, or was revoked"
         };
+        app.service.not_authenticated(peer.origin());
         let answer = auth::failed(&app, peer, refused).await;
         return Ok(match answer.status() {
             StatusCode::UNAUTHORIZED => {
@@ -72,7 +73,7 @@ pub(super) async fn log_in(
             _ => answer,
         });
     };
-    let opened = app.service.open_session(&admission.actor).await?;
+    let opened = auth::log_in(&app, &admission.actor, "POST /login").await?;
     let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
 }

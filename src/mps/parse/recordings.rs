@@ -105,11 +105,23 @@ fn batches(transcript: &str) -> Vec<(String, String)> {
     exchanges
 }
 
+/// Every recorded command of a recording with its reply.
+fn commands_of(name: &str, transcript: &str) -> Vec<(String, String)> {
+    if name.starts_with("09") { batches(transcript) } else { exchanges(transcript) }
+}
+
+/// Every recorded reply to a command that begins with that word, each once.
+pub(super) fn replies(word: &str) -> Vec<String> {
+    let all = recordings().into_iter().flat_map(|(name, transcript)| commands_of(&name, &transcript));
+    let replies = all.filter(|(command, _)| command.starts_with(word)).map(|(_, reply)| reply);
+    replies.collect::<BTreeSet<String>>().into_iter().collect()
+}
+
 #[test]
 fn every_recorded_reply_is_what_its_parser_expects() {
     let (mut values, mut others) = (0, BTreeSet::new());
     for (name, transcript) in recordings() {
-        let exchanges = if name.starts_with("09") { batches(&transcript) } else { exchanges(&transcript) };
+        let exchanges = commands_of(&name, &transcript);
         for (command, reply) in exchanges {
             match taken(&command, reply.as_bytes()).as_str() {
                 "value" => values += 1,

@@ -187,13 +187,15 @@ async fn read_errors(errors: &mut Option<ChildStderr>, buffer: &mut [u8]) -> Opt
 
 /// Finds `line`, ended by `\n` or `\r\n`, at or after `from`: where it begins, and where what follows it begins.
 fn find_line(bytes: &[u8], from: usize, line: &[u8]) -> Option<(usize, usize)> {
-    let at = bytes.get(from..)?.windows(line.len()).position(|window| window == line)? + from;
-    let after = at + line.len();
-    match bytes.get(after..)? {
-        [b'\n', ..] => Some((at, after + 1)),
-        [b'\r', b'\n', ..] => Some((at, after + 2)),
-        _ => None,
-    }
+    let found = bytes.get(from..)?.windows(line.len()).enumerate().filter(|(_, window)| *window == line);
+    found.map(|(at, _)| at + from).find_map(|at| {
+        let after = at + line.len();
+        match bytes.get(after..)? {
+            [b'\n', ..] => Some((at, after + 1)),
+            [b'\r', b'\n', ..] => Some((at, after + 2)),
+            _ => None,
+        }
+    })
 }
 
 impl Ending {
@@ -273,6 +275,8 @@ fn kill_group(child: &Child) {
     }
 }
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -26,7 +26,6 @@ use crate::store::{self, layouts::NewVersion};
 #[serde(deny_unknown_fields)]
 pub struct LayoutTarget {
     /// The daemon.
-    #[schema(value_type = String)]
     pub daemon: DaemonName,
     /// The version; the newest without it.
     #[serde(default)]
@@ -35,7 +34,7 @@ pub struct LayoutTarget {
     /// Which GPU plays which role, by UUID, unique prefix, index or PCI address. A role that is left out keeps the GPU that it
     /// has where the daemon holds the layout, and is the host's GPU of that index among those of the layout's SKU otherwise.
     #[serde(default)]
-    #[schema(value_type = BTreeMap<String, String>)]
+    #[schema(schema_with = crate::domain::layout::roles_by_any_name)]
     pub gpu_map: BTreeMap<Role, GpuRef>,
     /// What the layout would say, in place of a version: it need not have been written.
     #[serde(default)]
@@ -54,7 +53,6 @@ pub(in crate::service) struct Projected {
 #[serde(deny_unknown_fields)]
 pub struct ApplyRequest {
     /// The daemon.
-    #[schema(value_type = String)]
     pub daemon: DaemonName,
     /// The version; the newest without it.
     #[serde(default)]
@@ -66,7 +64,7 @@ pub struct ApplyRequest {
     pub layout: Option<Layout>,
     /// Which GPU plays which role, as for a plan.
     #[serde(default)]
-    #[schema(value_type = BTreeMap<String, String>)]
+    #[schema(schema_with = crate::domain::layout::roles_by_any_name)]
     pub gpu_map: BTreeMap<Role, GpuRef>,
     /// Whether partitions that stay may be made again, which may change their IDs.
     #[serde(default)]
@@ -76,7 +74,7 @@ pub struct ApplyRequest {
     pub drift_policy: Option<PartitionPolicy>,
     /// Why it is done; the note of the version, too, where one is written.
     #[serde(default)]
-    #[schema(max_length = 1024)]
+    #[schema(max_length = 1024, pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f]*$")]
     pub note: Option<String>,
 }
 

@@ -63,7 +63,7 @@ impl Service {
         let service = self.clone();
         self.to_the_end(async move {
             let document = text.read()?;
-            let written = service.parts.store.write(move |db| {
+            let written = service.write(move |db| {
                 Box::pin(async move {
                     let mut views = Vec::new();
                     for (name, entry) in document.layouts {

@@ -31,7 +31,7 @@ pub struct LayoutRequest {
     pub layout: Layout,
     /// Why it is written.
     #[serde(default)]
-    #[schema(max_length = 1024)]
+    #[schema(max_length = 1024, pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f]*$")]
     pub note: Option<String>,
 }
 
@@ -41,7 +41,6 @@ pub struct LayoutView {
     /// Its newest version.
     pub newest: Version,
     /// The daemons that hold one of its versions, or are to.
-    #[schema(value_type = Vec<String>)]
     pub daemons: Vec<DaemonName>,
 }
 
@@ -61,7 +60,7 @@ impl Service {
             let LayoutRequest { layout, note } = request;
             layout.check().map_err(|error| invalid("/layout", error))?;
             check_note(note.as_deref())?;
-            let written = service.parts.store.write(move |db| {
+            let written = service.write(move |db| {
                 Box::pin(async move {
                     let before = store::layouts::newest(&mut *db, &name).await?;
                     let tag = before.as_ref().map(|version| i64::from(version.version));
@@ -148,7 +147,7 @@ impl Service {
         actor.may(Right::Operate)?;
         let service = self.clone();
         self.to_the_end(async move {
-            let deleted = service.parts.store.write(move |db| {
+            let deleted = service.write(move |db| {
                 Box::pin(async move {
                     let newest = store::layouts::newest(&mut *db, &name).await?;
                     let newest = newest.ok_or_else(|| not_found(&name))?;

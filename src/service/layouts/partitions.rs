@@ -14,7 +14,6 @@ use crate::service::{Service, ServiceError};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct PartitionView {
     /// Its name in the daemon's layout; `null` for one that the layout did not make.
-    #[schema(value_type = Option<String>)]
     pub partition: Option<PartitionName>,
     /// Its GPU.
     pub gpu: GpuUuid,
@@ -27,12 +26,10 @@ pub struct PartitionView {
     /// Its SMs, as listed, or as a CUDA client saw them.
     pub sms: Option<u32>,
     /// Who is bound to it.
-    #[schema(value_type = Vec<String>)]
     pub tenants: Vec<TenantName>,
     /// Whether a client uses it, by the daemon's word; `null` where it does not say.
     pub in_use: Option<bool>,
     /// The connected clients that named it.
-    #[schema(value_type = Vec<String>, example = json!(["1234-567890"]))]
     pub clients: Vec<ClientId>,
 }
 

@@ -311,21 +311,21 @@ fn drift_that_is_only_to_be_reported_stays_until_the_next_generation() {
 }
 
 #[test]
-fn log_lines_ask_for_two_looks_a_second_at_most() {
+fn a_log_line_asks_for_one_look_soon() {
     let (desired, mut state) = (desired(), running());
     let right = || Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")]));
     state.looked(right(), false, &desired, 10_000, RHYTHM);
     state.wake(10_001);
-    state.wake(10_200);
-    assert_eq!(state.decide(&desired, 0, 10_201), Action::Wait(10_500));
-    assert_eq!(state.decide(&desired, 0, 10_500), Action::Sync(vec![]));
-    state.looked(right(), false, &desired, 10_501, RHYTHM);
-    assert_eq!(state.decide(&desired, 0, 10_502), Action::Wait(18_501), "asked for once");
+    state.wake(10_050);
+    assert_eq!(state.decide(&desired, 0, 10_051), Action::Wait(10_100));
+    assert_eq!(state.decide(&desired, 0, 10_100), Action::Sync(vec![]));
+    state.looked(right(), false, &desired, 10_101, RHYTHM);
+    assert_eq!(state.decide(&desired, 0, 10_102), Action::Wait(18_101), "asked for once");
     state.wake(12_000);
     assert_eq!(state.decide(&desired, 0, 12_000), Action::Wait(12_030), "a burst ends first");
     state.looked(Look::Busy("others".into()), false, &desired, 12_030, RHYTHM);
     state.wake(12_031);
-    assert_eq!(state.decide(&desired, 0, 12_100), Action::Wait(12_530));
+    assert_eq!(state.decide(&desired, 0, 12_100), Action::Wait(12_130));
 }
 
 #[test]

@@ -14,6 +14,15 @@ impl Host {
         });
     }
 
+    /// The same where the database may refuse; gives what it said then.
+    pub(crate) fn try_sql(&self, statements: &str) -> Result<(), String> {
+        let statements = sqlx::AssertSqlSafe(statements.to_owned());
+        self.on_database(async move |database| {
+            let done = sqlx::raw_sql(statements).execute(database).await;
+            done.map(drop).map_err(|error| error.to_string())
+        })
+    }
+
     /// The first column of all rows, as text.
     pub(crate) fn ask_sql(&self, query: &str) -> Vec<String> {
         let query = sqlx::AssertSqlSafe(query.to_owned());

@@ -31,7 +31,7 @@ pub(crate) use outsider::{SmallDisk, limit_files, limit_of_one_more, open_files}
 pub(crate) use process::{
     command_line, environment, is_alive, processes_with, reap_orphans, signal, signal_if_there,
 };
-pub(crate) use stream::EventStream;
+pub(crate) use stream::{EventStream, Message};
 pub(crate) use trap::{Spring, Trap};
 
 pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");

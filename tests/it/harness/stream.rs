@@ -66,6 +66,11 @@ impl EventStream {
         Ok(messages)
     }
 
+    /// Whether what has come ends in the middle of an event.
+    pub(crate) fn is_inside_an_event(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
     /// The next event that is asked for.
     pub(crate) fn next(&mut self) -> Value {
         loop {

@@ -284,7 +284,7 @@ fn a_layout_that_is_wrong_in_itself_is_refused_where_it_is_wrong() {
         (json!({"steps": [], "colour": 1}), "/layout/colour", "unknown field"),
         (json!({"steps": [], "sku": ""}), "/layout/sku", "no product name"),
         (json!({"steps": [], "sku": "a\u{1b}b"}), "/layout/sku", "no product name"),
-        (json!({"steps": [], "sku": "x".repeat(97)}), "/layout/sku", "at most 96 bytes"),
+        (json!({"steps": [], "sku": "x".repeat(97)}), "/layout/sku", "at most 96 characters"),
     ] {
         let problem = host.api().put("/api/v1/layouts/bad", &json!({"layout": layout}));
         let error = &problem.problem(422, "invalid-request")["errors"][0];

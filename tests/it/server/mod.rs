@@ -2,15 +2,21 @@
 
 mod access_matrix;
 mod admission;
+mod audit;
 mod auth;
+mod backups;
+mod bad_input;
 mod blocked;
 mod clients;
 mod compute_mode;
 mod daemons;
 mod death;
+mod doctor;
+mod documentation;
 mod drain;
 mod drift;
 mod driver_silent;
+mod event_stream;
 mod events;
 mod foreign;
 mod foreign_kept;

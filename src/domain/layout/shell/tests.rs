@@ -169,3 +169,22 @@ fn whatever_is_read_gives_an_answer() {
         }
     }
 }
+
+#[test]
+fn a_refusal_shows_the_beginning_of_a_long_line_and_a_long_script_is_refused() {
+    let long = format!("{} sm_partition rm 0", "x".repeat(10_000));
+    let error = read(&long).expect_err("a removal").to_string();
+    assert!(error.len() < 500 && error.ends_with('…'), "{error}");
+    let error = read(&"sm_partition add 0 1\n".repeat(513)).expect_err("too many").to_string();
+    assert!(error.contains("line 513: a layout has at most 512 steps"), "{error}");
+}
+
+#[test]
+fn each_here_document_goes_to_its_own_command() {
+    let one = |at: u32| {
+        format!("nvidia-cuda-mps-control <<A{at} <<B{at}\nx\nA{at}\nsm_partition add {} 1\nB{at}\n", at % 7)
+    };
+    let many = (0..300).map(one).collect::<Vec<_>>().concat();
+    let expected: Vec<(Role, u32)> = (0..300).map(|at| (at % 7, 1)).collect();
+    assert_eq!(adds(&many), expected);
+}

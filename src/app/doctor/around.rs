@@ -1,0 +1,253 @@
+//! The host around a manager: limits, environment, other daemons, systemd, the address, the clock.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::{Resource, geteuid, getrlimit};
+
+use super::Examination;
+use crate::app::certificates;
+use crate::clock::unix_ms;
+use crate::domain::checkup::Check;
+use crate::domain::environment::MANAGED;
+use crate::domain::foreign::visible_gpus;
+use crate::host::systemd::{Scopes, cgroup};
+use crate::host::{boot_id, boot_time, process};
+use crate::http::server::check_address;
+use crate::mps::process::foreign::{Running, running};
+use crate::service::host::HostIsolation;
+
+/// What NVIDIA asks for daemon and servers (FACTS.md, "Starting, stopping, dying").
+const OPEN_FILES: u64 = 16_384;
+/// Seconds of a day.
+const DAY: i64 = 24 * 3600;
+/// When it is time for another certificate, in seconds before the end of the one that there is.
+const SOON: i64 = 14 * DAY;
+/// Threads and processes below which a few tenants are too many: a server has threads for each of its clients.
+const TASKS: u64 = 4096;
+
+impl Examination {
+    /// Limits that daemons inherit: of the manager that serves, or else of this process.
+    pub(super) fn limits(&mut self) {
+        let manager = self.manager.pid();
+        let whose =
+            manager.map_or_else(|| "here".to_owned(), |pid| format!("for the manager, process {pid}"));
+        let limit = match manager {
+            Some(pid) => process::open_files(pid).map(|(_, limit)| limit),
+            // The manager raises its own limit as far as it may.
+            None => Some(getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)),
+        };
+        self.add(match limit {
+            None => Check::skipped("open_files", format!("the limit {whose} may not be read")),
+            Some(limit) if limit < OPEN_FILES => Check::warn(
+                "open_files",
+                format!("{limit} open files {whose}; NVIDIA asks for {OPEN_FILES} at least"),
+                "LimitNOFILE=65536 in the unit, or ulimit -Hn before the start",
+            ),
+            Some(limit) => Check::ok("open_files", format!("{limit} open files {whose}")),
+        });
+        self.add(match tasks(manager.unwrap_or_else(std::process::id)) {
+            None => Check::ok("tasks", format!("no limit on threads and processes {whose} that can be seen")),
+            Some((limit, file)) if limit < TASKS => Check::warn(
+                "tasks",
+                format!(
+                    "{limit} threads and processes {whose}, by {file}; a server has threads for each client"
+                ),
+                "TasksMax=infinity in the unit, or a larger limit of the container",
+            ),
+            Some((limit, _)) => Check::ok("tasks", format!("{limit} threads and processes {whose}")),
+        });
+    }
+
+    pub(super) fn environment(&mut self) {
+        let own = |name: &str| name.starts_with("CUDA_MPS_") || MANAGED.contains(&name);
+        let mut found: Vec<String> = std::env::vars_os()
+            .filter_map(|(name, _)| name.into_string().ok())
+            .filter(|name| own(name))
+            .collect();
+        found.sort();
+        self.add(if found.is_empty() {
+            Check::ok("environment", "no variable here changes what a CUDA program sees")
+        } else {
+            Check::warn(
+                "environment",
+                format!(
+                    "set here: {}; a manager passes none of them on, but what is started from here has them",
+                    found.join(", ")
+                ),
+                "unset them; `mps-manager run` and `env` give a tenant's own",
+            )
+        });
+    }
+
+    pub(super) fn foreign_daemons(&mut self) {
+        let ours = |daemon: &Running| {
+            let Some(contents) = &self.contents else { return false };
+            let identity = (daemon.identity.pid, daemon.identity.start_time);
+            let token = daemon.environment.as_ref().ok().and_then(|seen| seen.token.as_ref());
+            token.is_some_and(|token| contents.tokens.contains(token))
+                || contents.processes.contains(&identity)
+        };
+        let foreign: Vec<String> = running(self.world.as_deref())
+            .iter()
+            .filter(|daemon| !ours(daemon))
+            .map(|daemon| self.described(daemon))
+            .collect();
+        self.add(if foreign.is_empty() {
+            Check::ok("foreign_daemons", "no MPS control daemon runs that is not this manager's")
+        } else {
+            Check::warn(
+                "foreign_daemons",
+                foreign.join("; "),
+                "quit them, or adopt them once the manager serves: `mps-manager status` says which can be",
+            )
+        });
+    }
+
+    fn described(&self, daemon: &Running) -> String {
+        let whose = daemon.uid.map_or_else(String::new, |uid| format!(" of uid {uid}"));
+        let mut words = vec![format!("control daemon {}{whose}", daemon.identity.pid)];
+        match &daemon.environment {
+            Err(why) => words.push(format!("({why})")),
+            Ok(seen) => {
+                words.push(format!("at {}", seen.pipe_directory.display()));
+                let visible = visible_gpus(seen.visible_devices.as_deref(), seen.pci_order, &self.gpus);
+                let visible = visible.unwrap_or_default();
+                let indices = self.gpus.iter().filter(|gpu| visible.contains(&gpu.uuid));
+                let indices: Vec<String> = indices.map(|gpu| gpu.index.to_string()).collect();
+                if !indices.is_empty() {
+                    words.push(format!("serves GPU {}", indices.join(", ")));
+                }
+                if seen.token.is_some() {
+                    words.push(
+                        "(started by another manager, or by this one before its database was lost)"
+                            .to_owned(),
+                    );
+                }
+            }
+        }
+        words.join(" ")
+    }
+
+    /// Scopes and mounts, as `GET /host` tells them.
+    pub(super) fn isolation(&mut self) {
+        let scopes = Scopes::detect(geteuid().as_raw());
+        let mounts = match self.manager.pid() {
+            Some(pid) => mounts_of_its_own(pid),
+            None => crate::host::systemd::has_mounts_of_its_own(),
+        };
+        let seen = HostIsolation::of(&scopes, mounts);
+        self.add(match (&scopes, mounts) {
+            (_, Some(true)) => Check::warn(
+                "isolation",
+                seen.remarks.join(" "),
+                "leave PrivateTmp=, ProtectSystem= and what else makes a mount namespace out of the unit, as deploy/ does",
+            ),
+            (Scopes::Available { version, .. }, _) => {
+                Check::ok("isolation", format!("daemons get systemd scopes of their own (systemd {version})"))
+            }
+            (Scopes::Unavailable(why), _) => {
+                Check::ok("isolation", format!("daemons get sessions of their own, and no scopes: {why}"))
+            }
+        });
+    }
+
+    pub(super) async fn listen(&mut self) {
+        let (address, tls) = (self.config.listen, self.config.tls.is_some());
+        let check = if let Err(error) = check_address(address, tls, self.config.insecure_listen) {
+            Check::fail(
+                "listen",
+                error.to_string(),
+                "listen on 127.0.0.1 or [::1], or give a certificate in [tls]",
+            )
+        } else {
+            match tokio::net::TcpListener::bind(address).await {
+                Ok(_) if !tls && !address.ip().is_loopback() => Check::warn(
+                    "listen",
+                    format!("{address} is reached from other hosts, without TLS, as insecure_listen says"),
+                    "give a certificate in [tls]: everybody on the way can read and change what is sent, tokens included",
+                ),
+                Ok(_) => Check::ok("listen", format!("{address} is free")),
+                Err(_) if self.manager.serves() => {
+                    Check::ok("listen", format!("{address} is in use, and a manager serves"))
+                }
+                Err(error) => Check::fail(
+                    "listen",
+                    format!("{address}: {error}"),
+                    "stop what uses the port, or give another address with --listen",
+                ),
+            }
+        };
+        self.add(check);
+    }
+
+    pub(super) fn certificate(&mut self) {
+        let renew = "put a new pair in place of the files: a manager that serves reads them by itself";
+        let check = match certificates::load(self.config.tls.as_ref()) {
+            Ok(None) => Check::skipped("certificate", "the API is served without TLS"),
+            Err(error) => Check::fail("certificate", error.to_string(), "mend the files, or leave [tls] out"),
+            Ok(Some(pair)) => {
+                // In seconds.
+                let left = pair.not_after() - unix_ms() / 1000;
+                if left < 0 {
+                    Check::fail("certificate", format!("it expired {} days ago", -left / DAY), renew)
+                } else if left < SOON {
+                    Check::warn("certificate", format!("it expires in {} days", left / DAY), renew)
+                } else {
+                    Check::ok(
+                        "certificate",
+                        format!("it goes with its key, and expires in {} days", left / DAY),
+                    )
+                }
+            }
+        };
+        self.add(check);
+    }
+
+    pub(super) fn clock(&mut self) {
+        let now = unix_ms();
+        let written =
+            self.contents.iter().flat_map(|contents| &contents.daemons).map(|daemon| daemon.updated_at);
+        let check = match (boot_id(), boot_time()) {
+            (Err(error), _) => Check::fail(
+                "clock",
+                format!("the ID of this boot cannot be read: {error}"),
+                "mount /proc: without that ID, the processes of before a reboot are not told from others",
+            ),
+            (_, Ok(began)) if began > now => Check::warn(
+                "clock",
+                "this boot began in the future, by the clock",
+                "set the clock: times in the journals and of clients are wrong",
+            ),
+            _ if written.max().is_some_and(|written| written > now) => Check::warn(
+                "clock",
+                "the database was written in the future, by the clock",
+                "set the clock: times in the journals are wrong",
+            ),
+            (Ok(boot), _) => Check::ok("clock", format!("boot {boot}")),
+        };
+        self.add(check);
+    }
+}
+
+/// Whether another process sees other mounts than process 1; `None` where that may not be asked.
+fn mounts_of_its_own(pid: u32) -> Option<bool> {
+    let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/mnt"));
+    Some(namespace(pid).ok()? != namespace(1).ok()?)
+}
+
+/// The limit on threads and processes of a process's cgroup or of one above it, and the file that says so; `None` where
+/// there is none, or it may not be seen.
+fn tasks(pid: u32) -> Option<(u64, String)> {
+    let path = cgroup(pid)?;
+    let relative = Path::new(path.trim_start_matches('/'));
+    let limits =
+        ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids"].into_iter().flat_map(|root| {
+            relative.ancestors().filter_map(move |directory| {
+                let file = Path::new(root).join(directory).join("pids.max");
+                let limit: u64 = fs::read_to_string(&file).ok()?.trim().parse().ok()?;
+                Some((limit, file.display().to_string()))
+            })
+        });
+    limits.min_by_key(|(limit, _)| *limit)
+}

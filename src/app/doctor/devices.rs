@@ -1,0 +1,185 @@
+//! The driver, its GPUs and who is on them, and NVIDIA's two programs.
+
+use super::Examination;
+use crate::app::platform::open_nvml;
+use crate::domain::checkup::Check;
+use crate::domain::gpu::{ComputeMode, Gpu};
+use crate::gpu::{Driver, Inventory, InventoryError, Patient, sim::SimInventory};
+use crate::mps::{Binaries, capability};
+use crate::service::host::is_mps_server;
+
+impl Examination {
+    fn inventory(&self) -> Result<Box<dyn Inventory>, InventoryError> {
+        match &self.world {
+            Some(world) => Ok(Box::new(Patient::new(SimInventory::open(world)?))),
+            None => Ok(Box::new(Patient::open(open_nvml)?)),
+        }
+    }
+
+    pub(super) fn devices(&mut self, in_maintenance: bool) {
+        let rest = ["gpus", "mig", "compute_mode", "outside_mps"];
+        let unmade = self.world.as_ref().is_some_and(|world| !world.join("world.json").exists());
+        let why = if in_maintenance {
+            Some("the host is in maintenance, so the driver is left alone")
+        } else if unmade {
+            Some("the simulated host is made by the first start of its manager")
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            self.add(Check::skipped("driver", why));
+            for id in rest {
+                self.add(Check::skipped(id, why));
+            }
+            return;
+        }
+        let seen = self.inventory().and_then(|inventory| {
+            let (driver, gpus) = (inventory.driver()?, inventory.gpus()?);
+            Ok((inventory, driver, gpus))
+        });
+        match seen {
+            Ok((inventory, driver, gpus)) => {
+                self.add(driver_check(&driver));
+                self.add(gpus_check(&gpus));
+                self.add(mig_check(&gpus));
+                self.add(compute_mode_check(&gpus));
+                self.add(outside_check(inventory.as_ref(), &gpus));
+                self.gpus = gpus;
+            }
+            Err(error) => {
+                let remedy = "install the driver, or start it: nvidia-smi has to list the GPUs; to try mps-manager without any, \
+                              give --sim h200x2";
+                self.add(Check::fail("driver", error.to_string(), remedy));
+                for id in rest {
+                    self.add(Check::skipped(id, "the driver did not answer"));
+                }
+            }
+        }
+    }
+
+    pub(super) async fn programs(&mut self) {
+        let simulated = self.world.as_ref().map(|world| world.join("bin"));
+        if self.config.mps_dir.is_none() && simulated.as_ref().is_some_and(|programs| !programs.exists()) {
+            let why = "the simulated host is made by the first start of its manager";
+            self.add(Check::skipped("programs", why));
+            self.add(Check::skipped("static_partitions", why));
+            return;
+        }
+        let directory = self.config.mps_dir.clone().or(simulated);
+        let binaries = match Binaries::locate(directory.as_deref()) {
+            Ok(binaries) => binaries,
+            Err(error) => {
+                let remedy = "install the driver's MPS programs, or name their directory with --mps-dir";
+                self.add(Check::fail("programs", error.to_string(), remedy));
+                self.add(Check::skipped("static_partitions", "the programs were not found"));
+                return;
+            }
+        };
+        match capability::probe(&binaries).await {
+            Ok(capability) => {
+                self.add(Check::ok(
+                    "programs",
+                    format!(
+                        "{}, version {} (CUDA {}), {} clients on one GPU at most",
+                        binaries.control.display(),
+                        capability.binary_version,
+                        capability.cuda_version(),
+                        capability.client_ceiling()
+                    ),
+                ));
+                self.add(match capability.lacks_static() {
+                    None => Check::ok("static_partitions", "the programs have -S and sm_partition"),
+                    Some(why) => Check::skipped(
+                        "static_partitions",
+                        format!("{why}; daemons in shared mode, and layouts by percentage, work"),
+                    ),
+                });
+            }
+            Err(error) => {
+                self.add(Check::fail(
+                    "programs",
+                    error.to_string(),
+                    "install the programs of the driver that runs, whole",
+                ));
+                self.add(Check::skipped("static_partitions", "the control program did not tell"));
+            }
+        }
+    }
+}
+
+fn driver_check(driver: &Driver) -> Check {
+    let cuda = driver.cuda_version.as_deref().map(|version| format!(", CUDA {version}")).unwrap_or_default();
+    let simulated = driver.profile.as_deref().map(|profile| format!(", SIMULATED ({profile})"));
+    Check::ok("driver", format!("version {}{cuda}{}", driver.driver_version, simulated.unwrap_or_default()))
+}
+
+fn gpus_check(gpus: &[Gpu]) -> Check {
+    if gpus.is_empty() {
+        return Check::fail(
+            "gpus",
+            "the driver lists no GPU, or can describe none",
+            "see nvidia-smi and dmesg for a GPU that fell off the bus",
+        );
+    }
+    let names: Vec<String> = gpus.iter().map(|gpu| format!("{} {}", gpu.index, gpu.name)).collect();
+    Check::ok("gpus", names.join(", "))
+}
+
+/// The indices of those for which that holds, as words.
+fn those(gpus: &[Gpu], which: impl Fn(&Gpu) -> bool) -> Option<String> {
+    let found: Vec<String> =
+        gpus.iter().filter(|gpu| which(gpu)).map(|gpu| format!("GPU {}", gpu.index)).collect();
+    (!found.is_empty()).then(|| found.join(", "))
+}
+
+fn mig_check(gpus: &[Gpu]) -> Check {
+    match those(gpus, |gpu| gpu.mig_enabled) {
+        None => Check::ok("mig", "no GPU is in MIG mode"),
+        Some(found) => Check::warn(
+            "mig",
+            format!("in MIG mode: {found}; listed, and not managed"),
+            "nvidia-smi -i GPU -mig 0 and a reset of the GPU, if MPS is to manage it",
+        ),
+    }
+}
+
+fn compute_mode_check(gpus: &[Gpu]) -> Check {
+    if let Some(found) = those(gpus, |gpu| gpu.compute_mode == ComputeMode::Prohibited) {
+        return Check::fail(
+            "compute_mode",
+            format!("prohibited: {found}; no process may use CUDA there, nor an MPS server"),
+            "nvidia-smi -i GPU -c DEFAULT, or EXCLUSIVE_PROCESS",
+        );
+    }
+    let seen = match those(gpus, |gpu| gpu.compute_mode == ComputeMode::Default) {
+        Some(found) => format!(
+            "default: {found}; processes that miss the pipe directory run outside MPS there. A daemon's compute_mode can say \
+             otherwise while it runs"
+        ),
+        None => "exclusive_process on every GPU: whoever misses MPS is refused".to_owned(),
+    };
+    Check::ok("compute_mode", seen)
+}
+
+fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
+    let mut outside = Vec::new();
+    for gpu in gpus {
+        match inventory.processes(&gpu.uuid) {
+            Ok(processes) => {
+                let found = processes
+                    .into_iter()
+                    .filter(|process| !process.mps_client && !is_mps_server(process.pid));
+                outside.extend(found.map(|process| format!("{} on GPU {}", process.pid, gpu.index)));
+            }
+            Err(error) => return Check::skipped("outside_mps", error.to_string()),
+        }
+    }
+    if outside.is_empty() {
+        return Check::ok("outside_mps", "every process on a GPU is an MPS client or server");
+    }
+    Check::warn(
+        "outside_mps",
+        format!("not under MPS: {}; no limit holds them", outside.join(", ")),
+        "end them, or start them with `mps-manager run --tenant NAME`",
+    )
+}

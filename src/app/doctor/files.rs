@@ -1,0 +1,328 @@
+//! Directories, the database in one of them, and the manager that has it open.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, FlockOperation, access, flock, statfs, statvfs};
+
+use super::{Examination, Manager};
+use crate::app::check_length;
+use crate::domain::checkup::Check;
+use crate::domain::memory::Bytes;
+use crate::host::files::opened;
+use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, check_reachable, usable_directories};
+use crate::store;
+
+/// Below this a manager may fail any moment: a write-ahead log and a copy before a migration have no room.
+const NO_ROOM: u64 = 16 << 20;
+/// Below this it is time to free some.
+const LITTLE_ROOM: u64 = 256 << 20;
+/// File systems over a network, by the number that `statfs` gives: NFS, CIFS, SMB2, Ceph, 9p, AFS, FUSE.
+const NETWORK: [(i64, &str); 7] = [
+    (0x6969, "NFS"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB"),
+    (0x00c3_6400, "Ceph"),
+    (0x0102_1997, "9p"),
+    (0x5346_414f, "AFS"),
+    (0x6573_5546, "FUSE"),
+];
+
+/// What can be said of a directory that has to be there, or has to be made.
+enum Place {
+    There(Metadata),
+    /// Its nearest parent that is there.
+    CanBeMade(PathBuf),
+    Unusable(String),
+}
+
+fn place(path: &Path) -> Place {
+    match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_dir() => Place::Unusable(format!("{} is no directory", path.display())),
+        Ok(metadata) => match access(path, Access::WRITE_OK | Access::EXEC_OK) {
+            Ok(()) => Place::There(metadata),
+            Err(errno) => {
+                Place::Unusable(format!("{}: this user may not write there ({errno})", path.display()))
+            }
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let parent = path.ancestors().skip(1).find(|parent| parent.exists()).unwrap_or(Path::new("/"));
+            match access(parent, Access::WRITE_OK | Access::EXEC_OK) {
+                Ok(()) => Place::CanBeMade(parent.to_owned()),
+                Err(errno) => Place::Unusable(format!(
+                    "{} is not there, and this user may not make it in {} ({errno})",
+                    path.display(),
+                    parent.display()
+                )),
+            }
+        }
+        Err(error) => Place::Unusable(format!("{}: {error}", path.display())),
+    }
+}
+
+/// The file system that a path is on, or would be, where that is one over a network.
+fn network(path: &Path) -> Option<&'static str> {
+    let there = path.ancestors().find(|parent| parent.exists())?;
+    let kind = statfs(there).ok()?.f_type;
+    NETWORK.into_iter().find(|(number, _)| *number == kind).map(|(_, name)| name)
+}
+
+impl Examination {
+    /// Whether a manager holds the lock, asked by trying to share it for a moment.
+    pub(super) fn manager(&mut self) {
+        let path = self.config.state_dir.join("lock");
+        let check = match fs::File::open(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Check::ok("manager", "none has ever served from this state directory")
+            }
+            Err(error) => Check::skipped("manager", format!("{}: {error}", path.display())),
+            Ok(file) => match flock(&file, FlockOperation::NonBlockingLockShared) {
+                Ok(()) => Check::ok("manager", "none serves from this state directory"),
+                Err(_) => {
+                    let myself = std::process::id();
+                    let holders = opened(std::slice::from_ref(&path)).found;
+                    let pid = holders.iter().map(|holder| holder.identity.pid).find(|pid| *pid != myself);
+                    self.manager = pid.map_or(Manager::Unseen, Manager::Process);
+                    let words = pid.map_or_else(
+                        || "one whose process this user may not see".to_owned(),
+                        |pid| format!("process {pid}"),
+                    );
+                    self.serving(&words)
+                }
+            },
+        };
+        self.add(check);
+    }
+
+    fn serving(&self, words: &str) -> Check {
+        let socket = self.config.socket();
+        match std::os::unix::net::UnixStream::connect(&socket) {
+            Ok(_) => Check::ok("manager", format!("{words} serves at {}", socket.display())),
+            Err(error) => Check::warn(
+                "manager",
+                format!("{words} has the state directory, and {} does not answer: {error}", socket.display()),
+                "it may be starting or ending; else give the --runtime-dir that it has, or see its log",
+            ),
+        }
+    }
+
+    pub(super) fn state_directory(&mut self) {
+        let path = &self.config.state_dir;
+        let check = match (place(path), network(path)) {
+            (Place::Unusable(why), _) => Check::fail(
+                "state_directory",
+                why,
+                "run this as the manager's user, give that user the directory, or name another with --state-dir",
+            ),
+            (_, Some(kind)) => Check::fail(
+                "state_directory",
+                format!("{} is on {kind}, a file system over a network", path.display()),
+                "SQLite's log is shared memory of one host: name a directory on a local disk with --state-dir",
+            ),
+            (Place::CanBeMade(parent), None) => Check::ok(
+                "state_directory",
+                format!("{} is not there yet, and can be made in {}", path.display(), parent.display()),
+            ),
+            (Place::There(metadata), None) => self.state_modes(&metadata),
+        };
+        self.add(check);
+    }
+
+    fn state_modes(&self, directory: &Metadata) -> Check {
+        let path = &self.config.state_dir;
+        let loose = |metadata: &Metadata| metadata.permissions().mode() & 0o077 != 0;
+        let open: Vec<String> = [path.clone(), path.join("admin.token"), path.join(crate::app::DATABASE)]
+            .into_iter()
+            .filter_map(|file| {
+                let metadata = fs::metadata(&file).ok()?;
+                loose(&metadata).then(|| format!("{} (mode {:o})", file.display(), metadata.mode() & 0o7777))
+            })
+            .collect();
+        if open.is_empty() {
+            return Check::ok(
+                "state_directory",
+                format!(
+                    "{} of uid {}, mode {:o}",
+                    path.display(),
+                    directory.uid(),
+                    directory.mode() & 0o7777
+                ),
+            );
+        }
+        Check::warn(
+            "state_directory",
+            format!("others than its owner reach {}", open.join(", ")),
+            "chmod 700 the directory and 600 the files: who reads the token is admin",
+        )
+    }
+
+    pub(super) async fn database(&mut self, path: &Path) {
+        if !path.exists() {
+            self.add(Check::skipped("database", "there is none yet: the first start makes it"));
+            self.add(Check::skipped("machine", "there is no database yet"));
+            return;
+        }
+        let restore = "restore a backup (`mps-manager restore FILE`)";
+        let check = match store::inspect::inspect(path).await {
+            Err(error) => Check::fail("database", format!("{}: {error}", path.display()), restore),
+            Ok(seen) => {
+                let version = format!("{}, schema version {}", path.display(), seen.version);
+                self.contents = seen.contents;
+                if let Some(damage) = seen.damage {
+                    Check::fail("database", format!("{} is damaged: {damage}", path.display()), restore)
+                } else if seen.version == 0 {
+                    let what = format!("{} is no database of mps-manager", path.display());
+                    Check::fail("database", what, "move it away, or name another --state-dir")
+                } else if seen.version > seen.known {
+                    let what = format!("{version}, and this mps-manager knows {}", seen.known);
+                    Check::fail(
+                        "database",
+                        what,
+                        "start the newer mps-manager that wrote it, or restore an older backup",
+                    )
+                } else if seen.version < seen.known {
+                    let what =
+                        format!("{version}: the next start makes a copy and brings it up to {}", seen.known);
+                    Check::ok("database", what)
+                } else {
+                    Check::ok("database", format!("{version}, whole"))
+                }
+            }
+        };
+        self.add(check);
+        let stored = self.contents.as_ref().map(|contents| contents.machine_id.clone());
+        self.add(match stored {
+            None => Check::skipped("machine", "the database does not tell"),
+            Some(None) => Check::ok("machine", format!("{}: the next start writes it down", self.machine_id)),
+            Some(Some(stored)) if stored == self.machine_id => Check::ok("machine", stored),
+            Some(Some(stored)) => Check::warn(
+                "machine",
+                format!("the database belongs to machine {stored}, and this is {}: it is served read-only", self.machine_id),
+                "if it was moved here for good, POST /api/v1/host/confirm; else give this host a state directory of its own",
+            ),
+        });
+    }
+
+    pub(super) fn space(&mut self) {
+        let mut free = Vec::new();
+        for path in [self.config.state_dir.clone(), self.config.runtime_dir.clone()] {
+            let there = path.ancestors().find(|parent| parent.exists()).unwrap_or(Path::new("/"));
+            match statvfs(there) {
+                Ok(disk) => free.push((disk.f_bavail.saturating_mul(disk.f_frsize), path)),
+                Err(errno) => {
+                    self.add(Check::skipped("disk_space", format!("{}: {errno}", there.display())));
+                    return;
+                }
+            }
+        }
+        let words: Vec<String> = free
+            .iter()
+            .map(|(bytes, path)| format!("{} free at {}", Bytes(*bytes), path.display()))
+            .collect();
+        let least = free.iter().map(|(bytes, _)| *bytes).min().unwrap_or_default();
+        let remedy =
+            "free space: without any, nothing can be changed and daemons that die are not written down";
+        self.add(if least < NO_ROOM {
+            Check::fail("disk_space", words.join(", "), remedy)
+        } else if least < LITTLE_ROOM {
+            Check::warn("disk_space", words.join(", "), remedy)
+        } else {
+            Check::ok("disk_space", words.join(", "))
+        });
+    }
+
+    pub(super) fn runtime_directory(&mut self) {
+        let path = &self.config.runtime_dir;
+        let check = match place(path) {
+            Place::Unusable(why) => Check::fail(
+                "runtime_directory",
+                why,
+                "run this as the manager's user, give that user the directory, or name another with --runtime-dir",
+            ),
+            Place::CanBeMade(parent) => Check::ok(
+                "runtime_directory",
+                format!("{} is not there yet, and can be made in {}", path.display(), parent.display()),
+            ),
+            Place::There(metadata) if metadata.mode() & 0o022 != 0 => Check::fail(
+                "runtime_directory",
+                format!(
+                    "{} has mode {:o}: others may put daemons of their own there",
+                    path.display(),
+                    metadata.mode() & 0o7777
+                ),
+                "chmod go-w it",
+            ),
+            Place::There(metadata) => Check::ok(
+                "runtime_directory",
+                format!("{} of uid {}, mode {:o}", path.display(), metadata.uid(), metadata.mode() & 0o7777),
+            ),
+        };
+        self.add(check);
+    }
+
+    /// Where the daemons' sockets are to be: the names that are known, or the shortest one.
+    fn pipes(&self) -> Vec<PathBuf> {
+        let names = self.contents.iter().flat_map(|contents| &contents.daemons);
+        let managed = names.filter(|daemon| !daemon.spec.is_observed()).map(|daemon| daemon.name.to_string());
+        let mut names: Vec<String> = managed.collect();
+        if names.is_empty() {
+            names.push("x".into());
+        }
+        names.iter().map(|name| self.config.runtime_dir.join("daemons").join(name).join("pipe")).collect()
+    }
+
+    pub(super) fn pipe_directories(&mut self) {
+        let remedy = "name a short runtime directory of the manager's own with --runtime-dir";
+        if let Err(error) = check_length(&self.config.runtime_dir) {
+            self.add(Check::fail("pipe_directories", error.to_string(), remedy));
+        } else {
+            let pipes = self.pipes();
+            let refused = pipes
+                .iter()
+                .find_map(|pipe| usable_directories(pipe, &pipe.with_file_name("log"), None).err());
+            self.add(match refused {
+                Some(error) => Check::fail("pipe_directories", error.to_string(), remedy),
+                None => Check::ok("pipe_directories", format!("as {}", pipes[0].display())),
+            });
+        }
+        let default = Path::new(DEFAULT_PIPE_DIRECTORY);
+        self.add(if default.symlink_metadata().is_ok() {
+            Check::warn(
+                "default_pipe_directory",
+                format!(
+                    "{} is there: the NVIDIA container runtime mounts it into every GPU container",
+                    default.display()
+                ),
+                "quit the daemon that made it, if one runs, and remove it",
+            )
+        } else {
+            Check::ok("default_pipe_directory", format!("{} is not there", default.display()))
+        });
+    }
+
+    /// Whether the users of tenants reach the sockets of their daemons.
+    pub(super) fn tenants(&mut self) {
+        let Some(contents) = &self.contents else {
+            self.add(Check::skipped("tenants", "there are none that this mps-manager could read"));
+            return;
+        };
+        let mut wrong: Vec<String> = Vec::new();
+        for tenant in &contents.tenants {
+            let pipe = self.config.runtime_dir.join("daemons").join(tenant.spec.daemon.as_str()).join("pipe");
+            if let Err(error) = check_reachable(&pipe, tenant.spec.uid) {
+                wrong.push(format!("{}: {error}", tenant.name));
+            }
+        }
+        let count = contents.tenants.len();
+        self.add(if wrong.is_empty() {
+            Check::ok("tenants", format!("the users of {count} tenants reach the sockets of their daemons"))
+        } else {
+            Check::fail(
+                "tenants",
+                wrong.join("; "),
+                "let these users pass through the directories that are named",
+            )
+        });
+    }
+}

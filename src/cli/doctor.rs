@@ -1,0 +1,75 @@
+//! `doctor`: what of this host is not as a manager needs it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{DIFFERS, Output, line};
+use crate::app::doctor;
+use crate::config::Config;
+use crate::domain::checkup::{Checkup, Verdict};
+
+#[derive(Debug, Args)]
+pub(super) struct Doctor {
+    /// The configuration file of the manager
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Where the database is
+    #[arg(long)]
+    state_dir: Option<PathBuf>,
+    /// Where sockets, pipe directories and logs are
+    #[arg(long)]
+    runtime_dir: Option<PathBuf>,
+    /// Look at the simulated host of this profile, as h200x2
+    #[arg(long, value_name = "PROFILE")]
+    sim: Option<String>,
+    /// The directory of NVIDIA's two programs
+    #[arg(long)]
+    mps_dir: Option<PathBuf>,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
+    let read = args.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path));
+    // A file that is refused is a finding; the rest is looked at with what holds without it.
+    let (mut config, mut refused) = match read {
+        Ok(config) => (config, None),
+        Err(error) => (Config::default(), Some(error.to_string())),
+    };
+    config.state_dir = args.state_dir.unwrap_or(config.state_dir);
+    config.runtime_dir = args.runtime_dir.unwrap_or(config.runtime_dir);
+    config.sim = args.sim.or(config.sim);
+    config.mps_dir = args.mps_dir.or(config.mps_dir);
+    let config = match config.clone().check() {
+        Ok(config) => config,
+        Err(error) => {
+            refused.get_or_insert_with(|| error.to_string());
+            config
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let checkup = runtime.map_err(|error| error.to_string())?.block_on(doctor::examine(config, refused));
+    match args.output {
+        Output::Json => {
+            line!("{}", serde_json::to_string_pretty(&checkup).map_err(|error| error.to_string())?);
+        }
+        Output::Table => print(&checkup),
+    }
+    Ok(if checkup.is_well() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
+}
+
+fn print(checkup: &Checkup) {
+    let width = doctor::CHECKS.iter().map(|id| id.len()).max().unwrap_or_default();
+    for check in &checkup.checks {
+        line!("{:<7}  {:<width$}  {}", check.status.as_str(), check.id, check.seen);
+        if let Some(remedy) = &check.remedy {
+            line!("{:<7}  {:<width$}  -> {remedy}", "", "");
+        }
+    }
+    let counts = [Verdict::Ok, Verdict::Warn, Verdict::Fail, Verdict::Skipped]
+        .map(|verdict| format!("{} {}", checkup.count(verdict), verdict.as_str()));
+    line!("\n{}", counts.join(", "));
+}

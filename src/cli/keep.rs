@@ -1,0 +1,93 @@
+//! `backup` and `restore`: what an operator keeps.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{Output, line};
+use crate::app;
+use crate::config::Config;
+use crate::domain::memory::Bytes;
+
+/// The state directory, as `serve` finds it.
+#[derive(Debug, Args)]
+pub(super) struct State {
+    /// The configuration file of the manager
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Where the database is
+    #[arg(long)]
+    state_dir: Option<PathBuf>,
+}
+
+impl State {
+    fn read(self) -> Result<Config, String> {
+        let config = self.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path));
+        let mut config = config.map_err(|error| error.to_string())?;
+        config.state_dir = self.state_dir.unwrap_or(config.state_dir);
+        config.check().map_err(|error| error.to_string())
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Keep {
+    /// The backup
+    file: PathBuf,
+    #[command(flatten)]
+    state: State,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+/// Runs to its end what answers with something to print.
+fn finish<T>(
+    work: impl Future<Output = Result<T, app::StartError>>,
+    print: impl FnOnce(&T) -> Result<(), serde_json::Error>,
+) -> Result<ExitCode, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let done =
+        runtime.map_err(|error| error.to_string())?.block_on(work).map_err(|error| error.to_string())?;
+    print(&done).map_err(|error| error.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn backup(Keep { file, state, output }: Keep) -> Result<ExitCode, String> {
+    let config = state.read()?;
+    finish(app::backup::backup(&config, &file), |backup| {
+        match output {
+            Output::Json => line!("{}", serde_json::to_string_pretty(backup)?),
+            Output::Table => {
+                line!(
+                    "{}: {}, schema version {}, checked and on the disk",
+                    backup.file.display(),
+                    Bytes(backup.bytes),
+                    backup.schema_version
+                );
+                line!("Not in it: admin.token and the configuration file.");
+            }
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn restore(Keep { file, state, output }: Keep) -> Result<ExitCode, String> {
+    let config = state.read()?;
+    finish(app::backup::restore(&config, &file), |restored| {
+        match output {
+            Output::Json => line!("{}", serde_json::to_string_pretty(restored)?),
+            Output::Table => {
+                line!("{} is what {} was", restored.database.display(), restored.backup.file.display());
+                if let Some(replaced) = &restored.replaced {
+                    line!("{} is the database before", replaced.display());
+                }
+                for note in &restored.notes {
+                    line!("- {note}");
+                }
+                line!("Start the manager: it takes up what runs, and brings about what the backup says.");
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,87 @@
+//! What an examination of a host found.
+
+use serde::Serialize;
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// It could not be looked at, or need not be; `seen` says why.
+    Skipped,
+    /// A manager works here, and something is not as it should be.
+    Warn,
+    /// A manager does not start here, or does not do its work.
+    Fail,
+}
+
+impl Verdict {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Skipped => "skipped",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// One check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// Its name, which stays.
+    pub id: &'static str,
+    /// How it came out.
+    pub status: Verdict,
+    /// What was seen.
+    pub seen: String,
+    /// What to do; `None` where there is nothing to mend.
+    pub remedy: Option<String>,
+}
+
+impl Check {
+    /// As it should be.
+    pub fn ok(id: &'static str, seen: impl Into<String>) -> Self {
+        Self { id, status: Verdict::Ok, seen: seen.into(), remedy: None }
+    }
+
+    /// Not looked at, and why.
+    pub fn skipped(id: &'static str, why: impl Into<String>) -> Self {
+        Self { id, status: Verdict::Skipped, seen: why.into(), remedy: None }
+    }
+
+    /// Something to know of.
+    pub fn warn(id: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { id, status: Verdict::Warn, seen: seen.into(), remedy: Some(remedy.into()) }
+    }
+
+    /// Something in the way.
+    pub fn fail(id: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { id, status: Verdict::Fail, seen: seen.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// All checks of a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Checkup {
+    /// The version of this program.
+    pub manager_version: &'static str,
+    /// The simulated host that was looked at; `None` for the real one.
+    pub sim: Option<String>,
+    /// The checks, in a fixed order.
+    pub checks: Vec<Check>,
+}
+
+impl Checkup {
+    /// How many checks came out so.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.checks.iter().filter(|check| check.status == verdict).count()
+    }
+
+    /// Whether nothing warns or fails.
+    pub fn is_well(&self) -> bool {
+        self.checks.iter().all(|check| check.status <= Verdict::Skipped)
+    }
+}

@@ -1,0 +1,109 @@
+//! Files of /proc at volume: a process chooses its name, its command line and its environment.
+#![allow(
+    clippy::format_push_string,
+    clippy::format_collect,
+    reason = "what a program prints reads best as one format"
+)]
+
+use super::process::{entries, open_files_limit, parse_stat, real_uid, words};
+use super::systemd::{cgroup_in, version_in};
+use super::{boot_time_in, machine_id_in};
+use crate::fuzz::{Inputs, bytes, values};
+
+fn of_this_process(file: &str) -> Vec<u8> {
+    std::fs::read(format!("/proc/self/{file}")).expect("readable")
+}
+
+#[test]
+fn stats() {
+    let own = of_this_process("stat");
+    let samples =
+        [&own[..], b"588 (nvidia-cuda-mps) S 1 588 588 0 -1 4 1 0 0 0 0 0 0 0 20 0 3 0 4711 1 99 1\n"];
+    Inputs::new(samples, &["(", ")", " ", "S", "Z", "588", "-1"]).check(|text| parse_stat(text).is_some());
+}
+
+#[test]
+fn a_name_changes_nothing_of_a_stat() {
+    let bare =
+        parse_stat(b"588 (x) S 1 588 589 0 -1 4 1 0 0 0 0 0 0 0 20 0 3 0 4711 1 99 1\n").expect("a stat");
+    values(
+        |rng| bytes(rng, 16),
+        |name| {
+            let tail = b") S 1 588 589 0 -1 4 1 0 0 0 0 0 0 0 20 0 3 0 4711 1 99 1\n";
+            let text = [b"588 (", &name[..], tail].concat();
+            assert_eq!(parse_stat(&text).as_ref(), Some(&bare));
+        },
+    );
+}
+
+#[test]
+fn cgroups() {
+    let own = String::from_utf8_lossy(&of_this_process("cgroup")).into_owned();
+    let samples = [&own, "9:name=systemd:/a.scope\n4:memory:/b\n0::/c\n", "0::/system.slice/x:y.service\n"];
+    Inputs::new(samples, &[":", "0::", "name=systemd", "/", "\n"]).check_text(|text| {
+        let path = cgroup_in(text);
+        assert!(path.as_ref().is_none_or(|path| text.contains(path)));
+        path.is_some()
+    });
+}
+
+#[test]
+fn limits_and_users() {
+    let samples = [of_this_process("limits"), of_this_process("status")];
+    Inputs::new(samples, &["Max open files", "unlimited", "Uid:", "\t", "\n"]).check_text(|text| {
+        let limit = open_files_limit(text);
+        real_uid(text).is_some() || limit.is_some()
+    });
+}
+
+#[test]
+fn command_lines_and_environments() {
+    let samples =
+        [&of_this_process("cmdline")[..], b"A=1\0B=two words\0C=\0=\0\0D", b"nvidia-cuda-mps-control\0-d\0"];
+    Inputs::new(samples, &["\0", "=", "A", "CUDA_MPS_PIPE_DIRECTORY="]).check(|text| {
+        let said = words(text);
+        let listed = entries(text);
+        assert!(said.iter().map(String::len).sum::<usize>() <= 3 * text.len());
+        assert!(
+            listed.iter().map(|(key, value)| key.len() + value.len() + 1).sum::<usize>() <= text.len() + 1
+        );
+        !listed.is_empty()
+    });
+}
+
+#[test]
+fn what_a_process_is_given_is_read_back() {
+    let word = |rng: &mut fastrand::Rng| -> String {
+        crate::fuzz::text(rng, 20, |letter| letter != '\0' && letter != '=') + "x"
+    };
+    values(
+        |rng| (0..rng.usize(..6)).map(|_| (word(rng), word(rng))).collect::<Vec<_>>(),
+        |pairs| {
+            let environ: String = pairs.iter().map(|(key, value)| format!("{key}={value}\0")).collect();
+            let read = entries(environ.as_bytes());
+            assert!(
+                read.iter()
+                    .map(|(key, value)| (key.to_str(), value.to_str()))
+                    .eq(pairs.iter().map(|(key, value)| (Some(key.as_str()), Some(value.as_str()))))
+            );
+            let line: String = pairs.iter().map(|(word, _)| format!("{word}\0")).collect();
+            assert!(words(line.as_bytes()).iter().eq(pairs.iter().map(|(word, _)| word)));
+        },
+    );
+}
+
+#[test]
+fn host_ids_and_times() {
+    let samples = [
+        "cpu  1 2 3\nbtime 1763600000\nprocesses 1\n",
+        "0123456789abcdef0123456789abcdef\n",
+        "uninitialized\n",
+        "systemd 252 (252.38-1~deb12u1)\n+PAM\n",
+    ];
+    Inputs::new(samples, &["btime ", "\n", "systemd ", "257~rc1"]).check_text(|text| {
+        let id = machine_id_in(text);
+        assert!(id.as_ref().is_none_or(|id| id.len() == 32));
+        let (time, version) = (boot_time_in(text), version_in(text));
+        id.is_some() || time.is_some() || version.is_some()
+    });
+}

@@ -1,0 +1,215 @@
+//! Logs at volume: recordings with mutations, however they are cut.
+#![allow(
+    clippy::format_push_string,
+    clippy::format_collect,
+    reason = "what a program prints reads best as one format"
+)]
+
+use std::fs;
+use std::path::Path;
+
+use fastrand::Rng;
+
+use super::*;
+use crate::fuzz::{Inputs, text as random_text, values};
+
+const WORDS: [&str; 24] = [
+    "\n",
+    "[2026-11-21 02:53:15.169 Control  1308] ",
+    "[2026-11-21 02:53:15.169 Server  1326] ",
+    "[2026-11-21 02:53:15.169 Other   511] ",
+    "Client {PID: 1, Context ID: 1}",
+    "{PID: ",
+    "}",
+    " connected",
+    "The following devices will be reset:",
+    "The following client process have a sticky error set:",
+    " to be torn down",
+    "NEW CLIENT ",
+    " from user ",
+    ": Server is not ready, push client to pending list",
+    "Device pinned memory limit for device ",
+    " set to 0x",
+    " bytes",
+    "Server ",
+    "Cmd:",
+    "UI closed",
+    "All clients belonging to error trigging process ",
+    " on device ",
+    "(uuid ",
+    ") is associated",
+];
+
+fn recorded() -> Vec<Vec<u8>> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recordings");
+    let mut samples = Vec::new();
+    for file in ["04-h200-x4-control.log", "04-h200-x4-server.log"] {
+        let log = fs::read(directory.join(file)).expect("a recording");
+        let lines: Vec<&[u8]> = log.split_inclusive(|b| *b == b'\n').collect();
+        samples.extend(lines.chunks(6).map(<[_]>::concat));
+    }
+    assert!(samples.len() > 20);
+    samples
+}
+
+fn bounded(reader: &Reader) {
+    let held = reader.held.as_ref().map_or(0, |held| held.text.len());
+    // A byte that is no UTF-8 becomes three.
+    assert!(reader.partial.len() <= LONGEST && held <= 3 * LONGEST, "{} {held}", reader.partial.len());
+}
+
+#[test]
+fn logs_in_pieces() {
+    Inputs::new(recorded(), &WORDS).check(|log| {
+        let whole = read(log);
+        // Cut where the input itself says, so that an input fails alike whenever it is tried.
+        let sum: usize = log.iter().map(|b| usize::from(*b)).sum();
+        let mut cuts = [sum % (log.len() + 1), (sum / 7) % (log.len() + 1)];
+        cuts.sort_unstable();
+        let mut reader = Reader::default();
+        let mut records = Vec::new();
+        for piece in [&log[..cuts[0]], &log[cuts[0]..cuts[1]], &log[cuts[1]..]] {
+            records.extend(reader.feed(piece));
+            bounded(&reader);
+        }
+        records.extend(reader.flush());
+        assert_eq!(records, whole);
+        let all: usize = whole.iter().map(|record| record.text.len()).sum();
+        assert!(all <= 3 * log.len(), "{all} bytes of text in {} bytes of log", log.len());
+        whole.iter().any(|record| !matches!(record.event, Event::Other(_) | Event::Reply(_)))
+    });
+}
+
+#[test]
+fn a_line_that_never_ends() {
+    let parts = ["x", "[2026-11-21 02:53:15.169 Control  1308] ", "\n", "é", "x\n"];
+    values(
+        |rng| -> Vec<(usize, usize)> {
+            // Most pieces are as short as lines are.
+            let size = |rng: &mut Rng| {
+                let most = if rng.u8(..64) == 0 { 2 * LONGEST } else { 64 };
+                rng.usize(..most)
+            };
+            (0..rng.usize(1..8)).map(|_| (rng.usize(..parts.len()), size(rng))).collect()
+        },
+        |pieces| {
+            let mut reader = Reader::default();
+            for (part, size) in pieces {
+                let piece = parts[*part].repeat(size / parts[*part].len());
+                for record in reader.feed(piece.as_bytes()) {
+                    assert!(record.text.len() <= 3 * LONGEST);
+                }
+                bounded(&reader);
+            }
+        },
+    );
+}
+
+/// The words of a message with everything that a number, a name or a client could be.
+fn message(rng: &mut Rng) -> (String, Event) {
+    let client = LogClient { pid: rng.u32(..), context: rng.u32(..) };
+    let (n, m) = (rng.u32(..), rng.u32(..));
+    let named = format!("{{PID: {}, Context ID: {}}}", client.pid, client.context);
+    let plain = |rng: &mut Rng| random_text(rng, 30, |letter| letter.is_ascii_graphic());
+    match rng.u8(..22) {
+        0 => (format!("NEW SERVER {n}: Ready"), Event::ServerReady { server: n }),
+        1 => (
+            format!("NEW CLIENT {n} from user {m}: Server already exists"),
+            Event::ClientAccepted { pid: n, user: m },
+        ),
+        2 => (
+            format!("NEW CLIENT {n} from user {m}: Server is not ready, push client to pending list"),
+            Event::PushedToPending { pid: n, user: m },
+        ),
+        3 => (format!("Starting new server {n} for user {m}"), Event::StartingServer { pid: n, uid: m }),
+        4 => (format!("Server {n} exited with status -{}", n % 256), {
+            let status = -i32::try_from(n % 256).expect("a byte");
+            Event::ServerExited { server: n, status }
+        }),
+        5 => (
+            format!("Server {n} has {m} active worker threads. Server will not shutdown."),
+            Event::StillActive { server: n, workers: m },
+        ),
+        6 => (format!("Force shutting down server {n}"), Event::ShuttingDown { server: n, forced: true }),
+        7 => (format!("Client {named} connected"), Event::ClientConnected(client)),
+        8 => (format!("Creating worker thread for client {named}"), Event::ClientServed(client)),
+        9 => {
+            let status = plain(rng);
+            (format!("Status of client {named} is {status}"), Event::ClientStatus { client, status })
+        }
+        10 => (
+            format!("Server failed to recevie command with status {n}, assuming client {named} exit"),
+            Event::ClientHungUp { client, status: n },
+        ),
+        11 => (
+            format!("Client {named} exiting. Number of active client contexts is {n}."),
+            Event::ContextExited { client, remaining: n },
+        ),
+        12 => (format!("Client process {n} disconnected"), Event::ClientDisconnected { pid: n }),
+        13 => (
+            format!(
+                "Client {{PID: {}, Context: {}}} encountered a fatal GPU error.",
+                client.pid, client.context
+            ),
+            Event::FatalError(client),
+        ),
+        14 => (
+            format!("Client {named} on device {n} to be torn down"),
+            Event::TornDownOnDevice { client, device: n },
+        ),
+        15 => (
+            format!("All clients belonging to error trigging process {n} will be torn down"),
+            Event::ProcessTornDown { pid: n },
+        ),
+        16 => {
+            let (device, bytes) = (format!("GPU-{n:x}"), rng.u64(..));
+            let said = format!("Device pinned memory limit for device {device} set to 0x{bytes:x} bytes");
+            (said, Event::MemoryLimitSet { device, bytes })
+        }
+        17 => {
+            let command = plain(rng);
+            (format!("Cmd:{command}"), Event::Command(command))
+        }
+        18 => {
+            let (uuid, product) = (format!("GPU-{n:x}"), plain(rng));
+            (format!("Device {product} (uuid {uuid}) is associated"), Event::DeviceAssociated { uuid })
+        }
+        19 => (
+            format!("Creating server context on device {n} (NVIDIA H200)"),
+            Event::ServerContext { device: n, created: true },
+        ),
+        20 => (
+            format!("Client {named} on the error-trigging process {n} to be torn down"),
+            Event::TornDownWithProcess { client, pid: n },
+        ),
+        _ => (format!("Display Driver version: {n}"), Event::DriverVersion(n)),
+    }
+}
+
+#[test]
+fn what_mps_writes_is_read_back() {
+    let sources = [(Source::Control, "Control"), (Source::Server, "Server"), (Source::Other, "Other")];
+    values(
+        |rng| {
+            let messages: Vec<_> = (0..rng.usize(1..6))
+                .map(|_| (sources[rng.usize(..3)], rng.u32(1..=4_194_304), rng.u16(..1000), message(rng)))
+                .collect();
+            messages
+        },
+        |messages| {
+            let log: String = messages
+                .iter()
+                .map(|((_, source), pid, ms, (text, _))| {
+                    format!("[2026-11-21 02:53:15.{ms:03} {source} {pid:>5}] {text}\n")
+                })
+                .collect();
+            let records = read(log.as_bytes());
+            assert_eq!(records.len(), messages.len(), "{log}");
+            for (record, ((source, _), pid, ms, (text, event))) in records.iter().zip(messages) {
+                let (seen, written) = (i32::from(record.at.millisecond()), i32::from(*ms));
+                assert_eq!((record.source, record.pid, seen), (*source, *pid, written));
+                assert_eq!((&record.text, &record.event), (text, event));
+            }
+        },
+    );
+}

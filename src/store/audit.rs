@@ -1,0 +1,248 @@
+//! The audit: rows are appended, in the transaction of what they tell of, and read.
+
+use sqlx::{Connection as _, QueryBuilder, Row as _, Sqlite, SqliteConnection};
+
+use super::{StoreError, from_json};
+use crate::domain::audit::{Attempt, AuditRecord, Broken, Head, Outcome};
+
+/// What came of an attempt, as it is written.
+#[derive(Debug, Clone, Default)]
+pub struct Came {
+    /// What came of it: done where no problem is given.
+    pub problem: Option<(Outcome, String)>,
+    /// The spec before, where it changed.
+    pub before: Option<String>,
+    /// The spec after, where it changed.
+    pub after: Option<String>,
+}
+
+/// Writes a row, chained to the last one.
+pub async fn append(
+    db: &mut SqliteConnection,
+    attempt: &Attempt,
+    result: Came,
+    count: i64,
+    now: i64,
+) -> Result<(), StoreError> {
+    let Head { id, hash: previous } = head(&mut *db).await?;
+    let (outcome, problem) = match result.problem {
+        None => (Outcome::Done, None),
+        Some((outcome, problem)) => (outcome, Some(problem)),
+    };
+    let mut row = AuditRecord {
+        id: id + 1,
+        at: now,
+        actor: attempt.actor.clone(),
+        granted: attempt.granted.clone(),
+        origin: attempt.origin.clone(),
+        request: attempt.request.clone(),
+        action: attempt.action.clone(),
+        target: attempt.target.to_string(),
+        outcome,
+        problem,
+        count,
+        before: result.before,
+        after: result.after,
+        previous,
+        hash: String::new(),
+    };
+    row.hash = row.digest();
+    insert(db, &row).await
+}
+
+async fn insert(db: &mut SqliteConnection, row: &AuditRecord) -> Result<(), StoreError> {
+    let outcome = row.outcome.as_str();
+    sqlx::query!(
+        "INSERT INTO audit (id, at, actor, granted, origin, request, action, target, outcome, problem, count, before, after,
+                            previous, hash)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        row.id,
+        row.at,
+        row.actor,
+        row.granted,
+        row.origin,
+        row.request,
+        row.action,
+        row.target,
+        outcome,
+        row.problem,
+        row.count,
+        row.before,
+        row.after,
+        row.previous,
+        row.hash
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Appends the rows that another database has beyond the last one here; false where that is not the same chain.
+pub async fn carry(db: &mut SqliteConnection, other: &mut SqliteConnection) -> Result<bool, StoreError> {
+    let mut head = head(&mut *db).await?;
+    if head.id > 0 {
+        let theirs = chain(&mut *other, head.id - 1, 1).await?;
+        if theirs.first().is_none_or(|row| (row.id, &row.hash) != (head.id, &head.hash)) {
+            return Ok(false);
+        }
+    }
+    loop {
+        let rows = chain(&mut *other, head.id, 1000).await?;
+        if rows.is_empty() {
+            return Ok(true);
+        }
+        for row in &rows {
+            if head.advance(row).is_err() {
+                return Ok(false);
+            }
+            insert(&mut *db, row).await?;
+        }
+    }
+}
+
+/// The last row.
+pub async fn head(db: &mut SqliteConnection) -> Result<Head, StoreError> {
+    let row = sqlx::query!("SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1").fetch_optional(db).await?;
+    Ok(row.map_or_else(Head::genesis, |row| Head { id: row.id, hash: row.hash }))
+}
+
+/// The highest number that was ever given, whether or not its row is still there.
+pub async fn highest(db: &mut SqliteConnection) -> Result<i64, StoreError> {
+    let given = sqlx::query_scalar("SELECT seq FROM sqlite_sequence WHERE name = 'audit'");
+    Ok(given.fetch_optional(db).await?.unwrap_or(0))
+}
+
+/// Which rows are wanted; whatever is not given is not asked for.
+#[derive(Debug, Clone, Default)]
+pub struct AuditFilter {
+    /// Those of this actor.
+    pub actor: Option<String>,
+    /// Those about this.
+    pub target: Option<String>,
+    /// Those that ended so.
+    pub outcome: Option<Outcome>,
+    /// Those written at this time or later, in unix milliseconds.
+    pub since: Option<i64>,
+    /// Those written before this time.
+    pub until: Option<i64>,
+}
+
+const COLUMNS: &str =
+    "SELECT id, at, actor, granted, origin, request, action, target, outcome, problem, count, before, after,
+                              previous, hash FROM audit WHERE id IS NOT NULL";
+
+/// Up to `limit` rows that are asked for, the last first, from the one before `before`.
+pub async fn page(
+    db: &mut SqliteConnection,
+    filter: &AuditFilter,
+    before: Option<i64>,
+    limit: i64,
+) -> Result<Vec<AuditRecord>, StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new(COLUMNS);
+    if let Some(before) = before {
+        query.push(" AND id < ").push_bind(before);
+    }
+    let outcome = filter.outcome.map(|outcome| outcome.as_str().to_owned());
+    for (condition, value) in [
+        (" AND actor = ", filter.actor.clone()),
+        (" AND target = ", filter.target.clone()),
+        (" AND outcome = ", outcome),
+    ] {
+        if let Some(value) = value {
+            query.push(condition).push_bind(value);
+        }
+    }
+    for (condition, value) in [(" AND at >= ", filter.since), (" AND at < ", filter.until)] {
+        if let Some(value) = value {
+            query.push(condition).push_bind(value);
+        }
+    }
+    query.push(" ORDER BY id DESC LIMIT ").push_bind(limit);
+    query.build().fetch_all(db).await?.iter().map(record).collect()
+}
+
+/// Up to `limit` rows in their order, from the one after `after`, to be checked.
+pub async fn chain(
+    db: &mut SqliteConnection,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<AuditRecord>, StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new(COLUMNS);
+    query.push(" AND id > ").push_bind(after).push(" ORDER BY id LIMIT ").push_bind(limit);
+    query.build().fetch_all(db).await?.iter().map(record).collect()
+}
+
+fn record(row: &sqlx::sqlite::SqliteRow) -> Result<AuditRecord, StoreError> {
+    Ok(AuditRecord {
+        id: row.try_get("id")?,
+        at: row.try_get("at")?,
+        actor: row.try_get("actor")?,
+        granted: row.try_get("granted")?,
+        origin: row.try_get("origin")?,
+        request: row.try_get("request")?,
+        action: row.try_get("action")?,
+        target: row.try_get("target")?,
+        outcome: from_json("an outcome", &format!("\"{}\"", row.try_get::<String, _>("outcome")?))?,
+        problem: row.try_get("problem")?,
+        count: row.try_get("count")?,
+        before: row.try_get("before")?,
+        after: row.try_get("after")?,
+        previous: row.try_get("previous")?,
+        hash: row.try_get("hash")?,
+    })
+}
+
+/// Checks the whole chain of a database that nobody else needs to have open, without changing a byte of it.
+///
+/// The error of the inner result is the first row that does not fit.
+pub async fn verify(
+    path: &std::path::Path,
+    anchor: Option<&Head>,
+) -> Result<Result<Head, Broken>, StoreError> {
+    let mut db = super::open_to_read(path).await?;
+    let mut head = Head::genesis();
+    let mut broken = None;
+    // One state of the file, whoever writes meanwhile.
+    let mut snapshot = db.begin().await?;
+    // A row below the first one was put in, too.
+    let mut after = i64::MIN;
+    'all: loop {
+        let rows = match chain(&mut snapshot, after, 1000).await {
+            Err(error @ StoreError::Corrupt { .. }) => {
+                broken = Some(Broken { id: head.id + 1, why: error.to_string() });
+                break;
+            }
+            rows => rows?,
+        };
+        if rows.is_empty() {
+            break;
+        }
+        for row in &rows {
+            if let Err(found) = head.advance(row) {
+                broken = Some(found);
+                break 'all;
+            }
+            if anchor.is_some_and(|anchor| anchor.id == head.id && anchor.hash != head.hash) {
+                let why = "it has another hash than the one that was kept elsewhere".to_owned();
+                broken = Some(Broken { id: head.id, why });
+                break 'all;
+            }
+        }
+        after = head.id;
+    }
+    let highest = highest(&mut snapshot).await?;
+    snapshot.rollback().await?;
+    db.close().await?;
+    let highest = highest.max(anchor.map_or(0, |anchor| anchor.id));
+    let cut = (broken.is_none() && highest > head.id).then(|| Broken {
+        id: head.id + 1,
+        why: format!(
+            "{highest} rows were written, and the last one there is {}: the end was cut off",
+            head.id
+        ),
+    });
+    Ok(match broken.or(cut) {
+        Some(broken) => Err(broken),
+        None => Ok(head),
+    })
+}

@@ -1,0 +1,247 @@
+//! A copy of the database that somebody can keep, made while a manager writes to it.
+//!
+//! `VACUUM INTO` reads one committed state through a connection of its own: in WAL mode a reader stops no writer. The copy
+//! gets its name only when it is whole, checked and on the disk, so a name that is there is a backup.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+
+use super::{host, known_version, options, version_of};
+
+/// What a backup is of.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Backup {
+    /// The file.
+    pub file: PathBuf,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// The schema version.
+    pub schema_version: i64,
+    /// The machine that the database belongs to; `None` for one that was never served.
+    pub machine_id: Option<String>,
+}
+
+/// Why there is no backup.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// There is no database.
+    #[error(
+        "there is no database at {0}: name the state directory with --state-dir, or the configuration with --config"
+    )]
+    Nothing(PathBuf),
+    /// Something has the name already.
+    #[error("{0} is there already, and a backup replaces nothing: give another name, or move it away")]
+    Exists(PathBuf),
+    /// The disk of the backup is full.
+    #[error(
+        "the disk of {0} is full: nothing is left of the backup; free space there, or name another place"
+    )]
+    Full(PathBuf),
+    /// The file cannot be made.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The database cannot be read, or copied.
+    #[error("{path}: {source}")]
+    Database {
+        /// The database.
+        path: PathBuf,
+        /// What SQLite said.
+        source: sqlx::Error,
+    },
+    /// What is there is no whole database.
+    #[error("{path} is damaged: {detail}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite found, its first line.
+        detail: String,
+    },
+    /// A file was copied while it was written, without what belongs to it.
+    #[error(
+        "{0} has a write-ahead log beside it, so it is a database in use or a copy of one by hand: make the backup with \
+         `mps-manager backup`"
+    )]
+    Unfinished(PathBuf),
+    /// It is a database of something else.
+    #[error("{0} is no database of mps-manager")]
+    Stranger(PathBuf),
+}
+
+/// Copies `database` to `file`, which must not be there yet.
+///
+/// Every change that was answered before the call is in the copy. Whoever is killed meanwhile leaves a file with
+/// `.partial-` in its name, and never one under the name that was asked for.
+pub async fn copy(database: &Path, file: &Path) -> Result<Backup, BackupError> {
+    if !database.exists() {
+        return Err(BackupError::Nothing(database.to_owned()));
+    }
+    if file.symlink_metadata().is_ok() {
+        return Err(BackupError::Exists(file.to_owned()));
+    }
+    let unfinished = Unfinished::beside(file)?;
+    let result = vacuum(database, &unfinished.path).await;
+    result.map_err(|source| {
+        if is_full(&source) {
+            BackupError::Full(file.to_owned())
+        } else {
+            BackupError::Database { path: database.to_owned(), source }
+        }
+    })?;
+    let seen = examine(&unfinished.path).await?;
+    unfinished.become_file(file)?;
+    Ok(Backup { file: file.to_owned(), ..seen })
+}
+
+/// Looks at a file that should be a backup, changing nothing: whole, and of which version and machine.
+pub async fn examine(file: &Path) -> Result<Backup, BackupError> {
+    let failed = |source| BackupError::File { path: file.to_owned(), source };
+    let metadata = std::fs::metadata(file).map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(BackupError::Stranger(file.to_owned()));
+    }
+    let mut log = file.as_os_str().to_owned();
+    log.push("-wal");
+    if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
+        return Err(BackupError::Unfinished(file.to_owned()));
+    }
+    let looked = async {
+        let mut connection = read_only(file).await?;
+        // All of it: what is not whole is found now, and not when it is needed.
+        let found: Vec<String> =
+            sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_all(&mut connection).await?;
+        let version = version_of(&mut connection).await?;
+        let machine_id = if version >= FIRST_WITH_MACHINE {
+            host::machine_id(&mut connection).await.ok().flatten()
+        } else {
+            None
+        };
+        connection.close().await?;
+        Ok::<_, sqlx::Error>((found, version, machine_id))
+    };
+    let (found, schema_version, machine_id) = looked.await.map_err(|source| match damage(&source) {
+        Some(detail) => BackupError::Damaged { path: file.to_owned(), detail },
+        None => BackupError::Database { path: file.to_owned(), source },
+    })?;
+    if found != ["ok"] {
+        let detail =
+            found.into_iter().next().unwrap_or_default().lines().next().unwrap_or_default().to_owned();
+        return Err(BackupError::Damaged { path: file.to_owned(), detail });
+    }
+    if schema_version == 0 {
+        return Err(BackupError::Stranger(file.to_owned()));
+    }
+    Ok(Backup { file: file.to_owned(), bytes: metadata.len(), schema_version, machine_id })
+}
+
+/// The first schema version that says which machine a database belongs to.
+const FIRST_WITH_MACHINE: i64 = 3;
+
+/// Whether a schema version can be read here.
+pub fn is_known(version: i64) -> Result<(), i64> {
+    let known = known_version();
+    if version <= known { Ok(()) } else { Err(known) }
+}
+
+/// A connection to a file that nobody writes; it makes no other files beside it.
+pub(super) async fn read_only(file: &Path) -> Result<SqliteConnection, sqlx::Error> {
+    let options = SqliteConnectOptions::from_str("sqlite:")?
+        .filename(file)
+        .read_only(true)
+        .immutable(true)
+        .log_statements(tracing::log::LevelFilter::Trace);
+    SqliteConnection::connect_with(&options).await
+}
+
+async fn vacuum(database: &Path, copy: &Path) -> Result<(), sqlx::Error> {
+    // Not read-only: with no manager there is no log, and SQLite makes one to read beside a manager that may start meanwhile.
+    let options = options(database).map_err(|error| sqlx::Error::Configuration(Box::new(error)))?;
+    let mut connection = SqliteConnection::connect_with(&options).await?;
+    let path = copy.to_string_lossy().into_owned();
+    let copied = sqlx::query("VACUUM INTO ?").bind(path).execute(&mut connection).await;
+    connection.close().await?;
+    copied.map(drop)
+}
+
+fn is_full(error: &sqlx::Error) -> bool {
+    // 13 is SQLITE_FULL; a full disk also comes as an I/O error with the same words.
+    error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("13"))
+        || error.to_string().contains("disk is full")
+}
+
+/// SQLite's words where it says that a file is no database, or not a whole one.
+fn damage(error: &sqlx::Error) -> Option<String> {
+    let error = error.as_database_error()?;
+    // 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB; the lower byte of an extended code.
+    let code: i32 = error.code()?.parse().ok()?;
+    matches!(code & 0xff, 11 | 26).then(|| error.message().to_owned())
+}
+
+/// A file that is being written, gone with this value unless it gets its name.
+pub(super) struct Unfinished {
+    pub(super) path: PathBuf,
+}
+
+impl Unfinished {
+    /// An empty file in the same directory, for its owner alone.
+    pub(super) fn beside(file: &Path) -> Result<Self, BackupError> {
+        let failed = |path: &Path, source| BackupError::File { path: path.to_owned(), source };
+        let mut bytes = [0; 4];
+        getrandom::fill(&mut bytes).map_err(|error| failed(file, io::Error::other(error)))?;
+        let mut name = file.as_os_str().to_owned();
+        name.push(format!(".partial-{}", hex::encode(bytes)));
+        let path = PathBuf::from(name);
+        File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|source| failed(&path, source))?;
+        Ok(Self { path })
+    }
+
+    /// Gives the file its name, once it is on the disk; replaces nothing.
+    pub(super) fn become_file(self, file: &Path) -> Result<(), BackupError> {
+        let failed = |source| BackupError::File { path: file.to_owned(), source };
+        File::open(&self.path).and_then(|file| file.sync_all()).map_err(failed)?;
+        let named = match renameat_with(CWD, &self.path, CWD, file, RenameFlags::NOREPLACE) {
+            // A file system that cannot do this may have links, which replace nothing either.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => std::fs::hard_link(&self.path, file),
+            other => other.map_err(io::Error::from),
+        };
+        named.map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => BackupError::Exists(file.to_owned()),
+            _ => failed(source),
+        })?;
+        sync_directory(file).map_err(failed)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // Not there any more where it was renamed; what SQLite had beside it stays where it was cut off.
+        for suffix in ["", "-journal", "-wal", "-shm"] {
+            let mut path = self.path.as_os_str().to_owned();
+            path.push(suffix);
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Writes a directory's entries to the disk.
+pub(super) fn sync_directory(file: &Path) -> io::Result<()> {
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
+}

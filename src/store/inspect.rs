@@ -1,0 +1,63 @@
+//! A database looked at from outside: whether a manager serves from it or not, without changing a byte.
+
+use std::path::Path;
+
+use sqlx::{Connection as _, SqliteConnection};
+
+use super::{StoreError, daemons, host, known_version, open_to_read, tenants, version_of};
+use crate::domain::daemon::Daemon;
+use crate::domain::tenant::Tenant;
+
+/// What a database holds.
+#[derive(Debug)]
+pub struct Inspection {
+    /// Its schema version; 0 for a file that is not this program's.
+    pub version: i64,
+    /// The newest schema version that this program knows.
+    pub known: i64,
+    /// What SQLite found wrong with it; `None` where it is whole.
+    pub damage: Option<String>,
+    /// The rest, for a database of the version that is known here.
+    pub contents: Option<Contents>,
+}
+
+/// What is of use of a database.
+#[derive(Debug)]
+pub struct Contents {
+    /// The machine it belongs to.
+    pub machine_id: Option<String>,
+    /// The daemons.
+    pub daemons: Vec<Daemon>,
+    /// The tokens of their control processes.
+    pub tokens: Vec<String>,
+    /// The processes, by ID and start time, that were adopted and carry no token.
+    pub processes: Vec<(u32, u64)>,
+    /// The tenants.
+    pub tenants: Vec<Tenant>,
+}
+
+/// Looks at a database.
+pub async fn inspect(path: &Path) -> Result<Inspection, StoreError> {
+    let mut connection = open_to_read(path).await?;
+    let found: Vec<String> = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_all(&mut connection).await?;
+    let damage = (found != ["ok"]).then(|| found.into_iter().next().unwrap_or_default());
+    let (version, known) = (version_of(&mut connection).await?, known_version());
+    let contents =
+        if version == known && damage.is_none() { Some(contents(&mut connection).await?) } else { None };
+    connection.close().await?;
+    Ok(Inspection { version, known, damage, contents })
+}
+
+async fn contents(db: &mut SqliteConnection) -> Result<Contents, StoreError> {
+    let machine_id = host::machine_id(&mut *db).await?;
+    let daemons = daemons::all(&mut *db).await?;
+    let (mut tokens, mut processes, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    for daemon in &daemons {
+        if let Some(incarnation) = daemons::incarnation(&mut *db, &daemon.name).await? {
+            tokens.push(incarnation.token);
+            processes.extend(incarnation.process);
+        }
+        all.extend(tenants::of_daemon(&mut *db, &daemon.name).await?);
+    }
+    Ok(Contents { machine_id, daemons, tokens, processes, tenants: all })
+}

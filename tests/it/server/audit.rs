@@ -1,0 +1,191 @@
+//! The audit: who did what, in a chain that tells where somebody meddled.
+
+use std::process::Output;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::harness::{Host, eventually};
+
+/// Rows, the first first.
+fn rows(host: &Host, query: &str) -> Vec<Value> {
+    let list = host.api().get(&format!("/api/v1/audit?limit=1000{query}")).ok();
+    let mut rows = list["items"].as_array().expect("items").clone();
+    rows.reverse();
+    rows
+}
+
+fn verify(host: &Host, further: &[&str]) -> Output {
+    let database = host.state("mps-manager.db");
+    let mut arguments = vec!["audit", "verify", "--database", database.to_str().expect("text")];
+    arguments.extend(further);
+    host.cli(&arguments)
+}
+
+/// The hash as docs/audit.md describes it.
+fn digest(row: &Value) -> String {
+    let mut hash = Sha256::new();
+    for field in [
+        "id", "at", "actor", "granted", "origin", "request", "action", "target", "outcome", "problem",
+        "count", "before", "after", "previous",
+    ] {
+        let text = match &row[field] {
+            Value::Null => "-\n".to_owned(),
+            Value::String(text) => format!("{}:{text}\n", text.len()),
+            number => format!("{}:{number}\n", number.to_string().len()),
+        };
+        hash.update(text.as_bytes());
+    }
+    hex::encode(hash.finalize())
+}
+
+fn spec(sms: u32) -> Value {
+    json!({ "daemon": "gpu1", "uid": rustix::process::geteuid().as_raw(), "device_memory_limit": "1G", "sms": sms })
+}
+
+#[test]
+fn who_did_what_is_on_record_with_what_was_before_and_after() {
+    let host = Host::ready();
+    let api = host.api();
+    let answer = api.tenant("web", &spec(8));
+    let request = answer.header("x-request-id").expect("an ID").to_owned();
+    answer.ok();
+    api.tenant("web", &spec(16)).ok();
+    api.send(reqwest::Method::PUT, "/api/v1/tenants/web?dry_run=true", &[], Some(spec(24).to_string())).ok();
+    api.tenant("web", &json!({ "daemon": "nowhere", "uid": 0 })).problem(422, "invalid-request");
+    api.delete("/api/v1/tenants/web");
+    let told = rows(&host, "&target=tenants/web");
+    let outcomes: Vec<&str> = told.iter().map(|row| row["outcome"].as_str().unwrap()).collect();
+    assert_eq!(outcomes, ["done", "done", "refused", "done"]);
+    let [created, changed, refused, deleted] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(created["request"], request);
+    assert_eq!((&created["actor"], &created["granted"]), (&json!("admin token"), &json!("admin")));
+    assert_eq!(
+        (&created["origin"], &created["action"]),
+        (&json!("127.0.0.1"), &json!("PUT /api/v1/tenants/{name}"))
+    );
+    let read =
+        |text: &Value| -> Value { serde_json::from_str(text.as_str().expect("JSON text")).expect("JSON") };
+    assert!(created["before"].is_null());
+    assert_eq!((&read(&created["after"])["sms"], &read(&changed["before"])["sms"]), (&json!(8), &json!(8)));
+    assert_eq!(read(&changed["after"])["sms"], 16);
+    assert_eq!(refused["problem"], "urn:mps-manager:problem:invalid-request");
+    assert!(deleted["after"].is_null() && !deleted["before"].is_null());
+    // The journal tells of the same, by the same.
+    let events = host.events("&tenant=web&type=tenant.");
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["tenant.created", "tenant.changed", "tenant.deleted"]);
+    assert_eq!(events[1]["details"]["fields"], json!(["sms"]));
+    assert_eq!(events[1]["cause"], json!({ "by": "actor", "subject": "admin token" }));
+    assert_eq!(rows(&host, "&actor=manager")[0]["action"], "furnish");
+    for bad in ["?outcome=maybe", "?cursor=eA", "?limit=0", "?colour=red"] {
+        api.get(&format!("/api/v1/audit{bad}")).problem(422, "invalid-request");
+    }
+}
+
+#[test]
+fn the_chain_is_as_the_docs_say_and_holds_over_a_restart() {
+    let mut host = Host::ready();
+    host.api().tenant("web", &spec(8)).ok();
+    host.end_manager(Signal::KILL);
+    host.serve();
+    host.await_ready();
+    host.api().tenant("web", &spec(16)).ok();
+    let all = rows(&host, "");
+    let mut previous = "0".repeat(64);
+    for (number, row) in (1..).zip(&all) {
+        assert_eq!((&row["id"], &row["previous"]), (&json!(number), &json!(previous)));
+        previous = digest(row);
+        assert_eq!(row["hash"], previous);
+    }
+    let head = host.api().get("/api/v1/audit/head").ok();
+    assert_eq!(head, json!({ "id": all.len(), "hash": previous }));
+    // While it is served, and when it is not.
+    for _ in 0..2 {
+        let output = verify(&host, &[]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains(&previous));
+        if !host.manager_has_ended() {
+            host.end_manager(Signal::TERM);
+        }
+    }
+}
+
+#[test]
+fn whoever_meddles_with_the_rows_is_found() {
+    let mut host = Host::ready();
+    for sms in [8, 16, 24] {
+        host.api().tenant("web", &spec(sms)).ok();
+    }
+    let head = host.api().get("/api/v1/audit/head").ok();
+    let (last, hash) = (head["id"].as_i64().unwrap(), head["hash"].as_str().unwrap().to_owned());
+    assert_eq!(host.end_manager(Signal::TERM), Some(0));
+    let database = host.state("mps-manager.db");
+    // The database refuses while nobody takes its triggers away.
+    for meddling in ["UPDATE audit SET actor = 'somebody' WHERE id = 2", "DELETE FROM audit WHERE id = 2"] {
+        let refused = host.try_sql(meddling).expect_err("refused");
+        assert!(refused.contains("never"), "{refused}");
+    }
+    let whole = std::fs::read(&database).unwrap();
+    let free = "DROP TRIGGER audit_stays; DROP TRIGGER audit_is_kept;";
+    for (meddling, first) in [
+        ("UPDATE audit SET actor = 'somebody else' WHERE id = 2".to_owned(), Some(2)),
+        ("UPDATE audit SET after = '{}' WHERE id = 3".to_owned(), Some(3)),
+        ("DELETE FROM audit WHERE id = 2".to_owned(), Some(3)),
+        ("INSERT INTO audit SELECT 0, at, actor, granted, origin, request, action, target, outcome, problem, count, before, after, previous, hash FROM audit WHERE id = 1".to_owned(), Some(0)),
+        (format!("DELETE FROM audit WHERE id = {last}"), Some(last)),
+        (format!("DELETE FROM audit WHERE id = {last}; UPDATE sqlite_sequence SET seq = {} WHERE name = 'audit'", last - 1), None),
+    ] {
+        host.try_sql(&format!("{free} {meddling}")).expect("meddled with");
+        let output = verify(&host, &[]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        match first {
+            Some(first) => {
+                assert_eq!(output.status.code(), Some(1), "{meddling}: {said}");
+                assert!(said.contains(&format!("row {first} does not fit")), "{meddling}: {said}");
+            }
+            // Cut off with all that tells of it: only who kept the head elsewhere finds that.
+            None => assert_eq!(output.status.code(), Some(0), "{meddling}: {said}"),
+        }
+        let anchored = verify(&host, &["--anchor", &format!("{last}:{hash}")]);
+        assert_eq!(anchored.status.code(), Some(1), "{meddling}");
+        std::fs::write(&database, &whole).unwrap();
+    }
+    assert_eq!(verify(&host, &["--anchor", &format!("{last}:{hash}")]).status.code(), Some(0));
+    let other = "f".repeat(64);
+    assert_eq!(verify(&host, &["--anchor", &format!("2:{other}")]).status.code(), Some(1));
+    assert_eq!(verify(&host, &["--anchor", "nonsense"]).status.code(), Some(2));
+    let missing = host.cli(&["audit", "verify", "--database", "/nowhere/at/all.db"]);
+    assert_eq!(missing.status.code(), Some(2));
+}
+
+#[test]
+fn refusals_and_strangers_are_counted_and_no_secret_is_on_record() {
+    let mut host = Host::ready();
+    let secret = host.token();
+    let stranger = host.api().with_token(Some("a-secret-that-is-wrong"));
+    for _ in 0..50 {
+        stranger.put("/api/v1/tenants/web", &spec(8)).problem(401, "unauthorized");
+    }
+    for _ in 0..100 {
+        host.api().tenant("web", &json!({ "daemon": "nowhere", "uid": 0 })).problem(422, "invalid-request");
+    }
+    let own = rows(&host, "&outcome=refused").len();
+    assert!((60..=61).contains(&own), "{own} rows of their own");
+    // A soft stop writes what was counted.
+    assert_eq!(host.end_manager(Signal::TERM), Some(0));
+    host.serve();
+    let refused = eventually("refusals are on record", || {
+        let refused = rows(&host, "&outcome=refused");
+        (!refused.is_empty()).then_some(refused)
+    });
+    let count = |actor: &str| -> i64 {
+        refused.iter().filter(|row| row["actor"] == actor).map(|row| row["count"].as_i64().unwrap()).sum()
+    };
+    assert_eq!((count("nobody"), count("admin token")), (50, 100));
+    assert!(refused.len() < 70, "{} rows", refused.len());
+    let all = serde_json::to_string(&rows(&host, "")).unwrap();
+    assert!(!all.contains(&secret) && !all.contains("a-secret-that-is-wrong"));
+    assert_eq!(verify(&host, &[]).status.code(), Some(0));
+}

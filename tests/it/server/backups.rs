@@ -1,0 +1,348 @@
+//! Backups made while everything is written to, and restored while daemons and clients live.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, Row as _};
+
+use crate::harness::{Host, SmallDisk, environment, eventually, is_alive};
+
+fn path(file: &Path) -> &str {
+    file.to_str().unwrap()
+}
+
+impl Host {
+    fn keep(&self, verb: &str, file: &Path) -> Output {
+        let config = self.dir().join("config.toml");
+        self.cli(&[verb, path(file), "--config", path(&config)])
+    }
+
+    fn kept(&self, verb: &str, file: &Path) -> String {
+        let output = self.keep(verb, file);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refuses(&self, verb: &str, file: &Path) -> String {
+        let output = self.keep(verb, file);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// A database that takes a while to copy; no manager runs.
+    fn grow(&self, mebibytes: u32) {
+        self.execute_sql(&format!(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {})
+             INSERT INTO idempotency_keys SELECT 'k' || i, 'h', json_quote(hex(randomblob(2000))), 4000000000000 FROM n",
+            mebibytes * 256
+        ));
+    }
+}
+
+/// The first column of all rows of a file that nobody writes.
+fn ask(file: &Path, query: &str) -> Vec<String> {
+    let options = SqliteConnectOptions::new().filename(file).immutable(true);
+    let query = sqlx::AssertSqlSafe(query.to_owned());
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let mut connection = options.connect().await.unwrap();
+        let rows = sqlx::query(query).fetch_all(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    })
+}
+
+fn files(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_was_answered_before_a_backup_is_in_it_and_writers_go_on_meanwhile() {
+    let mut host = Host::ready();
+    host.end_manager(Signal::TERM);
+    host.grow(64);
+    host.serve();
+    host.await_ready();
+    let (written, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let file = host.dir().join("backup.db");
+    let (before, after) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1.. {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let label = json!({"daemon": "gpu0", "device_memory_limit": "1G", "labels": {"number": number.to_string()}});
+                assert!(host.api().put("/api/v1/tenants/busy", &label).status < 300);
+                written.store(number, Ordering::SeqCst);
+            }
+        });
+        eventually("there are writes", || (written.load(Ordering::SeqCst) > 3).then_some(()));
+        let before = written.load(Ordering::SeqCst);
+        let said = host.kept("backup", &file);
+        let after = written.load(Ordering::SeqCst);
+        over.store(true, Ordering::Relaxed);
+        assert!(said.contains("checked and on the disk") && said.contains("admin.token"), "{said}");
+        (before, after)
+    });
+    let number = "SELECT json_extract(spec, '$.labels.number') FROM tenants WHERE name = 'busy'";
+    let copied: u64 = ask(&file, number)[0].parse().unwrap();
+    assert!(copied >= before, "number {before} was answered before, and the backup has {copied}");
+    assert!(after > before + 1, "no write was answered while 64 MiB were copied: {before} and {after}");
+    assert_eq!(ask(&file, "PRAGMA integrity_check"), ["ok"]);
+    let mode = fs::metadata(&file).unwrap();
+    assert_eq!(mode.mode() & 0o7777, 0o600);
+    assert!(!files(host.dir()).iter().any(|name| name.contains("partial") || name.starts_with("backup.db-")));
+}
+
+#[test]
+fn a_backup_replaces_nothing_and_needs_a_database() {
+    let host = Host::new("");
+    let file = host.dir().join("backup.db");
+    assert!(host.refuses("backup", &file).contains("there is no database at"));
+    let mut host = host;
+    host.serve();
+    fs::write(&file, "somebody's").unwrap();
+    assert!(host.refuses("backup", &file).contains("a backup replaces nothing"));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "somebody's");
+    let nowhere = host.dir().join("nowhere/backup.db");
+    assert!(host.refuses("backup", &nowhere).contains("No such file"));
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_of_a_backup_and_the_manager_does_not_mind() {
+    let mut host = Host::ready();
+    host.end_manager(Signal::TERM);
+    host.grow(4);
+    host.serve();
+    let small = host.dir().join("small");
+    fs::create_dir(&small).unwrap();
+    let Some(_disk) = SmallDisk::mount(&small, 2) else { return };
+    let said = host.refuses("backup", &small.join("backup.db"));
+    assert!(said.contains("is full") && said.contains("nothing is left"), "{said}");
+    assert_eq!(files(&small), Vec::<String>::new());
+    assert!(host.api().tenant("new", &json!({"daemon": "gpu0", "device_memory_limit": "1G"})).status < 300);
+}
+
+#[test]
+fn a_backup_that_is_killed_leaves_no_file_of_its_name() {
+    let mut host = Host::ready();
+    host.end_manager(Signal::TERM);
+    host.grow(96);
+    host.serve();
+    let directory = host.dir().join("backups");
+    fs::create_dir(&directory).unwrap();
+    let file = directory.join("backup.db");
+    let config = host.dir().join("config.toml");
+    let mut child =
+        host.command(&["backup", path(&file), "--config", path(&config)]).spawn().expect("the backup starts");
+    eventually("it is under way", || {
+        let sizes = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+        sizes.max().filter(|size| *size > 0)
+    });
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().code(), None, "it had ended before it was killed");
+    assert!(!file.exists());
+    assert!(files(&directory)[0].starts_with("backup.db.partial-"), "{:?}", files(&directory));
+    host.kept("backup", &file);
+    assert_eq!(ask(&file, "PRAGMA integrity_check"), ["ok"]);
+}
+
+#[test]
+fn what_is_no_whole_backup_of_a_version_that_is_known_is_refused_and_changes_nothing() {
+    let mut host = Host::ready();
+    let good = host.dir().join("good.db");
+    host.kept("backup", &good);
+    assert!(host.refuses("restore", &good).contains("another mps-manager is serving"));
+    host.end_manager(Signal::TERM);
+    let before = fs::read(host.state("mps-manager.db")).unwrap();
+    let bytes = fs::read(&good).unwrap();
+    let file = |name: &str, bytes: &[u8]| -> PathBuf {
+        let path = host.dir().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let words = file("words.db", b"version: v1\n");
+    assert!(host.refuses("restore", &words).contains("is damaged: file is not a database"));
+    let empty = file("empty.db", b"");
+    assert!(host.refuses("restore", &empty).contains("is no database of mps-manager"));
+    assert!(host.refuses("restore", host.dir()).contains("is no database of mps-manager"));
+    assert!(host.refuses("restore", &host.dir().join("none.db")).contains("No such file"));
+    let short = file("short.db", &bytes[..bytes.len() / 2]);
+    assert!(host.refuses("restore", &short).contains("is damaged"));
+    let mut torn = bytes.clone();
+    let middle = torn.len() / 2;
+    torn[middle..middle + 4096].fill(0x5a);
+    assert!(host.refuses("restore", &file("torn.db", &torn)).contains("is damaged"));
+    // Copied by hand from under a manager.
+    let busy = file("busy.db", &bytes);
+    fs::write(host.dir().join("busy.db-wal"), "frames").unwrap();
+    assert!(host.refuses("restore", &busy).contains("write-ahead log beside it"));
+    let newer = file("newer.db", &bytes);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let mut connection = SqliteConnectOptions::new().filename(&newer).connect().await.unwrap();
+        let later = "UPDATE _sqlx_migrations SET version = 9999 WHERE version = (SELECT max(version) FROM _sqlx_migrations)";
+        sqlx::query(later).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+    });
+    let said = host.refuses("restore", &newer);
+    assert!(said.contains("has schema version 9999") && said.contains("or a newer one"), "{said}");
+    assert_eq!(fs::read(host.state("mps-manager.db")).unwrap(), before);
+    assert!(!files(&host.state("")).iter().any(|name| name.contains("partial") || name.contains("replaced")));
+}
+
+fn generation(host: &Host, what: &str) -> i64 {
+    host.api().get(what).ok()["generation"].as_i64().unwrap()
+}
+
+#[test]
+fn an_older_backup_is_restored_while_daemons_and_clients_live() {
+    let mut host = Host::ready();
+    // Down when the backup is made, and up when it is restored.
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
+    let early = host.run_client("demo");
+    let file = host.dir().join("backup.db");
+    host.kept("backup", &file);
+
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/start", &json!({})));
+    host.await_ready();
+    let changed =
+        json!({"daemon": "gpu0", "uid": rustix::process::geteuid().as_raw(), "device_memory_limit": "2G"});
+    assert_eq!(host.api().put("/api/v1/tenants/batch", &changed).status, 200);
+    assert_eq!(host.api().tenant("late", &changed).status, 201);
+    host.await_ready();
+    let late = host.run_client("batch");
+    let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
+    let tokens = daemons.map(|pid| environment(pid, "MPS_MANAGER_INCARNATION").unwrap());
+    let generations = (generation(&host, "/api/v1/daemons/gpu0"), generation(&host, "/api/v1/tenants/batch"));
+    let token = host.token();
+    let newest = |host: &Host| -> i64 {
+        host.ask_sql("SELECT coalesce(max(id), 0) || '' FROM events").remove(0).parse().unwrap()
+    };
+    host.end_manager(Signal::TERM);
+
+    let events = newest(&host);
+    let said = host.kept("restore", &file);
+    let restored = newest(&host);
+    assert!(restored < events, "the journal is the backup's: {restored} and {events}");
+    for words in [
+        "gpu1 was to be stopped when the backup was made, and stays running",
+        "tenant late was made after the backup",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+    let replaced: Vec<String> =
+        files(&host.state("")).into_iter().filter(|name| name.contains("replaced")).collect();
+    assert_eq!(replaced.len(), 1, "one file, with nothing beside it: {replaced:?}");
+    let kept = host.state(&replaced[0]);
+    assert_eq!(ask(&kept, "SELECT count(*) || '' FROM tenants WHERE name = 'late'"), ["1"]);
+    assert_eq!(fs::metadata(host.state("mps-manager.db")).unwrap().permissions().mode() & 0o777, 0o600);
+
+    host.serve();
+    host.await_ready();
+    assert_eq!(["gpu0", "gpu1"].map(|name| host.daemon_pid(name)), daemons, "the same control daemons");
+    assert_eq!(daemons.map(|pid| environment(pid, "MPS_MANAGER_INCARNATION").unwrap()), tokens);
+    for (client, tenant) in [(&early, "demo"), (&late, "batch")] {
+        assert!(is_alive(client.pid()));
+        let listed = host.listed(client.pid());
+        assert_eq!(
+            (&listed["tenant"], &listed["attributed_by"]),
+            (&json!(tenant), &json!("lease")),
+            "{listed}"
+        );
+    }
+    assert_eq!(host.token(), token, "the admin token is none of the database's");
+    host.api().get("/api/v1/tenants/late").problem(404, "not-found");
+    let batch = host.api().get("/api/v1/tenants/batch").ok();
+    assert_eq!(batch["spec"]["device_memory_limit"], 8_u64 << 30);
+    assert!(generation(&host, "/api/v1/daemons/gpu0") > generations.0, "no generation means two things");
+    assert!(batch["generation"].as_i64().unwrap() > generations.1);
+    // In force, and not only believed to be so.
+    assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
+    assert_eq!(host.daemon("gpu1")["spec"]["desired_state"], "running");
+    let audited = host.cli(&["audit", "verify", "--state-dir", path(&host.state(""))]);
+    assert!(audited.status.success(), "{audited:?}");
+    let rows = "SELECT id || hash FROM audit ORDER BY id";
+    let (here, there) = (host.ask_sql(rows), ask(&kept, rows));
+    assert!(there.len() > ask(&file, rows).len() && here.starts_with(&there), "the audit goes on");
+    // Readers of the journal go on where they were: what happens now has numbers that nobody has seen.
+    host.end_manager(Signal::TERM);
+    let between = format!("SELECT count(*) || '' FROM events WHERE id > {restored} AND id <= {events}");
+    assert_eq!((host.ask_sql(&between), newest(&host) > events), (vec!["0".to_owned()], true));
+}
+
+#[test]
+fn what_was_under_way_when_a_backup_was_made_is_not_done_again() {
+    let mut host = Host::ready();
+    let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
+    host.end_manager(Signal::TERM);
+    let id = "01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c";
+    let asked = format!(
+        r#"INSERT INTO operations (id, request, state, created_at)
+           VALUES ('{id}', '{{"kind":"stop_daemon","grace_s":0}}', 'pending', 1);
+           INSERT INTO operation_daemons (operation, daemon) VALUES ('{id}', 'gpu0');"#
+    );
+    host.execute_sql(&asked);
+    // Without a manager.
+    let file = host.dir().join("backup.db");
+    host.kept("backup", &file);
+    host.execute_sql(&format!("DELETE FROM operations WHERE id = '{id}'"));
+    host.kept("restore", &file);
+    host.serve();
+    host.await_ready();
+    let operation = host.api().get(&format!("/api/v1/operations/{id}")).ok();
+    assert_eq!(operation["state"], "failed");
+    assert!(operation["error"].as_str().unwrap().contains("restored since"), "{operation}");
+    assert_eq!(["gpu0", "gpu1"].map(|name| host.daemon_pid(name)), daemons);
+}
+
+#[test]
+fn where_the_database_is_lost_what_cannot_be_known_is_said_and_nothing_is_killed() {
+    let mut host = Host::ready();
+    let file = host.dir().join("backup.db");
+    host.kept("backup", &file);
+    // gpu1 has another control daemon since, of which the backup knows nothing; gpu0 has the one that it had.
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
+    host.await_ready();
+    let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
+    host.end_manager(Signal::TERM);
+    fs::write(host.state("mps-manager.db"), "this was a database").unwrap();
+    let said = host.kept("restore", &file);
+    assert!(said.contains("could not be read") && said.contains("blocked until it ends"), "{said}");
+    host.serve();
+    host.await_phase("gpu0", "ready");
+    let blocked = host.await_phase("gpu1", "blocked");
+    assert_eq!(host.daemon_pid("gpu0"), daemons[0]);
+    assert!(is_alive(daemons[1]));
+    let why = blocked["status"]["conditions"].to_string();
+    assert!(why.contains(&daemons[1].to_string()), "{why}");
+    // The way out that it names.
+    crate::harness::signal(daemons[1], Signal::KILL);
+    host.await_phase("gpu1", "ready");
+    assert_ne!(host.daemon("gpu1")["status"]["pid"], Value::from(daemons[1]));
+}
+
+#[test]
+fn a_backup_of_another_machine_changes_nothing_until_it_is_confirmed() {
+    let mut host = Host::ready();
+    let file = host.dir().join("backup.db");
+    host.end_manager(Signal::TERM);
+    let here = host.ask_sql("SELECT machine_id FROM host").remove(0);
+    host.execute_sql("UPDATE host SET machine_id = '0123456789abcdef0123456789abcdef'");
+    host.kept("backup", &file);
+    host.execute_sql(&format!("UPDATE host SET machine_id = '{here}'"));
+    let said = host.kept("restore", &file);
+    assert!(said.contains("of another machine") && said.contains("/api/v1/host/confirm"), "{said}");
+    host.serve();
+    assert_eq!(host.api().get("/readyz").status, 503);
+    assert_eq!(host.api().get("/api/v1/host").ok()["read_only"]["machine_id"], *here);
+}

@@ -1,0 +1,195 @@
+//! Requests that no client of ours would send: each is answered with a problem document, and nothing is changed by any.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::Host;
+
+/// One request as it stands, and its whole answer; the connection is closed after it.
+fn raw(host: &Host, head: &str, body: &[u8]) -> (u16, String) {
+    let address = host.url().trim_start_matches("http://").to_owned();
+    let mut stream = TcpStream::connect(&address).expect("connected");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    let token = host.token();
+    let length = body.len();
+    let request = format!(
+        "{head}\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
+    stream.write_all(body).expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer");
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, answer)
+}
+
+fn is_problem(answer: &str, kind: &str) {
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    assert!(head.to_ascii_lowercase().contains("content-type: application/problem+json"), "{answer}");
+    let problem: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"));
+    assert_eq!(problem["type"], format!("urn:mps-manager:problem:{kind}"), "{answer}");
+}
+
+#[test]
+fn a_body_that_is_no_json_document_is_refused() {
+    let host = Host::ready();
+    let before = host.api().get("/api/v1/tenants").text;
+    let put = "PUT /api/v1/tenants/web HTTP/1.1\r\nContent-Type: application/json";
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let nested = format!("{{\"labels\":{}{}}}", "{\"a\":".repeat(50_000), "}".repeat(50_000));
+    let cases: [(&[u8], u16, &str); 12] = [
+        (b"", 400, "malformed-json"),
+        (b"{", 400, "malformed-json"),
+        (b"{\"daemon\": \"gpu0\"} {}", 400, "malformed-json"),
+        (b"{\"daemon\": \"gpu0\",}", 400, "malformed-json"),
+        (b"{\"daemon\": \"\xff\xfe\"}", 400, "malformed-json"),
+        (b"\xef\xbb\xbf{\"daemon\": \"gpu0\"}", 400, "malformed-json"),
+        (b"{\"daemon\": \"gpu0\x00\"}", 400, "malformed-json"),
+        (b"{\"daemon\": \"\\ud800\"}", 400, "malformed-json"),
+        (b"{\"daemon\": \"gpu0\", \"daemon\": \"gpu1\"}", 422, "invalid-request"),
+        (b"[\"gpu0\"]", 422, "invalid-request"),
+        (deep.as_bytes(), 422, "invalid-request"),
+        (nested.as_bytes(), 422, "invalid-request"),
+    ];
+    for (body, status, kind) in cases {
+        let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
+        let (answered, text) = raw(&host, put, body);
+        assert_eq!(answered, status, "{shown}: {text}");
+        is_problem(&text, kind);
+    }
+    // Where any JSON may stand, it may not be deeper than a reader's stack.
+    let post = "POST /api/v1/replays HTTP/1.1\r\nContent-Type: application/json";
+    let document = format!("{{\"daemon\": \"gpu0\", \"document\": {deep}}}");
+    let (status, answer) = raw(&host, post, document.as_bytes());
+    assert_eq!(status, 400, "{answer}");
+    is_problem(&answer, "malformed-json");
+    assert_eq!(host.api().get("/api/v1/tenants").text, before, "nothing was changed");
+}
+
+#[test]
+fn a_value_that_no_field_holds_is_refused_by_its_pointer() {
+    let host = Host::ready();
+    let wrong = |spec: String, pointer: &str| {
+        let answer = host.api().send(Method::PUT, "/api/v1/tenants/web", &[], Some(spec.clone()));
+        let problem = answer.problem(422, "invalid-request");
+        assert_eq!(problem["errors"][0]["pointer"], pointer, "{spec}: {problem}");
+    };
+    let with = |field: &str, value: &str| format!("{{\"daemon\": \"gpu0\", \"{field}\": {value}}}");
+    let digits = "9".repeat(5000);
+    for value in
+        ["-1", "4294967296", "18446744073709551616", "1e3", "1.5", "\"1\"", "true", "[]", digits.as_str()]
+    {
+        // A number past what a float holds is no JSON number here.
+        if value == digits {
+            let answer = host.api().send(Method::PUT, "/api/v1/tenants/web", &[], Some(with("uid", value)));
+            assert!(matches!(answer.status, 400 | 422), "{}", answer.text);
+            continue;
+        }
+        wrong(with("uid", value), "/uid");
+    }
+    wrong(with("uid", "4294967295"), "/uid");
+    wrong(with("labels", "{\"a\": 1}"), "/labels/a");
+    wrong(with("labels", &json!({"a\u{0}b": "x"}).to_string()), "/labels");
+    wrong(with("labels", &json!({"a": "\u{1b}[31m"}).to_string()), "/labels");
+    wrong(with("labels", &json!({"a": "x".repeat(129)}).to_string()), "/labels");
+    wrong(with("gpus", "[0]"), "/gpus/0");
+    // Characters count, and not the bytes that they take.
+    let wide = json!({"daemon": "gpu0", "device_memory_limit": "1G", "labels": {"name": "ü".repeat(128)}});
+    assert_eq!(host.api().tenant("wide", &wide).status, 201);
+
+    // A key that is no number where numbers are keys.
+    let target = r#"{"daemon": "gpu0", "gpu_map": {"first": "0"}}"#;
+    let answer = host.api().send(Method::POST, "/api/v1/layouts/x/plan", &[], Some(target.into()));
+    let pointer = answer.problem(422, "invalid-request")["errors"][0]["pointer"].clone();
+    assert!(pointer.as_str().is_some_and(|pointer| pointer.starts_with("/gpu_map")), "{pointer}");
+}
+
+#[test]
+fn paths_lead_nowhere_but_where_they_say() {
+    let host = Host::ready();
+    for path in [
+        "/api/v1/tenants/../tenants/demo",
+        "/api/v1/tenants/%2e%2e/demo",
+        "/api/v1//tenants",
+        "//api/v1/tenants",
+        "/api/v1/tenants/",
+        "/api/v1/tenants/demo/",
+        "/API/v1/tenants",
+        "/api/v1/tenants%2Fdemo",
+        "/docs/../openapi.json",
+        "/docs/%2e%2e/openapi.json",
+        "/docs/rapidoc.js/x",
+        "/api/v1/%00",
+    ] {
+        let (status, answer) = raw(&host, &format!("GET {path} HTTP/1.1"), b"");
+        assert_eq!(status, 404, "{path}: {answer}");
+        is_problem(&answer, "no-such-path");
+    }
+    for name in
+        ["%2e%2e", "%00", "a%00", "a%2Fb", "..%5c", "%ff%fe", "%F0%9F%92%A9", "a%0d%0aX: y", "demo%20", "%25"]
+    {
+        let path = format!("/api/v1/tenants/{}", name.replace(' ', "%20"));
+        let (status, answer) = raw(&host, &format!("GET {path} HTTP/1.1"), b"");
+        assert_eq!(status, 422, "{path}: {answer}");
+        is_problem(&answer, "invalid-request");
+    }
+    // Not even a name that is long enough to fill a disk is repeated whole.
+    let (status, answer) = raw(&host, &format!("GET /api/v1/tenants/{} HTTP/1.1", "a".repeat(8000)), b"");
+    assert_eq!(status, 422, "{answer}");
+    assert!(answer.len() < 2000, "{answer}");
+}
+
+#[test]
+fn a_header_that_is_not_what_it_should_be_is_refused() {
+    let host = Host::ready();
+    let put = |header: &str| {
+        format!("PUT /api/v1/tenants/demo HTTP/1.1\r\nContent-Type: application/json\r\n{header}")
+    };
+    let body = br#"{"daemon": "gpu0"}"#;
+    for header in ["If-Match: 3", "If-Match:", "If-Match: {}", "If-Match: \"3", "If-None-Match: \"3\""] {
+        let (status, answer) = raw(&host, &put(header), body);
+        assert_eq!(status, 422, "{header}: {answer}");
+        is_problem(&answer, "invalid-request");
+    }
+    let (status, answer) = raw(&host, &put("If-Match: \"ü\""), body);
+    assert_eq!(status, 400, "{answer}");
+    is_problem(&answer, "invalid-request");
+
+    let post = |header: &str| format!("POST /api/v1/daemons/gpu0/start HTTP/1.1\r\n{header}");
+    for header in [format!("Idempotency-Key: {}", "k".repeat(256)), "Idempotency-Key:".to_owned()] {
+        let (status, answer) = raw(&host, &post(&header), b"");
+        assert_eq!(status, 422, "{header}: {answer}");
+        is_problem(&answer, "invalid-request");
+    }
+    let (status, answer) = raw(&host, "PUT /api/v1/tenants/demo HTTP/1.1\r\nContent-Type: text/plain", body);
+    assert_eq!(status, 415, "{answer}");
+    is_problem(&answer, "not-json");
+}
+
+#[test]
+fn a_query_that_says_something_else_is_refused() {
+    let host = Host::ready();
+    for query in [
+        "limit=0",
+        "limit=1001",
+        "limit=-1",
+        "limit=1e2",
+        "limit=99999999999999999999",
+        "limit=1&limit=2",
+        "cursor=%00",
+        "cursor=%ff",
+        "cursor=Zm9",
+        "cursor=..%2f..%2fetc",
+        "daemon=%00",
+        "daemon=..",
+        "colour=red",
+    ] {
+        let answer = host.api().get(&format!("/api/v1/tenants?{query}"));
+        answer.problem(422, "invalid-request");
+    }
+}

@@ -1,0 +1,384 @@
+//! `mps-manager doctor`: each check on a host that is well, and on one that is not.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{Host, eventually, is_alive, is_root};
+
+/// What came of an examination.
+struct Seen {
+    code: Option<i32>,
+    checks: BTreeMap<String, Value>,
+    order: Vec<String>,
+}
+
+impl Seen {
+    fn of(output: &Output) -> Self {
+        let all: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let checks = all["checks"].as_array().unwrap().clone();
+        let id = |check: &Value| check["id"].as_str().unwrap().to_owned();
+        Self {
+            code: output.status.code(),
+            order: checks.iter().map(id).collect(),
+            checks: checks.iter().map(|check| (id(check), check.clone())).collect(),
+        }
+    }
+
+    fn status(&self, id: &str) -> &str {
+        self.checks[id]["status"].as_str().unwrap()
+    }
+
+    /// Holds a check to its outcome and its words; what warns or fails says what to do.
+    #[track_caller]
+    fn is(&self, id: &str, status: &str, words: &str) {
+        let check = &self.checks[id];
+        assert_eq!(check["status"], status, "{check}");
+        assert!(check["seen"].as_str().unwrap().contains(words), "{check}");
+        let has_remedy = check["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty());
+        assert_eq!(has_remedy, ["warn", "fail"].contains(&status), "{check}");
+    }
+}
+
+fn doctor(host: &Host, arguments: &[&str]) -> Command {
+    let config = host.dir().join("config.toml");
+    let mut all = vec!["doctor", "-o", "json", "--config", config.to_str().unwrap()];
+    all.extend(arguments);
+    host.command(&all)
+}
+
+fn examine(host: &Host) -> Seen {
+    Seen::of(&doctor(host, &[]).output().unwrap())
+}
+
+/// Every file below a directory with what would tell a change.
+fn snapshot(directory: &Path) -> BTreeMap<String, (u64, std::time::SystemTime, u32)> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        let Ok(metadata) = entry.metadata() else { continue };
+        let path = entry.path().display().to_string();
+        all.insert(path, (metadata.len(), metadata.modified().unwrap(), metadata.permissions().mode()));
+        if metadata.is_dir() {
+            all.extend(snapshot(&entry.path()));
+        }
+    }
+    all
+}
+
+/// What the machine that runs the tests is like is not for a test to say.
+const OF_THE_MACHINE: [&str; 6] =
+    ["default_pipe_directory", "disk_space", "open_files", "tasks", "isolation", "clock"];
+
+fn is_well_but_for_the_machine(seen: &Seen) {
+    for id in seen.order.iter().filter(|id| !OF_THE_MACHINE.contains(&id.as_str())) {
+        assert!(["ok", "skipped"].contains(&seen.status(id)), "{}", seen.checks[id]);
+    }
+    let trouble =
+        seen.checks.values().any(|check| ["warn", "fail"].contains(&check["status"].as_str().unwrap()));
+    assert_eq!(seen.code, Some(i32::from(trouble)));
+}
+
+#[test]
+fn a_host_with_a_manager_is_well_and_is_not_touched() {
+    let mut host = Host::looked_at_once_an_hour("");
+    let before = (host.daemon_pid("gpu0"), snapshot(&host.state("")));
+    let seen = examine(&host);
+    is_well_but_for_the_machine(&seen);
+    seen.is("driver", "ok", "SIMULATED (h200x2");
+    seen.is("gpus", "ok", "0 NVIDIA H200, 1 NVIDIA H200");
+    seen.is("programs", "ok", "(CUDA 13.1)");
+    seen.is("static_partitions", "ok", "sm_partition");
+    seen.is("manager", "ok", &format!("process {}", host.manager_pid()));
+    seen.is("database", "ok", "whole");
+    seen.is("tenants", "ok", "2 tenants");
+    seen.is("foreign_daemons", "ok", "no MPS control daemon");
+    seen.is("listen", "ok", "");
+    assert_eq!((host.daemon_pid("gpu0"), snapshot(&host.state(""))), before);
+
+    host.end_manager(Signal::TERM);
+    let (state, runtime) = (snapshot(&host.state("")), snapshot(&host.runtime("")));
+    let seen = examine(&host);
+    is_well_but_for_the_machine(&seen);
+    seen.is("manager", "ok", "none serves");
+    seen.is("foreign_daemons", "ok", "no MPS control daemon");
+    assert_eq!(
+        (snapshot(&host.state("")), snapshot(&host.runtime(""))),
+        (state, runtime),
+        "nothing is written"
+    );
+    host.serve();
+    host.await_ready();
+}
+
+#[test]
+fn a_host_where_nothing_was_ever_served_is_left_as_it_is() {
+    let host = Host::new("");
+    let seen = examine(&host);
+    is_well_but_for_the_machine(&seen);
+    for (id, words) in
+        [("driver", "first start"), ("programs", "first start"), ("database", "first start makes it")]
+    {
+        seen.is(id, "skipped", words);
+    }
+    seen.is("state_directory", "ok", "can be made in");
+    seen.is("runtime_directory", "ok", "can be made in");
+    assert!(!host.state("").exists() && !host.runtime("").exists());
+}
+
+#[test]
+fn a_real_host_without_a_driver_is_told_so() {
+    let host = Host::new("");
+    if Path::new("/dev/nvidiactl").exists() {
+        eprintln!("SKIPPED: this host has a driver");
+        return;
+    }
+    let (state, runtime) = (host.state(""), host.runtime(""));
+    let arguments = [
+        "doctor",
+        "-o",
+        "json",
+        "--state-dir",
+        state.to_str().unwrap(),
+        "--runtime-dir",
+        runtime.to_str().unwrap(),
+    ];
+    let seen = Seen::of(&host.command(&arguments).env("PATH", "/nowhere").output().unwrap());
+    seen.is("driver", "fail", "no usable NVIDIA driver");
+    seen.is("gpus", "skipped", "did not answer");
+    seen.is("programs", "fail", "in no directory of PATH");
+    assert_eq!(seen.code, Some(1));
+}
+
+/// Writes into the world's description of its GPUs.
+fn change_world(host: &Host, change: impl FnOnce(&mut Value)) {
+    let path = host.runtime("sim/world.json");
+    let mut world: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    change(&mut world);
+    fs::write(&path, world.to_string()).unwrap();
+}
+
+#[test]
+fn gpus_that_mps_cannot_use_and_processes_beside_it_are_named() {
+    let host = Host::ready();
+    let mut outsider = host
+        .command(&["sim", "client", "--world", host.runtime("sim").to_str().unwrap(), "--spin", "600"])
+        .spawn()
+        .unwrap();
+    let seen = eventually("the process is on a GPU", || {
+        let seen = examine(&host);
+        (seen.status("outside_mps") == "warn").then_some(seen)
+    });
+    seen.is("outside_mps", "warn", &format!("{} on GPU 0", outsider.id()));
+    outsider.kill().unwrap();
+    outsider.wait().unwrap();
+    change_world(&host, |world| world["gpus"][1]["mig_enabled"] = true.into());
+    examine(&host).is("mig", "warn", "GPU 1");
+    change_world(&host, |world| world["gpus"] = Value::Array(Vec::new()));
+    examine(&host).is("gpus", "fail", "no GPU");
+    fs::write(host.runtime("sim/world.json"), "not JSON").unwrap();
+    let seen = examine(&host);
+    seen.is("driver", "fail", "world.json");
+    seen.is("compute_mode", "skipped", "did not answer");
+}
+
+#[test]
+fn a_prohibited_gpu_can_have_no_server() {
+    let host = Host::ready();
+    examine(&host).is("compute_mode", "ok", "default: GPU 0, GPU 1");
+    let uuid = host.api().get("/api/v1/gpus/1").ok()["uuid"].as_str().unwrap().to_owned();
+    fs::write(host.runtime("sim/gpus").join(uuid).join("compute_mode"), "prohibited\n").unwrap();
+    examine(&host).is("compute_mode", "fail", "prohibited: GPU 1");
+}
+
+#[test]
+fn programs_that_are_missing_old_or_strange_are_named() {
+    let host = Host::ready();
+    let programs = host.dir().join("programs");
+    fs::create_dir(&programs).unwrap();
+    let with =
+        |host: &Host| Seen::of(&doctor(host, &["--mps-dir", programs.to_str().unwrap()]).output().unwrap());
+    with(&host).is("programs", "fail", "nvidia-cuda-mps-control: no such program");
+    for (said, status, words) in [
+        ("echo hello", "fail", "names no version"),
+        ("echo 'Binary version: 11040'", "fail", "version 11040"),
+        ("echo 'Binary version: 13000'; printf 'COMMAND:\\n  get_server_list\\n'", "ok", "CUDA 13.0"),
+    ] {
+        for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
+            // Another process makes the file, which must be open for writing in none when it is run.
+            let script = format!("printf '#!/bin/sh\\n%s\\n' \"$1\" >{name} && chmod 755 {name}");
+            let made = Command::new("sh").args(["-c", &script, "sh", said]).current_dir(&programs).status();
+            assert!(made.unwrap().success());
+        }
+        with(&host).is("programs", status, words);
+    }
+    with(&host).is("static_partitions", "skipped", "13.1");
+}
+
+#[test]
+fn directories_that_others_reach_or_that_cannot_be_used_are_named() {
+    let mut host = Host::ready();
+    host.end_manager(Signal::TERM);
+    let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(&host.state("admin.token"), 0o644);
+    examine(&host).is("state_directory", "warn", "admin.token (mode 644)");
+    mode(&host.state("admin.token"), 0o600);
+    mode(&host.runtime(""), 0o777);
+    examine(&host).is("runtime_directory", "fail", "has mode 777");
+    mode(&host.runtime(""), 0o755);
+
+    let file = host.dir().join("file");
+    fs::write(&file, "").unwrap();
+    let at = |option: &str, path: &str| Seen::of(&doctor(&host, &[option, path]).output().unwrap());
+    at("--state-dir", file.to_str().unwrap()).is("state_directory", "fail", "is no directory");
+    at("--state-dir", file.join("state").to_str().unwrap()).is("state_directory", "fail", "Not a directory");
+    at("--runtime-dir", file.to_str().unwrap()).is("runtime_directory", "fail", "is no directory");
+    let long = format!("/tmp/{}", "x".repeat(80));
+    at("--runtime-dir", &long).is("pipe_directories", "fail", "is too long");
+    at("--runtime-dir", "/tmp/nvidia-mps/run").is("pipe_directories", "fail", "is never used");
+    if is_root() {
+        // A tenant of another user, who may not pass.
+        host.execute_sql("UPDATE tenants SET spec = json_set(spec, '$.uid', 65534) WHERE name = 'demo'");
+        examine(&host).is("tenants", "ok", "2 tenants");
+        mode(host.dir(), 0o700);
+        examine(&host).is("tenants", "fail", "demo: uid 65534 cannot pass through");
+        mode(host.dir(), 0o755);
+    }
+}
+
+#[test]
+fn a_database_that_cannot_be_served_is_told_from_one_that_can() {
+    let mut host = Host::ready();
+    host.end_manager(Signal::TERM);
+    let database = host.state("mps-manager.db");
+    let good = fs::read(&database).unwrap();
+    host.execute_sql("UPDATE host SET machine_id = '0123456789abcdef0123456789abcdef'");
+    examine(&host).is("machine", "warn", "belongs to machine 0123456789abcdef");
+    fs::write(&database, &good).unwrap();
+    host.execute_sql("UPDATE daemons SET updated_at = 33333333333333 WHERE name = 'gpu0'");
+    examine(&host).is("clock", "warn", "in the future");
+    host.execute_sql("UPDATE _sqlx_migrations SET version = 9999 WHERE version = 1");
+    examine(&host).is("database", "fail", "schema version 9999");
+    host.execute_sql("DELETE FROM _sqlx_migrations WHERE version > 2");
+    examine(&host).is("database", "ok", "the next start makes a copy");
+    let mut torn = good.clone();
+    torn[4096..8192].fill(0x5a);
+    fs::write(&database, &torn).unwrap();
+    assert_eq!(examine(&host).status("database"), "fail");
+    fs::write(&database, "words").unwrap();
+    assert_eq!(examine(&host).status("database"), "fail");
+    fs::write(&database, "").unwrap();
+    examine(&host).is("database", "fail", "is no database of mps-manager");
+}
+
+#[test]
+fn daemons_of_others_the_environment_and_a_port_in_use_are_named() {
+    let host = Host::ready();
+    let foreign = host.foreign("theirs", "1");
+    let seen = examine(&host);
+    seen.is("foreign_daemons", "warn", &format!("control daemon {}", foreign.pid()));
+    seen.is("foreign_daemons", "warn", "serves GPU 1");
+    seen.is("environment", "ok", "no variable");
+    assert!(is_alive(foreign.pid()));
+    let seen = Seen::of(
+        &doctor(&host, &[]).env("CUDA_VISIBLE_DEVICES", "0").env("CUDA_MPS_X", "1").output().unwrap(),
+    );
+    seen.is("environment", "warn", "CUDA_MPS_X, CUDA_VISIBLE_DEVICES");
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = Host::new("");
+    let config = other.dir().join("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("127.0.0.1:0", &taken.local_addr().unwrap().to_string())).unwrap();
+    examine(&other).is("listen", "fail", "in use");
+}
+
+#[test]
+fn an_address_beyond_this_host_and_a_certificate_are_looked_at() {
+    let host = Host::new("");
+    let config = host.dir().join("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    let (certificate, key) = (host.dir().join("c.pem"), host.dir().join("k.pem"));
+    let with = |change: &dyn Fn(&str) -> String| {
+        fs::write(&config, change(&text)).unwrap();
+        examine(&host)
+    };
+    let beyond = |text: &str| text.replace("127.0.0.1:0", "0.0.0.0:0");
+    let seen = with(&beyond);
+    seen.is("listen", "fail", "0.0.0.0:0");
+    seen.is("certificate", "skipped", "without TLS");
+    with(&|text| format!("{}insecure_listen = true\n", beyond(text))).is("listen", "warn", "without TLS");
+
+    let table =
+        |text: &str| format!("{}\n[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n", beyond(text));
+    with(&table).is("certificate", "fail", "c.pem cannot be read");
+    let pair = |year: i32| {
+        let secret = rcgen::KeyPair::generate().unwrap();
+        let mut parameters = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        parameters.not_after = rcgen::date_time_ymd(year, 1, 1);
+        fs::write(&certificate, parameters.self_signed(&secret).unwrap().pem()).unwrap();
+        fs::write(&key, secret.serialize_pem()).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    pair(2020);
+    with(&table).is("certificate", "fail", "it expired");
+    pair(4000);
+    let seen = with(&table);
+    seen.is("certificate", "ok", "goes with its key");
+    seen.is("listen", "ok", "is free");
+}
+
+#[test]
+fn a_manager_that_does_not_answer_and_a_file_that_is_refused_are_named() {
+    let host = Host::ready();
+    fs::remove_file(host.runtime("api.sock")).unwrap();
+    examine(&host).is("manager", "warn", "does not answer");
+    let broken = Host::new("colour = \"red\"");
+    let seen = examine(&broken);
+    seen.is("configuration", "fail", "colour");
+    assert_eq!((seen.code, seen.order.len()), (Some(1), 25), "the rest is looked at all the same");
+}
+
+#[test]
+fn a_host_in_maintenance_is_not_asked_for_its_driver() {
+    let host = Host::ready();
+    let accepted = host.api().post("/api/v1/host/maintenance", &serde_json::json!({}));
+    host.api().succeeds(&accepted);
+    examine(&host).is("driver", "skipped", "in maintenance");
+}
+
+#[test]
+fn limits_that_are_too_low_are_named() {
+    let host = Host::new("");
+    let config = host.dir().join("config.toml");
+    let script = format!("ulimit -n 1024 && exec \"$0\" doctor -o json --config {}", config.display());
+    let output = Command::new("sh").args(["-c", &script, crate::harness::MANAGER]).output().unwrap();
+    Seen::of(&output).is("open_files", "warn", "1024 open files here");
+}
+
+#[test]
+fn the_table_says_the_same_for_people_and_the_documentation_has_every_check() {
+    let host = Host::new("");
+    let seen = examine(&host);
+    let config = host.dir().join("config.toml");
+    let output = host.cli(&["doctor", "--config", config.to_str().unwrap()]);
+    assert_eq!(output.status.code(), seen.code);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<&str> =
+        text.lines().take_while(|line| !line.is_empty()).filter(|line| !line.starts_with(' ')).collect();
+    assert_eq!(rows.len(), seen.order.len());
+    let column = rows[0].find("configuration").unwrap();
+    for (row, id) in rows.iter().zip(&seen.order) {
+        assert!(row.starts_with(seen.status(id)) && row[column..].starts_with(id), "{row}");
+    }
+    let documented: Vec<&str> = include_str!("../../../docs/doctor.md")
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .collect();
+    assert_eq!(documented, seen.order);
+}

@@ -1,0 +1,146 @@
+//! A stream of events that is cut again and again: every event is received once, in order.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Api, EventStream, Host};
+
+/// Cuts, kills of the manager among them, and events that are written meanwhile.
+const CUTS: usize = 100;
+const KILLS: usize = 4;
+const EVENTS: usize = 10_000;
+/// Whoever writes at the same time.
+const WRITERS: u32 = 8;
+
+/// Writes one tenant again and again, each time otherwise, until it is told to stop.
+fn write(api: &Api, number: u32, written: &AtomicUsize, stop: &AtomicBool) {
+    let uid = rustix::process::geteuid().as_raw();
+    for turn in 0u64.. {
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        let spec = json!({ "daemon": "gpu1", "uid": uid, "labels": { "turn": turn.to_string() } });
+        let path = format!("/api/v1/tenants/writer{number}");
+        match api.try_send(reqwest::Method::PUT, &path, &[], Some(spec.to_string())) {
+            Ok(answer) if (200..300).contains(&answer.status) => {
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+            // The manager was killed, or is busy: what was not answered may have been written all the same.
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// What was received, however often the stream was cut.
+#[derive(Default)]
+struct Received {
+    ids: Vec<i64>,
+    by_type: BTreeMap<String, usize>,
+    at: i64,
+    mid_event: usize,
+}
+
+impl Received {
+    fn take(&mut self, messages: Vec<crate::harness::Message>) {
+        for message in messages {
+            assert!(message.id >= self.at, "the place goes back from {} to {}", self.at, message.id);
+            self.at = message.id;
+            if let Some((kind, _)) = message.event {
+                self.ids.push(message.id);
+                *self.by_type.entry(kind).or_default() += 1;
+            }
+        }
+    }
+
+    /// Reads until so many events have come since, or for a while; says whether the stream is still there.
+    fn read(&mut self, stream: &mut EventStream, events: usize) -> bool {
+        let (before, began) = (self.ids.len(), Instant::now());
+        while self.ids.len() < before + events && began.elapsed() < Duration::from_secs(30) {
+            match stream.read(fastrand::usize(1..4000)) {
+                Ok(messages) => self.take(messages),
+                Err(_) => return false,
+            }
+        }
+        self.mid_event += usize::from(stream.is_inside_an_event());
+        true
+    }
+}
+
+#[test]
+fn a_stream_that_is_cut_a_hundred_times_gives_ten_thousand_events_once_and_in_order() {
+    // As many requests as come: this is about the stream.
+    let mut host = Host::configured("[limits]\nrequests_per_s = 0");
+    let newest = |host: &Host| -> i64 {
+        host.api().get("/api/v1/events?limit=1").ok()["items"][0]["id"].as_i64().expect("a number")
+    };
+    let mut received = Received { at: newest(&host), ..Received::default() };
+    let first = received.at;
+    let (written, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|number| {
+            let (api, written, stop) = (host.api().clone(), Arc::clone(&written), Arc::clone(&stop));
+            std::thread::spawn(move || write(&api, number, &written, &stop))
+        })
+        .collect();
+    let mut cuts = 0;
+    let mut kills = 0;
+    while cuts < CUTS {
+        let opened = EventStream::open(&host.url(), &host.token(), "", Some(received.at));
+        let Ok(Ok(mut stream)) = opened else {
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        };
+        let events = fastrand::usize(1..2 * EVENTS / CUTS);
+        received.read(&mut stream, events);
+        // By closing the socket, wherever it is; a few times by killing the manager while the stream is read.
+        if cuts % (CUTS / KILLS) == CUTS / KILLS - 1 {
+            host.end_manager(Signal::KILL);
+            while received.read(&mut stream, 1000) {}
+            host.serve();
+            kills += 1;
+        }
+        drop(stream);
+        cuts += 1;
+    }
+    while received.ids.len() < EVENTS {
+        let mut stream = host.stream("", Some(received.at));
+        received.read(&mut stream, EVENTS);
+    }
+    stop.store(true, Ordering::Release);
+    for writer in writers {
+        writer.join().expect("a writer ends");
+    }
+    // What was written last comes, too; and the list has the same.
+    let last = newest(&host);
+    let mut stream = host.stream("", Some(received.at));
+    while received.at < last {
+        assert!(received.read(&mut stream, 1));
+    }
+    let until = received.at;
+    let expected: Vec<i64> = (first + 1..=until).collect();
+    assert_eq!(received.ids, expected, "every event once, in order");
+    let listed: Vec<i64> = host
+        .events("")
+        .iter()
+        .filter_map(|event: &Value| event["id"].as_i64())
+        .filter(|id| (first + 1..=until).contains(id))
+        .collect();
+    assert_eq!(listed, expected);
+    assert!(received.ids.len() >= EVENTS, "{} events", received.ids.len());
+    let told = received.by_type.get("tenant.changed").copied().unwrap_or_default()
+        + received.by_type.get("tenant.created").copied().unwrap_or_default();
+    assert!(told >= written.load(Ordering::Relaxed), "every write that was answered is told of");
+    assert_eq!((cuts, kills), (CUTS, KILLS));
+    assert!(received.mid_event > 0, "no cut was in the middle of an event");
+    println!(
+        "{} events received once and in order over {cuts} cuts ({} in the middle of an event, {kills} by killing the manager): {:?}",
+        received.ids.len(),
+        received.mid_event,
+        received.by_type
+    );
+}
