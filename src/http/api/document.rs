@@ -61,7 +61,7 @@ fn parameters(operation: &mut Value) {
             "If-Match" => json!({
                 "type": "string",
                 "minLength": 1,
-                "pattern": "^(\\*|(W/)?\"[!#-~]*\"( *, *(W/)?\"[!#-~]*\")*)$",
+                "pattern": "^(\\*|(W/)?\"[!#-+.-~-]*\"( *, *(W/)?\"[!#-+.-~-]*\")*)$",
                 "examples": ["\"3\""],
             }),
             "If-None-Match" => json!({"type": "string", "enum": ["*"]}),
