@@ -382,10 +382,11 @@ mod tests {
         assert!(exists(std::process::id()) && !exists(id.pid));
     }
 
-    /// Between fork and exec a child still shows its parent's command line.
+    /// Between fork and exec a child still shows its parent's command line, and `setsid` its own before it runs `sleep`.
     fn executed(pid: u32) {
+        let sleeps = |words: &Vec<String>| matches!(words.as_slice(), [_, seconds] if seconds == "600");
         let deadline = Instant::now() + Duration::from_secs(30);
-        while command(pid).is_none_or(|words| words != ["sleep", "600"]) {
+        while !command(pid).as_ref().is_some_and(sleeps) {
             assert!(Instant::now() < deadline, "sleep never ran");
             std::thread::yield_now();
         }
