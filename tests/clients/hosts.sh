@@ -4,6 +4,8 @@
 # _RUNTIME_DIR once its daemons are ready.
 
 scratch=$(mktemp -d)
+# Programs of every user have to reach the pipe directories in it: a tenant whose user cannot is refused.
+chmod 755 "$scratch"
 managers=()
 
 # Daemons outlive their manager by design: what belongs to a host of ours has its directory in its environment.
