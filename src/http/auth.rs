@@ -1,5 +1,8 @@
 //! Who calls: by a token, or by the peer's user on the unix socket.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -9,16 +12,15 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
-use super::AppState;
 use super::guard::cross_site_problem;
 use super::problem::Problem;
+use super::{AppState, audit};
 use crate::domain::access::{Actor, Origin};
 use crate::domain::audit::{Attempt, Target};
 use crate::domain::throttle::{Held, Source};
 use crate::domain::token::Secret;
 use crate::service::ServiceError;
 use crate::service::access::{Admission, Lifetime, LocalUser, SessionKey};
-use crate::service::acting::attempting;
 use crate::service::sessions::NewSession;
 
 /// Longest text that is looked at as a token: far more than one has.
@@ -164,14 +166,19 @@ pub(super) fn session(state: &AppState, peer: Peer, headers: &HeaderMap) -> Opti
     state.auth.cookies(headers).find_map(|cookie| access.session(&cookie, peer.origin(), now))
 }
 
-/// Opens a session for whoever has just shown who they are, and puts it on record.
+/// Opens a session for whoever has just shown who they are, and puts on record what comes of it.
 pub(super) async fn log_in(
     state: &AppState,
     actor: &Actor,
     action: &str,
-) -> Result<NewSession, ServiceError> {
+    answer: impl FnOnce(NewSession) -> Response,
+) -> Response {
     let attempt = Attempt::of(actor, None, action.to_owned(), Target::Other("session".to_owned()));
-    attempting(attempt, state.service.open_session(actor)).await
+    let opening = async {
+        let opened = state.service.open_session(actor).await;
+        opened.map_or_else(|error| Problem::from(error).into_response(), answer)
+    };
+    audit::on_record(state, attempt, opening).await
 }
 
 /// Refuses what a session would do without a word of the browser that a page of this server asked for it.

@@ -1,14 +1,17 @@
 //! What every request and every answer has to keep to, whoever calls.
 
+#[cfg(test)]
+mod fuzz;
+
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use tower_http::csrf::ProtectionError;
 
 use super::AppState;
-use super::auth::Peer;
+use super::auth::{Authenticator, Peer};
 use super::problem::Problem;
 
 /// Headers of every answer that does not say otherwise itself.
@@ -44,14 +47,7 @@ pub(super) async fn host(
     if !matches!(peer, Peer::Tcp(_)) || !state.auth.on_loopback() {
         return next.run(request).await;
     }
-    let named = request.headers().get(header::HOST).map(HeaderValue::to_str);
-    let named = match (request.uri().authority(), named) {
-        (Some(authority), _) => Some(authority.clone()),
-        // HTTP/1.0 needs none, and no browser speaks it.
-        (None, None) => return next.run(request).await,
-        (None, Some(text)) => text.ok().and_then(|text| text.parse::<Authority>().ok()),
-    };
-    if named.is_some_and(|authority| state.auth.is_called(authority.host())) {
+    if is_called(&state.auth, request.uri(), request.headers()) {
         return next.run(request).await;
     }
     Problem::new(
@@ -62,6 +58,22 @@ pub(super) async fn host(
          in the configuration",
     )
     .into_response()
+}
+
+/// Whether a request names this server, or nothing: HTTP/1.0 needs no name, and no browser speaks it.
+fn is_called(server: &Authenticator, uri: &Uri, headers: &HeaderMap) -> bool {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    // In HTTP/2, and in HTTP/1.1 of those who take this for a proxy.
+    let target = uri.authority().map(|authority| server.is_called(authority.host()));
+    let named = |host: &HeaderValue| {
+        let authority = host.to_str().ok().and_then(|text| text.parse::<Authority>().ok());
+        authority.is_some_and(|authority| server.is_called(authority.host()))
+    };
+    match (hosts.next(), hosts.next()) {
+        (None, _) => target.unwrap_or(true),
+        (Some(host), None) => named(host) && target.unwrap_or(true),
+        (Some(_), Some(_)) => false,
+    }
 }
 
 /// Refuses a request that a page of another site sent.

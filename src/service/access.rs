@@ -236,6 +236,11 @@ impl Access {
         self.live(id).map(|live| live.last_used.load(Ordering::Relaxed)).filter(|at| *at > 0)
     }
 
+    /// A token that is taken up.
+    pub(super) fn token(&self, id: &TokenId) -> Option<Token> {
+        self.live(id).map(|live| live.token.clone())
+    }
+
     /// A session as of now, with when it ends if it is not used again.
     pub(super) fn session_now(&self, key: &SessionKey) -> Option<(Session, i64)> {
         let live = self.live_session(key)?;

@@ -3,10 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::access::SessionKey;
+use super::acting::{about, cause};
 use super::tokens::random;
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Grant, Right, Subject};
+use crate::domain::audit::Target;
+use crate::domain::event::{Details, EventType, NewEvent, Subject as About};
 use crate::domain::session::{Holder, Session};
 use crate::domain::token::{Digest, Secret, TokenId};
 use crate::store::{self, Fate};
@@ -76,13 +79,17 @@ impl Service {
             let surplus: Vec<Digest> =
                 open.iter().copied().take((open.len() + 1).saturating_sub(MOST)).collect();
             let (written, ended, admin) = (session.clone(), surplus.clone(), service.admin_digest());
+            let opened = service.told(EventType::SessionOpened, &session.holder);
+            let over = service.told(EventType::SessionEnded, &session.holder);
             service
                 .write(move |db| {
                     Box::pin(async move {
                         for digest in &ended {
                             store::sessions::delete(&mut *db, digest).await?;
+                            store::events::append(&mut *db, &over, now).await?;
                         }
-                        store::sessions::insert(db, &written, &admin).await?;
+                        store::sessions::insert(&mut *db, &written, &admin).await?;
+                        store::events::append(db, &opened, now).await?;
                         Ok::<_, ServiceError>(((), Fate::Commit))
                     })
                 })
@@ -112,7 +119,7 @@ impl Service {
     pub async fn end_session(&self, actor: &Actor, key: Option<SessionKey>) -> Result<(), ServiceError> {
         actor.may(Right::ViewOwn)?;
         let SessionKey(digest) = key.ok_or_else(no_session)?;
-        self.end_these(vec![digest]).await
+        self.end_these(&holder(actor)?, vec![digest]).await
     }
 
     /// Ends all sessions of a token: one's own, or one that an admin names.
@@ -122,6 +129,7 @@ impl Service {
             SessionsOf::AdminToken | SessionsOf::Token(_) => Right::Administer,
         };
         actor.may(right)?;
+        let named = of != SessionsOf::Own;
         let holder = match of {
             SessionsOf::Own => match holder(actor) {
                 Ok(holder) => holder,
@@ -131,33 +139,39 @@ impl Service {
             SessionsOf::AdminToken => Holder::AdminToken,
             SessionsOf::Token(id) => Holder::Token(id),
         };
-        self.end_these(self.parts.access.sessions_of(&holder)).await
+        let ending = self.end_these(&holder, self.parts.access.sessions_of(&holder));
+        match (named, &holder) {
+            (true, Holder::Token(id)) => about(Target::Token(id.clone()), ending).await,
+            _ => ending.await,
+        }
     }
 
     /// Makes a code by which one logs in once as whoever made it.
-    #[allow(clippy::unused_async, reason = "as every use case is called")]
     pub async fn create_login_code(&self, actor: &Actor) -> Result<NewCode, ServiceError> {
         actor.may(Right::Administer)?;
         let code = Secret::new(random()?);
         // An admin of the socket could read the admin token just as well.
         let holder = holder(actor).unwrap_or(Holder::AdminToken);
+        // The code is in memory only; that somebody made one is on record.
+        self.write(|_| Box::pin(async { Ok::<_, ServiceError>(((), Fate::Commit)) })).await?;
         let expires_at = self.parts.access.keep_code(&code, holder, unix_ms());
         Ok(NewCode { code, expires_at })
     }
 
     /// Ends sessions at once, and then for good.
-    async fn end_these(&self, digests: Vec<Digest>) -> Result<(), ServiceError> {
+    async fn end_these(&self, holder: &Holder, digests: Vec<Digest>) -> Result<(), ServiceError> {
         self.parts.access.end_sessions(&digests);
         if digests.is_empty() {
             return Ok(());
         }
-        let service = self.clone();
+        let (service, over) = (self.clone(), self.told(EventType::SessionEnded, holder));
         self.to_the_end(async move {
             service
                 .write(move |db| {
                     Box::pin(async move {
                         for digest in &digests {
                             store::sessions::delete(&mut *db, digest).await?;
+                            store::events::append(&mut *db, &over, unix_ms()).await?;
                         }
                         Ok::<_, ServiceError>(((), Fate::Commit))
                     })
@@ -165,6 +179,28 @@ impl Service {
                 .await
         })
         .await
+    }
+
+    /// What is told of a session: whose it is, and nothing by which it is known.
+    fn told(&self, kind: EventType, holder: &Holder) -> NewEvent {
+        let token = match holder {
+            Holder::AdminToken => None,
+            Holder::Token(id) => self.parts.access.token(id),
+        };
+        let (whose, details, tenant) = match token {
+            None => {
+                let details = Details::Token { id: "admin".to_owned(), name: "admin".to_owned() };
+                ("the admin token".to_owned(), details, None)
+            }
+            Some(token) => {
+                let details = Details::Token { id: token.id.to_string(), name: token.name.to_string() };
+                (format!("token {} ({})", token.id, token.name), details, token.grant.tenant().cloned())
+            }
+        };
+        let what = if kind == EventType::SessionOpened { "was opened" } else { "was ended" };
+        NewEvent::new(kind, About { tenant, ..About::default() }, format!("a session of {whose} {what}"))
+            .with(details)
+            .because(cause())
     }
 }
 

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::acting::cause;
 use super::leases::refuse_while_leased;
 use super::page::{Page, Paged};
 use super::placement::Placement;
 use super::shares::refuse_own_share;
-use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate, tokens};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::admission;
@@ -171,6 +172,7 @@ impl Service {
             let gpus = service.gpus().await?;
             let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
             let boot_id = service.parts.fleet.context().boot_id.clone();
+            let by = cause();
             let (desired, revoked) = service
                 .write(move |db| {
                     Box::pin(async move {
@@ -179,7 +181,7 @@ impl Service {
                         check_precondition(&options, Some(tenant.generation))?;
                         refuse_while_leased(&mut *db, &name, &boot_id).await?;
                         store::tenants::delete(&mut *db, &name).await?;
-                        let revoked = store::tokens::revoke_of(&mut *db, &name, unix_ms()).await?;
+                        let revoked = tokens::revoke_of(&mut *db, &name, &by).await?;
                         store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
                         let desired =
                             store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?;

@@ -2,13 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::acting::{about, cause};
 use super::page::{Page, Paged};
 use super::{Service, ServiceError, WriteOptions, fate};
 use crate::clock::unix_ms;
-use crate::domain::TokenName;
 use crate::domain::access::{Actor, Grant, Right};
+use crate::domain::audit::Target;
+use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
 use crate::domain::token::{Secret, Token, TokenId, TokenState};
-use crate::store;
+use crate::domain::{TenantName, TokenName};
+use crate::store::{self, StoreError, Transaction};
 
 /// Tokens that can be used at the same time: each is looked at by hand some day.
 const MOST: usize = 1000;
@@ -95,8 +98,8 @@ impl Service {
         };
         let service = self.clone();
         self.to_the_end(async move {
-            let (written, dry_run) = (token.clone(), options.dry_run);
-            service.write(move |db| {
+            let (written, dry_run, by) = (token.clone(), options.dry_run, cause());
+            let writing = service.write(move |db| {
                     Box::pin(async move {
                         if let Some(tenant) = written.grant.tenant()
                             && store::tenants::get(&mut *db, tenant).await?.is_none()
@@ -111,11 +114,13 @@ impl Service {
                                 "there are {MOST} tokens that can be used, and no more are made: revoke those that nobody uses"
                             )));
                         }
-                        store::tokens::insert(db, &written).await?;
+                        store::tokens::insert(&mut *db, &written).await?;
+                        let told = told(EventType::TokenCreated, &written).because(by);
+                        store::events::append(db, &told, now).await?;
                         Ok(((), fate(&options)))
                     })
-                })
-                .await?;
+                });
+            about(Target::Token(token.id.clone()), writing).await?;
             if dry_run {
                 return Ok(NewToken { token: service.token_view(token), secret: None });
             }
@@ -156,14 +161,18 @@ impl Service {
         actor.may(Right::Administer)?;
         let (service, by) = (self.clone(), actor.subject.to_string());
         self.to_the_end(async move {
-            let (revoked, dry_run) = (id.clone(), options.dry_run);
+            let (revoked, dry_run, because) = (id.clone(), options.dry_run, cause());
             service
                 .write(move |db| {
                     Box::pin(async move {
-                        if store::tokens::get(&mut *db, &id).await?.is_none() {
+                        let Some(token) = store::tokens::get(&mut *db, &id).await? else {
                             return Err(not_found(&id));
+                        };
+                        let now = unix_ms();
+                        if store::tokens::revoke(&mut *db, &id, now).await? {
+                            let told = told(EventType::TokenRevoked, &token).because(because);
+                            store::events::append(db, &told, now).await?;
                         }
-                        store::tokens::revoke(db, &id, unix_ms()).await?;
                         Ok(((), fate(&options)))
                     })
                 })
@@ -193,6 +202,32 @@ impl Service {
             revoked_at,
         }
     }
+}
+
+/// Takes back every token of a tenant, and tells of each; gives those whose sessions and streams are to end.
+pub(super) async fn revoke_of(
+    db: Transaction<'_>,
+    tenant: &TenantName,
+    by: &Cause,
+) -> Result<Vec<TokenId>, StoreError> {
+    let now = unix_ms();
+    let revoked = store::tokens::revoke_of(&mut *db, tenant, now).await?;
+    for id in &revoked {
+        if let Some(token) = store::tokens::get(&mut *db, id).await? {
+            let told = told(EventType::TokenRevoked, &token).because(by.clone());
+            store::events::append(&mut *db, &told, now).await?;
+        }
+    }
+    Ok(revoked)
+}
+
+/// What is told of a token: nothing of its secret.
+fn told(kind: EventType, token: &Token) -> NewEvent {
+    let Token { id, name, grant, .. } = token;
+    let subject = Subject { tenant: grant.tenant().cloned(), ..Subject::default() };
+    let what = if kind == EventType::TokenCreated { "was made" } else { "was revoked" };
+    NewEvent::new(kind, subject, format!("token {id} ({name}), which grants {grant}, {what}"))
+        .with(Details::Token { id: id.to_string(), name: name.to_string() })
 }
 
 /// How long a token is to live, in milliseconds.

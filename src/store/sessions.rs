@@ -47,6 +47,12 @@ pub async fn all(db: &mut SqliteConnection, admin: &Digest) -> Result<Vec<Sessio
     Ok(sessions)
 }
 
+/// Forgets every session.
+pub async fn forget_all(db: &mut SqliteConnection) -> Result<(), StoreError> {
+    sqlx::query!("DELETE FROM sessions").execute(db).await?;
+    Ok(())
+}
+
 /// Forgets a session.
 pub async fn delete(db: &mut SqliteConnection, digest: &Digest) -> Result<(), StoreError> {
     let digest = digest.bytes();

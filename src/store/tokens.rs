@@ -40,22 +40,37 @@ impl TryFrom<TokenRow> for Token {
     }
 }
 
-/// Writes a new token, and forgets the oldest of those that cannot be used any more.
-pub async fn insert(db: &mut SqliteConnection, token: &Token) -> Result<(), StoreError> {
+/// Writes a token as it is.
+pub async fn put(db: &mut SqliteConnection, token: &Token) -> Result<(), StoreError> {
     let (id, name, digest) = (token.id.as_str(), token.name.as_str(), token.digest.bytes());
     let granted = token.grant.to_string();
     sqlx::query!(
-        "INSERT INTO tokens (id, name, digest, granted, created_at, created_by, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO tokens (id, name, digest, granted, created_at, created_by, expires_at, last_used_at, revoked_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         id,
         name,
         digest,
         granted,
         token.created_at,
         token.created_by,
-        token.expires_at
+        token.expires_at,
+        token.last_used_at,
+        token.revoked_at
     )
-    .execute(&mut *db)
+    .execute(db)
     .await?;
+    Ok(())
+}
+
+/// Forgets every token, and with them their sessions.
+pub async fn forget_all(db: &mut SqliteConnection) -> Result<(), StoreError> {
+    sqlx::query!("DELETE FROM tokens").execute(db).await?;
+    Ok(())
+}
+
+/// Writes a new token, and forgets the oldest of those that cannot be used any more.
+pub async fn insert(db: &mut SqliteConnection, token: &Token) -> Result<(), StoreError> {
+    put(&mut *db, token).await?;
     sqlx::query!(
         "DELETE FROM tokens WHERE id IN (
              SELECT id FROM tokens WHERE revoked_at IS NOT NULL OR expires_at <= ?1

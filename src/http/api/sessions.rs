@@ -13,7 +13,7 @@ use crate::http::auth::{self, CurrentSession, Peer};
 use crate::http::extract::{Json, NoBody, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
 use crate::service::ServiceError;
-use crate::service::sessions::{SessionView, SessionsOf};
+use crate::service::sessions::{NewSession, SessionView, SessionsOf};
 
 /// What a session is opened with.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -37,15 +37,17 @@ pub(super) async fn open(
     State(app): State<AppState>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Json(request): Json<LoginRequest>,
-) -> Result<Response, Problem> {
+) -> Response {
     let admission = app.service.access().holder(&request.token, peer.origin(), crate::clock::unix_ms());
     let Some(admission) = admission else {
         app.service.not_authenticated(peer.origin());
-        return Ok(auth::failed(&app, peer, auth::NOT_VALID).await);
+        return auth::failed(&app, peer, auth::NOT_VALID).await;
     };
-    let opened = auth::log_in(&app, &admission.actor, "POST /api/v1/session").await?;
-    let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
-    Ok((StatusCode::CREATED, [(header::SET_COOKIE, cookie)], axum::Json(opened.session)).into_response())
+    let answer = |opened: NewSession| {
+        let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
+        (StatusCode::CREATED, [(header::SET_COOKIE, cookie)], axum::Json(opened.session)).into_response()
+    };
+    auth::log_in(&app, &admission.actor, "POST /api/v1/session", answer).await
 }
 
 /// The session of this request

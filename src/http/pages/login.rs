@@ -11,10 +11,13 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use serde::Deserialize;
 
 use super::page;
+use crate::domain::audit::{Attempt, Target};
 use crate::domain::token::Secret;
 use crate::http::AppState;
 use crate::http::auth::{self, Peer};
 use crate::http::problem::Problem;
+use crate::service::acting::attempting;
+use crate::service::sessions::NewSession;
 
 #[derive(Template)]
 #[template(path = "login.html")]
@@ -47,10 +50,10 @@ pub(super) async fn log_in(
     State(app): State<AppState>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     form: Result<Form<LoginForm>, FormRejection>,
-) -> Result<Response, Problem> {
+) -> Response {
     let Ok(Form(form)) = form else {
         let refused = Some("the form could not be read: try again");
-        return Ok(page(StatusCode::BAD_REQUEST, &LoginPage { refused, code: None }));
+        return page(StatusCode::BAD_REQUEST, &LoginPage { refused, code: None });
     };
     let (access, now) = (app.service.access(), crate::clock::unix_ms());
     let admission = match (&form.code, &form.token) {
@@ -66,16 +69,18 @@ pub(super) async fn log_in(
         };
         app.service.not_authenticated(peer.origin());
         let answer = auth::failed(&app, peer, refused).await;
-        return Ok(match answer.status() {
+        return match answer.status() {
             StatusCode::UNAUTHORIZED => {
                 page(StatusCode::UNAUTHORIZED, &LoginPage { refused: Some(refused), code: None })
             }
             _ => answer,
-        });
+        };
     };
-    let opened = auth::log_in(&app, &admission.actor, "POST /login").await?;
-    let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
+    let answer = |opened: NewSession| {
+        let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
+        ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response()
+    };
+    auth::log_in(&app, &admission.actor, "POST /login", answer).await
 }
 
 pub(super) async fn home(
@@ -98,7 +103,9 @@ pub(super) async fn log_out(
 ) -> Result<Response, Problem> {
     if let Some((admission, key)) = auth::session(&app, peer, &headers) {
         auth::same_site(&headers)?;
-        app.service.end_session(&admission.actor, Some(key)).await?;
+        let target = Target::Other("session".to_owned());
+        let attempt = Attempt::of(&admission.actor, None, "POST /logout".to_owned(), target);
+        attempting(attempt, app.service.end_session(&admission.actor, Some(key))).await?;
     }
     Ok(([(header::SET_COOKIE, app.auth.no_cookie())], Redirect::to("/login")).into_response())
 }

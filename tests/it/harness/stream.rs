@@ -31,13 +31,20 @@ impl EventStream {
         query: &str,
         last: Option<i64>,
     ) -> std::io::Result<Result<Self, (u16, String)>> {
+        Self::open_as(url, &format!("Authorization: Bearer {token}"), query, last)
+    }
+
+    /// The same as whoever this header shows.
+    pub(crate) fn open_as(
+        url: &str,
+        credential: &str,
+        query: &str,
+        last: Option<i64>,
+    ) -> std::io::Result<Result<Self, (u16, String)>> {
         let mut socket = TcpStream::connect(url.trim_start_matches("http://"))?;
         socket.set_read_timeout(Some(Duration::from_secs(30)))?;
         let last = last.map(|last| format!("Last-Event-ID: {last}\r\n")).unwrap_or_default();
-        write!(
-            socket,
-            "GET /api/v1/events/stream{query} HTTP/1.0\r\nAuthorization: Bearer {token}\r\n{last}\r\n"
-        )?;
+        write!(socket, "GET /api/v1/events/stream{query} HTTP/1.0\r\n{credential}\r\n{last}\r\n")?;
         let mut bytes = Vec::new();
         let head = loop {
             if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {

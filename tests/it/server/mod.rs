@@ -1,6 +1,7 @@
 //! The server: a real `mps-manager serve` on the simulated host, real clients, real kills.
 
 mod access_matrix;
+mod access_told;
 mod admission;
 mod audit;
 mod auth;

@@ -14,7 +14,7 @@ pub(super) fn create(host: &Host, name: &str, grant: &str) -> String {
 }
 
 /// Makes a token; gives its ID and its text.
-fn made(host: &Host, request: &Value) -> (String, String) {
+pub(super) fn made(host: &Host, request: &Value) -> (String, String) {
     let answer = host.api().post("/api/v1/tokens", request);
     assert_eq!(answer.status, 201, "{}", answer.text);
     assert_eq!(answer.header("cache-control"), Some("no-store"));
