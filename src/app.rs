@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::unix_ms;
-use crate::config::Config;
+use crate::config::{Config, Limits};
 use crate::domain::access::Actor;
 use crate::domain::audit::{Attempt, Broken, Head, Target};
 use crate::domain::daemon::DaemonSpec;
@@ -48,6 +48,8 @@ use crate::{host, mps};
 const DATABASE: &str = "mps-manager.db";
 /// A file that is there while a new simulated host is furnished: a manager that was killed meanwhile goes on with it.
 const FURNISHING: &str = "furnishing";
+/// Files that the manager itself may have open beside its connections.
+const OWN_FILES: u64 = 256;
 /// Facts that may wait for the recorder.
 const FACTS: usize = 64;
 /// How long it may take to write what drivers told last.
@@ -70,8 +72,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     check_length(&config.runtime_dir)?;
     let users = config.users().map_err(refused)?;
     check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
-    let hangups = certificates::hangups().map_err(refused)?;
-    let tls = certificates::load(config.tls.as_ref()).map_err(refused)?;
+    let (hangups, tls) = certificates::begin(config.tls.as_ref())?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
     let database = config.state_dir.join(DATABASE);
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
@@ -87,10 +88,10 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
     let address = listeners.address().map_err(refused)?;
     let (token, new_token) = admin_token(&config.state_dir)?;
-    let manager_uid = rustix::process::geteuid().as_raw();
+    raise_fd_limit(&config.limits);
     let store = open_store(&database).await?;
-    let written = remembered_in(&store, &machine_id).await.map_err(refused)?;
-    platform.settle(platform::remembered(written.as_deref()))?;
+    platform.settle(maintenance_of(&store, &machine_id).await?)?;
+    let manager_uid = rustix::process::geteuid().as_raw();
     let (recorder, facts) = mpsc::channel(FACTS);
     let journal = Journal::default();
     let inventory: Arc<dyn Inventory> = platform.inventory.clone();
@@ -118,6 +119,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let engine = Engine::new(store.clone(), fleet.clone(), Arc::clone(&platform.inventory), manager_uid);
     let (listening, listening_now) = watch::channel(certificates::listening(address, tls.as_deref()));
     let tasks = TaskTracker::new();
+    let metrics = Metrics { operations: engine.outcomes().clone(), ..Metrics::default() };
     let service = Service::new(Parts {
         store: store.clone(),
         access: Access::new(&token, manager_uid, users, config.access.session_limits()),
@@ -128,6 +130,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         manager_uid,
         patience: Duration::from_secs(config.fresh_patience_s.into()),
         listening: listening_now,
+        metrics: metrics.clone(),
         tasks: tasks.clone(),
         streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
     });
@@ -147,8 +150,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     announce(&config, &listening.borrow(), platform.simulated, login.as_ref());
     let last = service.clone();
     let following = tokio::spawn(certificates::follow(tls.clone(), hangups, listening));
-    let (limits, metrics) = (config.limits, Metrics::default());
-    let wire = metrics.wire.clone();
+    let (limits, wire) = (config.limits, metrics.wire.clone());
     let rates = Rates::new(&limits, manager_uid);
     let state = AppState { service, auth, stop: stop.clone(), limits, rates, metrics };
     listeners.serve(router(state), limits, tls, wire, stop).await;
@@ -171,7 +173,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
 }
 
 /// What goes on beside the requests for as long as the manager serves.
-fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 4] {
+fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 5] {
     let every = Duration::from_secs(config.look_interval_s.into());
     let keep = recording::Keep { days: config.events.keep_days, count: config.events.keep_count };
     [
@@ -179,23 +181,15 @@ fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 4] {
         tokio::spawn(service.clone().write_uses()),
         tokio::spawn(service.clone().prune_events(keep)),
         tokio::spawn(service.clone().keep_audit()),
+        tokio::spawn(service.clone().keep_book()),
     ]
 }
 
-/// Opens the store, once there may be as many files open as it and the sockets need.
 async fn open_store(database: &Path) -> Result<Store, StartError> {
-    if let Err(error) = host::raise_fd_limit() {
-        tracing::warn!(%error, "the limit on open files could not be raised");
-    }
     Store::open(database, unix_ms()).await.map_err(|error| match error {
         StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
         other => refused(other),
     })
-}
-
-/// What the store remembers of the GPUs in maintenance, as [`platform::remembered`] reads it.
-async fn remembered_in(store: &Store, machine_id: &str) -> Result<Option<String>, StoreError> {
-    store::maintenance::remembered(&mut *store.read().await?, machine_id).await
 }
 
 /// An address by which whoever starts the manager for the first time logs in.
@@ -261,6 +255,34 @@ fn announce(config: &Config, listening: &Listening, simulated: bool, login: Opti
     })
     .and_then(|()| stdout.flush());
     lifecycle::ready(&format!("serving on {scheme}://{address}"));
+}
+
+/// As many open files as the system allows, for daemons too; says so where those are fewer than connections may take.
+fn raise_fd_limit(limits: &Limits) {
+    match host::raise_fd_limit() {
+        Ok(files) => {
+            let wanted = u64::from(limits.connections) + u64::from(limits.socket_connections) + OWN_FILES;
+            if files < wanted {
+                tracing::warn!(
+                    files,
+                    wanted,
+                    "the limit on open files is lower than what limits.connections may take: raise it (LimitNOFILE= in the unit), or \
+                     allow fewer connections"
+                );
+            }
+        }
+        Err(error) => tracing::warn!(%error, "the limit on open files could not be raised"),
+    }
+}
+
+/// What a maintenance that was begun has of the platform.
+async fn maintenance_of(
+    store: &Store,
+    machine_id: &str,
+) -> Result<Option<crate::gpu::Remembered>, StartError> {
+    let mut reader = store.read().await.map_err(refused)?;
+    let written = store::maintenance::remembered(&mut reader, machine_id).await.map_err(refused)?;
+    Ok(platform::remembered(written.as_deref()))
 }
 
 /// Refuses a runtime directory in which not even a daemon with the shortest name would fit.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use super::{StartError, refused};
 use crate::config::Tls;
 use crate::domain::listening::{Listening, TlsStatus};
 use crate::host::Watch;
@@ -18,6 +19,12 @@ use crate::http::tls::{Certificates, Reloaded, TlsError};
 const SETTLE: Duration = Duration::from_millis(300);
 /// How often files are read though nothing was told: what is behind a link of a link may be elsewhere.
 const ANYWAY: Duration = Duration::from_secs(10 * 60);
+
+/// Takes SIGHUP over, which would end the process, and reads the certificate that the configuration names.
+pub(super) fn begin(tls: Option<&Tls>) -> Result<(Signal, Option<Arc<Certificates>>), StartError> {
+    let hangups = signal(SignalKind::hangup()).map_err(refused)?;
+    Ok((hangups, load(tls).map_err(refused)?))
+}
 
 /// Reads the certificate that the configuration names.
 pub(super) fn load(tls: Option<&Tls>) -> Result<Option<Arc<Certificates>>, TlsError> {
@@ -37,11 +44,6 @@ pub(super) fn listening(address: SocketAddr, certificates: Option<&Certificates>
 /// What a certificate says of itself while its files are whole.
 fn status(certificates: &Certificates) -> TlsStatus {
     TlsStatus { not_after: certificates.not_after().saturating_mul(1000), reload_error: None }
-}
-
-/// SIGHUP, taken over before anything is served: it would end the process.
-pub(super) fn hangups() -> std::io::Result<Signal> {
-    signal(SignalKind::hangup())
 }
 
 /// Reads the files whenever they change and at each SIGHUP, for ever.

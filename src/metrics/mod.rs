@@ -1,47 +1,72 @@
 //! What `/metrics` says: counted where it happens, rendered here and nowhere else.
 //!
+//! ```text
+//!   http, wire, store, operations, control sessions ── count ──▶ handles ─┐
+//!   fleet (what was seen last) ──┐                                        ├─▶ render ──▶ text
+//!   Book (what was committed) ───┴─▶ World, made for each request ────────┘
+//! ```
+//!
 //! What always holds: rendering reads memory only. No daemon, no driver, no database is asked, so that a hung one is told of
-//! instead of waited for. Labels are bounded by what is configured, and series of what is deleted go away.
+//! instead of waited for. Labels are bounded by what is configured, and series of what is deleted are gone with the next
+//! request, since they are made of what there is. `docs/metrics.md` is the catalogue.
 
+pub mod control;
+mod daemons;
+pub mod events;
+mod families;
 pub mod http;
+pub mod operations;
+mod process;
+pub mod store;
+mod tenants;
+mod text;
 pub mod wire;
+pub mod world;
 
-use std::sync::Arc;
-
-use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
+use self::events::Events;
 use self::http::Http;
+use self::operations::Operations;
+use self::process::Process;
+use self::store::Commits;
+pub use self::text::Format;
 use self::wire::Wire;
+use self::world::World;
 
-/// How every name begins.
+/// How every name begins but those of the process, which all exporters share.
 const PREFIX: &str = "mps_manager";
 
 /// All that is counted; cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Metrics {
     /// Connections.
     pub wire: Wire,
     /// Requests.
     pub http: Http,
-    registry: Arc<Registry>,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        let (wire, http) = (Wire::default(), Http::default());
-        let mut registry = Registry::with_prefix(PREFIX);
-        wire.register(&mut registry);
-        http.register(&mut registry);
-        Self { wire, http, registry: Arc::new(registry) }
-    }
+    /// Operations.
+    pub operations: Operations,
+    /// Events.
+    pub events: Events,
 }
 
 impl Metrics {
-    /// Everything as `OpenMetrics` text.
-    pub fn render(&self) -> Result<String, std::fmt::Error> {
+    /// Everything as text.
+    pub fn render(&self, world: World, commits: &Commits, format: Format) -> Result<String, std::fmt::Error> {
+        let mut registry = Registry::default();
+        let ours = registry.sub_registry_with_prefix(PREFIX);
+        self.wire.register(ours);
+        self.http.register(ours);
+        self.operations.register(ours);
+        self.events.register(ours);
+        commits.register(ours);
+        ours.register_collector(Box::new(world));
+        registry.register_collector(Box::new(Process));
         let mut out = String::new();
-        text::encode(&mut out, &self.registry)?;
-        Ok(out)
+        prometheus_client::encoding::text::encode(&mut out, &registry)?;
+        Ok(match format {
+            Format::OpenMetrics => out,
+            Format::Prometheus => text::prometheus(&out),
+        })
     }
 }

@@ -121,6 +121,18 @@ impl Wire {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
+        // A series that begins at 0 tells of its first event; one that begins at 1 does not.
+        for (listener, reason) in
+            [(Listening::Tcp, "full"), (Listening::Unix, "full"), (Listening::Tcp, "address")]
+        {
+            let _ = self.turned.get_or_create(&Away { listener: listener.as_str(), reason });
+        }
+        for reason in [Closed::Handshake, Closed::Slow, Closed::Idle, Closed::Stalled, Closed::TakesBack] {
+            let _ = self.closed.get_or_create(&Why { reason: reason.as_str() });
+        }
+        for scope in ["address", "user", "actor"] {
+            let _ = self.limited.get_or_create(&Scope { scope });
+        }
         registry.register(
             "connections_open",
             "Connections that are open, by the way they came",

@@ -32,6 +32,7 @@ use crate::domain::maintenance::DrainLimit;
 use crate::domain::operation::{Operation, OperationRequest, OperationState, Resume, Undo, resume};
 use crate::gpu::{Inventory as _, Patient, Suspendable};
 use crate::host;
+use crate::metrics::operations::Operations;
 use crate::store::{self, Fate, Store, StoreError};
 use crate::supervisor::Fleet;
 
@@ -50,6 +51,7 @@ pub struct Engine {
     stop: CancellationToken,
     /// Those that run, each with what tells it to stop where it is.
     cancels: Arc<Mutex<HashMap<Uuid, CancellationToken>>>,
+    outcomes: Operations,
 }
 
 /// Why an operation failed, in words for the operator.
@@ -84,7 +86,13 @@ impl Engine {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             cancels: Arc::default(),
+            outcomes: Operations::default(),
         }
+    }
+
+    /// How operations ended, counted.
+    pub fn outcomes(&self) -> &Operations {
+        &self.outcomes
     }
 
     /// Takes up what an earlier manager left unfinished, and starts to claim.
@@ -358,13 +366,18 @@ impl Engine {
             Err(Stop::Failed(why)) => (OperationState::Failed, Some(why)),
             Err(Stop::Cancelled) => (OperationState::Cancelled, None),
         };
-        self.store
+        let ended: Result<Option<Operation>, StoreError> = self
+            .store
             .write(move |db| {
                 Box::pin(async move {
-                    store::operations::finish(db, id, state, error.as_deref(), unix_ms()).await?;
-                    Ok(((), Fate::Commit))
+                    store::operations::finish(&mut *db, id, state, error.as_deref(), unix_ms()).await?;
+                    Ok((store::operations::get(db, id).await?, Fate::Commit))
                 })
             })
-            .await
+            .await;
+        if let Some(operation) = ended? {
+            self.outcomes.ended(operation.request.kind(), state.as_str());
+        }
+        Ok(())
     }
 }

@@ -11,6 +11,7 @@ pub mod clients;
 pub mod daemons;
 mod error;
 pub mod events;
+mod figures;
 pub mod foreign;
 pub mod host;
 pub mod layouts;
@@ -41,6 +42,8 @@ use crate::domain::gpu::Gpu;
 use crate::domain::listening::Listening;
 use crate::domain::plan::Desired;
 use crate::gpu::{Inventory, InventoryError};
+use crate::metrics::Metrics;
+use crate::metrics::world::Book;
 use crate::operations::Engine;
 use crate::store::{self, Fate, Store, StoreError, Transaction};
 use crate::supervisor::Fleet;
@@ -50,6 +53,7 @@ use crate::supervisor::Fleet;
 pub struct Service {
     parts: Arc<Parts>,
     taken_up: Arc<take_up::TakenUp>,
+    book: watch::Sender<Arc<Book>>,
     /// Room for streams of events.
     streams: Arc<Semaphore>,
     /// Refusals that wait to be put on record.
@@ -76,6 +80,8 @@ pub struct Parts {
     pub patience: Duration,
     /// How the API is reached over TCP.
     pub listening: watch::Receiver<Listening>,
+    /// What is counted.
+    pub metrics: Metrics,
     /// Tasks that must end before the store is closed.
     pub tasks: TaskTracker,
     /// Streams of events that may be read at the same time.
@@ -117,7 +123,8 @@ impl Service {
     /// Puts the parts together.
     pub fn new(parts: Parts) -> Self {
         let streams = Arc::new(Semaphore::new(parts.streams));
-        Self { parts: Arc::new(parts), taken_up: Arc::default(), streams, refusals: Arc::default() }
+        let (taken_up, book) = (Arc::default(), watch::Sender::default());
+        Self { parts: Arc::new(parts), taken_up, book, streams, refusals: Arc::default() }
     }
 
     /// Runs a use case that writes to its end, whether or not its caller waits for it; refuses it on a database of

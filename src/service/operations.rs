@@ -83,23 +83,28 @@ impl Service {
         let (service, actor) = (self.clone(), actor.clone());
         self.to_the_end(async move {
             let by = cause();
-            let cancelled = service
+            let (cancelled, ended) = service
                 .write(move |db| {
                     Box::pin(async move {
                         let now = unix_ms();
                         if store::operations::cancel(&mut *db, id, now).await? {
                             store::operations::called_off(db, id, by, now).await?;
-                            return Ok((true, Fate::Commit));
+                            // One that waits ends here, and no other hand counts it.
+                            return Ok(((true, true), Fate::Commit));
                         }
                         let asked = store::operations::request_cancel(&mut *db, id, now).await?;
                         if asked {
                             store::operations::stop_requested(db, id, by, now).await?;
                         }
-                        Ok::<_, ServiceError>((asked, Fate::Commit))
+                        Ok::<_, ServiceError>(((asked, false), Fate::Commit))
                     })
                 })
                 .await?;
             let operation = service.operation(&actor, id).await?;
+            if ended {
+                let outcomes = service.parts.engine.outcomes();
+                outcomes.ended(operation.request.kind(), OperationState::Cancelled.as_str());
+            }
             if cancelled {
                 service.parts.engine.cancel(id);
                 return Ok(operation);

@@ -45,6 +45,8 @@ use tokio::sync::watch;
 
 pub use writer::{Fate, Transaction};
 
+use crate::metrics::store::Commits;
+
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 /// How long a connection waits for another process that holds the file, such as a backup.
@@ -225,6 +227,21 @@ impl Store {
         self.sealed.load(Ordering::Acquire)
     }
 
+    /// What the writer does, counted.
+    pub fn commits(&self) -> &Commits {
+        &self.writer.commits
+    }
+
+    /// Tells, each time, that something was committed.
+    pub fn committed(&self) -> tokio::sync::watch::Receiver<()> {
+        self.writer.committed.clone()
+    }
+
+    /// Jobs that wait for the writer.
+    pub fn waiting(&self) -> usize {
+        self.writer.waiting()
+    }
+
     /// Waits until every accepted job is committed, and closes the file.
     pub async fn close(&self) {
         self.writer.close().await;
@@ -289,6 +306,15 @@ async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<()
     restrict_to_owner(&copy)?;
     tracing::info!(copy = %copy.display(), "copied the database before its migration");
     Ok(())
+}
+
+/// Bytes of the file, its log not included.
+pub async fn size(db: &mut SqliteConnection) -> Result<u64, StoreError> {
+    let bytes: i64 =
+        sqlx::query_scalar("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()")
+            .fetch_one(db)
+            .await?;
+    Ok(bytes.unsigned_abs())
 }
 
 /// Labels and commands in the file are nobody else's business.

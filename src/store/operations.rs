@@ -187,6 +187,20 @@ pub async fn running(db: &mut SqliteConnection) -> Result<Vec<Operation>, StoreE
     complete_all(db, rows).await
 }
 
+/// How many have not ended, by state.
+pub async fn unfinished_by_state(db: &mut SqliteConnection) -> Result<Vec<(&'static str, u64)>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT state, count(*) AS "count!: i64" FROM operations WHERE state IN ('pending', 'running') GROUP BY state"#
+    )
+    .fetch_all(db)
+    .await?;
+    let count = |state: OperationState| {
+        let row = rows.iter().find(|row| row.state == state.as_str());
+        (state.as_str(), row.map_or(0, |row| row.count.unsigned_abs()))
+    };
+    Ok(vec![count(OperationState::Pending), count(OperationState::Running)])
+}
+
 /// The beginning or end of a maintenance that has not ended.
 pub async fn unfinished_maintenance(db: &mut SqliteConnection) -> Result<Option<Operation>, StoreError> {
     let row = sqlx::query_as!(

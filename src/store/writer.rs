@@ -3,11 +3,14 @@
 //! Jobs that wait together go into one `BEGIN IMMEDIATE`, each in a savepoint, and are answered after the
 //! `COMMIT`: one fsync serves a burst, and the order of jobs is the order in which the world changes.
 
+use std::time::Instant;
+
 use futures_util::future::BoxFuture;
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{StoreError, events};
+use crate::metrics::store::Commits;
 
 /// Jobs that may wait; more than that is answered with [`StoreError::Busy`].
 const QUEUE: usize = 256;
@@ -43,16 +46,26 @@ enum Message {
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     queue: mpsc::Sender<Message>,
+    pub(super) commits: Commits,
+    /// Tells that something was committed.
+    pub(super) committed: watch::Receiver<()>,
 }
 
 /// Starts the writer on its connection; it raises `newest` to the number of the last event after each commit.
 pub(super) fn start(connection: SqliteConnection, newest: watch::Sender<i64>) -> Handle {
     let (queue, jobs) = mpsc::channel(QUEUE);
-    tokio::spawn(run(connection, jobs, newest));
-    Handle { queue }
+    let (tell, committed) = watch::channel(());
+    let commits = Commits::default();
+    tokio::spawn(run(connection, jobs, newest, commits.clone(), tell));
+    Handle { queue, commits, committed }
 }
 
 impl Handle {
+    /// Jobs that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.max_capacity() - self.queue.capacity()
+    }
+
     pub(super) async fn run<T, E, F>(&self, job: F) -> Result<T, E>
     where
         T: Send + 'static,
@@ -96,6 +109,8 @@ async fn run(
     mut connection: SqliteConnection,
     mut queue: mpsc::Receiver<Message>,
     newest: watch::Sender<i64>,
+    commits: Commits,
+    committed: watch::Sender<()>,
 ) {
     let mut closing = None;
     while closing.is_none() {
@@ -114,7 +129,14 @@ async fn run(
             break; // every handle is gone
         }
         if !burst.is_empty() {
-            commit(&mut connection, burst, &newest).await;
+            let began = Instant::now();
+            let kept = commit(&mut connection, burst, &newest).await;
+            commits.took.observe(began.elapsed().as_secs_f64());
+            if kept {
+                committed.send_replace(());
+            } else {
+                commits.failed.inc();
+            }
         }
     }
     if let Err(error) = connection.close().await {
@@ -125,7 +147,8 @@ async fn run(
     }
 }
 
-async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>, newest: &watch::Sender<i64>) {
+/// Runs jobs in one transaction; whether it was kept.
+async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>, newest: &watch::Sender<i64>) -> bool {
     let mut answers = Vec::with_capacity(burst.len());
     let result = async {
         execute(connection, "BEGIN IMMEDIATE").await?;
@@ -156,6 +179,7 @@ async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>, newest: &wat
     for answer in answers {
         answer(failed.as_ref().map(|text| sqlx::Error::Protocol(text.clone()).into()));
     }
+    failed.is_none()
 }
 
 async fn execute(connection: &mut SqliteConnection, sql: &'static str) -> Result<(), StoreError> {

@@ -1,6 +1,6 @@
 //! Which GPUs are here: looked at in one place for all daemons, and what it means for one of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::watch;
 
@@ -20,6 +20,11 @@ impl Census {
     pub fn of(gpus: &[Gpu]) -> Self {
         let listed = gpus.iter().filter(|gpu| gpu.present);
         Self { mig: Some(listed.map(|gpu| (gpu.uuid.clone(), gpu.mig_enabled)).collect()) }
+    }
+
+    /// The GPUs that the driver listed; `None` before its first list.
+    pub fn present(&self) -> Option<BTreeSet<GpuUuid>> {
+        self.mig.as_ref().map(|listed| listed.keys().cloned().collect())
     }
 
     /// Tells all drivers what the driver lists now, if it is another list.

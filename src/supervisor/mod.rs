@@ -55,6 +55,7 @@ use crate::domain::{DaemonName, FilePlace, GpuUuid};
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
 use crate::host::systemd::Scopes;
+use crate::metrics::control::Commands;
 use crate::mps::process::check_reachable;
 pub use modes::HeldModes;
 
@@ -330,12 +331,18 @@ struct Shared {
     jobs: mpsc::Sender<Job>,
     grace_s: AtomicU32,
     stop_driver: CancellationToken,
+    commands: Arc<Commands>,
 }
 
 impl Handle {
     /// The generation that is wanted now.
     pub fn generation(&self) -> i64 {
         self.shared.desired.borrow().generation
+    }
+
+    /// What talking to the daemon took.
+    pub fn commands(&self) -> Arc<Commands> {
+        Arc::clone(&self.shared.commands)
     }
 
     /// The user whose server is wanted.
@@ -516,7 +523,8 @@ impl Fleet {
         let (driver, observed) =
             driver::Driver::new(context, wanted, asked, queue, stop_driver.clone(), earlier);
         let grace_s = AtomicU32::new(self.inner.context.grace_s);
-        let shared = Arc::new(Shared { desired, observed, fresh, jobs, grace_s, stop_driver });
+        let commands = driver.commands();
+        let shared = Arc::new(Shared { desired, observed, fresh, jobs, grace_s, stop_driver, commands });
         let handle = Handle { shared };
         self.inner.tasks.spawn(driver.run(Arc::clone(&handle.shared)));
         handles.insert(name, handle);
@@ -548,6 +556,11 @@ impl Fleet {
     /// All daemons with what was seen of them.
     pub fn observed(&self) -> Vec<(DaemonName, Observed)> {
         self.handles().iter().map(|(name, handle)| (name.clone(), handle.observed())).collect()
+    }
+
+    /// All daemons with the way to each.
+    pub fn all(&self) -> Vec<(DaemonName, Handle)> {
+        self.handles().iter().map(|(name, handle)| (name.clone(), handle.clone())).collect()
     }
 
     /// The daemons that do not hold what is wanted of them now, with where they stand.

@@ -12,6 +12,7 @@ mod host;
 pub mod layout_schema;
 mod layouts;
 mod maintenance;
+mod metrics;
 mod operations;
 mod partitions;
 pub mod probes;
@@ -56,6 +57,7 @@ use crate::service::{ServiceError, Written, etag};
         (name = "clients", description = "Processes connected to a server"),
         (name = "access", description = "Who may do what"),
         (name = "operations", description = "Actions that take time"),
+        (name = "metrics", description = "What a Prometheus scrapes"),
         (name = "audit", description = "Who did what, and what came of it"),
         (name = "events", description = "What happened, in the order in which it was written"),
         (name = "probes", description = "Whether the manager lives and its daemons are ready"),
@@ -129,6 +131,7 @@ pub(super) fn router() -> (Router<AppState>, Router<AppState>, utoipa::openapi::
         .routes(routes!(operations::list))
         .routes(routes!(operations::get))
         .routes(routes!(operations::cancel))
+        .routes(routes!(metrics::get))
         .routes(routes!(audit::list))
         .routes(routes!(audit::head))
         .routes(routes!(events::list))

@@ -43,6 +43,7 @@ use self::channel::{Channel, Ending, Reading};
 use super::binaries::base_environment;
 use super::command::Command;
 use super::parse;
+use crate::metrics::control::{Commands, Failed};
 
 /// The longest line that is sent, in bytes. 3000 are safe, 4100 kill the daemon (recording 09).
 pub const LONGEST_LINE: usize = 1024;
@@ -115,6 +116,22 @@ pub enum SessionError {
     Spawn(io::Error),
 }
 
+impl From<&SessionError> for Failed {
+    fn from(error: &SessionError) -> Self {
+        match error {
+            SessionError::NoDaemon => Self::NoDaemon,
+            SessionError::Busy { .. } => Self::Busy,
+            SessionError::Unresponsive => Self::Unresponsive,
+            SessionError::Unknown { .. } => Self::Unknown,
+            SessionError::Refused { .. } => Self::Refused,
+            SessionError::Line { .. }
+            | SessionError::NotAlone { .. }
+            | SessionError::Over
+            | SessionError::Spawn(_) => Self::NotSent,
+        }
+    }
+}
+
 /// What happened instead of a reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
@@ -149,6 +166,7 @@ pub struct Control {
 struct Calls {
     processes: AtomicU64,
     turned_away: AtomicU64,
+    commands: Arc<Commands>,
 }
 
 impl Control {
@@ -182,6 +200,11 @@ impl Control {
     /// the end of its deadline.
     pub fn turned_away(&self) -> u64 {
         self.calls.turned_away.load(Ordering::Relaxed)
+    }
+
+    /// What commands took, and why some of them got no reply.
+    pub fn commands(&self) -> Arc<Commands> {
+        Arc::clone(&self.calls.commands)
     }
 
     fn open(&self) -> Result<Channel, SessionError> {
@@ -279,6 +302,17 @@ impl Session {
     ///
     /// The reply is whole, and may be a refusal all the same: every error of the daemon is an ordinary reply.
     pub async fn send(&mut self, command: &Command) -> Result<Vec<u8>, SessionError> {
+        let began = Instant::now();
+        let reply = self.exchange_command(command).await;
+        let commands = &self.control.calls.commands;
+        match &reply {
+            Ok(_) => commands.answered(began.elapsed().as_secs_f64()),
+            Err(error) => commands.failed(error.into()),
+        }
+        reply
+    }
+
+    async fn exchange_command(&mut self, command: &Command) -> Result<Vec<u8>, SessionError> {
         let line = command.line();
         check_line(&line)?;
         let first = matches!(self.state, State::Unopened);

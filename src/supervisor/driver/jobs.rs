@@ -11,8 +11,14 @@ use super::super::{Job, TerminateError, Termination};
 use super::Driver;
 use crate::domain::client::ClientId;
 use crate::host;
+use crate::metrics::control::Commands;
 
 impl Driver {
+    /// What talking to the daemon takes.
+    pub(in crate::supervisor) fn commands(&self) -> Arc<Commands> {
+        self.control.commands()
+    }
+
     pub(super) async fn work(&mut self, job: Job) {
         match job {
             Job::Restart => {

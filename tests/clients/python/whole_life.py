@@ -261,11 +261,12 @@ def who_may_call(host):
 
 
 def what_happened(host):
-    """The journal, in pages and as a stream."""
+    """The journal, in pages and as a stream, the audit and the metrics."""
     events = host.call("list_events", type_="daemon.", limit=5).items
     assert events and host.call("get_event", events[0].id).type_ == events[0].type_
     rows = host.call("list_audit", limit=5).items
     assert host.call("get_audit_head").id >= rows[0].id
+    assert 'mps_manager_daemon_up{daemon="gpu0"} 1.0' in host.call("get_metrics").splitlines()
     # The generated call would read to the end of the stream, which has none: its request is sent, and the first message read.
     module = importlib.import_module("mps_manager_client.api.events.stream_events")
     called.add("stream_events")

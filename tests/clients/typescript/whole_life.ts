@@ -346,7 +346,7 @@ async function whoMayCall({ api }: Host): Promise<void> {
   await refused(401, api.GET("/api/v1/whoami", { headers }));
 }
 
-/** The journal, in pages and as a stream, and the audit. */
+/** The journal, in pages and as a stream, the audit and the metrics. */
 async function whatHappened({ api }: Host): Promise<void> {
   const query = { type: "daemon.", limit: 5 };
   const event = (await meant(200, api.GET("/api/v1/events", { params: { query } }))).items[0];
@@ -355,6 +355,8 @@ async function whatHappened({ api }: Host): Promise<void> {
   assert.equal((await meant(200, api.GET("/api/v1/events/{id}", { params: { path } }))).type, event.type);
   const rows = await meant(200, api.GET("/api/v1/audit", { params: { query: { limit: 5 } } }));
   assert((await meant(200, api.GET("/api/v1/audit/head"))).id >= (rows.items[0]?.id ?? Infinity));
+  const metrics = await meant(200, api.GET("/metrics", { parseAs: "text" }));
+  assert(metrics.split("\n").includes('mps_manager_daemon_up{daemon="gpu0"} 1.0'));
   const follow = { params: { query: { last_event_id: 0 } }, parseAs: "stream" as const };
   const stream = await meant(200, api.GET("/api/v1/events/stream", follow));
   let text = "";

@@ -48,6 +48,11 @@ impl Api {
         Self { target: Arc::new(Mutex::new((url, token.map(str::to_owned)))), ..self.clone() }
     }
 
+    /// Another server, which wants no token.
+    pub(crate) fn at(&self, url: &str) -> Self {
+        Self { target: Arc::new(Mutex::new((url.to_owned(), None))), ..self.clone() }
+    }
+
     /// The same API through the unix socket, without a token.
     pub(crate) fn over(&self, socket: &std::path::Path) -> Self {
         let http = reqwest::Client::builder().no_proxy().unix_socket(socket).build().expect("a client");

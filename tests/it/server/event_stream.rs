@@ -66,8 +66,19 @@ impl Received {
                 Err(_) => return false,
             }
         }
-        self.mid_event += usize::from(stream.is_inside_an_event());
         true
+    }
+
+    /// Reads on, a few bytes at a time, until part of an event has come and the rest has not: a reader that keeps up
+    /// with the writers gets whole events only, and would never be cut inside one.
+    fn read_into_an_event(&mut self, stream: &mut EventStream) {
+        while !stream.is_inside_an_event() {
+            match stream.read(fastrand::usize(1..16)) {
+                Ok(messages) => self.take(messages),
+                Err(error) => panic!("the stream ends without being cut: {error}"),
+            }
+        }
+        self.mid_event += 1;
     }
 }
 
@@ -103,6 +114,8 @@ fn a_stream_that_is_cut_a_hundred_times_gives_ten_thousand_events_once_and_in_or
             while received.read(&mut stream, 1000) {}
             host.serve();
             kills += 1;
+        } else if cuts % 2 == 0 {
+            received.read_into_an_event(&mut stream);
         }
         drop(stream);
         cuts += 1;
@@ -136,7 +149,7 @@ fn a_stream_that_is_cut_a_hundred_times_gives_ten_thousand_events_once_and_in_or
         + received.by_type.get("tenant.created").copied().unwrap_or_default();
     assert!(told >= written.load(Ordering::Relaxed), "every write that was answered is told of");
     assert_eq!((cuts, kills), (CUTS, KILLS));
-    assert!(received.mid_event > 0, "no cut was in the middle of an event");
+    assert!(received.mid_event >= CUTS / 2 - KILLS, "{} cuts in the middle of an event", received.mid_event);
     println!(
         "{} events received once and in order over {cuts} cuts ({} in the middle of an event, {kills} by killing the manager): {:?}",
         received.ids.len(),

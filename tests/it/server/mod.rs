@@ -35,6 +35,7 @@ mod layout_replays;
 mod layouts;
 mod machine;
 mod maintenance;
+mod metrics;
 mod migration;
 mod openapi;
 mod outsiders;

@@ -40,8 +40,8 @@ impl Authority {
 }
 
 /// A host with a certificate, and what its callers trust.
-struct Secured {
-    host: Host,
+pub(super) struct Secured {
+    pub(super) host: Host,
     authority: Authority,
 }
 
@@ -81,7 +81,7 @@ impl Secured {
         self.host.await_ready();
     }
 
-    fn served(profile: &str) -> Self {
+    pub(super) fn served(profile: &str) -> Self {
         let mut secured = Self::new(profile);
         secured.serve();
         secured

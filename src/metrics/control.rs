@@ -1,0 +1,73 @@
+//! What talking to one daemon takes, counted where its sessions are run.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::metrics::histogram::Histogram;
+
+/// Upper bounds of what a command takes, in seconds: 1 to 2 ms alone, the deadline is 5 s.
+const SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0];
+
+/// Why a command got no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failed {
+    /// No daemon listens.
+    NoDaemon,
+    /// Other callers kept it busy.
+    Busy,
+    /// It accepted a caller and said nothing.
+    Unresponsive,
+    /// The command was sent and its reply never came.
+    Unknown,
+    /// The daemon refused this user.
+    Refused,
+    /// Nothing was sent.
+    NotSent,
+}
+
+impl Failed {
+    const ALL: [(Self, &'static str); 6] = [
+        (Self::NoDaemon, "no_daemon"),
+        (Self::Busy, "busy"),
+        (Self::Unresponsive, "unresponsive"),
+        (Self::Unknown, "unknown"),
+        (Self::Refused, "refused"),
+        (Self::NotSent, "not_sent"),
+    ];
+}
+
+/// Commands to one daemon.
+#[derive(Debug)]
+pub struct Commands {
+    took: Histogram,
+    failed: [AtomicU64; Failed::ALL.len()],
+}
+
+impl Default for Commands {
+    fn default() -> Self {
+        Self { took: Histogram::new(SECONDS), failed: Default::default() }
+    }
+}
+
+impl Commands {
+    /// A command was answered, in so many seconds, what it took to be heard included.
+    pub fn answered(&self, seconds: f64) {
+        self.took.observe(seconds);
+    }
+
+    /// A command was not answered.
+    pub fn failed(&self, why: Failed) {
+        if let Some(index) = Failed::ALL.iter().position(|(known, _)| *known == why) {
+            self.failed[index].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What answered commands took.
+    pub(super) fn took(&self) -> &Histogram {
+        &self.took
+    }
+
+    /// How many were not answered, by why.
+    pub(super) fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Failed::ALL.iter().zip(&self.failed).map(|((_, name), count)| (*name, count.load(Ordering::Relaxed)))
+    }
+}

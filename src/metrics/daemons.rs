@@ -1,0 +1,241 @@
+//! Families about daemons, their servers, their GPUs and their partitions.
+
+use std::fmt;
+
+use prometheus_client::registry::Unit;
+
+use super::families::{Families, Labels, number, seconds, truth};
+use super::world::{Seen, World};
+use crate::domain::PartitionId;
+use crate::domain::daemon::Phase;
+use crate::domain::partitions::{GpuPartitions, ListedPartition};
+
+/// Every phase with its name in the API.
+const PHASES: [(Phase, &str); 12] = [
+    (Phase::Unknown, "unknown"),
+    (Phase::Starting, "starting"),
+    (Phase::Applying, "applying"),
+    (Phase::Ready, "ready"),
+    (Phase::Wedged, "wedged"),
+    (Phase::BackOff, "back_off"),
+    (Phase::CrashLoop, "crash_loop"),
+    (Phase::Stopping, "stopping"),
+    (Phase::Stopped, "stopped"),
+    (Phase::Blocked, "blocked"),
+    (Phase::Observed, "observed"),
+    (Phase::Absent, "absent"),
+];
+/// The states of a server that MPS names; whatever else it may say is `other`.
+const SERVER_STATES: [&str; 3] = ["ACTIVE", "INITIALIZING", "FAULT"];
+
+/// A number of something that is listed.
+type Of<T> = fn(&T) -> u32;
+
+fn of(seen: &Seen) -> Labels<1> {
+    [("daemon", seen.name.clone())]
+}
+
+pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result {
+    let each = || world.seen.iter();
+    families.gauges(
+        "daemon_up",
+        "1 while the control daemon has a process",
+        None,
+        each().map(|seen| (of(seen), truth(seen.status.pid.is_some()))),
+    )?;
+    families.gauges(
+        "daemon_phase",
+        "1 for the phase that the daemon is in, 0 for the others",
+        None,
+        each().flat_map(|seen| {
+            PHASES.iter().map(move |(phase, name)| {
+                let labels = [("daemon", seen.name.clone()), ("phase", (*name).to_owned())];
+                (labels, truth(seen.status.phase == *phase))
+            })
+        }),
+    )?;
+    families.gauges(
+        "daemon_generation",
+        "The generation of the daemon's settings that is wanted",
+        None,
+        each().map(|seen| (of(seen), number(seen.generation.unsigned_abs()))),
+    )?;
+    families.gauges(
+        "daemon_observed_generation",
+        "The generation of the daemon's settings that was read back last",
+        None,
+        each().map(|seen| (of(seen), number(seen.status.observed_generation.unsigned_abs()))),
+    )?;
+    families.gauges(
+        "daemon_read_timestamp",
+        "When the daemon was read last, as Unix time; absent before it was",
+        Some(&Unit::Seconds),
+        each().filter_map(|seen| Some((of(seen), seconds(seen.status.effective.as_ref()?.observed_at)))),
+    )?;
+    counts(world, families)?;
+    families.gauges(
+        "daemon_drift",
+        "1 while settings or partitions are otherwise than they were made, since somebody else changed them",
+        None,
+        each().map(|seen| {
+            let layout = seen.status.layout.as_ref().is_some_and(|layout| !layout.drift.is_empty());
+            (of(seen), truth(seen.status.drift.present || layout))
+        }),
+    )?;
+    families.gauges(
+        "servers",
+        "MPS servers of the daemon by the status that it tells (ACTIVE, INITIALIZING, FAULT, other)",
+        None,
+        each().flat_map(servers),
+    )?;
+    families.gauges(
+        "clients_waiting",
+        "Processes that wait until the clients of another user are gone",
+        None,
+        each().map(|seen| {
+            let waiting: usize = seen.status.queue.iter().map(|queue| queue.waiting.len()).sum();
+            (of(seen), number(u64::try_from(waiting).unwrap_or(u64::MAX)))
+        }),
+    )?;
+    gpus(world, families)?;
+    partitions(world, families)
+}
+
+/// What was counted of each daemon since the manager started.
+fn counts(world: &World, families: &mut Families<'_>) -> fmt::Result {
+    let each = || world.seen.iter();
+    families.counters(
+        "daemon_starts",
+        "Control processes that the daemon has had since the manager started",
+        each().map(|seen| (of(seen), seen.status.incarnation)),
+    )?;
+    families.counters(
+        "daemon_deaths",
+        "Times that the control process was found dead though nobody had stopped it",
+        each().map(|seen| (of(seen), seen.status.deaths)),
+    )?;
+    families.counters(
+        "daemon_looks",
+        "Times that the daemon was read, or was to be",
+        each().map(|seen| (of(seen), seen.status.sessions.looks)),
+    )?;
+    families.counters(
+        "daemon_looks_failed",
+        "Times that the daemon could not be read",
+        each().map(|seen| (of(seen), seen.status.sessions.failed)),
+    )?;
+    families.counters(
+        "control_processes",
+        "Runs of nvidia-cuda-mps-control against the daemon",
+        each().map(|seen| (of(seen), seen.status.sessions.control_processes)),
+    )?;
+    families.counters(
+        "control_processes_turned_away",
+        "Those of them that the daemon turned away for another caller",
+        each().map(|seen| (of(seen), seen.status.sessions.retried)),
+    )?;
+    families.histograms(
+        "control_command_duration",
+        "Time from a command to its reply, what it took to be heard included",
+        each().map(|seen| (of(seen), seen.commands.took())),
+    )?;
+    families.counters(
+        "control_commands_failed",
+        "Commands without a reply, by why: no_daemon, busy (other callers), unresponsive (it hangs), unknown (no reply came), refused, not_sent",
+        each().flat_map(|seen| {
+            seen.commands.failures().map(|(kind, count)| {
+                ([("daemon", seen.name.clone()), ("kind", kind.to_owned())], count)
+            })
+        }),
+    )?;
+    families.counters(
+        "daemon_drifts",
+        "Times that settings were found changed by somebody else",
+        each().map(|seen| (of(seen), seen.status.drift.count)),
+    )
+}
+
+fn servers(seen: &Seen) -> impl Iterator<Item = (Labels<2>, f64)> + '_ {
+    let servers = seen.status.effective.as_ref().map_or(&[][..], |effective| &effective.servers);
+    let count = |wanted: &dyn Fn(&str) -> bool| {
+        let of_it = servers.iter().filter(|server| wanted(&server.status)).count();
+        number(u64::try_from(of_it).unwrap_or(u64::MAX))
+    };
+    let mut all: Vec<(&str, f64)> =
+        SERVER_STATES.iter().map(|state| (*state, count(&|status| status == *state))).collect();
+    all.push(("other", count(&|status| !SERVER_STATES.contains(&status))));
+    all.into_iter()
+        .map(|(status, count)| ([("daemon", seen.name.clone()), ("status", status.to_owned())], count))
+}
+
+fn gpus(world: &World, families: &mut Families<'_>) -> fmt::Result {
+    families.gauges(
+        "gpu_info",
+        "Always 1, with the product name of a GPU that a daemon holds, as it was seen last",
+        None,
+        world.book.gpus.iter().map(|gpu| ([("gpu", gpu.uuid.to_string()), ("name", gpu.name.clone())], 1.0)),
+    )?;
+    families.gauges(
+        "gpu_memory_total",
+        "Memory of the whole GPU",
+        Some(&Unit::Bytes),
+        world.book.gpus.iter().map(|gpu| ([("gpu", gpu.uuid.to_string())], number(gpu.memory_total))),
+    )?;
+    families.gauges(
+        "gpu_missing",
+        "1 while the driver does not list a GPU that the daemon holds; absent before its first list",
+        None,
+        world.present.iter().flat_map(|present| {
+            world.book.daemons.iter().flat_map(move |daemon| {
+                daemon.spec.gpus.iter().map(move |gpu| {
+                    let labels = [("daemon", daemon.name.to_string()), ("gpu", gpu.to_string())];
+                    (labels, truth(!present.contains(gpu)))
+                })
+            })
+        }),
+    )
+}
+
+/// What a daemon lists of a GPU, with both names.
+fn listed(world: &World) -> impl Iterator<Item = (&Seen, &GpuPartitions)> {
+    world.seen.iter().flat_map(|seen| {
+        let effective = seen.status.effective.as_ref();
+        let partitions = effective.and_then(|effective| effective.partitions.as_ref());
+        partitions.into_iter().flatten().map(move |gpu| (seen, gpu))
+    })
+}
+
+fn partitions(world: &World, families: &mut Families<'_>) -> fmt::Result {
+    let on = |seen: &Seen, gpu: &GpuPartitions| [("daemon", seen.name.clone()), ("gpu", gpu.gpu.to_string())];
+    let all: [(&str, &str, Of<GpuPartitions>); 4] = [
+        ("gpu_chunks_free", "Chunks of the GPU that a new partition could have", |gpu| gpu.free_chunks),
+        ("gpu_chunks_used", "Chunks of the GPU in partitions", |gpu| gpu.used_chunks),
+        ("gpu_sms_free", "SMs outside partitions, those that make no whole chunk included", |gpu| {
+            gpu.free_sms
+        }),
+        ("gpu_sms_used", "SMs in partitions", |gpu| gpu.used_sms),
+    ];
+    for (name, help, value) in all {
+        let samples = listed(world).map(|(seen, gpu)| (on(seen, gpu), f64::from(value(gpu))));
+        families.gauges(name, help, None, samples)?;
+    }
+    // An ID is its name where no layout has one for it.
+    let named = |seen: &Seen, id: &PartitionId| {
+        let layout = seen.status.layout.as_ref();
+        let of_layout = layout
+            .and_then(|layout| layout.partitions.iter().find(|partition| partition.id.as_ref() == Some(id)));
+        of_layout.map_or_else(|| id.to_string(), |partition| partition.partition.to_string())
+    };
+    let each = |value: Of<ListedPartition>| {
+        listed(world).flat_map(move |(seen, gpu)| {
+            gpu.partitions.iter().map(move |partition| {
+                let [daemon, uuid] = on(seen, gpu);
+                ([daemon, uuid, ("partition", named(seen, &partition.id))], f64::from(value(partition)))
+            })
+        })
+    };
+    families.gauges("partition_chunks", "Chunks of a partition", None, each(|partition| partition.chunks))?;
+    families.gauges("partition_sms", "SMs of a partition", None, each(|partition| partition.sms))?;
+    let clients = each(|partition| u32::try_from(partition.clients.len()).unwrap_or(u32::MAX));
+    families.gauges("partition_clients", "Connected clients that named the partition", None, clients)
+}

@@ -1,0 +1,26 @@
+//! Events, counted as they are read from the journal.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+/// Counts of events; clones count together.
+#[derive(Debug, Clone, Default)]
+pub struct Events {
+    happened: Family<[(&'static str, &'static str); 2], Counter>,
+}
+
+impl Events {
+    /// An event of this type and severity, as the API names both, was written.
+    pub fn happened(&self, kind: &'static str, severity: &'static str) {
+        self.happened.get_or_create(&[("type", kind), ("severity", severity)]).inc();
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "events",
+            "Events that were written since the manager began to serve, by type and severity",
+            self.happened.clone(),
+        );
+    }
+}

@@ -1,0 +1,33 @@
+//! Operations that ended, by kind and outcome.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Ended {
+    kind: &'static str,
+    outcome: &'static str,
+}
+
+/// Counts of operations; clones count together.
+#[derive(Debug, Clone, Default)]
+pub struct Operations {
+    ended: Family<Ended, Counter>,
+}
+
+impl Operations {
+    /// An operation of this kind ended so, as the API names both.
+    pub fn ended(&self, kind: &'static str, outcome: &'static str) {
+        self.ended.get_or_create(&Ended { kind, outcome }).inc();
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "operations",
+            "Operations that ended since the manager started, by kind and outcome (succeeded, failed, cancelled)",
+            self.ended.clone(),
+        );
+    }
+}

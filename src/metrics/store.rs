@@ -1,0 +1,39 @@
+//! What the database's writer does, counted by itself.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Upper bounds of what a commit takes, in seconds: one fsync on a fast disk is in the first.
+const SECONDS: [f64; 8] = [0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0];
+
+/// Commits; clones count together.
+#[derive(Debug, Clone)]
+pub struct Commits {
+    /// From the beginning of a transaction to its end, in seconds; one may hold many jobs.
+    pub took: Histogram,
+    /// Those of which nothing was kept.
+    pub failed: Counter,
+}
+
+impl Default for Commits {
+    fn default() -> Self {
+        Self { took: Histogram::new(SECONDS), failed: Counter::default() }
+    }
+}
+
+impl Commits {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register_with_unit(
+            "store_commit_duration",
+            "Time of one transaction of the database's writer, which may hold many changes",
+            Unit::Seconds,
+            self.took.clone(),
+        );
+        registry.register(
+            "store_commits_failed",
+            "Transactions of the database's writer of which nothing was kept",
+            self.failed.clone(),
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! Families about tenants and their clients.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use prometheus_client::registry::Unit;
+
+use super::families::{Families, number};
+use super::world::World;
+use crate::domain::client::{Candidate, Signs, attribute};
+use crate::domain::tenant::Tenant;
+use crate::domain::{DaemonName, GpuUuid, TenantName};
+
+/// Whose clients there are, and what they hold of each GPU.
+#[derive(Debug, Default)]
+struct Tally<'w> {
+    clients: BTreeMap<&'w TenantName, u64>,
+    memory: BTreeMap<(&'w TenantName, &'w GpuUuid), u64>,
+    unattributed: BTreeMap<&'w str, u64>,
+}
+
+impl<'w> Tally<'w> {
+    fn of(world: &'w World) -> Self {
+        let mut tally = Self::default();
+        for seen in &world.seen {
+            *tally.unattributed.entry(&seen.name).or_default() += 0;
+            let Ok(daemon) = DaemonName::parse(&seen.name) else { continue };
+            let candidates: Vec<Candidate> = world
+                .book
+                .tenants
+                .iter()
+                .filter(|tenant| tenant.spec.daemon == daemon)
+                .map(|tenant| Candidate {
+                    tenant: tenant.name.clone(),
+                    daemon: daemon.clone(),
+                    uid: tenant.spec.uid,
+                })
+                .collect();
+            for client in &seen.clients {
+                let (owner, _) = attribute(&Signs::from(client), &daemon, &world.book.leases, &candidates);
+                // One whose tenant was deleted meanwhile is nobody's.
+                let Some(owner) = owner.and_then(|name| world.tenant(&name)) else {
+                    *tally.unattributed.entry(&seen.name).or_default() += 1;
+                    continue;
+                };
+                *tally.clients.entry(&owner.name).or_default() += 1;
+                for (gpu, used) in &client.memory {
+                    *tally.memory.entry((&owner.name, gpu)).or_default() += used.unwrap_or(0);
+                }
+            }
+        }
+        tally
+    }
+}
+
+impl World {
+    fn tenant(&self, name: &TenantName) -> Option<&Tenant> {
+        self.book.tenants.iter().find(|tenant| tenant.name == *name)
+    }
+
+    /// The GPUs that a tenant sees, each with what one of its processes may take of it.
+    fn limits<'w>(&'w self, tenant: &'w Tenant) -> impl Iterator<Item = (&'w GpuUuid, u64)> + 'w {
+        let daemon = self.book.daemons.iter().find(|daemon| daemon.name == tenant.spec.daemon);
+        daemon.into_iter().flat_map(move |daemon| {
+            let own = tenant.spec.device_memory_limit.or(daemon.spec.defaults.device_memory_limit);
+            let seen = daemon.spec.gpus.iter();
+            seen.filter(|gpu| tenant.spec.gpus.is_empty() || tenant.spec.gpus.contains(gpu)).filter_map(
+                move |gpu| {
+                    // Without a limit it is the whole GPU.
+                    let whole =
+                        || self.book.gpus.iter().find(|known| known.uuid == *gpu).map(|gpu| gpu.memory_total);
+                    Some((gpu, own.map(crate::domain::MemoryLimit::bytes).or_else(whole)?))
+                },
+            )
+        })
+    }
+}
+
+pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result {
+    let tally = Tally::of(world);
+    let tenants = || world.book.tenants.iter();
+    let labels =
+        |tenant: &Tenant| [("daemon", tenant.spec.daemon.to_string()), ("tenant", tenant.name.to_string())];
+    families.gauges(
+        "tenant_clients",
+        "Connected processes of the tenant",
+        None,
+        tenants()
+            .map(|tenant| (labels(tenant), number(tally.clients.get(&tenant.name).copied().unwrap_or(0)))),
+    )?;
+    families.gauges(
+        "tenant_clients_limit",
+        "Processes of the tenant that may be connected at once",
+        None,
+        tenants().map(|tenant| (labels(tenant), f64::from(tenant.spec.max_clients))),
+    )?;
+    families.gauges(
+        "clients_unattributed",
+        "Connected processes that are known to be nobody's",
+        None,
+        tally.unattributed.iter().map(|(daemon, count)| ([("daemon", (*daemon).to_owned())], number(*count))),
+    )?;
+    let on = |tenant: &Tenant, gpu: &GpuUuid| {
+        let [daemon, name] = labels(tenant);
+        [daemon, name, ("gpu", gpu.to_string())]
+    };
+    families.gauges(
+        "tenant_memory_used",
+        "Memory that the tenant's processes hold on the GPU, as the driver told last",
+        Some(&Unit::Bytes),
+        tenants().flat_map(|tenant| {
+            let tally = &tally;
+            world.limits(tenant).map(move |(gpu, _)| {
+                (on(tenant, gpu), number(tally.memory.get(&(&tenant.name, gpu)).copied().unwrap_or(0)))
+            })
+        }),
+    )?;
+    families.gauges(
+        "tenant_memory_limit",
+        "Memory that each process of the tenant may take on the GPU; the whole GPU where there is no limit",
+        Some(&Unit::Bytes),
+        tenants().flat_map(|tenant| {
+            world.limits(tenant).map(move |(gpu, bytes)| (on(tenant, gpu), number(bytes)))
+        }),
+    )
+}
