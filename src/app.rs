@@ -142,8 +142,8 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         furnish(&service, &inventory, &unfinished).await?;
     }
 
-    let hosts = config.access.hosts.clone();
-    let auth = Arc::new(Authenticator::new(Entrance { address, tls: tls.is_some(), hosts }));
+    let (hosts, open_metrics) = (config.access.hosts.clone(), config.access.open_metrics);
+    let auth = Arc::new(Authenticator::new(Entrance { address, tls: tls.is_some(), hosts, open_metrics }));
     let login = first_login(&service, &auth, new_token).await?;
     let stop = CancellationToken::new();
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));

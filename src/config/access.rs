@@ -22,6 +22,8 @@ pub struct Access {
     pub session_max_s: u32,
     /// Names under which the API is reached on loopback, beside addresses and `localhost`.
     pub hosts: Vec<String>,
+    /// Whether anybody who reaches the API may read `/metrics`, and nothing else, without a token.
+    pub open_metrics: bool,
 }
 
 impl Default for Access {
@@ -32,6 +34,7 @@ impl Default for Access {
             session_idle_s: 30 * 60,
             session_max_s: 12 * 60 * 60,
             hosts: Vec::new(),
+            open_metrics: false,
         }
     }
 }

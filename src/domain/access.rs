@@ -170,6 +170,8 @@ pub enum Subject {
     },
     /// A user of this host, through the unix socket.
     User(u32),
+    /// Whoever shows nothing, where that is enough.
+    Anybody,
 }
 
 impl std::fmt::Display for Subject {
@@ -179,6 +181,7 @@ impl std::fmt::Display for Subject {
             Self::AdminToken => write!(f, "admin token"),
             Self::Token { id, name } => write!(f, "token {id} ({name})"),
             Self::User(uid) => write!(f, "uid {uid}"),
+            Self::Anybody => write!(f, "anybody"),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
@@ -144,6 +144,9 @@ pub(super) async fn require(
             key = Some(found);
             admission
         }
+        (Shown::Nothing, _) if state.auth.entrance.open_metrics && asks_for_metrics(&request) => {
+            Admission::anybody(peer.origin())
+        }
         (Shown::Nothing, Peer::Tcp(_)) if state.auth.cookies(headers).next().is_some() => {
             return failed(&state, peer, OVER).await;
         }
@@ -158,6 +161,11 @@ pub(super) async fn require(
     extensions.insert(admission.lifetime);
     extensions.insert(CurrentSession(key));
     next.run(request).await
+}
+
+/// Whether a request reads the metrics, and does nothing else.
+fn asks_for_metrics(request: &Request) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD) && request.uri().path() == "/metrics"
 }
 
 /// The session that a request comes with, out of the cookie.
@@ -175,7 +183,7 @@ pub(super) async fn log_in(
 ) -> Response {
     let attempt = Attempt::of(actor, None, action.to_owned(), Target::Other("session".to_owned()));
     let opening = async {
-        let opened = state.service.open_session(actor).await;
+        let opened = Box::pin(state.service.open_session(actor)).await;
         opened.map_or_else(|error| Problem::from(error).into_response(), answer)
     };
     audit::on_record(state, attempt, opening).await
@@ -185,7 +193,9 @@ pub(super) async fn log_in(
 ///
 /// What the word is, the layer that looks at every request has seen to; here it must not be missing.
 pub(super) fn same_site(headers: &HeaderMap) -> Result<(), Problem> {
-    if headers.contains_key("sec-fetch-site") || headers.contains_key(header::ORIGIN) {
+    // An empty one says nothing, and that layer takes it for none.
+    let says = |name: &str| headers.get(name).is_some_and(|value| !value.is_empty());
+    if says("sec-fetch-site") || says("origin") {
         return Ok(());
     }
     Err(cross_site_problem())
@@ -250,6 +260,8 @@ pub struct Entrance {
     pub tls: bool,
     /// Names that it has on loopback, beside addresses and `localhost`.
     pub hosts: Vec<String>,
+    /// Whether anybody may read the metrics.
+    pub open_metrics: bool,
 }
 
 /// What belongs to the way in and not to who comes.

@@ -58,6 +58,14 @@ pub struct Admission {
     pub lifetime: Lifetime,
 }
 
+impl Admission {
+    /// For whoever shows nothing, where what is asked for is open to everybody: only that may be asked with it.
+    pub fn anybody(origin: Origin) -> Self {
+        let actor = Actor { subject: Subject::Anybody, grant: Grant::Host(Role::Viewer), origin };
+        Self { actor, lifetime: Lifetime::unlimited() }
+    }
+}
+
 /// How long an admission holds: a stream that was begun under it ends with it.
 #[derive(Debug, Clone)]
 pub struct Lifetime {

@@ -212,7 +212,7 @@ fn holder(actor: &Actor) -> Result<Holder, ServiceError> {
     match &actor.subject {
         Subject::AdminToken => Ok(Holder::AdminToken),
         Subject::Token { id, .. } => Ok(Holder::Token(id.clone())),
-        Subject::User(_) | Subject::Manager => Err(ServiceError::Conflict(
+        Subject::User(_) | Subject::Anybody | Subject::Manager => Err(ServiceError::Conflict(
             "a session stands for a token, and a user of the socket needs none: show a token".to_owned(),
         )),
     }

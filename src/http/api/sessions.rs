@@ -81,7 +81,7 @@ pub(super) async fn end(
 pub(super) struct SessionsQuery {
     /// The ID of a token, or `admin` for the admin token, whose sessions are to end; one's own without it. Naming one takes
     /// an admin.
-    #[param(example = "0123456789abcdef")]
+    #[param(pattern = "^(admin|[0-9a-f]{16})$", example = "0123456789abcdef")]
     token: Option<String>,
 }
 

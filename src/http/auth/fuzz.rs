@@ -18,9 +18,9 @@ fn fields(name: &header::HeaderName, values: &[&[u8]]) -> Option<HeaderMap> {
 
 #[test]
 fn authorization_headers() {
-    let token = format!("mpsm_0123456789abcdef_{SECRET}");
+    let whole = format!("mpsm_0123456789abcdef_{SECRET}");
     let samples =
-        [format!("Bearer {token}"), format!("bearer  {token} "), "Basic YTpi".to_owned(), SECRET.to_owned()];
+        [format!("Bearer {whole}"), format!("bearer  {whole} "), "Basic YTpi".to_owned(), SECRET.to_owned()];
     let words = ["Bearer", " ", "mpsm_", "_", ",", "\t", "=", "Basic", SECRET];
     // A head has no longer field.
     Inputs::new(&samples, &words).at_most(128 << 10).check(|bytes| {
@@ -30,10 +30,7 @@ fn authorization_headers() {
             Shown::Token(secret) => {
                 let text = std::str::from_utf8(bytes).expect("printable ASCII");
                 assert!(!secret.reveal().is_empty() && secret.reveal().len() <= LONGEST_TOKEN);
-                assert!(
-                    text.ends_with(&format!(" {}", secret.reveal())) || text.ends_with([' ', '\t']),
-                    "{text:?}"
-                );
+                assert!(text.trim_end().ends_with(secret.reveal()), "{text:?}");
                 true
             }
             // Words of ours: nothing of what came is in an answer.
@@ -51,8 +48,8 @@ fn authorization_headers() {
 #[test]
 fn cookie_headers() {
     let address = ([127, 0, 0, 1], 8640).into();
-    let plain = Authenticator::new(Entrance { address, tls: false, hosts: Vec::new() });
-    let secure = Authenticator::new(Entrance { address, tls: true, hosts: Vec::new() });
+    let plain = Authenticator::new(Entrance { address, tls: false, hosts: Vec::new(), open_metrics: false });
+    let secure = Authenticator::new(Entrance { address, tls: true, hosts: Vec::new(), open_metrics: false });
     let (one, other) =
         (format!("mps_manager_session={SECRET}"), format!("__Host-mps_manager_session={SECRET}"));
     let samples =

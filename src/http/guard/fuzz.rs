@@ -12,11 +12,16 @@ use tower_http::csrf::CsrfLayer;
 
 use super::{cross_site, is_called};
 use crate::fuzz::Inputs;
-use crate::http::auth::{Authenticator, Entrance};
+use crate::http::auth::{Authenticator, Entrance, same_site};
 
 fn server() -> Authenticator {
     let address = ([127, 0, 0, 1], 8640).into();
-    Authenticator::new(Entrance { address, tls: false, hosts: vec!["gpu7.example".to_owned()] })
+    Authenticator::new(Entrance {
+        address,
+        tls: false,
+        hosts: vec!["gpu7.example".to_owned()],
+        open_metrics: false,
+    })
 }
 
 #[test]
@@ -62,15 +67,17 @@ fn origin_headers() {
         let guarded = CsrfLayer::new().with_rejection_response(cross_site).layer(done);
         let request = Request::builder().method(Method::POST).header(header::HOST, "localhost:8640");
         let request = request.header(header::ORIGIN, origin).body(Body::empty()).expect("a request");
+        let says = same_site(request.headers()).is_ok();
         let answer =
             guarded.oneshot(request).now_or_never().expect("nothing to wait for").expect("infallible");
-        let taken = answer.status() == StatusCode::OK;
+        // Both are asked of what a session would change.
+        let taken = answer.status() == StatusCode::OK && says;
         if taken {
             let text = std::str::from_utf8(bytes).expect("printable ASCII").to_ascii_lowercase();
             let (_, authority) = text.split_once("://").expect("an origin");
             assert_eq!(authority.trim_end_matches('/'), "localhost:8640", "{text:?}");
         } else {
-            assert_eq!(answer.status(), StatusCode::FORBIDDEN);
+            assert!(answer.status() == StatusCode::FORBIDDEN || bytes.is_empty(), "{}", answer.status());
         }
         taken
     });

@@ -1,5 +1,6 @@
 //! The server: a real `mps-manager serve` on the simulated host, real clients, real kills.
 
+mod access_hostile;
 mod access_matrix;
 mod access_told;
 mod admission;

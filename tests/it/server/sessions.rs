@@ -167,7 +167,7 @@ fn a_page_of_another_site_changes_nothing() {
     let cordon = "/api/v1/daemons/gpu1/cordon";
     let address = host.url();
     let foreign = "http://evil.example";
-    let cases: [(&[(&str, &str)], bool); 9] = [
+    let cases: [(&[(&str, &str)], bool); 12] = [
         (&[SAME_SITE], true),
         (&[("origin", &address)], true),
         (&[("sec-fetch-site", "none")], true),
@@ -177,6 +177,9 @@ fn a_page_of_another_site_changes_nothing() {
         (&[("sec-fetch-site", "cross-site"), ("origin", &address)], false),
         (&[("origin", foreign)], false),
         (&[("origin", "null")], false),
+        (&[("origin", "")], false),
+        (&[("sec-fetch-site", "")], false),
+        (&[("sec-fetch-site", ""), ("origin", "")], false),
     ];
     for (proof, taken) in cases {
         let mut headers = vec![("cookie", &*cookie)];
