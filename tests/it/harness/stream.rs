@@ -65,12 +65,14 @@ impl EventStream {
     /// Takes up to so many bytes and gives the messages that are whole; an error is the end of the stream.
     pub(crate) fn read(&mut self, most: usize) -> std::io::Result<Vec<Message>> {
         take(&mut self.socket, &mut self.bytes, most)?;
-        let mut messages = Vec::new();
-        while let Some(end) = self.bytes.windows(2).position(|two| two == b"\n\n") {
-            let text: Vec<u8> = self.bytes.drain(..end + 2).collect();
-            messages.extend(message(&String::from_utf8_lossy(&text)));
-        }
-        Ok(messages)
+        Ok(std::iter::from_fn(|| self.whole()).filter_map(|text| message(&text)).collect())
+    }
+
+    /// The text of the first message of what has come, if it is whole.
+    fn whole(&mut self) -> Option<String> {
+        let end = self.bytes.windows(2).position(|two| two == b"\n\n")?;
+        let text: Vec<u8> = self.bytes.drain(..end + 2).collect();
+        Some(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Whether what has come ends in the middle of an event.
@@ -81,11 +83,13 @@ impl EventStream {
     /// The next event that is asked for.
     pub(crate) fn next(&mut self) -> Value {
         loop {
-            let next =
-                self.read(1).expect("the stream goes on").into_iter().find_map(|message| message.event);
-            if let Some((_, event)) = next {
-                return event;
+            // Several may have come with the head.
+            while let Some(text) = self.whole() {
+                if let Some((_, event)) = message(&text).and_then(|message| message.event) {
+                    return event;
+                }
             }
+            take(&mut self.socket, &mut self.bytes, 1).expect("the stream goes on");
         }
     }
 }
