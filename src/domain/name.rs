@@ -93,6 +93,10 @@ name! {
     /// The name of a partition within its layout.
     PartitionName, "partition"
 }
+name! {
+    /// What a token is for.
+    TokenName, "token"
+}
 
 #[cfg(test)]
 mod tests {

@@ -31,6 +31,15 @@ pub async fn attempting<T>(attempt: Attempt, work: impl Future<Output = T>) -> T
     ATTEMPT.scope(attempt, work).await
 }
 
+/// Does something as the attempt that is under way now, once it is known what that is about: a path does not name what is
+/// only being made, or what a query names.
+pub(super) async fn about<T>(target: Target, work: impl Future<Output = T>) -> T {
+    match attempt() {
+        Some(attempt) => attempting(Attempt { target, ..attempt }, work).await,
+        None => work.await,
+    }
+}
+
 /// Does something as the attempt that is under way now, on whatever task that is.
 pub(super) fn carried<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
     let attempt = attempt();
@@ -202,6 +211,15 @@ async fn spec(db: Transaction<'_>, target: &Target) -> Result<Option<serde_json:
             }
             None => None,
         },
+        Target::Token(id) => match store::tokens::get(db, id).await? {
+            Some(token) => Some(serde_json::json!({
+                "name": token.name,
+                "grant": token.grant,
+                "expires_at": token.expires_at,
+                "revoked_at": token.revoked_at,
+            })),
+            None => None,
+        },
         Target::Other(_) => None,
     })
 }
@@ -227,7 +245,8 @@ fn told(
         Target::Layout(_) => {
             (EventType::LayoutVersionWritten, EventType::LayoutVersionWritten, EventType::LayoutDeleted)
         }
-        Target::Other(_) => return None,
+        // Told of where it is written: one that is deleted with its tenant is nobody's target.
+        Target::Token(_) | Target::Other(_) => return None,
     };
     let (kind, what) = match (before, after) {
         (None, Some(_)) => (created, "was written"),
@@ -248,7 +267,7 @@ fn told(
             let subject = Subject { layout: Some(name.clone()), ..Subject::default() };
             (subject, format!("layout {name}"))
         }
-        Target::Other(_) => return None,
+        Target::Token(_) | Target::Other(_) => return None,
     };
     let details = match (&attempt.target, spec) {
         (Target::Layout(_), Some(spec)) => Details::Layout {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
+use super::tokens::made;
 use crate::harness::{Host, SmallDisk, environment, eventually, is_alive};
 
 fn path(file: &Path) -> &str {
@@ -345,4 +346,43 @@ fn a_backup_of_another_machine_changes_nothing_until_it_is_confirmed() {
     host.serve();
     assert_eq!(host.api().get("/readyz").status, 503);
     assert_eq!(host.api().get("/api/v1/host").ok()["read_only"]["machine_id"], *here);
+}
+
+#[test]
+fn a_restore_brings_back_no_token_that_was_revoked_and_takes_none_away() {
+    let mut host = Host::ready();
+    let token = |host: &Host, name: &str| made(host, &json!({"name": name, "grant": "viewer"}));
+    let (kept, revoked, forgotten) =
+        (token(&host, "kept"), token(&host, "revoked"), token(&host, "forgotten"));
+    let browser = super::sessions::cookie(&host, &kept.1);
+    let file = host.dir().join("backup.db");
+    host.kept("backup", &file);
+
+    assert_eq!(host.api().delete(&format!("/api/v1/tokens/{}", revoked.0)).status, 204);
+    let late = token(&host, "late");
+    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    assert_eq!(host.api().tenant("late", &spec).status, 201);
+    let of_late = made(&host, &json!({"name": "t", "grant": "tenant:late"}));
+    host.end_manager(Signal::TERM);
+    // As after a thousand others were revoked.
+    host.execute_sql(&format!("DELETE FROM tokens WHERE id = '{}'", forgotten.0));
+    let said = host.kept("restore", &file);
+    assert!(
+        said.contains(&format!("token {} (t) is revoked, since its tenant is forgotten", of_late.0)),
+        "{said}"
+    );
+    host.serve();
+    host.await_ready();
+    let status = |secret: &str| host.api().with_token(Some(secret)).get("/api/v1/whoami").status;
+    assert_eq!([&kept, &late].map(|token| status(&token.1)), [200; 2]);
+    assert_eq!([&revoked, &forgotten, &of_late].map(|token| status(&token.1)), [401; 3]);
+    let nobody = host.api().with_token(None);
+    let logged_in = nobody.send(reqwest::Method::GET, "/api/v1/whoami", &[("cookie", &browser)], None);
+    assert_eq!(logged_in.status, 401, "{}", logged_in.text);
+
+    // Where nobody knows what was revoked, that is said.
+    host.end_manager(Signal::TERM);
+    fs::write(host.state("mps-manager.db"), "this was a database").unwrap();
+    let said = host.kept("restore", &file);
+    assert!(said.contains("tokens that can be used again") && said.contains(": 3; revoke"), "{said}");
 }
