@@ -1,17 +1,19 @@
 //! Attempts, on their way in and out: who tries what goes with the request, and what comes of it where it is refused goes on record.
 
-use axum::extract::{ConnectInfo, MatchedPath, Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
+use axum::extract::{ConnectInfo, MatchedPath, Query, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
+use tracing::Instrument as _;
 use uuid::Uuid;
 
 use super::AppState;
 use super::auth::Peer;
-use super::problem::Kind;
+use super::problem::{Kind, Problem};
 use crate::domain::access::Actor;
 use crate::domain::audit::{Attempt, Outcome, Target};
 use crate::service::acting::attempting;
+use crate::service::{Service, ServiceError};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -28,11 +30,20 @@ pub(super) async fn attempts(
         next.run(request).await
     } else {
         let attempt = attempt(&request, &actor, &id);
-        let rehearsed = request.uri().query().is_some_and(|query| query.contains("dry_run=true"));
-        if rehearsed {
-            attempting(attempt, next.run(request)).await
-        } else {
-            on_record(&app, attempt, next.run(request)).await
+        let rehearsed = is_rehearsal(request.uri());
+        // To its end, also when whoever asked hangs up: what is refused is on record, too.
+        let (service, tasks) = (app.service.clone(), app.service.tasks().clone());
+        let work = async move {
+            if rehearsed {
+                attempting(attempt, next.run(request)).await
+            } else {
+                on_record(&service, attempt, next.run(request)).await
+            }
+        };
+        match tasks.spawn(work.in_current_span()).await {
+            Ok(response) => response,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(error) => Problem::from(ServiceError::Internal(error.to_string())).into_response(),
         }
     };
     if let Ok(id) = HeaderValue::from_str(&id) {
@@ -41,9 +52,15 @@ pub(super) async fn attempts(
     response
 }
 
+/// Whether a query asks for a dry run, in whatever way it is written.
+fn is_rehearsal(uri: &Uri) -> bool {
+    Query::<Vec<(String, String)>>::try_from_uri(uri)
+        .is_ok_and(|Query(pairs)| pairs.iter().any(|(name, value)| name == "dry_run" && value == "true"))
+}
+
 /// Does what is attempted; where it is refused or fails, that goes on record, too.
 pub(super) async fn on_record(
-    app: &AppState,
+    service: &Service,
     attempt: Attempt,
     work: impl Future<Output = Response>,
 ) -> Response {
@@ -52,7 +69,7 @@ pub(super) async fn on_record(
     if status.is_client_error() || status.is_server_error() {
         let outcome = if status.is_server_error() { Outcome::Failed } else { Outcome::Refused };
         let problem = kind(&response).map_or_else(|| status.to_string(), ToOwned::to_owned);
-        app.service.refused(attempt, outcome, problem).await;
+        service.refused(attempt, outcome, problem).await;
     }
     response
 }

@@ -186,7 +186,7 @@ pub(super) async fn log_in(
         let opened = Box::pin(state.service.open_session(actor)).await;
         opened.map_or_else(|error| Problem::from(error).into_response(), answer)
     };
-    audit::on_record(state, attempt, opening).await
+    audit::on_record(&state.service, attempt, opening).await
 }
 
 /// Refuses what a session would do without a word of the browser that a page of this server asked for it.

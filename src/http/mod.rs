@@ -9,6 +9,7 @@ mod extract;
 mod guard;
 mod pages;
 pub mod problem;
+mod query;
 pub mod server;
 pub mod tls;
 
@@ -56,9 +57,12 @@ pub struct AppState {
 
 /// The whole router: the API, its document, and the probes.
 pub fn router(state: AppState) -> Router {
-    let (api, open, _) = api::router();
+    let (api, open, described) = api::router();
+    let queries = query::Queries::of(&described);
     let largest_body = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
     let longest = Duration::from_secs(state.limits.request_timeout_s.into());
+    let api = api.layer(middleware::from_fn_with_state(queries.clone(), query::refused));
+    let open = open.layer(middleware::from_fn_with_state(queries, query::refused));
     let api = api.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
     let api = api.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
     let authenticated = api.layer(middleware::from_fn_with_state(state.clone(), auth::require));

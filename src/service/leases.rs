@@ -47,6 +47,7 @@ impl Service {
         actor: &Actor,
         name: TenantName,
         request: LeaseRequest,
+        dry_run: bool,
     ) -> Result<LeaseView, ServiceError> {
         actor.may(Right::UseTenant(&name))?;
         let (service, actor) = (self.clone(), actor.clone());
@@ -54,7 +55,7 @@ impl Service {
             if actor.scope().is_some() {
                 service.refuse_strange_process(&name, request).await?;
             }
-            service.lease_now(name, request).await.map_err(|error| error.told_to(&actor))
+            service.lease_now(name, request, dry_run).await.map_err(|error| error.told_to(&actor))
         })
         .await
     }
@@ -77,9 +78,14 @@ impl Service {
         ))
     }
 
-    async fn lease_now(&self, name: TenantName, request: LeaseRequest) -> Result<LeaseView, ServiceError> {
+    async fn lease_now(
+        &self,
+        name: TenantName,
+        request: LeaseRequest,
+        dry_run: bool,
+    ) -> Result<LeaseView, ServiceError> {
         for _ in 0..LEASE_ATTEMPTS {
-            if let Some(lease) = self.lease_unless_changed(name.clone(), request).await? {
+            if let Some(lease) = self.lease_unless_changed(name.clone(), request, dry_run).await? {
                 return Ok(lease);
             }
         }
@@ -95,6 +101,7 @@ impl Service {
         &self,
         name: TenantName,
         request: LeaseRequest,
+        dry_run: bool,
     ) -> Result<Option<LeaseView>, ServiceError> {
         let Some(identity) = host::process::identify(request.pid) else {
             return Err(ServiceError::field(
@@ -149,7 +156,7 @@ impl Service {
                         )));
                     }
                     store::leases::put(db, &Lease { holder, tenant: name }, &boot_id, unix_ms()).await?;
-                    Ok::<_, ServiceError>((true, Fate::Commit))
+                    Ok::<_, ServiceError>((true, if dry_run { Fate::RollBack } else { Fate::Commit }))
                 })
             })
             .await?;

@@ -128,6 +128,7 @@ impl Service {
         &self,
         actor: &Actor,
         request: ConfirmRequest,
+        dry_run: bool,
     ) -> Result<HostView, ServiceError> {
         actor.may(Right::Administer)?;
         let here = &self.parts.machine_id;
@@ -139,6 +140,9 @@ impl Service {
                     request.machine_id.chars().take(80).collect::<String>()
                 ),
             ));
+        }
+        if dry_run {
+            return Ok(HostView { read_only: None, ..self.host(actor).await? });
         }
         let service = self.clone();
         // Not `to_the_end`, which refuses what is read-only; but to the end all the same.

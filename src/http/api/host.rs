@@ -24,14 +24,16 @@ pub(super) async fn get(State(app): State<AppState>, actor: Actor) -> Result<Jso
 /// A database that was copied from another machine is read-only until then. The processes that the other machine had
 /// are forgotten, and everything is taken up here.
 #[utoipa::path(post, path = "/api/v1/host/confirm", operation_id = "confirm_host", tag = "host",
+    params(WriteQuery),
     request_body = ConfirmRequest,
     responses((status = 200, description = "The host, no longer read-only", body = HostView), WriteProblems))]
 pub(super) async fn confirm(
     State(app): State<AppState>,
     actor: Actor,
+    Query(query): Query<WriteQuery>,
     Body(request): Body<ConfirmRequest>,
 ) -> Result<Json<HostView>, Problem> {
-    Ok(Json(app.service.confirm_host(&actor, request).await?))
+    Ok(Json(app.service.confirm_host(&actor, request, query.dry_run).await?))
 }
 
 /// All GPUs

@@ -148,14 +148,15 @@ pub(super) async fn clients(
 /// `mps-manager run` asks this for itself and then becomes its command, which keeps the process ID. Refused when
 /// `max_clients` processes are there already, and while the daemon does not hold the tenant's limits.
 #[utoipa::path(post, path = "/api/v1/tenants/{name}/leases", operation_id = "create_lease", tag = "tenants",
-    params(("name" = TenantName, Path, description = "The tenant")),
+    params(("name" = TenantName, Path, description = "The tenant"), WriteQuery),
     request_body = LeaseRequest,
     responses((status = 201, description = "The right, with user and environment", body = LeaseView), WriteProblems))]
 pub(super) async fn lease(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<TenantName>,
+    Query(query): Query<WriteQuery>,
     Json(request): Json<LeaseRequest>,
 ) -> Result<(StatusCode, axum::Json<LeaseView>), Problem> {
-    Ok((StatusCode::CREATED, axum::Json(app.service.lease(&actor, name, request).await?)))
+    Ok((StatusCode::CREATED, axum::Json(app.service.lease(&actor, name, request, query.dry_run).await?)))
 }

@@ -1,5 +1,7 @@
 //! The audit: who did what, in a chain that tells where somebody meddled.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::process::Output;
 
 use rustix::process::Signal;
@@ -188,4 +190,34 @@ fn refusals_and_strangers_are_counted_and_no_secret_is_on_record() {
     let all = serde_json::to_string(&rows(&host, "")).unwrap();
     assert!(!all.contains(&secret) && !all.contains("a-secret-that-is-wrong"));
     assert_eq!(verify(&host, &[]).status.code(), Some(0));
+}
+
+#[test]
+fn what_is_refused_is_on_record_though_nobody_waits_for_the_answer() {
+    let host = Host::ready();
+    let (address, token) = (host.url(), host.token());
+    for number in 0..20 {
+        let mut stream = TcpStream::connect(address.trim_start_matches("http://")).expect("it listens");
+        write!(
+            stream,
+            "DELETE /api/v1/tenants/missing{number} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
+        )
+        .expect("sent");
+    }
+    eventually("all are on record", || {
+        let told = rows(&host, "");
+        let missing = |row: &&Value| row["target"].as_str().is_some_and(|target| target.contains("missing"));
+        let told: Vec<&Value> = told.iter().filter(missing).collect();
+        (told.len() == 20 && told.iter().all(|row| row["outcome"] == "refused")).then_some(())
+    });
+}
+
+#[test]
+fn a_dry_run_is_one_however_it_is_written_and_by_no_other_name() {
+    let host = Host::ready();
+    let delete = |query: &str| host.api().delete(&format!("/api/v1/tenants/none{query}")).status;
+    assert_eq!((delete("?dry_run=%74rue"), delete("?xdry_run=true")), (404, 422));
+    let told = rows(&host, "&target=tenants/none");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0]["problem"], "urn:mps-manager:problem:invalid-request");
 }

@@ -210,7 +210,7 @@ fn an_answer_that_is_not_taken_ends_its_http_2_connection() {
     // And who takes it slowly, a window at a time, gets all of it.
     let taken = runtime.block_on(async {
         let stream = tokio::net::TcpStream::connect(address(&host)).await.expect("connected");
-        let mut builder = h2::client::Builder::new();
+        let builder = h2::client::Builder::new();
         let (client, connection) = builder.handshake::<_, axum::body::Bytes>(stream).await.expect("HTTP/2");
         tokio::spawn(connection);
         let mut client = client.ready().await.expect("ready");
