@@ -211,10 +211,10 @@ impl Drop for Loop {
 }
 
 /// A CUDA program of a tenant that stays.
-struct Client(Child);
+pub(crate) struct Client(Child);
 
 impl Client {
-    fn start(server: &Server, tenant: &str) -> Self {
+    pub(crate) fn start(server: &Server, tenant: &str) -> Self {
         let (_, environment) = server.get(&format!("/api/v1/tenants/{tenant}/environment"));
         let mut command = Command::new(BINARY);
         command.args(["sim", "client", "--spin", "600"]).env_clear().stdout(Stdio::null());

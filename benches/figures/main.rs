@@ -6,6 +6,7 @@
 
 mod callers;
 mod daemons;
+mod metrics;
 mod partitions;
 mod server;
 
@@ -21,12 +22,13 @@ fn main() -> ExitCode {
     let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let home = tempfile::Builder::new().prefix("mf").tempdir_in("/tmp").expect("a directory");
     let mut table = Table::default();
-    let all: [(&str, Measure); 5] = [
+    let all: [(&str, Measure); 6] = [
         ("start", daemons::starts),
         ("looks", daemons::looks),
         ("idle", daemons::idle),
         ("partitions", partitions::partitions),
         ("callers", callers::callers),
+        ("metrics", metrics::metrics),
     ];
     if let Some(unknown) = asked.iter().find(|asked| all.iter().all(|(name, _)| name != asked)) {
         eprintln!(

@@ -63,12 +63,18 @@ impl Server {
         text.trim().to_owned()
     }
 
-    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
+    /// A whole answer, over a connection of its own.
+    pub(crate) fn text(&self, path: &str) -> String {
         let mut socket = UnixStream::connect(self.directory.join("r/api.sock")).expect("it listens");
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("sent");
         let mut text = String::new();
         socket.read_to_string(&mut text).expect("an answer");
+        text
+    }
+
+    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
+        let text = self.text(path);
         let status = text.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
         let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         (status, serde_json::from_str(body).unwrap_or(Value::Null))
@@ -234,6 +240,10 @@ impl Drop for Server {
 }
 
 pub(crate) fn kill(pid: u64) {
+    signal(pid, rustix::process::Signal::KILL);
+}
+
+pub(crate) fn signal(pid: u64, signal: rustix::process::Signal) {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a process ID");
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    let _ = rustix::process::kill_process(pid, signal);
 }

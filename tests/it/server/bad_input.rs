@@ -202,7 +202,8 @@ fn a_query_that_a_request_does_not_take_is_refused_and_nothing_is_done() {
         let told = api.get(path).problem(422, "invalid-request");
         assert!(told["detail"].as_str().is_some_and(|detail| detail.contains("takes none")), "{told}");
     }
-    let spec = json!({ "daemon": "gpu1", "uid": rustix::process::geteuid().as_raw(), "device_memory_limit": "1G" });
+    let spec =
+        json!({ "daemon": "gpu1", "uid": rustix::process::geteuid().as_raw(), "device_memory_limit": "1G" });
     api.tenant("web", &spec).ok();
     host.await_ready();
     let lease = |query: &str| {
