@@ -3,17 +3,16 @@
 use axum::extract::{ConnectInfo, MatchedPath, Query, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
-use tracing::Instrument as _;
+use axum::response::Response;
 use uuid::Uuid;
 
 use super::AppState;
 use super::auth::Peer;
-use super::problem::{Kind, Problem};
+use super::problem::Kind;
 use crate::domain::access::Actor;
 use crate::domain::audit::{Attempt, Outcome, Target};
+use crate::service::Service;
 use crate::service::acting::attempting;
-use crate::service::{Service, ServiceError};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -31,19 +30,10 @@ pub(super) async fn attempts(
     } else {
         let attempt = attempt(&request, &actor, &id);
         let rehearsed = is_rehearsal(request.uri());
-        // To its end, also when whoever asked hangs up: what is refused is on record, too.
-        let (service, tasks) = (app.service.clone(), app.service.tasks().clone());
-        let work = async move {
-            if rehearsed {
-                attempting(attempt, next.run(request)).await
-            } else {
-                on_record(&service, attempt, next.run(request)).await
-            }
-        };
-        match tasks.spawn(work.in_current_span()).await {
-            Ok(response) => response,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(error) => Problem::from(ServiceError::Internal(error.to_string())).into_response(),
+        if rehearsed {
+            attempting(attempt, next.run(request)).await
+        } else {
+            on_record(&app.service, attempt, next.run(request)).await
         }
     };
     if let Ok(id) = HeaderValue::from_str(&id) {

@@ -127,11 +127,6 @@ impl Service {
         Self { parts: Arc::new(parts), taken_up, book, streams, refusals: Arc::default() }
     }
 
-    /// Tasks that are let end before the manager does.
-    pub fn tasks(&self) -> &TaskTracker {
-        &self.parts.tasks
-    }
-
     /// Runs a use case that writes to its end, whether or not its caller waits for it; refuses it on a database of
     /// another machine.
     async fn to_the_end<T: Send + 'static>(

@@ -1,18 +1,19 @@
 //! One connection, from its handshake to its end.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::ConnectInfo;
+use futures_util::future::Either;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinError;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
@@ -110,10 +111,16 @@ impl Serving {
             let rate = self.limits.body_rate;
             let mut request = request.map(|body| axum::body::Body::new(Paced::new(body, rate)));
             request.extensions_mut().insert(ConnectInfo(peer));
+            let changes = !request.method().is_safe();
             let answer = self.router.clone().oneshot(request);
+            // Begun at once and done to its end, though its caller hangs up: else whoever does would leave no word of what it tried.
+            let answer = if changes { Either::Left(tokio::spawn(answer)) } else { Either::Right(answer) };
             async move {
-                let Ok(response) = answer.await;
-                Ok::<_, Infallible>(response.map(|body| Answer::new(body, under_way)))
+                let Ok(response) = match answer {
+                    Either::Left(task) => task.await?,
+                    Either::Right(answer) => answer.await,
+                };
+                Ok::<_, JoinError>(response.map(|body| Answer::new(body, under_way)))
             }
         });
         let connection = self.protocol.serve_connection(TokioIo::new(stream), service);
