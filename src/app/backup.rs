@@ -17,14 +17,16 @@ pub async fn backup(config: &Config, file: &Path) -> Result<Backup, StartError> 
 }
 
 /// Puts a backup in the place of the database; refuses while a manager serves.
-pub async fn restore(config: &Config, file: &Path) -> Result<Restored, StartError> {
+///
+/// One with a broken audit is refused unless that is allowed.
+pub async fn restore(config: &Config, file: &Path, broken_audit: bool) -> Result<Restored, StartError> {
     // What is wrong with the file is said before anything is made.
     let backup = backup::examine(file).await.map_err(refused)?;
     let lock = lock::take(&config.state_dir).await.map_err(refused)?;
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
     let boot_id = host::boot_id().map_err(refused)?;
     let database = config.state_dir.join(DATABASE);
-    let restored = restore::restore(backup, &database, &machine_id, &boot_id, unix_ms()).await;
+    let restored = restore::restore(backup, broken_audit, &database, &machine_id, &boot_id, unix_ms()).await;
     drop(lock);
     restored.map_err(refused)
 }

@@ -111,7 +111,7 @@ pub async fn examine(config: Config, refused: Option<String>) -> Checkup {
     let in_maintenance = store::maintenance::peek(&database, &examination.machine_id).await.is_some();
     examination.devices(in_maintenance);
     examination.programs().await;
-    examination.manager();
+    examination.manager().await;
     examination.state_directory();
     examination.database(&database).await;
     examination.space();

@@ -36,7 +36,7 @@ impl Outcome {
 }
 
 /// What somebody acts on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// A daemon.
     Daemon(DaemonName),
@@ -67,7 +67,7 @@ impl Target {
         let found = match kind {
             "daemons" => DaemonName::parse(name).map(Self::Daemon).ok(),
             "tenants" => TenantName::parse(name).map(Self::Tenant).ok(),
-            "layouts" => LayoutName::parse(name).map(Self::Layout).ok(),
+            "layouts" => LayoutName::parse(name).ok().filter(LayoutName::is_free).map(Self::Layout),
             _ => None,
         };
         found.unwrap_or_else(|| Self::Other(path.trim_matches('/').chars().take(200).collect()))
@@ -323,6 +323,7 @@ mod tests {
             ("/daemons/gpu0", "daemons/gpu0"),
             ("layouts/halves/apply", "layouts/halves"),
             ("host/maintenance", "host/maintenance"),
+            ("layouts/import", "layouts/import"),
             ("tenants/NOT A NAME", "tenants/NOT A NAME"),
         ] {
             assert_eq!(Target::parse(path).to_string(), target);

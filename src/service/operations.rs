@@ -23,9 +23,9 @@ impl Service {
     /// Operations, the newest first.
     pub async fn operations(&self, actor: &Actor, page: &Page) -> Result<Paged<Operation>, ServiceError> {
         actor.may(Right::View)?;
-        let before = Some(page.after.as_str()).filter(|id| !id.is_empty());
+        let before = page.key::<Uuid>()?.map(|id| id.to_string());
         let operations =
-            store::operations::page(&mut *self.parts.store.read().await?, before, page.rows()).await?;
+            store::operations::page(&mut *self.parts.store.read().await?, before.as_deref(), page.rows()).await?;
         Ok(page.cut(operations, |operation| operation.id.to_string()))
     }
 
@@ -85,11 +85,12 @@ impl Service {
                             // One that waits ends here, and no other hand counts it.
                             return Ok(((true, true), Fate::Commit));
                         }
-                        let asked = store::operations::request_cancel(&mut *db, id, now).await?;
-                        if asked {
+                        if store::operations::request_cancel(&mut *db, id, now).await? {
                             store::operations::stop_requested(db, id, by, now).await?;
+                            return Ok(((true, false), Fate::Commit));
                         }
-                        Ok::<_, ServiceError>(((asked, false), Fate::Commit))
+                        // Nothing is called off, so nothing was done that would be on record.
+                        Ok::<_, ServiceError>(((false, false), Fate::RollBack))
                     })
                 })
                 .await?;
