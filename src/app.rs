@@ -23,9 +23,10 @@ use crate::domain::audit::{Attempt, Broken, Head, Target};
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::domain::listening::Listening;
+use crate::domain::token::Secret;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
-use crate::http::auth::Authenticator;
+use crate::http::auth::{Authenticator, Entrance};
 use crate::http::bounds::Rates;
 use crate::http::server::{Listeners, check_address};
 use crate::http::{AppState, router};
@@ -33,6 +34,7 @@ use crate::lifecycle::{self, StopSignals};
 use crate::metrics::Metrics;
 use crate::mps::process::LONGEST_PATH;
 use crate::operations::Engine;
+use crate::service::access::Access;
 use crate::service::acting::attempting;
 use crate::service::recording;
 use crate::service::take_up::NO_MACHINE_ID;
@@ -68,6 +70,7 @@ fn refused(error: impl std::fmt::Display) -> StartError {
 pub async fn serve(config: Config) -> Result<(), StartError> {
     let signals = StopSignals::listen().map_err(refused)?;
     check_length(&config.runtime_dir)?;
+    let users = config.users().map_err(refused)?;
     check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
     let (hangups, tls) = certificates::begin(config.tls.as_ref())?;
     // A real host is looked at before anything is written; a simulated one is written, under the lock.
@@ -84,7 +87,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     };
     let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
     let address = listeners.address().map_err(refused)?;
-    let token = admin_token(&config.state_dir)?;
+    let (token, new_token) = admin_token(&config.state_dir)?;
     raise_fd_limit(&config.limits);
     let store = open_store(&database).await?;
     platform.settle(maintenance_of(&store, &machine_id).await?)?;
@@ -119,6 +122,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let metrics = Metrics { operations: engine.outcomes().clone(), ..Metrics::default() };
     let service = Service::new(Parts {
         store: store.clone(),
+        access: Access::new(&token, manager_uid, users, config.access.session_limits()),
         fleet: fleet.clone(),
         engine: engine.clone(),
         inventory: Arc::clone(&inventory),
@@ -138,10 +142,12 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         furnish(&service, &inventory, &unfinished).await?;
     }
 
-    let auth = Arc::new(Authenticator::new(&token, manager_uid));
+    let (hosts, open_metrics) = (config.access.hosts.clone(), config.access.open_metrics);
+    let auth = Arc::new(Authenticator::new(Entrance { address, tls: tls.is_some(), hosts, open_metrics }));
+    let login = first_login(&service, &auth, new_token).await?;
     let stop = CancellationToken::new();
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
-    announce(&config, &listening.borrow(), platform.simulated);
+    announce(&config, &listening.borrow(), platform.simulated, login.as_ref());
     let last = service.clone();
     let following = tokio::spawn(certificates::follow(tls.clone(), hangups, listening));
     let (limits, wire) = (config.limits, metrics.wire.clone());
@@ -167,11 +173,12 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
 }
 
 /// What goes on beside the requests for as long as the manager serves.
-fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 4] {
+fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 5] {
     let every = Duration::from_secs(config.look_interval_s.into());
     let keep = recording::Keep { days: config.events.keep_days, count: config.events.keep_count };
     [
         tokio::spawn(service.clone().watch_gpus(every)),
+        tokio::spawn(service.clone().write_uses()),
         tokio::spawn(service.clone().prune_events(keep)),
         tokio::spawn(service.clone().keep_audit()),
         tokio::spawn(service.clone().keep_book()),
@@ -185,6 +192,19 @@ async fn open_store(database: &Path) -> Result<Store, StartError> {
     })
 }
 
+/// An address by which whoever starts the manager for the first time logs in.
+async fn first_login(
+    service: &Service,
+    auth: &Authenticator,
+    first_start: bool,
+) -> Result<Option<Secret>, StartError> {
+    if !first_start {
+        return Ok(None);
+    }
+    let made = service.create_login_code(&Actor::manager()).await.map_err(refused)?;
+    Ok(Some(auth.login_url(&made.code)))
+}
+
 /// Checks the audit in a database; the first row that does not fit is the inner error.
 ///
 /// `anchor` is a row that somebody kept elsewhere.
@@ -195,6 +215,7 @@ pub async fn verify_audit(database: &Path, anchor: Option<Head>) -> Result<Resul
 
 /// Writes what drivers told last, unless it cannot be, and that the manager stops.
 async fn last_words(journal: &Journal, mut telling: JoinHandle<()>, service: &Service) {
+    service.write_last_uses().await;
     journal.close();
     if tokio::time::timeout(LAST_WORDS, &mut telling).await.is_err() {
         tracing::error!("what happened last could not be written in time");
@@ -204,7 +225,7 @@ async fn last_words(journal: &Journal, mut telling: JoinHandle<()>, service: &Se
     service.say_stopped().await;
 }
 
-fn announce(config: &Config, listening: &Listening, simulated: bool) {
+fn announce(config: &Config, listening: &Listening, simulated: bool, login: Option<&Secret>) {
     let kind = if simulated { "a SIMULATED host" } else { "this host" };
     let scheme = if listening.tls.is_some() { "https" } else { "http" };
     let address = &listening.address;
@@ -228,6 +249,10 @@ fn announce(config: &Config, listening: &Listening, simulated: bool) {
         config.socket().display(),
         config.state_dir.join("admin.token").display()
     )
+    .and_then(|()| match login {
+        Some(url) => writeln!(stdout, "log in once, within 15 minutes: {}", url.reveal()),
+        None => Ok(()),
+    })
     .and_then(|()| stdout.flush());
     lifecycle::ready(&format!("serving on {scheme}://{address}"));
 }
@@ -282,11 +307,11 @@ fn make_directory(path: &Path) -> Result<(), StartError> {
     })
 }
 
-/// Reads the admin token, or makes it at the first start.
-fn admin_token(state_dir: &Path) -> Result<String, StartError> {
+/// Reads the admin token, or makes it at the first start; says whether it is new.
+fn admin_token(state_dir: &Path) -> Result<(Secret, bool), StartError> {
     let path: PathBuf = state_dir.join("admin.token");
     match std::fs::read_to_string(&path) {
-        Ok(text) if text.trim().len() >= 32 => return Ok(text.trim().to_owned()),
+        Ok(text) if text.trim().len() >= 32 => return Ok((Secret::shown(text.trim()), false)),
         Ok(_) => {
             return Err(StartError(format!(
                 "{} holds no token: delete it, and a new one is made",
@@ -310,7 +335,7 @@ fn admin_token(state_dir: &Path) -> Result<String, StartError> {
         .and_then(|mut file| writeln!(file, "{token}").and_then(|()| file.sync_all()))
         .and_then(|()| std::fs::rename(&unfinished, &path))
         .map_err(|error| StartError(format!("{}: {error}", path.display())))?;
-    Ok(token)
+    Ok((Secret::shown(&token), true))
 }
 
 /// Writes what drivers report, until they are all gone.

@@ -2,6 +2,7 @@
 //!
 //! Every key is documented in `docs/configuration.md`; a test compares the two.
 
+mod access;
 mod limits;
 mod tls;
 
@@ -10,8 +11,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::access::Access;
 pub use self::limits::Limits;
 pub use self::tls::Tls;
+use crate::domain::access::UserMap;
 
 /// The configuration, complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +46,8 @@ pub struct Config {
     pub stop_grace_s: u32,
     /// Longest time a request waits for a fresh look, in seconds.
     pub fresh_patience_s: u32,
+    /// Who may do what.
+    pub access: Access,
     /// The journal of events.
     pub events: Events,
     /// The certificate of the API; without it, it is served without TLS.
@@ -99,6 +104,14 @@ pub enum ConfigError {
         /// Which key, and why.
         detail: String,
     },
+    /// A user or group is not known here.
+    #[error("{key} is refused: {detail}")]
+    Unknown {
+        /// The key.
+        key: String,
+        /// Why, and what to do.
+        detail: String,
+    },
     /// A value is out of range.
     #[error("{key} is {value}: give {remedy}")]
     OutOfRange {
@@ -127,6 +140,7 @@ impl Default for Config {
             control_deadline_s: 5,
             stop_grace_s: 10,
             fresh_patience_s: 10,
+            access: Access::default(),
             events: Events::default(),
             tls: None,
             limits: Limits::default(),
@@ -187,11 +201,20 @@ impl Config {
         range("control_deadline_s", self.control_deadline_s, 1, 600, "1 to 600 seconds")?;
         range("stop_grace_s", self.stop_grace_s, 0, 3600, "0 to 3600 seconds")?;
         range("fresh_patience_s", self.fresh_patience_s, 1, 600, "1 to 600 seconds")?;
+        let Access { session_idle_s, session_max_s, .. } = self.access;
+        range("access.session_idle_s", session_idle_s, 60, 604_800, "60 to 604800 seconds")?;
+        range("access.session_max_s", session_max_s, 60, 2_592_000, "60 to 2592000 seconds")?;
+        self.users()?;
         range("events.keep_days", self.events.keep_days, 1, 3650, "1 to 3650 days")?;
         range("events.keep_count", self.events.keep_count, 1_000, 10_000_000, "1000 to 10000000 events")?;
         range("events.streams", self.events.streams, 1, 1_000, "1 to 1000 streams")?;
         self.limits.check()?;
         Ok(self)
+    }
+
+    /// What the users of this host were granted; refused where one is named that the host does not know.
+    pub fn users(&self) -> Result<UserMap, ConfigError> {
+        self.access.resolved().map_err(|(key, detail)| ConfigError::Unknown { key, detail })
     }
 
     /// The unix socket of the API.
@@ -238,12 +261,14 @@ mod tests {
         }
     }
 
-    /// The keys of a table and of those in it, as `limits.streams`.
+    /// The keys of a table and of those in it, as `limits.streams`; an empty one is a key whose own keys are chosen freely.
     fn keys(of: &str, table: &toml::Table) -> Vec<String> {
         let mut found = Vec::new();
         for (key, value) in table {
             match value {
-                toml::Value::Table(inner) => found.extend(keys(&format!("{of}{key}."), inner)),
+                toml::Value::Table(inner) if !inner.is_empty() => {
+                    found.extend(keys(&format!("{of}{key}."), inner));
+                }
                 _ => found.push(format!("{of}{key}")),
             }
         }

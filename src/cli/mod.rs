@@ -7,6 +7,7 @@ mod keep;
 mod layout;
 mod run;
 mod show;
+mod token;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -81,6 +82,24 @@ enum Command {
     Layout {
         #[command(subcommand)]
         command: layout::LayoutCommand,
+    },
+    /// Make, list and revoke tokens
+    Token {
+        #[command(subcommand)]
+        command: token::TokenCommand,
+    },
+    /// Print an address that logs a browser in once, within 15 minutes
+    LoginUrl {
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Say who one is to the server, and what one may do
+    Whoami {
+        #[command(flatten)]
+        server: Server,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
     },
     /// Work with the audit
     Audit {
@@ -221,6 +240,11 @@ pub fn main() -> ExitCode {
         }
         Command::Audit { command } => audit::run(command),
         Command::Layout { command } => layout::run(command),
+        Command::Token { command } => token::run(command),
+        Command::LoginUrl { server } => ask(async move { token::login_url(&server.client()?).await }),
+        Command::Whoami { server, output } => {
+            ask(async move { token::whoami(&server.client()?, output).await })
+        }
         Command::Config { command: ConfigCommand::Check { config } } => check_config(config),
         Command::Doctor(args) => doctor::run(args),
         Command::Backup(keep) => keep::backup(keep),

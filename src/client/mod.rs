@@ -98,6 +98,12 @@ impl Client {
         self.call(Method::POST, path, Some(body)).await
     }
 
+    /// Takes something away, where nothing is answered.
+    pub async fn delete(&self, path: &str) -> Result<(), ClientError> {
+        let (status, bytes) = self.send(Method::DELETE, path, None::<&()>).await?;
+        refused(status, bytes).map(drop)
+    }
+
     /// Sends a text that is not JSON.
     pub async fn send_text<T: DeserializeOwned>(
         &self,

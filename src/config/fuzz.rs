@@ -1,6 +1,6 @@
 //! Configuration files at volume.
 
-use super::Config;
+use super::{Access, Config};
 use crate::fuzz::Inputs;
 
 #[test]
@@ -40,6 +40,42 @@ fn configurations() {
             Config::parse(&printed).and_then(|again| again.check().map_err(|e| e.to_string())),
             Ok(config)
         );
+        true
+    });
+}
+
+#[test]
+fn users_and_groups() {
+    let samples = [
+        "users = { \"1000\" = \"operator\", root = \"viewer\" }\ngroups = { \"44\" = \"tenant:web\" }\n",
+        "[users]\n\"4294967295\" = \"admin\"\n[groups]\nroot = \"operator\"\n",
+        "session_idle_s = 60\nsession_max_s = 3600\nhosts = [\"gpu7.example\"]\n",
+    ];
+    let words =
+        ["users", "groups", " = ", "\"", "{", "}", ",", "\n", "tenant:", "admin", "root", "\"0\"", ".", "-1"];
+    Inputs::new(samples, &words).at_most(16 << 10).check_text(|text| {
+        let access: Access = match toml::from_str(text) {
+            Ok(access) => access,
+            Err(_) => return false,
+        };
+        // What a user is granted stands in the file: under its number, or under a name of this host.
+        let map = match access.resolved() {
+            Ok(map) => map,
+            Err((key, why)) => {
+                assert!(
+                    key.starts_with("access.") && !why.is_empty() && why.len() <= 10 * text.len() + 1000,
+                    "{key}: {why}"
+                );
+                return false;
+            }
+        };
+        assert_eq!((map.users.len(), map.groups.len()), (access.users.len(), access.groups.len()));
+        for (uid, grant) in &map.users {
+            assert_eq!(map.grant(*uid, &[]).as_ref(), Some(grant));
+            assert!(access.users.values().any(|said| said == grant));
+        }
+        let printed = toml::to_string(&access).expect("TOML");
+        assert_eq!(toml::from_str::<Access>(&printed).expect("its own"), access);
         true
     });
 }

@@ -3,11 +3,13 @@
 //! The decision is here and nowhere else. What a tenant may not see is hidden, not forbidden: a refusal would say that
 //! it exists.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{InvalidValue, TenantName};
+use super::token::TokenId;
+use super::{InvalidValue, TenantName, TokenName};
 
 /// What somebody may do on the whole host; each role may do what the ones before it may.
 #[derive(
@@ -159,8 +161,17 @@ pub enum Subject {
     Manager,
     /// Whoever has the token of the first start.
     AdminToken,
+    /// Whoever has a token, or a session that was opened with it.
+    Token {
+        /// The token.
+        id: TokenId,
+        /// What it is for.
+        name: TokenName,
+    },
     /// A user of this host, through the unix socket.
     User(u32),
+    /// Whoever shows nothing, where that is enough.
+    Anybody,
 }
 
 impl std::fmt::Display for Subject {
@@ -168,8 +179,41 @@ impl std::fmt::Display for Subject {
         match self {
             Self::Manager => write!(f, "manager"),
             Self::AdminToken => write!(f, "admin token"),
+            Self::Token { id, name } => write!(f, "token {id} ({name})"),
             Self::User(uid) => write!(f, "uid {uid}"),
+            Self::Anybody => write!(f, "anybody"),
         }
+    }
+}
+
+/// What the users of this host were granted, by their number and by those of their groups.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UserMap {
+    /// By user.
+    pub users: BTreeMap<u32, Grant>,
+    /// By group.
+    pub groups: BTreeMap<u32, Grant>,
+}
+
+impl UserMap {
+    /// What a user with these groups was granted; `None` for nothing.
+    ///
+    /// What is said of the user counts before what is said of groups. Of several groups the greatest role counts, and a role
+    /// on the host before a tenant; groups of different tenants grant nothing, since nobody said which one is meant.
+    pub fn grant(&self, uid: u32, groups: &[u32]) -> Option<Grant> {
+        if let Some(grant) = self.users.get(&uid) {
+            return Some(grant.clone());
+        }
+        let granted: Vec<&Grant> = groups.iter().filter_map(|group| self.groups.get(group)).collect();
+        let roles = granted.iter().filter_map(|grant| match grant {
+            Grant::Host(role) => Some(*role),
+            Grant::Tenant(_) => None,
+        });
+        if let Some(role) = roles.max() {
+            return Some(Grant::Host(role));
+        }
+        let (first, others) = granted.split_first()?;
+        others.iter().all(|other| other == first).then(|| (*first).clone())
     }
 }
 
@@ -290,6 +334,31 @@ mod tests {
         assert!(refusal.contains("operator") && refusal.contains("viewer"), "{refusal}");
         assert!(web.sees(Some(&tenant("web"))) && !web.sees(Some(&batch)) && !web.sees(None));
         assert!(actor("viewer").sees(Some(&batch)) && actor("viewer").sees(None));
+    }
+
+    #[test]
+    fn a_user_has_what_was_said_of_it_and_else_the_most_of_its_groups() {
+        let grant = |text| Grant::parse(text).expect("grant");
+        let map = UserMap {
+            users: BTreeMap::from([(1000, grant("viewer"))]),
+            groups: BTreeMap::from([
+                (10, grant("viewer")),
+                (11, grant("operator")),
+                (12, grant("tenant:web")),
+                (13, grant("tenant:batch")),
+            ]),
+        };
+        let cases = [
+            (1000, &[11][..], Some("viewer")),
+            (1001, &[10, 11, 12], Some("operator")),
+            (1001, &[12], Some("tenant:web")),
+            (1001, &[12, 13], None),
+            (1001, &[99], None),
+            (1001, &[], None),
+        ];
+        for (uid, groups, expected) in cases {
+            assert_eq!(map.grant(uid, groups), expected.map(grant), "{uid} {groups:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::access::{Actor, Origin, Subject};
+use super::token::TokenId;
 use super::{DaemonName, LayoutName, TenantName};
 
 /// What stands in the place of the hash before the first row.
@@ -44,6 +45,8 @@ pub enum Target {
     Tenant(TenantName),
     /// A layout.
     Layout(LayoutName),
+    /// A token.
+    Token(TokenId),
     /// Something else, of which no spec is kept: its path.
     Other(String),
 }
@@ -54,6 +57,7 @@ impl std::fmt::Display for Target {
             Self::Daemon(name) => write!(f, "daemons/{name}"),
             Self::Tenant(name) => write!(f, "tenants/{name}"),
             Self::Layout(name) => write!(f, "layouts/{name}"),
+            Self::Token(id) => write!(f, "tokens/{id}"),
             Self::Other(path) => f.write_str(path),
         }
     }
@@ -68,6 +72,7 @@ impl Target {
             "daemons" => DaemonName::parse(name).map(Self::Daemon).ok(),
             "tenants" => TenantName::parse(name).map(Self::Tenant).ok(),
             "layouts" => LayoutName::parse(name).ok().filter(LayoutName::is_free).map(Self::Layout),
+            "tokens" => TokenId::parse(name).map(Self::Token).ok(),
             _ => None,
         };
         found.unwrap_or_else(|| Self::Other(path.trim_matches('/').chars().take(200).collect()))
@@ -322,6 +327,7 @@ mod tests {
             ("tenants/web/leases", "tenants/web"),
             ("/daemons/gpu0", "daemons/gpu0"),
             ("layouts/halves/apply", "layouts/halves"),
+            ("tokens/0123456789abcdef", "tokens/0123456789abcdef"),
             ("host/maintenance", "host/maintenance"),
             ("layouts/import", "layouts/import"),
             ("tenants/NOT A NAME", "tenants/NOT A NAME"),

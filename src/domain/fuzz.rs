@@ -5,12 +5,14 @@ use std::fmt::{Debug, Display};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::access::Grant;
 use super::client::ClientId;
 use super::foreign::visible_gpus;
 use super::gpu::{ComputeCapability, GpuRef};
 use super::memory::MAX_MIB;
 use super::partitions::{PartitionRef, named};
 use super::tenant::tests::h200;
+use super::token::{PREFIX, Secret, TokenId};
 use super::*;
 use crate::fuzz::{Inputs, values};
 
@@ -75,6 +77,33 @@ fn client_ids() {
 #[test]
 fn compute_capabilities() {
     hold(&["9.0", "12.1"], &[".", "9", "0", "a"], ComputeCapability::parse);
+}
+
+#[test]
+fn token_ids() {
+    hold(&["0123456789abcdef", "ffffffffffffffff"], &["a", "F", "0", "_", "mpsm_"], TokenId::parse);
+}
+
+#[test]
+fn grants() {
+    let samples = ["viewer", "operator", "admin", "tenant:web", "tenant:a_1"];
+    hold(&samples, &["tenant:", ":", "admin", "web", " ", "Admin", "_"], Grant::parse);
+}
+
+#[test]
+fn tokens() {
+    let secret = "0123456789abcdef".repeat(4);
+    let whole = format!("{PREFIX}fedcba9876543210_{secret}");
+    let samples = [&*whole, &secret, "mpsm_fedcba9876543210_", "mpsm__"];
+    Inputs::new(samples, &[PREFIX, "_", "F", "0", "fedcba9876543210", &secret]).check_text(|text| {
+        let shown = Secret::shown(text);
+        assert_eq!(format!("{shown:?}"), "Secret(..)");
+        let Some((id, secret)) = shown.parts() else { return false };
+        // One spelling, and not a letter more: what is compared is all that was shown.
+        assert_eq!(secret.token(&id).reveal(), text);
+        assert_eq!((text.len(), secret.reveal().len()), (whole.len(), 64));
+        true
+    });
 }
 
 #[test]

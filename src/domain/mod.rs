@@ -31,12 +31,15 @@ pub mod partitions;
 pub mod percentage;
 pub mod plan;
 pub mod priority;
+pub mod session;
 pub mod tenant;
+pub mod throttle;
+pub mod token;
 
 pub use gpu::GpuUuid;
 pub use inode::{FilePlace, Inode};
 pub use memory::MemoryLimit;
-pub use name::{DaemonName, LayoutName, PartitionName, TenantName};
+pub use name::{DaemonName, LayoutName, PartitionName, TenantName, TokenName};
 pub use partition_id::PartitionId;
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;

@@ -93,6 +93,10 @@ name! {
     /// The name of a partition within its layout.
     PartitionName, "partition"
 }
+name! {
+    /// What a token is for.
+    TokenName, "token"
+}
 
 /// What stands in a path where a layout's name would: a layout of that name could be made, and never read or deleted.
 const TAKEN: &[&str] = &["import"];

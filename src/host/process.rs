@@ -170,6 +170,18 @@ pub(super) fn real_uid(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().next()?.parse().ok())
 }
 
+/// The effective user of a process, and its supplementary groups.
+pub fn groups(pid: u32) -> Option<(u32, Vec<u32>)> {
+    parse_groups(&fs::read_to_string(path(pid, "status")).ok()?)
+}
+
+fn parse_groups(status: &str) -> Option<(u32, Vec<u32>)> {
+    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let effective = line("Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    let groups = line("Groups:")?.split_ascii_whitespace().filter_map(|group| group.parse().ok());
+    Some((effective, groups.collect()))
+}
+
 /// The parent of a living process.
 pub fn parent(pid: u32) -> Option<u32> {
     living(pid).map(|stat| stat.parent)

@@ -1,9 +1,9 @@
-//! Another user, for a process that is about to become or to start a command.
+//! Users and groups of this host; another user, for a process that is about to become or to start a command.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsString};
 
-use nix::unistd::{Gid, Uid, User, initgroups, setgid, setuid};
+use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setuid};
 
 /// Drops this process to a user with all of its groups; gives the variables that name the user.
 ///
@@ -34,4 +34,22 @@ pub fn become_user(uid: u32) -> Result<BTreeMap<&'static str, OsString>, String>
     setuid(wanted).map_err(|error| failed("setuid", error))?;
     let home = user.dir.into_os_string();
     Ok(BTreeMap::from([("HOME", home), ("USER", user.name.clone().into()), ("LOGNAME", user.name.into())]))
+}
+
+/// The number of a user by its name.
+pub fn number_of_user(name: &str) -> Result<u32, String> {
+    match User::from_name(name) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => Err(format!("this host knows no user {name:?}: see the spelling, or give the number")),
+        Err(error) => Err(format!("user {name:?} could not be looked up: {error}")),
+    }
+}
+
+/// The number of a group by its name.
+pub fn number_of_group(name: &str) -> Result<u32, String> {
+    match Group::from_name(name) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err(format!("this host knows no group {name:?}: see the spelling, or give the number")),
+        Err(error) => Err(format!("group {name:?} could not be looked up: {error}")),
+    }
 }

@@ -29,20 +29,36 @@ pub(super) async fn attempts(
     } else {
         let attempt = attempt(&request, &actor, &id);
         let rehearsed = request.uri().query().is_some_and(|query| query.contains("dry_run=true"));
-        let response = attempting(attempt.clone(), next.run(request)).await;
-        let status = response.status();
-        if !rehearsed && (status.is_client_error() || status.is_server_error()) {
-            let outcome = if status.is_server_error() { Outcome::Failed } else { Outcome::Refused };
-            let problem =
-                response.extensions().get::<Kind>().map_or_else(|| status.to_string(), |kind| kind.0.clone());
-            app.service.refused(attempt, outcome, problem).await;
+        if rehearsed {
+            attempting(attempt, next.run(request)).await
+        } else {
+            on_record(&app, attempt, next.run(request)).await
         }
-        response
     };
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
     response
+}
+
+/// Does what is attempted; where it is refused or fails, that goes on record, too.
+pub(super) async fn on_record(
+    app: &AppState,
+    attempt: Attempt,
+    work: impl Future<Output = Response>,
+) -> Response {
+    let response = attempting(attempt.clone(), work).await;
+    let status = response.status();
+    if status.is_client_error() || status.is_server_error() {
+        let outcome = if status.is_server_error() { Outcome::Failed } else { Outcome::Refused };
+        let problem = kind(&response).map_or_else(|| status.to_string(), ToOwned::to_owned);
+        app.service.refused(attempt, outcome, problem).await;
+    }
+    response
+}
+
+fn kind(response: &Response) -> Option<&str> {
+    response.extensions().get::<Kind>().map(|kind| kind.0.as_str())
 }
 
 fn attempt(request: &Request, actor: &Actor, id: &str) -> Attempt {
@@ -61,7 +77,8 @@ pub(super) async fn strangers(
     next: Next,
 ) -> Response {
     let response = next.run(request).await;
-    if response.status() == StatusCode::UNAUTHORIZED {
+    let held_back = kind(&response).is_some_and(|kind| kind.ends_with(":too-many-failures"));
+    if held_back || response.status() == StatusCode::UNAUTHORIZED {
         app.service.not_authenticated(peer.origin());
     }
     response

@@ -20,6 +20,7 @@ use super::problem::Problem;
 use super::server::Network;
 use crate::config::Limits;
 use crate::domain::access::{Actor, Origin};
+use crate::service::access::LocalUser;
 
 /// Who is counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -85,7 +86,9 @@ impl Rates {
     fn of_peer(&self, peer: Peer) -> Result<(), TooMany> {
         match peer {
             Peer::Tcp(address) => self.count(&Caller::Address(address.ip().into())),
-            Peer::Unix(Some(uid)) if uid != 0 && uid != self.manager_uid => self.count(&Caller::User(uid)),
+            Peer::Unix(Some(LocalUser { uid, .. })) if uid != 0 && uid != self.manager_uid => {
+                self.count(&Caller::User(uid))
+            }
             Peer::Unix(_) => Ok(()),
         }
     }
@@ -216,6 +219,7 @@ mod tests {
         assert_eq!(answer.headers()[header::RETRY_AFTER], "1");
         assert_eq!(rates.of_peer(tcp("192.0.2.2")), Ok(()), "another address");
         let address = "192.0.2.3".parse().expect("an address");
+        let local = |uid| Peer::Unix(Some(LocalUser { uid, gid: uid, pid: None }));
         let actor = |origin| Actor { subject: Subject::AdminToken, grant: Grant::Host(Role::Admin), origin };
         for _ in 0..3 {
             assert_eq!(rates.of_actor(&actor(Origin::Address(address))), Ok(()), "for itself");
@@ -223,10 +227,10 @@ mod tests {
         assert_eq!(rates.of_actor(&actor(Origin::Address(address))).expect_err("the fourth").scope, "actor");
         assert_eq!(rates.of_actor(&actor(Origin::Socket)), Ok(()));
         for _ in 0..100 {
-            assert_eq!(rates.of_peer(Peer::Unix(Some(0))), Ok(()));
-            assert_eq!(rates.of_peer(Peer::Unix(Some(1000))), Ok(()));
+            assert_eq!(rates.of_peer(local(0)), Ok(()));
+            assert_eq!(rates.of_peer(local(1000)), Ok(()));
         }
-        let user = || rates.of_peer(Peer::Unix(Some(1001)));
+        let user = || rates.of_peer(local(1001));
         assert_eq!([user(), user(), user()], [Ok(()); 3]);
         assert_eq!(user().expect_err("the fourth").scope, "user");
     }

@@ -6,6 +6,8 @@ pub mod auth;
 pub mod bounds;
 mod docs;
 mod extract;
+mod guard;
+mod pages;
 pub mod problem;
 pub mod server;
 pub mod tls;
@@ -15,13 +17,13 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::csrf::CsrfLayer;
 use tower_http::limit::RequestBodyLimitLayer;
-use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 use tower_http::trace::TraceLayer;
 
@@ -54,7 +56,7 @@ pub struct AppState {
 
 /// The whole router: the API, its document, and the probes.
 pub fn router(state: AppState) -> Router {
-    let (api, _) = api::router();
+    let (api, open, _) = api::router();
     let largest_body = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
     let longest = Duration::from_secs(state.limits.request_timeout_s.into());
     let api = api.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
@@ -63,12 +65,16 @@ pub fn router(state: AppState) -> Router {
     let authenticated = authenticated.layer(middleware::from_fn_with_state(state.clone(), audit::strangers));
     Router::new()
         .merge(authenticated)
+        .merge(open)
+        .merge(pages::router())
         .merge(api::probes::router())
         .merge(docs::router())
         .route("/openapi.json", axum::routing::get(|| std::future::ready(document())))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(state.clone())
+        .layer(CsrfLayer::new().with_rejection_response(guard::cross_site))
+        .layer(middleware::from_fn_with_state(state.clone(), guard::host))
         .layer(CatchPanicLayer::custom(|_| {
             Problem::from(ServiceError::Internal("a request handler failed; the log has the details".into()))
                 .into_response()
@@ -82,16 +88,14 @@ pub fn router(state: AppState) -> Router {
         .layer(middleware::from_fn_with_state(state.clone(), bounds::rate))
         // A refusal is an answer too.
         .layer(middleware::from_fn_with_state(state.metrics, counted))
-        .layer(SetResponseHeaderLayer::if_not_present(
-            header::X_CONTENT_TYPE_OPTIONS,
-            HeaderValue::from_static("nosniff"),
-        ))
-        .layer(SetResponseHeaderLayer::if_not_present(
-            header::CACHE_CONTROL,
-            HeaderValue::from_static("no-store"),
-        ))
+        .layer(middleware::map_response(guard::headers))
         // A 503 of a probe is an answer and no failure; what fails in here is logged where it fails.
-        .layer(TraceLayer::new_for_http().on_failure(()))
+        .layer(TraceLayer::new_for_http().make_span_with(span).on_failure(()))
+}
+
+/// What log lines of a request begin with: not its query, which may hold a secret.
+fn span(request: &Request) -> tracing::Span {
+    tracing::debug_span!("request", method = %request.method(), path = request.uri().path())
 }
 
 /// Counts a request when its answer begins.

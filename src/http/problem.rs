@@ -13,6 +13,7 @@ pub const KINDS: &[(&str, u16)] = &[
     ("malformed-json", 400),
     ("unreadable-body", 400),
     ("unauthorized", 401),
+    ("cross-site", 403),
     ("forbidden", 403),
     ("not-found", 404),
     ("no-such-path", 404),
@@ -28,8 +29,10 @@ pub const KINDS: &[(&str, u16)] = &[
     ("body-too-large", 413),
     ("not-json", 415),
     ("not-a-layout", 415),
+    ("wrong-host", 421),
     ("invalid-request", 422),
     ("idempotency-key-reused", 422),
+    ("too-many-failures", 429),
     ("too-many-requests", 429),
     ("head-too-large", 431),
     ("internal", 500),
@@ -93,7 +96,9 @@ impl From<ServiceError> for Problem {
                 Self::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail)
                     .with(errors)
             }
-            ServiceError::Conflict(_) => Self::new("conflict", StatusCode::CONFLICT, "Conflict", detail),
+            ServiceError::Conflict(_) | ServiceError::Occupied { .. } => {
+                Self::new("conflict", StatusCode::CONFLICT, "Conflict", detail)
+            }
             ServiceError::ReadOnly(_) => Self::new(
                 "read-only",
                 StatusCode::CONFLICT,
@@ -190,8 +195,9 @@ impl utoipa::IntoResponses for ReadProblems {
             (401, "No valid token"),
             (403, "The caller may not do that"),
             (404, "There is no such thing"),
+            (421, "Not a name of this server"),
             (422, "A value is refused"),
-            (429, "Too many requests; Retry-After says when to try again"),
+            (429, "Too many requests or failed attempts; Retry-After says when to try again"),
             (431, "Too many header fields, or too long ones"),
             (500, "A fault of the manager"),
             (503, "Not possible at the moment"),
@@ -215,8 +221,9 @@ impl utoipa::IntoResponses for WriteProblems {
             (412, "It was changed since it was read"),
             (413, "The body is too large"),
             (415, "The body is not JSON"),
+            (421, "Not a name of this server"),
             (422, "A value is refused"),
-            (429, "Too many requests; Retry-After says when to try again"),
+            (429, "Too many requests or failed attempts; Retry-After says when to try again"),
             (431, "Too many header fields, or too long ones"),
             (500, "A fault of the manager"),
             (503, "Not possible at the moment"),

@@ -31,6 +31,15 @@ pub async fn attempting<T>(attempt: Attempt, work: impl Future<Output = T>) -> T
     ATTEMPT.scope(attempt, work).await
 }
 
+/// Does something as the attempt that is under way now, once it is known what that is about: a path does not name what is
+/// only being made, or what a query names.
+pub(super) async fn about<T>(target: Target, work: impl Future<Output = T>) -> T {
+    match attempt() {
+        Some(attempt) => attempting(Attempt { target, ..attempt }, work).await,
+        None => work.await,
+    }
+}
+
 /// Does something as the attempt that is under way now, on whatever task that is.
 pub(super) fn carried<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
     let attempt = attempt();
@@ -190,10 +199,12 @@ async fn specs(
         spec.map_err(|error| StoreError::Corrupt { what: "a spec", detail: error.to_string() })
     };
     let (mut daemons, mut tenants, mut layouts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut token = None;
     match target {
         Target::Daemon(name) => daemons.extend(store::daemons::get(db, name).await?),
         Target::Tenant(name) => tenants.extend(store::tenants::get(db, name).await?),
         Target::Layout(name) => layouts.extend(store::layouts::newest(db, name).await?),
+        Target::Token(id) => token = store::tokens::get(db, id).await?,
         Target::Other(_) => {
             daemons = store::daemons::all(&mut *db).await?;
             tenants = store::tenants::page(&mut *db, None, "", i64::MAX).await?;
@@ -211,6 +222,15 @@ async fn specs(
         let content = json(serde_json::to_value(&version.layout))?;
         let spec = serde_json::json!({ "version": version.version, "layout": content });
         specs.insert(Target::Layout(version.name), spec);
+    }
+    if let Some(token) = token {
+        let spec = serde_json::json!({
+            "name": token.name,
+            "grant": token.grant,
+            "expires_at": token.expires_at,
+            "revoked_at": token.revoked_at,
+        });
+        specs.insert(Target::Token(token.id), spec);
     }
     Ok(specs)
 }
@@ -257,7 +277,8 @@ fn told(
         Target::Layout(_) => {
             (EventType::LayoutVersionWritten, EventType::LayoutVersionWritten, EventType::LayoutDeleted)
         }
-        Target::Other(_) => return None,
+        // Told of where it is written: one that is deleted with its tenant is nobody's target.
+        Target::Token(_) | Target::Other(_) => return None,
     };
     let (kind, what) = match (before, after) {
         (None, Some(_)) => (created, "was written"),
@@ -278,7 +299,7 @@ fn told(
             let subject = Subject { layout: Some(name.clone()), ..Subject::default() };
             (subject, format!("layout {name}"))
         }
-        Target::Other(_) => return None,
+        Target::Token(_) | Target::Other(_) => return None,
     };
     let details = match (&attempt.target, spec) {
         (Target::Layout(_), Some(spec)) => Details::Layout {
@@ -342,7 +363,9 @@ mod tests {
     fn refusals_beyond_a_number_are_counted_and_who_asks_takes_no_memory_without_end() {
         let refusals = Refusals::default();
         let attempt = attempt_of("tenants/web", "DELETE");
-        let rows = (0..100).filter(|_| refusals.takes_row("uid 7", 60, &attempt, Outcome::Refused, "forbidden")).count();
+        let rows = (0..100)
+            .filter(|_| refusals.takes_row("uid 7", 60, &attempt, Outcome::Refused, "forbidden"))
+            .count();
         assert_eq!(rows, 60);
         for address in 0..3 * COUNTED {
             let key = format!("from {address}");
@@ -365,8 +388,11 @@ mod tests {
         for _ in 0..9 {
             refusals.takes_row("uid 7", 60, &attempt, Outcome::Refused, "not-found");
         }
-        let taken: Vec<(Outcome, String, i64)> =
-            refusals.take().into_iter().map(|(_, outcome, problem, count)| (outcome, problem, count)).collect();
+        let taken: Vec<(Outcome, String, i64)> = refusals
+            .take()
+            .into_iter()
+            .map(|(_, outcome, problem, count)| (outcome, problem, count))
+            .collect();
         assert_eq!(
             taken,
             [(Outcome::Failed, "internal".to_owned(), 2), (Outcome::Refused, "not-found".to_owned(), 9)]

@@ -98,7 +98,7 @@ impl Service {
             let own = self.daemon_in_scope(actor).await?;
             let wanted = daemons
                 .filter(|name| filter.daemon.as_ref().is_none_or(|daemon| daemon == name))
-                .filter(|name| own.as_ref().is_none_or(|own| own == name));
+                .filter(|name| own.as_ref().is_none_or(|own| own.as_ref() == Some(name)));
             let looks = wanted.filter_map(|name| self.parts.fleet.get(&name)).map(|handle| {
                 let patience = self.parts.patience;
                 async move { handle.fresh(patience).await }
@@ -133,12 +133,11 @@ impl Service {
             .ok_or_else(|| ServiceError::NotFound { kind: "client", name: id.to_string() })
     }
 
-    /// The daemon of the tenant that an actor is bound to; `None` for one that may look at all of them.
-    async fn daemon_in_scope(&self, actor: &Actor) -> Result<Option<DaemonName>, ServiceError> {
-        match actor.scope() {
-            None => Ok(None),
-            Some(tenant) => Ok(Some(self.stored_tenant(tenant).await?.spec.daemon)),
-        }
+    /// The daemon of the tenant that an actor is bound to, if there is that tenant; `None` for one that may look at all of them.
+    async fn daemon_in_scope(&self, actor: &Actor) -> Result<Option<Option<DaemonName>>, ServiceError> {
+        let Some(tenant) = actor.scope() else { return Ok(None) };
+        let tenant = store::tenants::get(&mut *self.parts.store.read().await?, tenant).await?;
+        Ok(Some(tenant.map(|tenant| tenant.spec.daemon)))
     }
 
     /// Asks for the end of a client.
@@ -170,7 +169,8 @@ impl Service {
             }
             Err(error) => return Err(error),
         };
-        self.operate_now(client.daemon, OperationRequest::TerminateClient { client: id }, options, key).await
+        self.operate_now(actor, client.daemon, OperationRequest::TerminateClient { client: id }, options, key)
+            .await
     }
 }
 

@@ -246,25 +246,26 @@ impl Service {
             _ => Right::Operate,
         };
         actor.may(right)?;
-        self.operate_now(name, request, options, key).await
+        self.operate_now(actor, name, request, options, key).await
     }
 
     /// The same for whoever was asked for another right.
     pub(super) async fn operate_now(
         &self,
+        actor: &Actor,
         name: DaemonName,
         request: OperationRequest,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
-        let service = self.clone();
+        let (service, actor) = (self.clone(), actor.clone());
         self.to_the_end(async move {
             if let OperationRequest::DrainDaemon { timeout_s, .. } = request {
                 checked_drain(timeout_s)?;
             }
             let precondition = options.clone();
             service
-                .ask(options, key, move |db, _| {
+                .ask(&actor, options, key, move |db, _| {
                     Box::pin(async move {
                         let daemon =
                             store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;

@@ -1,6 +1,6 @@
 //! Why a use case did not do what was asked.
 
-use crate::domain::access::Denied;
+use crate::domain::access::{Actor, Denied};
 use crate::domain::admission::Refusal;
 use crate::store::StoreError;
 use crate::supervisor::FreshError;
@@ -34,6 +34,20 @@ pub enum ServiceError {
     /// The request is right in itself and does not fit what is there.
     #[error("{0}")]
     Conflict(String),
+    /// Somebody who is not bound to it holds a partition.
+    #[error(
+        "tenant {tenant} cannot be let into partition {partition}: process {holder} {whose} was let into it or started in it, and is not bound to it: end that first"
+    )]
+    Occupied {
+        /// Who is to be let in.
+        tenant: String,
+        /// The partition.
+        partition: String,
+        /// The process that holds it.
+        holder: String,
+        /// Whose that is, as far as it is known.
+        whose: String,
+    },
     /// The daemon cannot hold the tenant.
     #[error("{}", .0.detail)]
     NotAdmitted(FieldError),
@@ -74,6 +88,17 @@ pub enum ServiceError {
 }
 
 impl ServiceError {
+    /// The same as somebody is told of it who is bound to a tenant: not what other tenants have.
+    #[must_use]
+    pub(super) fn told_to(self, actor: &Actor) -> Self {
+        match (actor.scope(), self) {
+            (Some(_), Self::Occupied { tenant, partition, .. }) => Self::Conflict(format!(
+                "tenant {tenant} cannot be let into partition {partition}: somebody else's process is in it. Ask the host's operator"
+            )),
+            (_, error) => error,
+        }
+    }
+
     /// One wrong field.
     pub fn field(pointer: &str, detail: impl Into<String>) -> Self {
         Self::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail: detail.into() }])

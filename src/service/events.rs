@@ -28,7 +28,7 @@ impl Service {
         page: &Page,
     ) -> Result<Paged<Event>, ServiceError> {
         actor.may(Right::ViewOwn)?;
-        let filter = narrowed(actor, filter)?;
+        let filter = narrowed(actor, filter);
         let after = after(page, order)?;
         let mut reader = self.parts.store.read().await?;
         let events = store::events::page(&mut reader, &filter, order, after, page.rows()).await?;
@@ -50,7 +50,8 @@ impl Service {
         filter: EventFilter,
         last: Option<i64>,
     ) -> Result<Following, ServiceError> {
-        let filter = narrowed(actor, filter)?;
+        actor.may(Right::ViewOwn)?;
+        let filter = narrowed(actor, filter);
         let newest = self.parts.store.newest_event();
         let now = *newest.borrow();
         let last = last.unwrap_or(now);
@@ -80,21 +81,26 @@ impl Service {
         let known = self.held_gpus().await?;
         match GpuRef(name.to_owned()).resolve(&known) {
             Ok(gpu) => Ok(gpu.uuid.clone()),
-            Err(error) => GpuUuid::parse(name).map_err(|_| ServiceError::field("/gpu", error.to_string())),
+            Err(error) => GpuUuid::parse(name).map_err(|_| {
+                // The GPUs of the host are none of a tenant's business.
+                let words = match actor.scope() {
+                    None => error.to_string(),
+                    Some(_) => "there is no such GPU: give the UUID of one".to_owned(),
+                };
+                ServiceError::field("/gpu", words)
+            }),
         }
     }
 }
 
-/// What an actor may see of what it asks for.
-fn narrowed(actor: &Actor, mut filter: EventFilter) -> Result<EventFilter, ServiceError> {
+/// What an actor may see of what it asks for: of what is another tenant's as much as of what does not exist.
+fn narrowed(actor: &Actor, mut filter: EventFilter) -> EventFilter {
+    let Some(own) = actor.scope() else { return filter };
     match &filter.tenant {
-        Some(tenant) => actor.may(Right::ViewTenant(tenant))?,
-        None => {
-            actor.may(Right::ViewOwn)?;
-            filter.tenant = actor.scope().cloned();
-        }
+        Some(tenant) if tenant != own => filter.until = Some(i64::MIN),
+        _ => filter.tenant = Some(own.clone()),
     }
-    Ok(filter)
+    filter
 }
 
 /// The letter that a cursor begins with: one of the other order would skip what was not read.

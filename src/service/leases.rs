@@ -49,8 +49,32 @@ impl Service {
         request: LeaseRequest,
     ) -> Result<LeaseView, ServiceError> {
         actor.may(Right::UseTenant(&name))?;
-        let service = self.clone();
-        self.to_the_end(async move { service.lease_now(name, request).await }).await
+        let (service, actor) = (self.clone(), actor.clone());
+        self.to_the_end(async move {
+            if actor.scope().is_some() {
+                service.refuse_strange_process(&name, request).await?;
+            }
+            service.lease_now(name, request).await.map_err(|error| error.told_to(&actor))
+        })
+        .await
+    }
+
+    /// Refuses a process that does not run as the tenant's user to whoever is bound to the tenant: it would be taken for
+    /// the tenant's, which may end what is its. It is not told whether there is such a process.
+    async fn refuse_strange_process(
+        &self,
+        name: &TenantName,
+        LeaseRequest { pid }: LeaseRequest,
+    ) -> Result<(), ServiceError> {
+        let tenant = self.stored_tenant(name).await?;
+        let uid = tenant.spec.uid;
+        if host::process::uid(pid) == Some(uid) && host::process::identify(pid).is_some() {
+            return Ok(());
+        }
+        Err(ServiceError::field(
+            "/pid",
+            format!("there is no process {pid} on this host that runs as the tenant's user, uid {uid}"),
+        ))
     }
 
     async fn lease_now(&self, name: TenantName, request: LeaseRequest) -> Result<LeaseView, ServiceError> {

@@ -95,7 +95,7 @@ impl Service {
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
         actor.may(Right::Operate)?;
-        let service = self.clone();
+        let (service, actor) = (self.clone(), actor.clone());
         self.to_the_end(async move {
             let timeout_s = checked_drain(request.timeout_s)?;
             let present = service.gpus().await?;
@@ -116,7 +116,7 @@ impl Service {
             }
             let on_timeout = request.on_timeout;
             service
-                .ask(options, key, move |db, _| {
+                .ask(&actor, options, key, move |db, _| {
                     Box::pin(async move {
                         refuse_another(&mut *db).await?;
                         if let Some(now) = store::maintenance::get(&mut *db).await? {
@@ -152,10 +152,10 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Operation, ServiceError> {
         actor.may(Right::Operate)?;
-        let service = self.clone();
+        let (service, actor) = (self.clone(), actor.clone());
         self.to_the_end(async move {
             service
-                .ask(options, None, |db, _| {
+                .ask(&actor, options, None, |db, _| {
                     Box::pin(async move {
                         refuse_another(&mut *db).await?;
                         let Some(maintenance) = store::maintenance::get(&mut *db).await? else {

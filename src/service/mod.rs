@@ -3,6 +3,7 @@
 //! Nothing here knows of HTTP. A use case that writes runs as a task of its own, so that a caller who hangs up
 //! cancels nothing that was begun.
 
+pub mod access;
 pub mod acting;
 pub mod adoption;
 pub mod audit;
@@ -22,9 +23,12 @@ mod placement;
 pub mod recording;
 pub mod replace;
 pub mod replays;
+pub mod sessions;
 mod shares;
 pub mod take_up;
 pub mod tenants;
+pub mod tokens;
+pub mod whoami;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +64,8 @@ pub struct Service {
 pub struct Parts {
     /// What is remembered.
     pub store: Store,
+    /// Those who may come in.
+    pub access: access::Access,
     /// The daemons.
     pub fleet: Fleet,
     /// Actions that take time.

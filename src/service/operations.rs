@@ -15,23 +15,29 @@ use crate::store::{self, Fate, Transaction};
 impl Service {
     /// One operation with its journal.
     pub async fn operation(&self, actor: &Actor, id: Uuid) -> Result<Operation, ServiceError> {
-        actor.may(Right::View)?;
-        let operation = store::operations::get(&mut *self.parts.store.read().await?, id).await?;
-        operation.ok_or_else(|| not_found(id))
+        actor.may(Right::ViewOwn)?;
+        let mut reader = self.parts.store.read().await?;
+        // One that is bound to a tenant sees what it asked for itself.
+        if !actor.sees(store::operations::tenant(&mut reader, id).await?.as_ref()) {
+            return Err(not_found(id));
+        }
+        store::operations::get(&mut reader, id).await?.ok_or_else(|| not_found(id))
     }
 
     /// Operations, the newest first.
     pub async fn operations(&self, actor: &Actor, page: &Page) -> Result<Paged<Operation>, ServiceError> {
-        actor.may(Right::View)?;
+        actor.may(Right::ViewOwn)?;
         let before = page.key::<Uuid>()?.map(|id| id.to_string());
-        let operations =
-            store::operations::page(&mut *self.parts.store.read().await?, before.as_deref(), page.rows()).await?;
+        let mut reader = self.parts.store.read().await?;
+        let (scope, before) = (actor.scope(), before.as_deref());
+        let operations = store::operations::page(&mut reader, scope, before, page.rows()).await?;
         Ok(page.cut(operations, |operation| operation.id.to_string()))
     }
 
     /// Writes an operation whose request and daemons are worked out in the transaction that writes it.
     pub(super) async fn ask(
         &self,
+        actor: &Actor,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
         request: impl for<'c> FnOnce(
@@ -44,13 +50,15 @@ impl Service {
     ) -> Result<Operation, ServiceError> {
         let (id, by) = (Uuid::now_v7(), cause());
         let dry_run = options.dry_run;
+        let tenant = actor.scope().cloned();
         let operation = self
             .write(move |db| {
                 Box::pin(async move {
                     let now = unix_ms();
                     let operation = once(db, key.as_ref(), now, async |db| {
                         let (request, daemons) = request(&mut *db, id).await?;
-                        store::operations::insert(&mut *db, id, &daemons, &request, now).await?;
+                        store::operations::insert(&mut *db, id, &daemons, &request, tenant.as_ref(), now)
+                            .await?;
                         store::operations::requested(&mut *db, id, by, now).await?;
                         let written = store::operations::get(db, id).await?;
                         written.ok_or_else(|| {

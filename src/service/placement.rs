@@ -283,9 +283,10 @@ fn taken(tenant: &Tenant, place: &Place, holder: ClientId, occupant: &Occupant) 
         Occupant::Disputed(words) => words.clone(),
         Occupant::Unknown => "of no known tenant".to_owned(),
     };
-    ServiceError::Conflict(format!(
-        "tenant {} cannot be let into partition {} ({}): process {holder} {whose} was let into it or started in it, \
-         and is not bound to it: end that first",
-        tenant.name, place.name, place.partition
-    ))
+    ServiceError::Occupied {
+        tenant: tenant.name.to_string(),
+        partition: format!("{} ({})", place.name, place.partition),
+        holder: holder.to_string(),
+        whose,
+    }
 }

@@ -125,7 +125,7 @@ impl Service {
     ) -> Result<ReplayAccepted, ServiceError> {
         actor.may(Right::Operate)?;
         let author = actor.subject.to_string();
-        let service = self.clone();
+        let (service, actor) = (self.clone(), actor.clone());
         self.to_the_end(async move {
             if let Some(answered) = service.answered(key.as_ref()).await? {
                 return accepted(answered);
@@ -180,7 +180,7 @@ impl Service {
                 finished_at: None,
                 duration_us: None,
             };
-            let asked = service.ask(options, key, move |db, operation| {
+            let asked = service.ask(&actor, options, key, move |db, operation| {
                 Box::pin(async move {
                     let mut replay = Replay { operation: Some(operation), ..replay };
                     if let Some(entry) = &entry {

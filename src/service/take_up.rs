@@ -66,6 +66,8 @@ impl Service {
             Some(stored) if stored != here => {
                 tracing::error!(%stored, %here, "the database belongs to another machine: read-only until it is confirmed");
                 self.parts.store.seal();
+                self.take_up_tokens().await?;
+                self.take_up_sessions().await?;
                 return Ok(false);
             }
             Some(_) => {}
@@ -83,6 +85,8 @@ impl Service {
                 written?;
             }
         }
+        self.take_up_tokens().await?;
+        self.take_up_sessions().await?;
         self.take_up().await?;
         Ok(store::daemons::all(&mut *self.parts.store.read().await?).await?.is_empty())
     }

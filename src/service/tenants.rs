@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::acting::cause;
 use super::leases::refuse_while_leased;
 use super::page::{Page, Paged};
 use super::placement::Placement;
 use super::shares::refuse_own_share;
-use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate, tokens};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::admission;
@@ -171,7 +172,8 @@ impl Service {
             let gpus = service.gpus().await?;
             let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
             let boot_id = service.parts.fleet.context().boot_id.clone();
-            let desired = service
+            let by = cause();
+            let (desired, revoked) = service
                 .write(move |db| {
                     Box::pin(async move {
                         let tenant =
@@ -179,14 +181,16 @@ impl Service {
                         check_precondition(&options, Some(tenant.generation))?;
                         refuse_while_leased(&mut *db, &name, &boot_id).await?;
                         store::tenants::delete(&mut *db, &name).await?;
+                        let revoked = tokens::revoke_of(&mut *db, &name, &by).await?;
                         store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
                         let desired =
                             store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?;
-                        Ok::<_, ServiceError>((desired, fate(&options)))
+                        Ok::<_, ServiceError>(((desired, revoked), fate(&options)))
                     })
                 })
                 .await?;
             if !dry_run {
+                service.parts.access.end(&revoked).await;
                 service.publish(desired);
             }
             Ok(())
@@ -253,7 +257,8 @@ impl Service {
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
         let resolved = self.resolved(&tenant, &daemon, &self.held_gpus().await?)?;
-        let placement = self.proven_placement(&tenant, &resolved, daemon.generation).await?;
+        let placement = self.proven_placement(&tenant, &resolved, daemon.generation).await;
+        let placement = placement.map_err(|error| error.told_to(actor))?;
         self.environment_of(&tenant, &resolved, &placement)
     }
 

@@ -255,11 +255,7 @@ fn select(
 /// The last of the oldest events that are more than `keep`, of at most `most` of these; `None` where there are none too many.
 ///
 /// Rows are counted, and not numbers: a restore leaves out some.
-pub async fn last_beyond(
-    db: &mut SqliteConnection,
-    keep: i64,
-    most: i64,
-) -> Result<Option<i64>, StoreError> {
+pub async fn last_beyond(db: &mut SqliteConnection, keep: i64, most: i64) -> Result<Option<i64>, StoreError> {
     let rows = sqlx::query_scalar!("SELECT count(*) FROM events").fetch_one(&mut *db).await?;
     let beyond = (rows - keep).min(most);
     if beyond <= 0 {

@@ -496,7 +496,7 @@ mod tests {
         write(&store, move |db| {
             Box::pin(async move {
                 let daemons = std::slice::from_ref(&key);
-                operations::insert(&mut *db, id, daemons, &OperationRequest::StartDaemon, 0).await?;
+                operations::insert(&mut *db, id, daemons, &OperationRequest::StartDaemon, None, 0).await?;
                 let applied = applied(&mut *db, &key).await?;
                 assert_eq!(applied.as_ref().map(|applied| applied.source), Some(Source::Applied));
                 let previous = Previous { layout: None, applied };

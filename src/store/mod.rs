@@ -23,8 +23,10 @@ pub mod partitions;
 pub mod plans;
 pub mod replays;
 pub mod restore;
+pub mod sessions;
 pub mod shares;
 pub mod tenants;
+pub mod tokens;
 pub mod told;
 mod writer;
 

@@ -9,7 +9,7 @@ pub use telling::{called_off, requested, stop_requested};
 
 use super::{StoreError, from_json, parsed, to_json};
 use crate::domain::operation::{Operation, OperationRequest, OperationState, Step};
-use crate::domain::{DaemonName, LayoutName};
+use crate::domain::{DaemonName, LayoutName, TenantName};
 
 struct OperationRow {
     id: String,
@@ -65,19 +65,23 @@ async fn complete_all(
     Ok(operations)
 }
 
-/// Writes a new operation, waiting for the turn of each daemon that it works on.
+/// Writes a new operation, waiting for the turn of each daemon that it works on; `tenant` is who asked for it, if that
+/// was one that is bound to a tenant.
 pub async fn insert(
     db: &mut SqliteConnection,
     id: Uuid,
     daemons: &[DaemonName],
     request: &OperationRequest,
+    tenant: Option<&TenantName>,
     now: i64,
 ) -> Result<(), StoreError> {
     let (id, request) = (id.to_string(), to_json(request));
+    let tenant = tenant.map(TenantName::as_str);
     sqlx::query!(
-        "INSERT INTO operations (id, request, state, created_at) VALUES (?, ?, 'pending', ?)",
+        "INSERT INTO operations (id, request, tenant, state, created_at) VALUES (?, ?, ?, 'pending', ?)",
         id,
         request,
+        tenant,
         now
     )
     .execute(&mut *db)
@@ -89,6 +93,14 @@ pub async fn insert(
             .await?;
     }
     Ok(())
+}
+
+/// The tenant that an operation was asked for by, if it was.
+pub async fn tenant(db: &mut SqliteConnection, id: Uuid) -> Result<Option<TenantName>, StoreError> {
+    let id = id.to_string();
+    let tenant =
+        sqlx::query_scalar!("SELECT tenant FROM operations WHERE id = ?", id).fetch_optional(db).await?;
+    tenant.flatten().map(|name| parsed("a tenant's name", TenantName::parse(&name))).transpose()
 }
 
 /// The operation with that ID.
@@ -108,18 +120,21 @@ pub async fn get(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Operation
     }
 }
 
-/// Up to `limit` operations, the newest first, from the one before `before`.
+/// Up to `limit` operations, the newest first, from the one before `before`; those that a tenant asked for, if one is named.
 pub async fn page(
     db: &mut SqliteConnection,
+    tenant: Option<&TenantName>,
     before: Option<&str>,
     limit: i64,
 ) -> Result<Vec<Operation>, StoreError> {
+    let tenant = tenant.map(TenantName::as_str);
     let rows = sqlx::query_as!(
         OperationRow,
         r#"SELECT id AS "id!", request, state, error, created_at, started_at, finished_at, cancellable, cancel_requested_at
-           FROM operations WHERE ?1 IS NULL OR id < ?1 ORDER BY id DESC LIMIT ?2"#,
+           FROM operations WHERE (?1 IS NULL OR id < ?1) AND (?3 IS NULL OR tenant = ?3) ORDER BY id DESC LIMIT ?2"#,
         before,
-        limit
+        limit,
+        tenant
     )
     .fetch_all(&mut *db)
     .await?;
@@ -450,7 +465,7 @@ mod tests {
         let daemons = daemons(names);
         write(store, move |db| {
             Box::pin(async move {
-                insert(db, Uuid::from_u128(id), &daemons, &OperationRequest::StartDaemon, 0).await
+                insert(db, Uuid::from_u128(id), &daemons, &OperationRequest::StartDaemon, None, 0).await
             })
         })
         .await;

@@ -15,13 +15,14 @@ use sqlx::{Connection as _, SqliteConnection};
 use super::backup::{Backup, BackupError, Unfinished, sync_directory};
 use super::{
     MIGRATIONS, StoreError, audit, compute_modes, daemons, events, host, known_version, layouts, leases,
-    maintenance, options, partition_leases, partitions, tenants, version,
+    maintenance, options, partition_leases, partitions, sessions, tenants, tokens, version,
 };
 use crate::domain::DaemonName;
 use crate::domain::audit::Broken;
 use crate::domain::daemon::{DesiredState, Incarnation};
 use crate::domain::event::{Details, EventType, NewEvent, Subject};
 use crate::domain::maintenance::MaintenanceState;
+use crate::domain::token::TokenState;
 
 /// Why a backup was not put in place; nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -112,10 +113,12 @@ pub async fn restore(
     let db = &mut *transaction;
     host::call_off(&mut *db, "it was under way when the backup was made that was restored since", now)
         .await?;
+    sessions::forget_all(&mut *db).await?;
     match present {
         Err(why) => {
             maintenance::delete(&mut *db).await?;
             forget_applied(&mut *db, now).await?;
+            note_tokens(&mut *db, &mut notes, now).await?;
             if let Some(why) = why {
                 notes.push(format!(
                     "the database that was replaced could not be read ({why}), so nothing is known of what was started since the \
@@ -134,6 +137,7 @@ pub async fn restore(
                      over"
                         .to_owned(),
                 );
+                note_tokens(&mut *db, &mut notes, now).await?;
             }
             present.close().await.map_err(StoreError::from)?;
         }
@@ -235,6 +239,7 @@ async fn carry_over(
         );
     }
     carry_events(&mut *db, &mut *present, now).await?;
+    carry_access(&mut *db, &mut *present, &mut notes, now).await?;
     layouts::raise_numbers(&mut *db, &layouts::numbers(&mut *present).await?).await?;
     Ok(notes)
 }
@@ -309,6 +314,45 @@ async fn carry_events(
     };
     let event = NewEvent::new(EventType::EventsLost, Subject::default(), message).with(details);
     events::append(db, &event, now).await?;
+    Ok(())
+}
+
+/// Who may come in is as it was a moment ago: a token that was revoked or expired since the backup does not come back, one that
+/// was made since goes on, and whoever was logged in logs in again.
+async fn carry_access(
+    db: &mut SqliteConnection,
+    present: &mut SqliteConnection,
+    notes: &mut Vec<String>,
+    now: i64,
+) -> Result<(), StoreError> {
+    tokens::forget_all(&mut *db).await?;
+    for token in tokens::page(&mut *present, "", i64::MAX).await? {
+        let tenant = token.grant.tenant().cloned();
+        let unknown = match &tenant {
+            Some(tenant) => tenants::get(&mut *db, tenant).await?.is_none(),
+            None => false,
+        };
+        tokens::put(&mut *db, &token).await?;
+        if unknown && token.state(now) == TokenState::Active {
+            tokens::revoke(&mut *db, &token.id, now).await?;
+            notes.push(format!(
+                "token {} ({}) is revoked, since its tenant is forgotten",
+                token.id, token.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Says which tokens of the backup come back, where nothing is known of what was revoked since.
+async fn note_tokens(db: &mut SqliteConnection, notes: &mut Vec<String>, now: i64) -> Result<(), StoreError> {
+    let living = tokens::living(&mut *db, now).await?.len();
+    if living > 0 {
+        notes.push(format!(
+            "tokens that can be used again as they could when the backup was made: {living}; revoke those that were revoked since \
+             (`mps-manager token list`)"
+        ));
+    }
     Ok(())
 }
 

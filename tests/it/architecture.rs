@@ -23,8 +23,8 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("service", &["clock", "domain", "gpu", "host", "metrics", "operations", "store", "supervisor"]),
         // Counted by everybody, rendered in one place.
         ("metrics", &["domain"]),
-        ("http", &["config", "domain", "metrics", "service"]),
-        ("config", &[]),
+        ("http", &["clock", "config", "domain", "metrics", "service"]),
+        ("config", &["domain", "host"]),
         ("telemetry", &["config"]),
         ("lifecycle", &[]),
         // The outer shell: the command line speaks the API's own types, and `app` puts everything together.
@@ -146,6 +146,8 @@ fn open_to_all() -> BTreeMap<&'static str, &'static str> {
     BTreeMap::from([
         ("begin", "the manager's own start"),
         ("watch_gpus", "the manager's own task"),
+        ("write_uses", "the manager's own task"),
+        ("write_last_uses", "the manager's own end"),
         ("prune_events", "the manager's own task"),
         ("keep_book", "the manager's own task"),
         ("keep_audit", "the manager's own task"),

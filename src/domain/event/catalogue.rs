@@ -102,9 +102,9 @@ types! {
     ManagerStopped = "manager.stopped", Info, "A manager ended as it was told; daemons and clients run on.";
     TokenCreated = "token.created", Info, "A token was made.";
     TokenRevoked = "token.revoked", Info, "A token was revoked.";
-    SessionCreated = "session.created", Info, "Somebody logged in.";
-    SessionEnded = "session.ended", Info, "A browser session was ended.";
-    EventsLost = "events.lost", Warning, "Events are missing here: there were more than could be written, or they were pruned before they were read.";
+    SessionOpened = "session.opened", Info, "Somebody logged in with a browser.";
+    SessionEnded = "session.ended", Info, "Somebody logged out, or a session was ended by another log-in or by an admin.";
+    EventsLost = "events.lost", Warning, "Events are missing here: there were more than could be written, they were pruned before they were read, or an older backup was restored.";
 }
 
 impl std::str::FromStr for EventType {

@@ -108,7 +108,11 @@ struct Parts<'o> {
 
 /// Writes that make what is not there, and reads that show each their own: nobody is told that these are forbidden.
 const MAKE: [&str; 4] = ["put_daemon", "put_tenant", "put_layout", "adopt_daemon"];
-const SHOW_OWN: [&str; 9] = [
+const SHOW_OWN: [&str; 13] = [
+    "whoami",
+    "get_session",
+    "list_operations",
+    "get_operation",
     "list_tenants",
     "get_tenant",
     "get_tenant_environment",
@@ -121,6 +125,9 @@ const SHOW_OWN: [&str; 9] = [
 ];
 /// What names a thing in its body.
 const NAME_IN_BODY: [&str; 1] = ["create_replay"];
+
+/// What is about something that the request comes with.
+const OF_THE_REQUEST: [&str; 2] = ["get_session", "end_session"];
 
 impl<'o> Parts<'o> {
     fn of(method: &'o str, path: &'o str, operation: &'o Value) -> Self {
@@ -138,6 +145,11 @@ impl<'o> Parts<'o> {
         }
     }
 
+    /// It needs no token beside the one in its body.
+    fn logs_in(&self) -> bool {
+        self.id == "open_session"
+    }
+
     fn reads(&self) -> bool {
         self.method == "get"
     }
@@ -145,9 +157,13 @@ impl<'o> Parts<'o> {
     /// Whether an operation with these parts can answer a status that every read or write lists.
     fn can_answer(&self, status: &str) -> bool {
         match status {
-            "401" => !self.open,
-            "403" => !self.open && !SHOW_OWN.contains(&self.id),
-            "404" => (self.path.contains('{') && !MAKE.contains(&self.id)) || NAME_IN_BODY.contains(&self.id),
+            "401" => !self.open || self.logs_in(),
+            "403" => self.logs_in() || (!self.open && !SHOW_OWN.contains(&self.id)),
+            "404" => {
+                (self.path.contains('{') && !MAKE.contains(&self.id))
+                    || NAME_IN_BODY.contains(&self.id)
+                    || OF_THE_REQUEST.contains(&self.id)
+            }
             // A header that is no text, a body that cannot be read, or what does not fit what is there.
             "400" | "408" | "409" | "413" => !self.reads(),
             "412" => self.headers.iter().any(|name| matches!(*name, "If-Match" | "If-None-Match")),
@@ -166,7 +182,8 @@ impl<'o> Parts<'o> {
             "malformed-json" | "not-json" => self.body,
             "not-a-layout" => self.id == "import_layouts",
             "idempotency-key-reused" => self.headers.contains(&"Idempotency-Key"),
-            "read-only" => !self.reads(),
+            "read-only" | "cross-site" => !self.reads(),
+            "forbidden" => !self.open,
             _ => true,
         };
         let kinds = KINDS.iter().filter(|(kind, own)| own.to_string() == status && can(kind));
@@ -175,7 +192,8 @@ impl<'o> Parts<'o> {
 }
 
 /// What comes before any handler is asked, or in its place.
-const ALWAYS: [(&str, &str); 4] = [
+const ALWAYS: [(&str, &str); 5] = [
+    ("421", "Not a name of this server"),
     ("429", "Too many requests; Retry-After says when to try again"),
     ("431", "The head of the request is too large"),
     ("500", "A fault of the manager"),

@@ -20,6 +20,7 @@ use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
 use crate::http::problem::{Problem, ReadProblems};
+use crate::service::access::Lifetime;
 use crate::service::events::{Followed, Following, Order};
 use crate::service::page::Page;
 use crate::service::{Service, ServiceError};
@@ -175,6 +176,7 @@ pub(super) async fn get(
 pub(super) async fn stream(
     State(app): State<AppState>,
     actor: Actor,
+    lifetime: Lifetime,
     headers: HeaderMap,
     Query(query): Query<StreamQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Message, Infallible>>>, Problem> {
@@ -189,7 +191,7 @@ pub(super) async fn stream(
     let filter = wanted.filter(&app.service, &actor).await?;
     let following = app.service.follow_events(&actor, filter, last)?;
     let first = Message::default().retry(RETRY).id(following.at().to_string()).comment("events follow");
-    let begin = Reading { following, first: Some(first), stop: app.stop };
+    let begin = Reading { following, first: Some(first), stop: app.stop, lifetime };
     Ok(Sse::new(stream::unfold(begin, Reading::next)))
 }
 
@@ -208,18 +210,22 @@ struct Reading {
     following: Following,
     first: Option<Message>,
     stop: CancellationToken,
+    /// How long whoever reads may.
+    lifetime: Lifetime,
 }
 
 impl Reading {
-    /// The next message, and what gives the one after it; `None` is the end: the manager stops, or the store fails.
+    /// The next message, and what gives the one after it; `None` is the end: the manager stops, the token or the session
+    /// that it is read with ends, or the store fails.
     async fn next(mut self) -> Option<(Result<Message, Infallible>, Self)> {
         if let Some(first) = self.first.take() {
             return Some((Ok(first), self));
         }
-        let stop = self.stop.clone();
+        let (stop, lifetime) = (self.stop.clone(), self.lifetime.clone());
         let message = tokio::select! {
             biased;
             () = stop.cancelled() => return None,
+            () = lifetime.over() => return None,
             message = self.message() => message?,
         };
         Some((Ok(message), self))

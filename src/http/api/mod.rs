@@ -17,7 +17,9 @@ mod operations;
 mod partitions;
 pub mod probes;
 mod replays;
+pub mod sessions;
 mod tenants;
+mod tokens;
 
 use axum::Router;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -31,6 +33,7 @@ use utoipa_axum::routes;
 use super::AppState;
 use super::problem::Problem;
 use crate::domain::operation::Operation;
+use crate::domain::token::TokenId;
 use crate::domain::{DaemonName, LayoutName, TenantName};
 use crate::service::page::{Page, Paged};
 use crate::service::{ServiceError, Written, etag};
@@ -44,7 +47,7 @@ use crate::service::{ServiceError, Written, etag};
                        problem documents (RFC 9457).",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    components(schemas(Problem, DaemonName, LayoutName, TenantName)),
+    components(schemas(Problem, DaemonName, LayoutName, TenantName, TokenId)),
     modifiers(&Token),
     tags(
         (name = "host", description = "The host and its GPUs"),
@@ -52,6 +55,7 @@ use crate::service::{ServiceError, Written, etag};
         (name = "layouts", description = "How GPUs are divided into partitions"),
         (name = "tenants", description = "Named consumers with limits"),
         (name = "clients", description = "Processes connected to a server"),
+        (name = "access", description = "Who may do what"),
         (name = "operations", description = "Actions that take time"),
         (name = "metrics", description = "What a Prometheus scrapes"),
         (name = "audit", description = "Who did what, and what came of it"),
@@ -67,7 +71,7 @@ impl Modify for Token {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
-            .description(Some("The content of admin.token in the state directory."))
+            .description(Some("A token, or the content of admin.token in the state directory."))
             .build();
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("token", SecurityScheme::Http(scheme));
@@ -76,8 +80,8 @@ impl Modify for Token {
     }
 }
 
-/// The routes that need a token, and the document of all.
-pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
+/// The routes that need a token, those that need none, and the document of all.
+pub(super) fn router() -> (Router<AppState>, Router<AppState>, utoipa::openapi::OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(host::get))
         .routes(routes!(maintenance::get, maintenance::begin, maintenance::end))
@@ -115,6 +119,12 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(tenants::environment))
         .routes(routes!(tenants::clients))
         .routes(routes!(tenants::lease))
+        .routes(routes!(tokens::whoami))
+        .routes(routes!(sessions::get, sessions::end))
+        .routes(routes!(sessions::end_all))
+        .routes(routes!(sessions::create_login_url))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::get, tokens::revoke))
         .routes(routes!(clients::list))
         .routes(routes!(clients::get))
         .routes(routes!(clients::terminate))
@@ -128,13 +138,15 @@ pub(super) fn router() -> (Router<AppState>, utoipa::openapi::OpenApi) {
         .routes(routes!(events::stream))
         .routes(routes!(events::get))
         .split_for_parts();
+    let (open, opening) = OpenApiRouter::new().routes(routes!(sessions::open)).split_for_parts();
+    document.merge(opening);
     document.merge(probes::Document::openapi());
-    (router, document)
+    (router, open, document)
 }
 
 /// The OpenAPI document, as `/openapi.json` gives it.
 pub fn document() -> serde_json::Value {
-    document::complete(&router().1)
+    document::complete(&router().2)
 }
 
 /// One page of a list.

@@ -199,7 +199,7 @@ impl Caller<SocketAddr> for TcpStream {
 
 impl Caller<tokio::net::unix::SocketAddr> for UnixStream {
     fn peer(&self, _: &tokio::net::unix::SocketAddr) -> Peer {
-        Peer::Unix(self.peer_cred().ok().map(|credentials| credentials.uid()))
+        Peer::local(self.peer_cred())
     }
 
     fn turn_away(&self, _: bool) {

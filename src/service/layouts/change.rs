@@ -183,7 +183,7 @@ impl Service {
     ) -> Result<Operation, ServiceError> {
         actor.may(Right::Operate)?;
         let author = actor.subject.to_string();
-        let service = self.clone();
+        let (service, actor) = (self.clone(), actor.clone());
         self.to_the_end(async move {
             check_note(request.note.as_deref())?;
             if let Some(answered) = service.answered(key.as_ref()).await? {
@@ -205,7 +205,7 @@ impl Service {
                 note: note.clone(),
             };
             let new = layout.map(|layout| OwnedVersion { layout, author, note });
-            service.ask_for_layout(daemon.name, operation, new, options, key).await
+            service.ask_for_layout(&actor, daemon.name, operation, new, options, key).await
         })
         .await
     }
@@ -221,13 +221,14 @@ impl Service {
 
     pub(in crate::service) async fn ask_for_layout(
         &self,
+        actor: &Actor,
         name: DaemonName,
         mut request: OperationRequest,
         new: Option<OwnedVersion>,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
-        self.ask(options, key, move |db, _| {
+        self.ask(actor, options, key, move |db, _| {
             Box::pin(async move {
                 may_change(&mut *db, &name, &request).await?;
                 if let (Some(new), OperationRequest::ApplyLayout { layout, version, .. }) =

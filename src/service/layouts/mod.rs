@@ -180,7 +180,8 @@ async fn put_if_new(
         return Ok(same.clone());
     }
     if !name.is_free() {
-        let detail = format!("no layout can be called {name}, since that is a path of the API: choose another name");
+        let detail =
+            format!("no layout can be called {name}, since that is a path of the API: choose another name");
         return Err(ServiceError::field(&format!("/layouts/{name}"), detail));
     }
     store::layouts::put(&mut *db, name, new, unix_ms()).await?;

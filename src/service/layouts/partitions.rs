@@ -43,8 +43,8 @@ impl Service {
         page: &Page,
     ) -> Result<Paged<PartitionView>, ServiceError> {
         actor.may(Right::View)?;
-        let all = self.all_partitions(actor, daemon, fresh).await?;
         let from = page.key::<usize>()?.unwrap_or(0);
+        let all = self.all_partitions(actor, daemon, fresh).await?;
         let numbered = all.into_iter().enumerate().skip(from).collect();
         let paged = page.cut(numbered, |(number, _)| (number + 1).to_string());
         let items = paged.items.into_iter().map(|(_, partition)| partition).collect();

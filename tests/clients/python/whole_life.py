@@ -235,6 +235,31 @@ def maintenance(host):
     host.ready()
 
 
+def who_may_call(host):
+    """Tokens and sessions: made, used, and over at once."""
+    assert host.call("whoami").grant == "admin"
+    request = m.TokenRequest(name="ci", grant="viewer", expires_in_s=3600)
+    made = host.call("create_token", body=request, expect=201)
+    viewer = AuthenticatedClient(base_url=host.url, token=made.secret)
+    assert host.call("whoami", client=viewer).grant == "viewer"
+    refused = host.call("delete_tenant", "demo", client=viewer, expect=403)
+    assert refused.type_ == "urn:mps-manager:problem:forbidden"
+    assert made.token.id in [token.id for token in host.call("list_tokens").items]
+    assert host.call("get_token", made.token.id).name == "ci"
+
+    # A browser says of each request which page it is for.
+    browser = Client(base_url=host.url, headers={"Origin": host.url})
+    login = m.LoginRequest(token=made.secret)
+    host.call("open_session", body=login, client=browser, expect=201)
+    assert browser.get_httpx_client().cookies, "a cookie stands for the session"
+    assert host.call("get_session", client=browser).grant == "viewer"
+    host.call("end_session", client=browser, expect=204)
+    host.call("end_sessions", token=made.token.id, expect=204)
+    assert host.call("create_login_url", expect=201).url.startswith("http://")
+    host.call("revoke_token", made.token.id, expect=204)
+    host.call("whoami", client=viewer, expect=401)
+
+
 def what_happened(host):
     """The journal, in pages and as a stream, the audit and the metrics."""
     events = host.call("list_events", type_="daemon.", limit=5).items
@@ -257,6 +282,7 @@ def main():
     life_of_a_tenant(a)
     life_of_a_daemon(a)
     life_of_a_layout(a, b)
+    who_may_call(a)
     what_happened(a)
     daemon_of_somebody_else(b)
     maintenance(b)

@@ -317,6 +317,35 @@ async function maintenance(b: Host): Promise<void> {
   await ready(b);
 }
 
+/** Tokens and sessions: made, used, and over at once. */
+async function whoMayCall({ api }: Host): Promise<void> {
+  assert.equal((await meant(200, api.GET("/api/v1/whoami"))).grant, "admin");
+  const body = { name: "ci", grant: "viewer", expires_in_s: 3600 };
+  const made = await meant(201, api.POST("/api/v1/tokens", { body }));
+  assert(made.secret);
+  const headers = { Authorization: `Bearer ${made.secret}` };
+  assert.equal((await meant(200, api.GET("/api/v1/whoami", { headers }))).grant, "viewer");
+  const forbidden = api.DELETE("/api/v1/tenants/{name}", { params: { path: { name: "demo" } }, headers });
+  assert.equal((await refused(403, forbidden)).type, "urn:mps-manager:problem:forbidden");
+  const path = { id: made.token.id };
+  assert((await meant(200, api.GET("/api/v1/tokens"))).items.some(({ id }) => id === made.token.id));
+  assert.equal((await meant(200, api.GET("/api/v1/tokens/{id}", { params: { path } }))).name, "ci");
+
+  // A browser keeps the cookie and says which page a request is for; here both are passed on by hand, and no token beside them.
+  const opened = await api.POST("/api/v1/session", { body: { token: made.secret }, headers: { Authorization: null } });
+  assert.equal(opened.response.status, 201);
+  const cookie = opened.response.headers.get("set-cookie")?.split(";")[0];
+  assert(cookie);
+  const page = new URL(opened.response.url).origin;
+  const browser = { headers: { Authorization: null, Cookie: cookie, Origin: page } };
+  assert.equal((await meant(200, api.GET("/api/v1/session", browser))).grant, "viewer");
+  await empty(api.DELETE("/api/v1/session", browser));
+  await empty(api.DELETE("/api/v1/sessions", { params: { query: { token: made.token.id } } }));
+  assert((await meant(201, api.POST("/api/v1/login-urls"))).url.startsWith("http://"));
+  await empty(api.DELETE("/api/v1/tokens/{id}", { params: { path } }));
+  await refused(401, api.GET("/api/v1/whoami", { headers }));
+}
+
 /** The journal, in pages and as a stream, the audit and the metrics. */
 async function whatHappened({ api }: Host): Promise<void> {
   const query = { type: "daemon.", limit: 5 };
@@ -342,6 +371,7 @@ await probesAndHost(a);
 await lifeOfATenant(a);
 await lifeOfADaemon(a);
 await lifeOfALayout(a, b);
+await whoMayCall(a);
 await whatHappened(a);
 await daemonOfSomebodyElse(b);
 await maintenance(b);

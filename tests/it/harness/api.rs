@@ -1,5 +1,7 @@
 //! The API as any HTTP client sees it.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -147,6 +149,29 @@ impl Api {
 }
 
 impl Answer {
+    /// The answer to these bytes, on a connection of their own that they ask to be closed; of a stream, what comes before it.
+    pub(crate) fn to_bytes(url: &str, request: &[u8]) -> Self {
+        let mut stream = TcpStream::connect(url.replace("http://", "")).expect("connected");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        stream.write_all(request).expect("sent");
+        let mut answer = BufReader::new(stream);
+        let (mut status, mut headers, mut line) = (0, Vec::new(), String::new());
+        while answer.read_line(&mut line).expect("a line") > 2 {
+            match line.trim_end().split_once(": ") {
+                Some((name, value)) => headers.push((name.to_ascii_lowercase(), value.to_owned())),
+                None => status = line[9..12].parse().expect("a status"),
+            }
+            line.clear();
+        }
+        let mut answered = Self { status, text: String::new(), headers };
+        if answered.header("content-type") != Some("text/event-stream") {
+            let mut body = Vec::new();
+            answer.read_to_end(&mut body).expect("a body");
+            answered.text = String::from_utf8_lossy(&body).into_owned();
+        }
+        answered
+    }
+
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
     }
@@ -159,6 +184,13 @@ impl Answer {
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The names of all headers, in order.
+    pub(crate) fn header_names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        names
     }
 
     /// The problem that an answer must be: of this status and kind, with words for the caller.

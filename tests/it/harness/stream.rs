@@ -31,13 +31,20 @@ impl EventStream {
         query: &str,
         last: Option<i64>,
     ) -> std::io::Result<Result<Self, (u16, String)>> {
+        Self::open_as(url, &format!("Authorization: Bearer {token}"), query, last)
+    }
+
+    /// The same as whoever this header shows.
+    pub(crate) fn open_as(
+        url: &str,
+        credential: &str,
+        query: &str,
+        last: Option<i64>,
+    ) -> std::io::Result<Result<Self, (u16, String)>> {
         let mut socket = TcpStream::connect(url.trim_start_matches("http://"))?;
         socket.set_read_timeout(Some(Duration::from_secs(30)))?;
         let last = last.map(|last| format!("Last-Event-ID: {last}\r\n")).unwrap_or_default();
-        write!(
-            socket,
-            "GET /api/v1/events/stream{query} HTTP/1.0\r\nAuthorization: Bearer {token}\r\n{last}\r\n"
-        )?;
+        write!(socket, "GET /api/v1/events/stream{query} HTTP/1.0\r\n{credential}\r\n{last}\r\n")?;
         let mut bytes = Vec::new();
         let head = loop {
             if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -58,12 +65,14 @@ impl EventStream {
     /// Takes up to so many bytes and gives the messages that are whole; an error is the end of the stream.
     pub(crate) fn read(&mut self, most: usize) -> std::io::Result<Vec<Message>> {
         take(&mut self.socket, &mut self.bytes, most)?;
-        let mut messages = Vec::new();
-        while let Some(end) = self.bytes.windows(2).position(|two| two == b"\n\n") {
-            let text: Vec<u8> = self.bytes.drain(..end + 2).collect();
-            messages.extend(message(&String::from_utf8_lossy(&text)));
-        }
-        Ok(messages)
+        Ok(std::iter::from_fn(|| self.whole()).filter_map(|text| message(&text)).collect())
+    }
+
+    /// The text of the first message of what has come, if it is whole.
+    fn whole(&mut self) -> Option<String> {
+        let end = self.bytes.windows(2).position(|two| two == b"\n\n")?;
+        let text: Vec<u8> = self.bytes.drain(..end + 2).collect();
+        Some(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Whether what has come ends in the middle of an event.
@@ -74,11 +83,13 @@ impl EventStream {
     /// The next event that is asked for.
     pub(crate) fn next(&mut self) -> Value {
         loop {
-            let next =
-                self.read(1).expect("the stream goes on").into_iter().find_map(|message| message.event);
-            if let Some((_, event)) = next {
-                return event;
+            // Several may have come with the head.
+            while let Some(text) = self.whole() {
+                if let Some((_, event)) = message(&text).and_then(|message| message.event) {
+                    return event;
+                }
             }
+            take(&mut self.socket, &mut self.bytes, 1).expect("the stream goes on");
         }
     }
 }

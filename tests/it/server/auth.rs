@@ -82,7 +82,7 @@ fn a_body_that_is_too_large_is_refused_by_its_announcement() {
     let host = Host::ready();
     let mut stream = std::net::TcpStream::connect(host.url().replace("http://", "")).unwrap();
     let head = format!(
-        "PUT /api/v1/tenants/t HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
+        "PUT /api/v1/tenants/t HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
          Content-Length: 2097152\r\nConnection: close\r\n\r\n",
         host.token()
     );

@@ -1,5 +1,8 @@
 //! The server: a real `mps-manager serve` on the simulated host, real clients, real kills.
 
+mod access_hostile;
+mod access_matrix;
+mod access_told;
 mod admission;
 mod audit;
 mod auth;
@@ -46,6 +49,7 @@ mod reboot;
 mod refusals;
 mod restart_replays;
 mod run;
+mod sessions;
 mod share_replays;
 mod shares;
 mod start;
@@ -54,6 +58,7 @@ mod static_daemon;
 mod tenants;
 mod termination;
 mod tls;
+mod tokens;
 mod upgrade;
 mod users;
 mod wake;

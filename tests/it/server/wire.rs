@@ -35,7 +35,10 @@ fn connect_from(host: &Host, from: [u8; 4]) -> TcpStream {
 }
 
 fn get(host: &Host, path: &str, fields: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n{fields}\r\n", host.token())
+    format!(
+        "GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n{fields}\r\n",
+        host.token()
+    )
 }
 
 /// One answer of a connection that stays open.
@@ -144,7 +147,7 @@ fn a_body_that_comes_too_slowly_is_given_up() {
     let host = Host::ready();
     let mut stream = connect(&host);
     let head = format!(
-        "PUT /api/v1/tenants/slow HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: 10000\r\n\r\n",
+        "PUT /api/v1/tenants/slow HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: 10000\r\n\r\n",
         host.token()
     );
     stream.write_all(head.as_bytes()).expect("sent");
@@ -231,7 +234,7 @@ fn http_2_has_bounds_of_its_own() {
         let ended = tokio::spawn(connection);
         let mut client = client.ready().await.expect("ready");
         let request = || {
-            let uri = format!("http://x{}", "/api/v1/host");
+            let uri = format!("http://localhost{}", "/api/v1/host");
             let token = format!("Bearer {}", host.token());
             http::Request::get(uri).header("authorization", token).body(()).expect("a request")
         };

@@ -1,0 +1,131 @@
+//! `mps-manager token …` and `whoami`.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use jiff::Timestamp;
+
+use super::{Output, Server, ask, line, show};
+use crate::client::{Client, ClientError};
+use crate::domain::TokenName;
+use crate::domain::access::Grant;
+use crate::domain::token::{Secret, TokenId, TokenState};
+use crate::http::api::sessions::LoginUrl;
+use crate::service::tokens::{NewToken, TokenRequest, TokenView};
+use crate::service::whoami::WhoamiView;
+
+/// What is done with tokens.
+#[derive(Debug, Subcommand)]
+pub(super) enum TokenCommand {
+    /// Make a token, and print it: it is shown this once
+    Create {
+        #[command(flatten)]
+        server: Server,
+        /// What it is for
+        name: TokenName,
+        /// What whoever has it may do: viewer, operator, admin, or tenant:NAME
+        #[arg(long)]
+        grant: Grant,
+        /// Seconds after which it ends by itself; without it, it is good until it is revoked
+        #[arg(long, value_name = "SECONDS")]
+        expires_in: Option<u64>,
+        /// As the token alone, or as JSON with what is remembered of it
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
+    /// List the tokens
+    List {
+        #[command(flatten)]
+        server: Server,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
+    /// Take a token back: nothing is done with it any more
+    Revoke {
+        #[command(flatten)]
+        server: Server,
+        /// The token's ID, as `list` prints it
+        id: TokenId,
+    },
+}
+
+pub(super) fn run(command: TokenCommand) -> Result<ExitCode, String> {
+    match command {
+        TokenCommand::Create { server, name, grant, expires_in, output } => {
+            let request = TokenRequest { name, grant, expires_in_s: expires_in };
+            ask(async move { create(&server.client()?, &request, output).await })
+        }
+        TokenCommand::List { server, output } => ask(async move { list(&server.client()?, output).await }),
+        TokenCommand::Revoke { server, id } => ask(async move {
+            server.client()?.delete(&format!("/api/v1/tokens/{id}")).await?;
+            Ok(ExitCode::SUCCESS)
+        }),
+    }
+}
+
+async fn create(client: &Client, request: &TokenRequest, output: Output) -> Result<ExitCode, ClientError> {
+    let made: NewToken = client.post("/api/v1/tokens", request).await?;
+    match output {
+        Output::Json => line!("{:#}", serde_json::json!(made)),
+        // Alone on standard output, so that a script can take it.
+        Output::Table => {
+            eprintln!(
+                "token {} ({}) grants {}; its text is shown this once:",
+                made.token.id, made.token.name, made.token.grant
+            );
+            line!("{}", made.secret.as_ref().map(Secret::reveal).unwrap_or_default());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(client: &Client, output: Output) -> Result<ExitCode, ClientError> {
+    let tokens: Vec<TokenView> = show::all(client, "/api/v1/tokens").await?;
+    if matches!(output, Output::Json) {
+        line!("{:#}", serde_json::json!(tokens));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows =
+        vec![["ID", "NAME", "GRANT", "STATE", "CREATED BY", "EXPIRES", "LAST USED"].map(str::to_owned)];
+    for token in tokens {
+        let state = match token.state {
+            TokenState::Active => "active",
+            TokenState::Expired => "expired",
+            TokenState::Revoked => "revoked",
+        };
+        rows.push([
+            token.id.to_string(),
+            token.name.to_string(),
+            token.grant.to_string(),
+            state.to_owned(),
+            token.created_by,
+            time(token.expires_at),
+            time(token.last_used_at),
+        ]);
+    }
+    show::table(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn time(ms: Option<i64>) -> String {
+    let time = ms.and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    time.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"))
+}
+
+/// An address that logs in once.
+pub(super) async fn login_url(client: &Client) -> Result<ExitCode, ClientError> {
+    let made: LoginUrl = client.post("/api/v1/login-urls", &serde_json::json!({})).await?;
+    line!("{}", made.url.reveal());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Who one is to the server.
+pub(super) async fn whoami(client: &Client, output: Output) -> Result<ExitCode, ClientError> {
+    let who: WhoamiView = client.get("/api/v1/whoami").await?;
+    match output {
+        Output::Json => line!("{:#}", serde_json::json!(who)),
+        Output::Table => line!("{}: {} (from {})", who.subject, who.grant, who.origin),
+    }
+    Ok(ExitCode::SUCCESS)
+}

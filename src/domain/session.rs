@@ -1,0 +1,60 @@
+//! Sessions of browsers: each stands for a token, and never grants more than that does now.
+
+use super::token::{Digest, TokenId};
+
+/// Whose a session is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// Of whoever has the admin token.
+    AdminToken,
+    /// Of whoever has this token.
+    Token(TokenId),
+}
+
+/// A session as it is remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// The digest of the secret in its cookie.
+    pub digest: Digest,
+    /// Whose it is.
+    pub holder: Holder,
+    /// When it was opened, in unix milliseconds.
+    pub created_at: i64,
+    /// When it was last used, in unix milliseconds, to the minute.
+    pub last_used_at: i64,
+}
+
+/// How long sessions last, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// From its last use.
+    pub idle_ms: i64,
+    /// From its beginning, however much it is used.
+    pub max_ms: i64,
+}
+
+impl SessionLimits {
+    /// When a session ends that is not used again.
+    pub fn end(self, created_at: i64, last_used_at: i64) -> i64 {
+        self.last_end(created_at).min(last_used_at.saturating_add(self.idle_ms))
+    }
+
+    /// When it ends however much it is used.
+    pub fn last_end(self, created_at: i64) -> i64 {
+        created_at.saturating_add(self.max_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_ends_unused_and_ends_in_any_case() {
+        let limits = SessionLimits { idle_ms: 30, max_ms: 100 };
+        assert_eq!(limits.end(0, 0), 30);
+        assert_eq!(limits.end(0, 50), 80);
+        assert_eq!(limits.end(0, 99), 100);
+        assert_eq!(limits.end(0, i64::MAX), 100);
+    }
+}

@@ -1,0 +1,155 @@
+//! How many failed attempts to show a secret are answered at once.
+//!
+//! It holds back failures and nothing else: whoever shows a valid secret is let in however many failed beside them, so
+//! that nobody can lock somebody out. A secret of 256 random bits needs no lock; what is held back is noise.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Failures of one source that are answered at once.
+const BURST: u32 = 10;
+/// After that, one in this time, in milliseconds.
+const EVERY_MS: i64 = 6_000;
+/// The same for all sources together.
+const BURST_OF_ALL: u32 = 200;
+/// After that, one in this time, in milliseconds.
+const EVERY_MS_OF_ALL: i64 = 100;
+/// Sources that are remembered: the memory that failures may take, whoever sends them.
+const SOURCES: usize = 1024;
+
+/// Who failed, as far as that can be told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// A host, by its address; of IPv6, by the network of 64 bits that a host commonly has to itself.
+    Host(IpAddr),
+    /// A user of this host, through the unix socket.
+    User(Option<u32>),
+}
+
+impl Source {
+    /// The source of an address.
+    pub fn of(address: IpAddr) -> Self {
+        Self::Host(match address.to_canonical() {
+            IpAddr::V6(address) => IpAddr::from((u128::from(address) >> 64 << 64).to_be_bytes()),
+            v4 @ IpAddr::V4(_) => v4,
+        })
+    }
+}
+
+/// What becomes of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// It is answered.
+    No,
+    /// It is refused, and the source may fail again after so many milliseconds.
+    For(i64),
+}
+
+/// A bucket that holds so many failures and empties with time.
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    /// When it will be empty.
+    empty_at: i64,
+}
+
+impl Bucket {
+    /// Takes one failure in, if there is room.
+    fn take(&mut self, now: i64, burst: u32, every: i64) -> Held {
+        let from = self.empty_at.max(now);
+        let over = from + every - now - i64::from(burst) * every;
+        if over > 0 {
+            return Held::For(over);
+        }
+        self.empty_at = from + every;
+        Held::No
+    }
+}
+
+/// The failures of late.
+#[derive(Debug)]
+pub struct Throttle {
+    sources: HashMap<Source, Bucket>,
+    all: Bucket,
+}
+
+impl Default for Throttle {
+    fn default() -> Self {
+        Self { sources: HashMap::with_capacity(SOURCES), all: Bucket { empty_at: i64::MIN } }
+    }
+}
+
+impl Throttle {
+    /// Counts a failure, and says whether it is answered.
+    pub fn failed(&mut self, source: Source, now: i64) -> Held {
+        if self.sources.len() >= SOURCES && !self.sources.contains_key(&source) {
+            self.make_room(now);
+        }
+        let bucket = self.sources.entry(source).or_insert(Bucket { empty_at: i64::MIN });
+        match bucket.take(now, BURST, EVERY_MS) {
+            Held::No => self.all.take(now, BURST_OF_ALL, EVERY_MS_OF_ALL),
+            held @ Held::For(_) => held,
+        }
+    }
+
+    /// Forgets those whose failures are long over, or else the one that failed longest ago.
+    fn make_room(&mut self, now: i64) {
+        self.sources.retain(|_, bucket| bucket.empty_at > now);
+        if self.sources.len() < SOURCES {
+            return;
+        }
+        let oldest = self.sources.iter().min_by_key(|(_, bucket)| bucket.empty_at);
+        if let Some(oldest) = oldest.map(|(source, _)| *source) {
+            self.sources.remove(&oldest);
+        }
+    }
+
+    /// How many sources are remembered.
+    pub fn sources(&self) -> usize {
+        self.sources.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(last: u8) -> Source {
+        Source::of(IpAddr::from([192, 0, 2, last]))
+    }
+
+    #[test]
+    fn so_many_failures_are_answered_and_then_one_at_a_time() {
+        let mut throttle = Throttle::default();
+        for _ in 0..BURST {
+            assert_eq!(throttle.failed(host(1), 1_000), Held::No);
+        }
+        assert_eq!(throttle.failed(host(1), 1_000), Held::For(EVERY_MS));
+        assert_eq!(throttle.failed(host(1), 1_000 + EVERY_MS - 1), Held::For(1));
+        assert_eq!(throttle.failed(host(1), 1_000 + EVERY_MS), Held::No);
+        assert_eq!(throttle.failed(host(1), 1_000 + EVERY_MS), Held::For(EVERY_MS));
+        // Another host is another matter, and so is this one when all is over.
+        assert_eq!(throttle.failed(host(2), 1_000), Held::No);
+        let later = 1_000 + EVERY_MS * i64::from(BURST + 2);
+        assert_eq!(throttle.failed(host(1), later), Held::No);
+    }
+
+    #[test]
+    fn any_number_of_sources_takes_so_much_memory_and_no_more() {
+        let mut throttle = Throttle::default();
+        let mut held = 0;
+        for number in 0..10_000_u32 {
+            let source = Source::of(IpAddr::from(number.to_be_bytes()));
+            held += u32::from(throttle.failed(source, 1_000) != Held::No);
+        }
+        assert_eq!(throttle.sources(), SOURCES);
+        assert_eq!(held, 10_000 - BURST_OF_ALL, "all together are held back, too");
+    }
+
+    #[test]
+    fn a_network_of_64_bits_is_one_source_and_an_ipv4_address_in_ipv6_is_itself() {
+        let source = |text: &str| Source::of(text.parse().expect("an address"));
+        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:2"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+        assert_eq!(source("::ffff:192.0.2.1"), host(1));
+    }
+}

@@ -1,0 +1,276 @@
+//! Tokens and other secrets that are shown to the manager: made, read and compared.
+//!
+//! A secret is kept nowhere: what is stored of it is its SHA-256. That is right here and would be wrong for a password,
+//! which is chosen by somebody and can be guessed, so that each guess has to be made expensive: a secret of 256 random
+//! bits cannot be guessed at any price, and a slow hash would only be a way to keep the manager busy.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use super::InvalidValue;
+use super::access::Grant;
+use super::name::TokenName;
+
+/// What a token's text begins with, by which leak scanners know it.
+pub const PREFIX: &str = "mpsm_";
+/// Letters of an ID.
+const ID_LETTERS: usize = 16;
+/// Letters of a secret.
+const SECRET_LETTERS: usize = 64;
+
+/// What names a token without giving it away: 16 hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schema(value_type = String, pattern = "^[0-9a-f]{16}$", example = "0123456789abcdef")]
+pub struct TokenId(String);
+
+impl TokenId {
+    /// The ID of these random bytes.
+    pub fn new(random: [u8; ID_LETTERS / 2]) -> Self {
+        Self(hex::encode(random))
+    }
+
+    /// Parses an ID.
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        if is_hex(text, ID_LETTERS) {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(InvalidValue(format!(
+            "this is not the ID of a token: give the {ID_LETTERS} hexadecimal digits that the list shows, and never the token itself"
+        )))
+    }
+
+    /// The ID as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for TokenId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for TokenId {
+    type Error = InvalidValue;
+
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
+        Self::parse(&text)
+    }
+}
+
+impl From<TokenId> for String {
+    fn from(id: TokenId) -> Self {
+        id.0
+    }
+}
+
+impl std::str::FromStr for TokenId {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        Self::parse(text)
+    }
+}
+
+fn is_hex(text: &str, letters: usize) -> bool {
+    text.len() == letters && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+/// The SHA-256 of a secret; compared in constant time.
+#[derive(Clone, Copy)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of a secret's text.
+    pub fn of(secret: &str) -> Self {
+        Self(Sha256::digest(secret.as_bytes()).into())
+    }
+
+    /// A digest as it was stored.
+    pub fn stored(bytes: &[u8]) -> Result<Self, InvalidValue> {
+        let bytes = bytes.try_into();
+        bytes.map(Self).map_err(|_| InvalidValue("a digest has 32 bytes".to_owned()))
+    }
+
+    /// Its bytes, by which it is found in a table: who shows a secret does not choose its digest.
+    pub fn key(&self) -> [u8; 32] {
+        self.0
+    }
+
+    /// Its bytes, to be stored.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl PartialEq for Digest {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for Digest {}
+
+impl std::fmt::Debug for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Digest(..)")
+    }
+}
+
+/// A secret in clear, on its way in or out; never stored, and never shown by `Debug`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(transparent)]
+#[schema(value_type = String, example = "mpsm_0123456789abcdef_…")]
+pub struct Secret(String);
+
+impl Secret {
+    /// The secret of these random bytes.
+    pub fn new(random: [u8; SECRET_LETTERS / 2]) -> Self {
+        Self(hex::encode(random))
+    }
+
+    /// A secret as somebody shows it.
+    pub fn shown(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    /// The text, for whoever is to have it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Its digest.
+    pub fn digest(&self) -> Digest {
+        Digest::of(&self.0)
+    }
+
+    /// The token of this secret: `mpsm_<id>_<secret>`.
+    #[must_use]
+    pub fn token(&self, id: &TokenId) -> Self {
+        Self(format!("{PREFIX}{id}_{}", self.0))
+    }
+
+    /// The ID in a token and the secret after it; `None` for what is no token of this form.
+    pub fn parts(&self) -> Option<(TokenId, Self)> {
+        let (id, secret) = self.0.strip_prefix(PREFIX)?.split_once('_')?;
+        let id = TokenId::parse(id).ok()?;
+        is_hex(secret, SECRET_LETTERS).then(|| (id, Self(secret.to_owned())))
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A token as it is remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// What names it.
+    pub id: TokenId,
+    /// What it is for.
+    pub name: TokenName,
+    /// The digest of its secret.
+    pub digest: Digest,
+    /// What whoever has it may do.
+    pub grant: Grant,
+    /// When it was made, in unix milliseconds.
+    pub created_at: i64,
+    /// Who made it.
+    pub created_by: String,
+    /// When it ends by itself, in unix milliseconds.
+    pub expires_at: Option<i64>,
+    /// When it was last used, in unix milliseconds, to the minute.
+    pub last_used_at: Option<i64>,
+    /// When it was revoked, in unix milliseconds.
+    pub revoked_at: Option<i64>,
+}
+
+/// Whether a token can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenState {
+    /// It can.
+    Active,
+    /// Its time is over.
+    Expired,
+    /// It was taken back.
+    Revoked,
+}
+
+impl Token {
+    /// Whether it can be used at a time.
+    pub fn state(&self, now: i64) -> TokenState {
+        match (self.revoked_at, self.expires_at) {
+            (Some(_), _) => TokenState::Revoked,
+            (None, Some(end)) if end <= now => TokenState::Expired,
+            (None, _) => TokenState::Active,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> TokenId {
+        TokenId::new([0xab; 8])
+    }
+
+    #[test]
+    fn a_token_is_read_as_it_was_made() {
+        let secret = Secret::new([7; 32]);
+        let token = secret.token(&id());
+        assert!(token.reveal().starts_with("mpsm_abababababababab_0707"));
+        let (read, rest) = token.parts().expect("a token");
+        assert_eq!((read, rest.digest()), (id(), secret.digest()));
+    }
+
+    #[test]
+    fn what_is_no_token_is_none() {
+        let token = Secret::new([7; 32]).token(&id());
+        let whole = token.reveal();
+        let bad = [
+            "",
+            "mpsm_",
+            "mpsm__",
+            &whole[..whole.len() - 1],
+            &format!("{whole}0"),
+            &whole.to_uppercase(),
+            &whole.replace("mpsm", "mpsn"),
+            &whole.replace('_', "-"),
+            &format!(" {whole}"),
+        ];
+        for text in bad {
+            assert_eq!(Secret::shown(text).parts(), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_shown_by_debug() {
+        let secret = Secret::new([7; 32]);
+        assert_eq!(format!("{secret:?} {:?}", secret.digest()), "Secret(..) Digest(..)");
+    }
+
+    #[test]
+    fn a_token_ends_when_it_is_over_or_taken_back() {
+        let mut token = Token {
+            id: id(),
+            name: TokenName::parse("ci").expect("name"),
+            digest: Secret::new([1; 32]).digest(),
+            grant: Grant::parse("viewer").expect("grant"),
+            created_at: 0,
+            created_by: "admin token".into(),
+            expires_at: Some(10),
+            last_used_at: None,
+            revoked_at: None,
+        };
+        assert_eq!((token.state(9), token.state(10)), (TokenState::Active, TokenState::Expired));
+        token.revoked_at = Some(5);
+        assert_eq!(token.state(9), TokenState::Revoked);
+    }
+}

@@ -1,0 +1,132 @@
+//! Sessions of browsers.
+
+use axum::extract::{ConnectInfo, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::domain::access::Actor;
+use crate::domain::token::{Secret, TokenId};
+use crate::http::AppState;
+use crate::http::auth::{self, CurrentSession, Peer};
+use crate::http::extract::{Json, NoBody, Query};
+use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::service::ServiceError;
+use crate::service::sessions::{NewSession, SessionView, SessionsOf};
+
+/// What a session is opened with.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LoginRequest {
+    /// A token.
+    #[schema(value_type = String, example = "mpsm_0123456789abcdef_…")]
+    token: Secret,
+}
+
+/// Log in
+///
+/// Opens a session for a token: the cookie in the answer stands for it, for as long as that is valid and the session is used.
+#[utoipa::path(post, path = "/api/v1/session", operation_id = "open_session", tag = "access", security(()),
+    request_body = LoginRequest,
+    responses(
+        (status = 201, description = "The session; its secret is in the cookie only", body = SessionView, headers(("Set-Cookie" = String))),
+        WriteProblems,
+    ))]
+pub(super) async fn open(
+    State(app): State<AppState>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Json(request): Json<LoginRequest>,
+) -> Response {
+    let admission = app.service.access().holder(&request.token, peer.origin(), crate::clock::unix_ms());
+    let Some(admission) = admission else {
+        app.service.not_authenticated(peer.origin());
+        return auth::failed(&app, peer, auth::NOT_VALID).await;
+    };
+    let answer = |opened: NewSession| {
+        let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
+        (StatusCode::CREATED, [(header::SET_COOKIE, cookie)], axum::Json(opened.session)).into_response()
+    };
+    auth::log_in(&app, &admission.actor, "POST /api/v1/session", answer).await
+}
+
+/// The session of this request
+#[utoipa::path(get, path = "/api/v1/session", operation_id = "get_session", tag = "access",
+    responses((status = 200, description = "The session", body = SessionView), ReadProblems))]
+pub(super) async fn get(
+    State(app): State<AppState>,
+    actor: Actor,
+    CurrentSession(key): CurrentSession,
+) -> Result<axum::Json<SessionView>, Problem> {
+    Ok(axum::Json(app.service.session(&actor, key).await?))
+}
+
+/// Log out
+#[utoipa::path(delete, path = "/api/v1/session", operation_id = "end_session", tag = "access",
+    responses((status = 204, description = "The session is over"), WriteProblems))]
+pub(super) async fn end(
+    State(app): State<AppState>,
+    actor: Actor,
+    CurrentSession(key): CurrentSession,
+    _: NoBody,
+) -> Result<Response, Problem> {
+    app.service.end_session(&actor, key).await?;
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, app.auth.no_cookie())]).into_response())
+}
+
+/// Whose sessions.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SessionsQuery {
+    /// The ID of a token, or `admin` for the admin token, whose sessions are to end; one's own without it. Naming one takes
+    /// an admin.
+    #[param(pattern = "^(admin|[0-9a-f]{16})$", example = "0123456789abcdef")]
+    token: Option<String>,
+}
+
+/// Log out everywhere
+#[utoipa::path(delete, path = "/api/v1/sessions", operation_id = "end_sessions", tag = "access", params(SessionsQuery),
+    responses((status = 204, description = "All sessions of the token are over"), WriteProblems))]
+pub(super) async fn end_all(
+    State(app): State<AppState>,
+    actor: Actor,
+    Query(query): Query<SessionsQuery>,
+    _: NoBody,
+) -> Result<StatusCode, Problem> {
+    let of = match query.token.as_deref() {
+        None => SessionsOf::Own,
+        Some("admin") => SessionsOf::AdminToken,
+        Some(id) => {
+            let id = TokenId::parse(id).map_err(|error| ServiceError::field("/token", error.to_string()))?;
+            SessionsOf::Token(id)
+        }
+    };
+    app.service.end_sessions(&actor, of).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// An address that logs in once.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct LoginUrl {
+    /// The address.
+    #[schema(value_type = String, example = "http://127.0.0.1:8640/login?code=…")]
+    pub url: Secret,
+    /// When it is over, in unix milliseconds.
+    pub expires_at: i64,
+}
+
+/// Make an address that logs in once
+///
+/// Whoever opens it within 15 minutes has a session as the one who made it.
+#[utoipa::path(post, path = "/api/v1/login-urls", operation_id = "create_login_url", tag = "access",
+    responses((status = 201, description = "The address, shown this once", body = LoginUrl), WriteProblems))]
+pub(super) async fn create_login_url(
+    State(app): State<AppState>,
+    actor: Actor,
+    _: NoBody,
+) -> Result<(StatusCode, axum::Json<LoginUrl>), Problem> {
+    let made = app.service.create_login_code(&actor).await?;
+    let url = app.auth.login_url(&made.code);
+    Ok((StatusCode::CREATED, axum::Json(LoginUrl { url, expires_at: made.expires_at })))
+}

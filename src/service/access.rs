@@ -1,0 +1,474 @@
+//! Who is there: secrets that are shown, turned into actors out of memory.
+//!
+//! The table here is the part of the store that every request needs, so that none waits for SQLite. It is changed after
+//! the commit and before the answer: what was revoked is in force when its revocation is answered.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Service, ServiceError};
+use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Grant, Origin, Role, Subject, UserMap};
+use crate::domain::session::{Holder, Session, SessionLimits};
+use crate::domain::throttle::{Held, Source, Throttle};
+use crate::domain::token::{Digest, Secret, Token, TokenId, TokenState};
+use crate::host;
+use crate::store::{self, Fate, StoreError};
+
+/// How often it is written when tokens were last used.
+const WRITING_USES: Duration = Duration::from_secs(60);
+/// How long a code logs in, in milliseconds.
+const CODE_MS: i64 = 15 * 60 * 1000;
+/// Codes that are kept at the same time.
+const CODES: usize = 16;
+
+/// A user of this host at the other end of the unix socket, as the kernel noted it when it connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalUser {
+    /// The user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// The process.
+    pub pid: Option<u32>,
+}
+
+impl LocalUser {
+    /// Its group, and the supplementary groups of its process, while that lives and is this user's.
+    ///
+    /// They are read from the process: a database of users would tell what the next log-in will get, and may have
+    /// to be asked over a network, while the process may have dropped groups on purpose. One that has ended has none, so
+    /// that nobody has more rights than its process.
+    fn groups(self) -> Vec<u32> {
+        let own = self.pid.and_then(host::process::groups).filter(|(owner, _)| *owner == self.uid);
+        std::iter::once(self.gid).chain(own.into_iter().flat_map(|(_, groups)| groups)).collect()
+    }
+}
+
+/// Why somebody is let in, and until when.
+#[derive(Debug, Clone)]
+pub struct Admission {
+    /// Who it is.
+    pub actor: Actor,
+    /// How long that holds.
+    pub lifetime: Lifetime,
+}
+
+impl Admission {
+    /// For whoever shows nothing, where what is asked for is open to everybody: only that may be asked with it.
+    pub fn anybody(origin: Origin) -> Self {
+        let actor = Actor { subject: Subject::Anybody, grant: Grant::Host(Role::Viewer), origin };
+        Self { actor, lifetime: Lifetime::unlimited() }
+    }
+}
+
+/// How long an admission holds: a stream that was begun under it ends with it.
+#[derive(Debug, Clone)]
+pub struct Lifetime {
+    ended: CancellationToken,
+    expires_at: Option<i64>,
+}
+
+impl Lifetime {
+    /// One that only ends with the manager.
+    fn unlimited() -> Self {
+        Self { ended: CancellationToken::new(), expires_at: None }
+    }
+
+    /// Whether it is over at a time.
+    pub fn is_over(&self, now: i64) -> bool {
+        self.ended.is_cancelled() || self.expires_at.is_some_and(|end| end <= now)
+    }
+
+    /// Waits until it is over: revoked, logged out, or expired.
+    pub async fn over(&self) {
+        let left = self.expires_at.map(|end| {
+            Duration::from_millis(u64::try_from(end.saturating_sub(unix_ms())).unwrap_or_default())
+        });
+        match left {
+            None => self.ended.cancelled().await,
+            Some(left) => {
+                let _ = tokio::time::timeout(left, self.ended.cancelled()).await;
+            }
+        }
+    }
+}
+
+/// A token that can be used.
+#[derive(Debug)]
+struct LiveToken {
+    token: Token,
+    last_used: AtomicI64,
+    written_use: AtomicI64,
+    ended: CancellationToken,
+}
+
+/// A session that can be used.
+#[derive(Debug)]
+struct LiveSession {
+    session: Session,
+    last_used: AtomicI64,
+    written_use: AtomicI64,
+    ended: CancellationToken,
+}
+
+/// A code in a URL, by which one logs in once.
+#[derive(Debug)]
+struct LoginCode {
+    digest: Digest,
+    holder: Holder,
+    expires_at: i64,
+}
+
+/// The session that a request came with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionKey(pub(super) Digest);
+
+/// The table of those who may come in.
+#[derive(Debug)]
+pub struct Access {
+    admin: Digest,
+    manager_uid: u32,
+    users: UserMap,
+    limits: SessionLimits,
+    tokens: RwLock<HashMap<TokenId, Arc<LiveToken>>>,
+    sessions: RwLock<HashMap<[u8; 32], Arc<LiveSession>>>,
+    codes: Mutex<Vec<LoginCode>>,
+    throttle: Mutex<Throttle>,
+    /// Held from reading the rows to taking them up: what was revoked in between must not come back.
+    taking_up: tokio::sync::Mutex<()>,
+}
+
+impl Access {
+    /// Takes the admin token once, and keeps its digest.
+    pub fn new(admin: &Secret, manager_uid: u32, users: UserMap, limits: SessionLimits) -> Self {
+        Self {
+            admin: admin.digest(),
+            manager_uid,
+            users,
+            limits,
+            tokens: RwLock::default(),
+            sessions: RwLock::default(),
+            codes: Mutex::default(),
+            throttle: Mutex::default(),
+            taking_up: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Who shows a secret, if it is a valid one.
+    ///
+    /// An unknown ID, a wrong secret and what is no token at all take the same steps: two digests are made and compared.
+    pub fn holder(&self, shown: &Secret, origin: Origin, now: i64) -> Option<Admission> {
+        let (id, secret) = match shown.parts() {
+            Some((id, secret)) => (Some(id), secret),
+            None => (None, shown.clone()),
+        };
+        let live = id.as_ref().and_then(|id| self.live(id));
+        let digest = secret.digest();
+        let expected = live.as_ref().map_or(self.admin, |live| live.token.digest);
+        let equal = digest == expected;
+        match (id, live) {
+            (None, _) if equal => Some(admin(origin)),
+            (Some(_), Some(live)) if equal => live.admission(origin, now),
+            _ => None,
+        }
+    }
+
+    /// Who a session stands for, if it is a valid one, and which it is.
+    pub fn session(&self, cookie: &Secret, origin: Origin, now: i64) -> Option<(Admission, SessionKey)> {
+        let digest = cookie.digest();
+        let live = self.live_session(&SessionKey(digest))?;
+        let Session { holder, created_at, .. } = &live.session;
+        if live.ended.is_cancelled() || live.end(self.limits) <= now {
+            return None;
+        }
+        let of = match holder {
+            Holder::AdminToken => admin(origin),
+            Holder::Token(id) => self.live(id)?.admission(origin, now)?,
+        };
+        live.last_used.fetch_max(now, Ordering::Relaxed);
+        let end = self.limits.last_end(*created_at);
+        let expires_at = Some(of.lifetime.expires_at.map_or(end, |token| token.min(end)));
+        let lifetime = Lifetime { ended: live.ended.clone(), expires_at };
+        Some((Admission { actor: of.actor, lifetime }, SessionKey(digest)))
+    }
+
+    /// Keeps a code by which one logs in as this holder, once.
+    pub(super) fn keep_code(&self, code: &Secret, holder: Holder, now: i64) -> i64 {
+        let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+        codes.retain(|code| code.expires_at > now);
+        if codes.len() >= CODES {
+            codes.remove(0);
+        }
+        let expires_at = now + CODE_MS;
+        codes.push(LoginCode { digest: code.digest(), holder, expires_at });
+        expires_at
+    }
+
+    /// Who a code logs in; it is used up.
+    pub fn redeem(&self, code: &Secret, origin: Origin, now: i64) -> Option<Admission> {
+        let digest = code.digest();
+        let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+        codes.retain(|code| code.expires_at > now);
+        let found = codes.iter().position(|code| code.digest == digest)?;
+        let holder = codes.remove(found).holder;
+        drop(codes);
+        match holder {
+            Holder::AdminToken => Some(admin(origin)),
+            Holder::Token(id) => self.live(&id)?.admission(origin, now),
+        }
+    }
+
+    /// Who a user of this host is, if anything was granted to it.
+    pub fn user(&self, user: LocalUser) -> Option<Admission> {
+        let grant = match user.uid {
+            uid if uid == 0 || uid == self.manager_uid => Some(Grant::Host(Role::Admin)),
+            uid if self.users.groups.is_empty() => self.users.grant(uid, &[]),
+            uid => self.users.grant(uid, &user.groups()),
+        };
+        let actor = Actor { subject: Subject::User(user.uid), grant: grant?, origin: Origin::Socket };
+        Some(Admission { actor, lifetime: Lifetime::unlimited() })
+    }
+
+    /// Counts a failed attempt, and says whether it is answered.
+    pub fn failed(&self, source: Source, now: i64) -> Held {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner).failed(source, now)
+    }
+
+    /// When a token was last used, as far as it can be used.
+    pub(super) fn last_used(&self, id: &TokenId) -> Option<i64> {
+        self.live(id).map(|live| live.last_used.load(Ordering::Relaxed)).filter(|at| *at > 0)
+    }
+
+    /// A token that is taken up.
+    pub(super) fn token(&self, id: &TokenId) -> Option<Token> {
+        self.live(id).map(|live| live.token.clone())
+    }
+
+    /// A session as of now, with when it ends if it is not used again.
+    pub(super) fn session_now(&self, key: &SessionKey) -> Option<(Session, i64)> {
+        let live = self.live_session(key)?;
+        let last_used_at = live.last_used.load(Ordering::Relaxed);
+        Some((Session { last_used_at, ..live.session.clone() }, live.end(self.limits)))
+    }
+
+    /// Seconds that a session lasts at most.
+    pub(super) fn session_seconds(&self) -> i64 {
+        self.limits.max_ms / 1000
+    }
+
+    /// The sessions of a holder, the one that was used longest ago first.
+    pub(super) fn sessions_of(&self, holder: &Holder) -> Vec<Digest> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let mut found: Vec<(i64, Digest)> = sessions
+            .values()
+            .filter(|live| live.session.holder == *holder)
+            .map(|live| (live.last_used.load(Ordering::Relaxed), live.session.digest))
+            .collect();
+        found.sort_by_key(|(used, _)| *used);
+        found.into_iter().map(|(_, digest)| digest).collect()
+    }
+
+    /// Takes a session up, if its token can still be used.
+    pub(super) fn begin_session(&self, session: Session) {
+        let ended = match &session.holder {
+            Holder::AdminToken => CancellationToken::new(),
+            Holder::Token(id) => match self.live(id) {
+                Some(live) => live.ended.child_token(),
+                None => return,
+            },
+        };
+        let used = session.last_used_at;
+        let key = session.digest.key();
+        let live = LiveSession {
+            session,
+            last_used: AtomicI64::new(used),
+            written_use: AtomicI64::new(used),
+            ended,
+        };
+        self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::new(live));
+    }
+
+    /// Ends sessions.
+    pub(super) fn end_sessions(&self, digests: &[Digest]) {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        for digest in digests {
+            if let Some(live) = sessions.remove(&digest.key()) {
+                live.ended.cancel();
+            }
+        }
+    }
+
+    /// Ends the sessions whose time is over, and those whose token is; gives the others that were used since it was written.
+    fn sweep(&self, now: i64) -> Vec<(Arc<LiveSession>, i64)> {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        sessions.retain(|_, live| {
+            let lives = !live.ended.is_cancelled() && live.end(self.limits) > now;
+            if !lives {
+                live.ended.cancel();
+            }
+            lives
+        });
+        sessions
+            .values()
+            .map(|live| (Arc::clone(live), live.last_used.load(Ordering::Relaxed)))
+            .filter(|(live, at)| *at > live.written_use.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    fn live_session(&self, SessionKey(digest): &SessionKey) -> Option<Arc<LiveSession>> {
+        self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(&digest.key()).cloned()
+    }
+
+    fn unwritten_uses(&self) -> Vec<(Arc<LiveToken>, i64)> {
+        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
+        tokens
+            .values()
+            .map(|live| (Arc::clone(live), live.last_used.load(Ordering::Relaxed)))
+            .filter(|(live, at)| *at > live.written_use.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    fn live(&self, id: &TokenId) -> Option<Arc<LiveToken>> {
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    /// Ends a token that was revoked, with all that came of it.
+    pub(super) async fn end(&self, ids: &[TokenId]) {
+        let _one = self.taking_up.lock().await;
+        let mut tokens = self.tokens.write().unwrap_or_else(PoisonError::into_inner);
+        for id in ids {
+            if let Some(live) = tokens.remove(id) {
+                live.ended.cancel();
+            }
+        }
+    }
+}
+
+impl LiveSession {
+    fn end(&self, limits: SessionLimits) -> i64 {
+        limits.end(self.session.created_at, self.last_used.load(Ordering::Relaxed))
+    }
+}
+
+fn admin(origin: Origin) -> Admission {
+    Admission {
+        actor: Actor { subject: Subject::AdminToken, grant: Grant::Host(Role::Admin), origin },
+        lifetime: Lifetime::unlimited(),
+    }
+}
+
+impl LiveToken {
+    fn admission(&self, origin: Origin, now: i64) -> Option<Admission> {
+        if self.token.state(now) != TokenState::Active {
+            return None;
+        }
+        self.last_used.fetch_max(now, Ordering::Relaxed);
+        let Token { id, name, grant, expires_at, .. } = self.token.clone();
+        Some(Admission {
+            actor: Actor { subject: Subject::Token { id, name }, grant, origin },
+            lifetime: Lifetime { ended: self.ended.clone(), expires_at },
+        })
+    }
+}
+
+impl Service {
+    /// The table of those who may come in.
+    pub fn access(&self) -> &Access {
+        &self.parts.access
+    }
+
+    /// Takes up the tokens that the store has now.
+    pub(super) async fn take_up_tokens(&self) -> Result<(), StoreError> {
+        let access = &self.parts.access;
+        let _one = access.taking_up.lock().await;
+        let living = store::tokens::living(&mut *self.parts.store.read().await?, unix_ms()).await?;
+        let mut tokens = access.tokens.write().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *tokens);
+        for token in living {
+            let live = before.remove(&token.id).unwrap_or_else(|| {
+                let used = token.last_used_at.unwrap_or_default();
+                Arc::new(LiveToken {
+                    token: token.clone(),
+                    last_used: AtomicI64::new(used),
+                    written_use: AtomicI64::new(used),
+                    ended: CancellationToken::new(),
+                })
+            });
+            tokens.insert(token.id, live);
+        }
+        // Revoked or expired.
+        for gone in before.into_values() {
+            gone.ended.cancel();
+        }
+        Ok(())
+    }
+
+    /// Takes up the sessions that the store has, at the start.
+    pub(super) async fn take_up_sessions(&self) -> Result<(), StoreError> {
+        let access = &self.parts.access;
+        let sessions = store::sessions::all(&mut *self.parts.store.read().await?, &access.admin).await?;
+        for session in sessions {
+            access.begin_session(session);
+        }
+        Ok(())
+    }
+
+    /// The digest of the admin token, which its sessions are stored with.
+    pub(super) fn admin_digest(&self) -> Digest {
+        self.parts.access.admin
+    }
+
+    /// Writes when tokens and sessions were last used, and ends those whose time is over, again and again; no request waits for it.
+    pub async fn write_uses(self) {
+        loop {
+            tokio::time::sleep(WRITING_USES).await;
+            self.write_last_uses().await;
+        }
+    }
+
+    /// The same once, as at the end.
+    pub async fn write_last_uses(&self) {
+        if let Err(error) = self.write_uses_now().await {
+            tracing::warn!(%error, "when tokens were last used could not be written");
+        }
+    }
+
+    async fn write_uses_now(&self) -> Result<(), ServiceError> {
+        let now = unix_ms();
+        let access = &self.parts.access;
+        let (uses, sessions) = (access.unwritten_uses(), access.sweep(now));
+        if self.parts.store.is_sealed() {
+            return Ok(());
+        }
+        let (written, written_sessions) = (uses.clone(), sessions.clone());
+        let (limits, admin) = (access.limits, access.admin);
+        self.parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    for (live, at) in &written {
+                        store::tokens::used(&mut *db, &live.token.id, *at).await?;
+                    }
+                    for (live, at) in &written_sessions {
+                        store::sessions::used(&mut *db, &live.session.digest, *at).await?;
+                    }
+                    let (idle, opened) = (now - limits.idle_ms, now - limits.max_ms);
+                    store::sessions::delete_old(db, idle, opened, &admin).await?;
+                    Ok::<_, StoreError>(((), Fate::Commit))
+                })
+            })
+            .await?;
+        for (live, at) in uses {
+            live.written_use.fetch_max(at, Ordering::Relaxed);
+        }
+        for (live, at) in sessions {
+            live.written_use.fetch_max(at, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,261 @@
+//! Tokens: made, read and taken back.
+
+use serde::{Deserialize, Serialize};
+
+use super::acting::{about, cause};
+use super::page::{Page, Paged};
+use super::{Service, ServiceError, WriteOptions, fate};
+use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Grant, Right};
+use crate::domain::audit::Target;
+use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
+use crate::domain::token::{Secret, Token, TokenId, TokenState};
+use crate::domain::{TenantName, TokenName};
+use crate::store::{self, StoreError, Transaction};
+
+/// Tokens that can be used at the same time: each is looked at by hand some day.
+const MOST: usize = 1000;
+/// Shortest life of a token that ends by itself, in seconds.
+const SHORTEST_S: u64 = 60;
+/// Longest, in seconds: ten years.
+const LONGEST_S: u64 = 10 * 366 * 24 * 60 * 60;
+
+/// A token that is to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenRequest {
+    /// What it is for; several may have the same name.
+    #[schema(value_type = String, pattern = "^[a-z][a-z0-9_]{0,63}$", example = "ci")]
+    pub name: TokenName,
+    /// What whoever has it may do: a role, or `tenant:` and a tenant that exists.
+    #[schema(value_type = String, pattern = "^(viewer|operator|admin|tenant:[a-z][a-z0-9_]{0,63})$", example = "operator")]
+    pub grant: Grant,
+    /// Seconds after which it ends by itself; without it, it is good until it is revoked.
+    #[serde(default)]
+    #[schema(minimum = 60, maximum = 316_224_000, example = 86_400)]
+    pub expires_in_s: Option<u64>,
+}
+
+/// A token without its secret, which is nowhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TokenView {
+    /// What names it: the middle of its text.
+    #[schema(value_type = String, example = "0123456789abcdef")]
+    pub id: TokenId,
+    /// What it is for.
+    #[schema(value_type = String, example = "ci")]
+    pub name: TokenName,
+    /// What whoever has it may do: a role, or `tenant:` and the name of a tenant.
+    #[schema(value_type = String, example = "operator")]
+    pub grant: Grant,
+    /// Whether it can be used now.
+    pub state: TokenState,
+    /// When it was made, in unix milliseconds.
+    pub created_at: i64,
+    /// Who made it.
+    #[schema(example = "admin token")]
+    pub created_by: String,
+    /// When it ends by itself, in unix milliseconds.
+    pub expires_at: Option<i64>,
+    /// When it was last used, in unix milliseconds; kept to the minute over a restart.
+    pub last_used_at: Option<i64>,
+    /// When it was taken back, in unix milliseconds.
+    pub revoked_at: Option<i64>,
+}
+
+/// A token that was made, with its text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct NewToken {
+    /// What is remembered of it.
+    pub token: TokenView,
+    /// Its text, shown this once; `null` in a dry run.
+    #[schema(value_type = Option<String>, example = "mpsm_0123456789abcdef_…")]
+    pub secret: Option<Secret>,
+}
+
+impl Service {
+    /// Makes a token; its secret is in the answer and nowhere else.
+    pub async fn create_token(
+        &self,
+        actor: &Actor,
+        request: TokenRequest,
+        options: WriteOptions,
+    ) -> Result<NewToken, ServiceError> {
+        actor.may(Right::Administer)?;
+        let lifetime = request.expires_in_s.map(checked_lifetime).transpose()?;
+        let secret = Secret::new(random()?);
+        let now = unix_ms();
+        let token = Token {
+            id: TokenId::new(random()?),
+            name: request.name,
+            digest: secret.digest(),
+            grant: request.grant,
+            created_at: now,
+            created_by: actor.subject.to_string(),
+            expires_at: lifetime.map(|ms| now + ms),
+            last_used_at: None,
+            revoked_at: None,
+        };
+        let service = self.clone();
+        self.to_the_end(async move {
+            let (written, dry_run, by) = (token.clone(), options.dry_run, cause());
+            let writing = service.write(move |db| {
+                    Box::pin(async move {
+                        if let Some(tenant) = written.grant.tenant()
+                            && store::tenants::get(&mut *db, tenant).await?.is_none()
+                        {
+                            return Err(ServiceError::field(
+                                "/grant",
+                                format!("there is no tenant {tenant}: create it first, or name one that exists"),
+                            ));
+                        }
+                        if store::tokens::living(&mut *db, now).await?.len() >= MOST {
+                            return Err(ServiceError::Conflict(format!(
+                                "there are {MOST} tokens that can be used, and no more are made: revoke those that nobody uses"
+                            )));
+                        }
+                        store::tokens::insert(&mut *db, &written).await?;
+                        let told = told(EventType::TokenCreated, &written).because(by);
+                        store::events::append(db, &told, now).await?;
+                        Ok(((), fate(&options)))
+                    })
+                });
+            about(Target::Token(token.id.clone()), writing).await?;
+            if dry_run {
+                return Ok(NewToken { token: service.token_view(token), secret: None });
+            }
+            service.take_up_tokens().await?;
+            tracing::info!(token = %token.id, name = %token.name, grant = %token.grant, by = token.created_by, "a token was made");
+            let text = secret.token(&token.id);
+            Ok(NewToken { token: service.token_view(token), secret: Some(text) })
+        })
+        .await
+    }
+
+    /// One token.
+    pub async fn token(&self, actor: &Actor, id: &TokenId) -> Result<TokenView, ServiceError> {
+        actor.may(Right::Administer)?;
+        let token = store::tokens::get(&mut *self.parts.store.read().await?, id).await?;
+        token.map(|token| self.token_view(token)).ok_or_else(|| not_found(id))
+    }
+
+    /// Tokens by ID, those that cannot be used any more among them.
+    pub async fn tokens(&self, actor: &Actor, page: &Page) -> Result<Paged<TokenView>, ServiceError> {
+        actor.may(Right::Administer)?;
+        let mut reader = self.parts.store.read().await?;
+        page.key::<TokenId>()?;
+        let tokens = store::tokens::page(&mut reader, &page.after, page.rows()).await?;
+        let paged = page.cut(tokens, |token| token.id.to_string());
+        let items = paged.items.into_iter().map(|token| self.token_view(token)).collect();
+        Ok(Paged { items, next_cursor: paged.next_cursor })
+    }
+
+    /// Takes a token back: nothing is done with it from the answer on, and what came of it ends.
+    ///
+    /// One that was taken back before stays as it is.
+    pub async fn revoke_token(
+        &self,
+        actor: &Actor,
+        id: TokenId,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        actor.may(Right::Administer)?;
+        let (service, by) = (self.clone(), actor.subject.to_string());
+        self.to_the_end(async move {
+            let (revoked, dry_run, because) = (id.clone(), options.dry_run, cause());
+            service
+                .write(move |db| {
+                    Box::pin(async move {
+                        let Some(token) = store::tokens::get(&mut *db, &id).await? else {
+                            return Err(not_found(&id));
+                        };
+                        let now = unix_ms();
+                        if store::tokens::revoke(&mut *db, &id, now).await? {
+                            let told = told(EventType::TokenRevoked, &token).because(because);
+                            store::events::append(db, &told, now).await?;
+                        }
+                        Ok(((), fate(&options)))
+                    })
+                })
+                .await?;
+            if !dry_run {
+                tracing::info!(token = %revoked, by, "a token was revoked");
+                service.parts.access.end(&[revoked]).await;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    fn token_view(&self, token: Token) -> TokenView {
+        let state = token.state(unix_ms());
+        let used = self.parts.access.last_used(&token.id).max(token.last_used_at);
+        let Token { id, name, grant, created_at, created_by, expires_at, revoked_at, .. } = token;
+        TokenView {
+            id,
+            name,
+            grant,
+            state,
+            created_at,
+            created_by,
+            expires_at,
+            last_used_at: used,
+            revoked_at,
+        }
+    }
+}
+
+/// Takes back every token of a tenant, and tells of each; gives those whose sessions and streams are to end.
+pub(super) async fn revoke_of(
+    db: Transaction<'_>,
+    tenant: &TenantName,
+    by: &Cause,
+) -> Result<Vec<TokenId>, StoreError> {
+    let now = unix_ms();
+    let revoked = store::tokens::revoke_of(&mut *db, tenant, now).await?;
+    for id in &revoked {
+        if let Some(token) = store::tokens::get(&mut *db, id).await? {
+            let told = told(EventType::TokenRevoked, &token).because(by.clone());
+            store::events::append(&mut *db, &told, now).await?;
+        }
+    }
+    Ok(revoked)
+}
+
+/// What is told of a token: nothing of its secret.
+fn told(kind: EventType, token: &Token) -> NewEvent {
+    let Token { id, name, grant, .. } = token;
+    let subject = Subject { tenant: grant.tenant().cloned(), ..Subject::default() };
+    let what = if kind == EventType::TokenCreated { "was made" } else { "was revoked" };
+    NewEvent::new(kind, subject, format!("token {id} ({name}), which grants {grant}, {what}"))
+        .with(Details::Token { id: id.to_string(), name: name.to_string() })
+}
+
+/// How long a token is to live, in milliseconds.
+fn checked_lifetime(seconds: u64) -> Result<i64, ServiceError> {
+    let refused = || {
+        ServiceError::field(
+            "/expires_in_s",
+            format!(
+                "expires_in_s is {seconds}: give {SHORTEST_S} to {LONGEST_S} seconds, or leave it out for a token that is \
+                 good until it is revoked"
+            ),
+        )
+    };
+    if !(SHORTEST_S..=LONGEST_S).contains(&seconds) {
+        return Err(refused());
+    }
+    i64::try_from(seconds * 1000).map_err(|_| refused())
+}
+
+/// Random bytes that nobody can guess.
+pub(super) fn random<const N: usize>() -> Result<[u8; N], ServiceError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| ServiceError::Internal(format!("the system gives no random bytes: {error}")))?;
+    Ok(bytes)
+}
+
+fn not_found(id: &TokenId) -> ServiceError {
+    ServiceError::NotFound { kind: "token", name: id.to_string() }
+}

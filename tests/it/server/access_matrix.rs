@@ -1,0 +1,218 @@
+//! Every operation of the document, as every caller, beside the table of `docs/access.md`.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::layouts::{add, apply, host, write};
+use crate::harness::{Answer, Client, Foreign, Host, eventually};
+
+/// The columns of the table, in its order.
+const CALLERS: [&str; 6] = ["nobody", "viewer", "operator", "admin", "tenant, own", "tenant, other"];
+
+/// The rows of the table by request, each with what it says of each caller.
+fn table() -> BTreeMap<String, Vec<String>> {
+    let text = include_str!("../../../docs/access.md");
+    let (_, rows) = text.split_once("| request | nobody |").expect("the table");
+    let rows = rows.lines().skip(2).take_while(|line| line.starts_with("| `"));
+    let cells = rows.map(|line| {
+        let mut cells =
+            line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`').to_owned());
+        let request = cells.next().expect("a request");
+        (request, cells.collect())
+    });
+    cells.collect()
+}
+
+/// Things that exist, so that a 404 hides one.
+struct World {
+    host: Host,
+    foreign: Foreign,
+    client: Client,
+    tokens: BTreeMap<&'static str, String>,
+    /// What stands for each parameter of a path, by operation ID or by name.
+    names: BTreeMap<&'static str, String>,
+}
+
+impl World {
+    fn new() -> Self {
+        // Its second daemon is in static mode.
+        let host = host();
+        write(&host, "prod", &[add("web", 7)]);
+        apply(&host, "prod", &json!({}));
+        // A daemon with a layout that was started again has replayed it.
+        host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=0", &json!({})));
+        host.await_ready();
+        let foreign = host.foreign("theirs", "0");
+        let (client, ended) = (host.client("demo"), host.client("demo"));
+        let grants = [
+            ("viewer", "viewer"),
+            ("operator", "operator"),
+            ("admin", "admin"),
+            ("tenant, own", "tenant:demo"),
+            ("tenant, other", "tenant:batch"),
+        ];
+        let tokens: BTreeMap<&str, String> = grants
+            .into_iter()
+            .map(|(caller, grant)| (caller, super::tokens::create(&host, "matrix", grant)))
+            .collect();
+        let id = |pid: u32| host.listed(pid)["id"].as_str().expect("an ID").to_owned();
+        let own = host.api().with_token(Some(&tokens["tenant, own"]));
+        let accepted = own.post(&format!("/api/v1/clients/{}/terminate", id(ended.pid())), &json!({}));
+        own.succeeds(&accepted);
+        let victim = host.api().post("/api/v1/tokens", &json!({"name": "victim", "grant": "viewer"})).ok();
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let replay = eventually("a restart is on record", || {
+            host.api().get("/api/v1/replays").ok()["items"][0]["id"].as_str().map(str::to_owned)
+        });
+        let event = eventually("something happened to the tenant", || {
+            host.api().get("/api/v1/events?tenant=demo").ok()["items"][0]["id"].as_i64()
+        });
+        let names = BTreeMap::from([
+            ("events", event.to_string()),
+            ("gpu", "0".to_owned()),
+            ("version", "1".to_owned()),
+            ("partition", "web".to_owned()),
+            ("daemons", "gpu1".to_owned()),
+            ("tenants", "demo".to_owned()),
+            ("layouts", "prod".to_owned()),
+            ("clients", id(client.pid())),
+            ("operations", text(&accepted.json()["id"])),
+            ("replays", replay),
+            ("tokens", text(&victim["token"]["id"])),
+            ("foreign-daemons", host.foreign_id(&foreign)),
+        ]);
+        Self { host, foreign, client, tokens, names }
+    }
+
+    /// The path of an operation with things that exist in it.
+    fn path(&self, template: &str) -> String {
+        let mut before = "";
+        let parts = template.split('/').map(|part| {
+            let name = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
+            let filled = name.map(|name| {
+                let named = self.names.get(name).or_else(|| self.names.get(before));
+                named.unwrap_or_else(|| panic!("{template}: nothing stands for {name}: add it to the world"))
+            });
+            before = part;
+            filled.map_or(part, String::as_str)
+        });
+        parts.collect::<Vec<_>>().join("/")
+    }
+
+    /// The body of an operation that takes one, and its media type.
+    fn body(&self, operation: &str) -> (&'static str, String) {
+        let target = json!({"daemon": "gpu1"});
+        let layout = json!({"steps": [add("web", 7)]});
+        let value = match operation {
+            "confirm_host" => json!({"machine_id": "another"}),
+            "replace_gpu" => json!({"with": "1"}),
+            "begin_maintenance" => json!({"gpus": ["1"]}),
+            "put_daemon" => {
+                json!({"gpus": ["1"], "mode": "static", "layout": self.host.daemon("gpu1")["spec"]["layout"]})
+            }
+            "adopt_daemon" => {
+                json!({"process": self.host.foreign_id(&self.foreign), "management": "observed"})
+            }
+            "put_layout" => json!({"layout": layout}),
+            "plan_layout" | "assert_layout" | "apply_layout" => target,
+            "create_replay" => json!({"daemon": "gpu1", "layout": "prod"}),
+            "put_tenant" => json!({"daemon": "gpu0", "device_memory_limit": "1G"}),
+            "create_lease" => json!({"pid": self.client.pid()}),
+            "create_token" => json!({"name": "new", "grant": "viewer"}),
+            "import_layouts" => {
+                return ("application/yaml", "version: v1\nlayouts: {new: {steps: []}}\n".to_owned());
+            }
+            other => panic!("no body for {other}: add one"),
+        };
+        ("application/json", value.to_string())
+    }
+
+    /// Sends a request as a caller; gives the status, and the body unless it is a stream.
+    fn send(&self, caller: &str, method: &str, template: &str, operation: &Value) -> (u16, String) {
+        let id = operation["operationId"].as_str().expect("an ID");
+        let token = self.tokens.get(caller);
+        let takes = |name: &str| {
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            parameters.iter().any(|parameter| parameter["name"] == name && parameter["in"] == "query")
+        };
+        let query = match id {
+            "export_layout" => "?daemon=gpu1",
+            _ if takes("dry_run") => "?dry_run=true",
+            _ => "",
+        };
+        let mut head = vec![format!("{} {}{query} HTTP/1.1", method.to_uppercase(), self.path(template))];
+        head.push("Host: localhost".to_owned());
+        head.push("Connection: close".to_owned());
+        let body = if id == "open_session" {
+            Some(("application/json", json!({"token": token.map_or("wrong", String::as_str)}).to_string()))
+        } else {
+            operation.get("requestBody").map(|_| self.body(id))
+        };
+        match (id, token) {
+            ("open_session", _) | (_, None) => {}
+            // These are about the session that the request comes with.
+            ("get_session" | "end_session", Some(token)) => {
+                head.push(format!("Cookie: {}", super::sessions::cookie(&self.host, token)));
+                head.push("Sec-Fetch-Site: same-origin".to_owned());
+            }
+            (_, Some(token)) => head.push(format!("Authorization: Bearer {token}")),
+        }
+        if let Some((media_type, body)) = &body {
+            head.push(format!("Content-Type: {media_type}"));
+            head.push(format!("Content-Length: {}", body.len()));
+        } else if method != "get" {
+            head.push("Content-Length: 0".to_owned());
+        }
+        let text = format!("{}\r\n\r\n{}", head.join("\r\n"), body.map(|(_, body)| body).unwrap_or_default());
+        let answer = Answer::to_bytes(&self.host.url(), text.as_bytes());
+        (answer.status, answer.text)
+    }
+}
+
+#[test]
+fn every_route_lets_in_whom_the_table_says_and_nobody_else() {
+    let world = World::new();
+    let table = table();
+    let document = world.host.api().get("/openapi.json").json();
+    let (mut cells, mut wrong, mut met) = (0, Vec::new(), 0);
+    for (template, item) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect("methods") {
+            let request = format!("{} {template}", method.to_uppercase());
+            let Some(row) = table.get(&request) else {
+                wrong.push(format!("{request} is not in the table of docs/access.md"));
+                continue;
+            };
+            met += 1;
+            assert_eq!(row.len(), CALLERS.len(), "{request}");
+            for (caller, expected) in CALLERS.iter().zip(row) {
+                let (status, body) = world.send(caller, method, template, operation);
+                let documented = operation["responses"].get(status.to_string()).is_some();
+                let allowed = !matches!(status, 401 | 403 | 404) && documented;
+                let right = match expected.as_str() {
+                    "yes" => allowed,
+                    "own" => status == 200 && (*caller == "tenant, own" || !names_the_other(&world, &body)),
+                    number => number == status.to_string(),
+                };
+                if !right {
+                    let body: String = body.chars().take(300).collect();
+                    wrong.push(format!(
+                        "{request} as {caller}: the table says {expected}, the answer was {status} {body}"
+                    ));
+                }
+                cells += 1;
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {cells} cells:\n{}", wrong.len(), wrong.join("\n"));
+    assert_eq!(met, table.len(), "the table has requests that the document has not");
+    println!("{cells} cells");
+    assert!(cells > 300, "{cells}");
+}
+
+/// Whether an answer tells anything of the tenant that it was not for.
+fn names_the_other(world: &World, body: &str) -> bool {
+    body.contains("\"demo\"")
+        || body.contains(&world.names["clients"])
+        || body.contains(&world.names["operations"])
+}

@@ -1,0 +1,186 @@
+//! What is on record and what is told of who may come in; and that what somebody follows ends when they may no more.
+
+use std::io::ErrorKind;
+
+use reqwest::Method;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::sessions::cookie;
+use super::tokens::{create, made};
+use crate::harness::{Answer, EventStream, Host, eventually};
+
+const SAME_SITE: (&str, &str) = ("sec-fetch-site", "same-origin");
+
+/// Rows of the audit, the first first, without what the start of the host left.
+fn rows(host: &Host) -> Vec<Value> {
+    let list = host.api().get("/api/v1/audit?limit=1000").ok();
+    let mut rows = list["items"].as_array().expect("items").clone();
+    rows.retain(|row| row["actor"] != "manager");
+    rows.reverse();
+    rows
+}
+
+fn as_browser(host: &Host, method: Method, path: &str, cookie: &str) -> Answer {
+    host.api().with_token(None).send(method, path, &[("cookie", cookie), SAME_SITE], None)
+}
+
+#[test]
+fn who_makes_and_revokes_tokens_and_who_logs_in_and_out_is_on_record_and_told() {
+    let host = Host::ready();
+    let (id, secret) = made(&host, &json!({"name": "ci", "grant": "viewer"}));
+    let dry = host.api().post("/api/v1/tokens?dry_run=true", &json!({"name": "t", "grant": "viewer"}));
+    assert_eq!(dry.status, 200);
+    let (one, two, three) = (cookie(&host, &secret), cookie(&host, &secret), cookie(&host, &secret));
+    assert_eq!(as_browser(&host, Method::DELETE, "/api/v1/session", &one).status, 204);
+    as_browser(&host, Method::POST, "/logout", &two);
+    as_browser(&host, Method::GET, "/api/v1/whoami", &two).problem(401, "unauthorized");
+    assert_eq!(host.api().delete(&format!("/api/v1/sessions?token={id}")).status, 204);
+    as_browser(&host, Method::GET, "/api/v1/whoami", &three).problem(401, "unauthorized");
+    assert_eq!(host.api().post("/api/v1/login-urls", &json!({})).status, 201);
+    let viewer = host.api().with_token(Some(&secret));
+    viewer.post("/api/v1/tokens", &json!({"name": "more", "grant": "admin"})).problem(403, "forbidden");
+    for _ in 0..2 {
+        assert_eq!(host.api().delete(&format!("/api/v1/tokens/{id}")).status, 204);
+    }
+
+    let token = format!("tokens/{id}");
+    let (admin, own) = ("admin token".to_owned(), format!("token {id} (ci)"));
+    let expected = [
+        (&admin, "POST /api/v1/tokens", &*token, "done"),
+        (&own, "POST /api/v1/session", "session", "done"),
+        (&own, "POST /api/v1/session", "session", "done"),
+        (&own, "POST /api/v1/session", "session", "done"),
+        (&own, "DELETE /api/v1/session", "session", "done"),
+        (&own, "POST /logout", "session", "done"),
+        (&admin, "DELETE /api/v1/sessions", &*token, "done"),
+        (&admin, "POST /api/v1/login-urls", "login-urls", "done"),
+        (&own, "POST /api/v1/tokens", "tokens", "refused"),
+        (&admin, "DELETE /api/v1/tokens/{id}", &*token, "done"),
+        (&admin, "DELETE /api/v1/tokens/{id}", &*token, "done"),
+    ];
+    let rows = rows(&host);
+    assert_eq!(rows.len(), expected.len(), "{rows:#?}");
+    for (row, (actor, action, target, outcome)) in rows.iter().zip(expected) {
+        let told = [&row["actor"], &row["action"], &row["target"], &row["outcome"]];
+        assert_eq!(told, [&json!(actor), &json!(action), &json!(target), &json!(outcome)]);
+    }
+    let read =
+        |text: &Value| -> Value { serde_json::from_str(text.as_str().expect("JSON text")).expect("JSON") };
+    assert!(rows[0]["before"].is_null());
+    assert_eq!(
+        (&read(&rows[0]["after"])["grant"], &read(&rows[0]["after"])["name"]),
+        (&json!("viewer"), &json!("ci"))
+    );
+    assert!(
+        read(&rows[9]["before"])["revoked_at"].is_null() && read(&rows[9]["after"])["revoked_at"].is_i64()
+    );
+    assert!(rows[10]["after"].is_null(), "revoked before");
+
+    let events = host.events("&type=token.,session.");
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().expect("a type")).collect();
+    let opened = ["session.opened"; 3];
+    let ended = ["session.ended"; 3];
+    let all: Vec<&str> =
+        ["token.created"].into_iter().chain(opened).chain(ended).chain(["token.revoked"]).collect();
+    assert_eq!(kinds, all);
+    for event in &events {
+        assert_eq!(event["details"], json!({"kind": "token", "id": id, "name": "ci"}));
+        assert_eq!(event["subject"], json!({}));
+    }
+    assert_eq!(events[0]["cause"], json!({"by": "actor", "subject": admin}));
+    assert_eq!(events[4]["cause"], json!({"by": "actor", "subject": own}));
+    let all = serde_json::to_string(&(rows, events)).expect("JSON");
+    for secret in [&secret[22..], value(&one), value(&two), value(&three)] {
+        assert!(!all.contains(secret), "{}…", &secret[..6]);
+    }
+}
+
+fn value(cookie: &str) -> &str {
+    cookie.split_once('=').expect("a value").1
+}
+
+#[test]
+fn refused_log_ins_are_counted_however_many_they_are() {
+    let mut host = Host::ready();
+    let wrong = json!({"token": format!("mpsm_{}_{}", "a".repeat(16), "b".repeat(64))});
+    let socket = host.api().over(&host.runtime("api.sock"));
+    let answers: Vec<u16> = (0..40).map(|_| socket.post("/api/v1/session", &wrong).status).collect();
+    assert!(answers.iter().all(|status| matches!(status, 401 | 429)), "{answers:?}");
+    assert!(answers.contains(&429), "{answers:?}");
+    let held_back =
+        |_| socket.send(Method::GET, "/api/v1/whoami", &[("authorization", "Bearer wrong")], None).status;
+    assert!((0..5).map(held_back).all(|status| matches!(status, 401 | 429)));
+    assert_eq!(host.end_manager(Signal::TERM), Some(0));
+    host.serve();
+    let refused: Vec<Value> = rows(&host).into_iter().filter(|row| row["outcome"] == "refused").collect();
+    let [row] = refused.as_slice() else { panic!("{refused:#?}") };
+    assert_eq!(
+        (&row["actor"], &row["origin"], &row["count"]),
+        (&json!("nobody"), &json!("socket"), &json!(45))
+    );
+}
+
+#[test]
+fn a_tenant_is_told_of_its_own_tokens_and_its_end_revokes_them() {
+    let host = Host::ready();
+    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    assert_eq!(host.api().tenant("web", &spec).status, 201);
+    let (web, demo) =
+        (made(&host, &json!({"name": "t", "grant": "tenant:web"})), create(&host, "t", "tenant:demo"));
+    let own = host.api().with_token(Some(&web.1)).get("/api/v1/events?type=token.").ok();
+    assert_eq!(own["items"].as_array().expect("items").len(), 1);
+    assert_eq!(own["items"][0]["details"]["id"], web.0);
+    let theirs = host.api().with_token(Some(&demo)).get("/api/v1/events?type=token.").ok();
+    assert!(!theirs.to_string().contains(&web.0), "{theirs}");
+    assert_eq!(host.api().delete("/api/v1/tenants/web").status, 204);
+    let told = host.events("&type=token.revoked,tenant.deleted");
+    assert_eq!(told.len(), 2, "{told:#?}");
+    let revoked = told.iter().find(|event| event["type"] == "token.revoked").expect("told");
+    assert_eq!((&revoked["details"]["id"], &revoked["subject"]), (&json!(web.0), &json!({"tenant": "web"})));
+}
+
+/// Reads to the end that the other side makes of it.
+fn await_end(stream: &mut EventStream) {
+    eventually("the stream ends", || {
+        stream.read(1000).is_err_and(|error| error.kind() == ErrorKind::UnexpectedEof).then_some(())
+    });
+}
+
+#[test]
+fn a_stream_ends_with_the_session_that_it_is_read_with() {
+    let host = Host::ready();
+    let (id, secret) = made(&host, &json!({"name": "reader", "grant": "viewer"}));
+    let begun = |cookie: &str| {
+        let credential = format!("Cookie: {cookie}");
+        EventStream::open_as(&host.url(), &credential, "", None).expect("sent").expect("a stream")
+    };
+    let (one, two) = (cookie(&host, &secret), cookie(&host, &secret));
+    let (mut first, mut second) = (begun(&one), begun(&two));
+    assert_eq!(as_browser(&host, Method::DELETE, "/api/v1/session", &one).status, 204);
+    await_end(&mut first);
+    // Of another session of the same token: what it logged out is told there, and it goes on.
+    assert_eq!(second.next()["type"], "session.ended");
+    assert_eq!(host.api().delete(&format!("/api/v1/sessions?token={id}")).status, 204);
+    await_end(&mut second);
+    let three = cookie(&host, &secret);
+    let mut third = begun(&three);
+    assert_eq!(host.api().delete(&format!("/api/v1/tokens/{id}")).status, 204);
+    await_end(&mut third);
+    let again = EventStream::open_as(&host.url(), &format!("Cookie: {three}"), "", None).expect("sent");
+    assert!(matches!(again, Err((401, _))));
+}
+
+#[test]
+fn a_stream_ends_when_its_token_expires() {
+    let mut host = Host::ready();
+    let (id, secret) = made(&host, &json!({"name": "reader", "grant": "viewer", "expires_in_s": 3600}));
+    host.end_manager(Signal::TERM);
+    // No token lives as short as this test; it has to be read before it expires.
+    host.execute_sql(&format!("UPDATE tokens SET expires_at = unixepoch() * 1000 + 15000 WHERE id = '{id}'"));
+    host.serve();
+    let mut stream = EventStream::open(&host.url(), &secret, "", None).expect("sent").expect("a stream");
+    await_end(&mut stream);
+    let again = EventStream::open(&host.url(), &secret, "", None).expect("sent");
+    assert!(matches!(again, Err((401, _))));
+}

@@ -1,0 +1,329 @@
+//! Sessions of browsers: opened, used from the same site only, and ended.
+
+use std::io::{BufRead as _, BufReader};
+
+use reqwest::Method;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::harness::{Answer, Host, signal};
+
+const NAME: &str = "mps_manager_session";
+/// What a browser says of a request that a page of this server sent.
+const SAME_SITE: (&str, &str) = ("sec-fetch-site", "same-origin");
+
+/// Logs in with a token; gives the cookie as a browser sends it.
+pub(super) fn cookie(host: &Host, token: &str) -> String {
+    cookie_of(&log_in(host, token))
+}
+
+fn log_in(host: &Host, token: &str) -> Answer {
+    let answer = host.api().with_token(None).post("/api/v1/session", &json!({"token": token}));
+    assert_eq!(answer.status, 201, "{}", answer.text);
+    answer
+}
+
+fn cookie_of(answer: &Answer) -> String {
+    let set = answer.header("set-cookie").expect("a cookie");
+    let (pair, attributes) = set.split_once(';').expect("attributes");
+    for attribute in ["Path=/", "HttpOnly", "SameSite=Strict"] {
+        assert!(attributes.split(';').any(|given| given.trim() == attribute), "{set}");
+    }
+    assert!(pair.starts_with(NAME), "{set}");
+    pair.to_owned()
+}
+
+fn send(host: &Host, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
+    host.api().with_token(None).send(method, path, headers, None)
+}
+
+fn whoami(host: &Host, cookie: &str) -> Answer {
+    send(host, Method::GET, "/api/v1/whoami", &[("cookie", cookie)])
+}
+
+fn token(host: &Host, grant: &str) -> (String, String) {
+    let made = host.api().post("/api/v1/tokens", &json!({"name": "browser", "grant": grant})).ok();
+    let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+    (text(&made["token"]["id"]), text(&made["secret"]))
+}
+
+#[test]
+fn a_session_stands_for_its_token_until_it_is_logged_out() {
+    let host = Host::ready();
+    let (id, secret) = token(&host, "viewer");
+    let opened = log_in(&host, &secret);
+    assert!(!opened.text.contains(&secret[22..]));
+    let cookie = cookie_of(&opened);
+    assert_eq!(whoami(&host, &cookie).ok()["subject"], format!("token {id} (browser)"));
+    let shown = send(&host, Method::GET, "/api/v1/session", &[("cookie", &cookie)]).ok();
+    assert_eq!(shown["grant"], "viewer");
+    assert_eq!(shown["ends_at"].as_i64().unwrap() - shown["last_used_at"].as_i64().unwrap(), 1_800_000);
+    send(&host, Method::POST, "/api/v1/daemons/gpu1/cordon", &[("cookie", &cookie), SAME_SITE])
+        .problem(403, "forbidden");
+    // Among others, as a browser sends it.
+    assert_eq!(whoami(&host, &format!("a=1; {cookie}; b=2")).status, 200);
+    let other = log_in(&host, &secret);
+    let out = send(&host, Method::DELETE, "/api/v1/session", &[("cookie", &cookie), SAME_SITE]);
+    assert_eq!(out.status, 204);
+    assert!(out.header("set-cookie").unwrap().contains("Max-Age=0"));
+    whoami(&host, &cookie).problem(401, "unauthorized");
+    assert_eq!(whoami(&host, &cookie_of(&other)).status, 200, "another session of the same token goes on");
+    host.api().get("/api/v1/session").problem(404, "not-found");
+}
+
+#[test]
+fn a_session_ends_with_its_token() {
+    let host = Host::ready();
+    let (id, secret) = token(&host, "operator");
+    let cookie = cookie(&host, &secret);
+    assert_eq!(whoami(&host, &cookie).status, 200);
+    assert_eq!(host.api().delete(&format!("/api/v1/tokens/{id}")).status, 204);
+    whoami(&host, &cookie).problem(401, "unauthorized");
+}
+
+#[test]
+fn all_sessions_of_a_token_end_at_once_and_no_others() {
+    let host = Host::ready();
+    let ((id, mine), (_, theirs)) = (token(&host, "viewer"), token(&host, "viewer"));
+    let (one, two, other) = (cookie(&host, &mine), cookie(&host, &mine), cookie(&host, &theirs));
+    let all = "/api/v1/sessions";
+    let named = format!("{all}?token={id}");
+    send(&host, Method::DELETE, &named, &[("cookie", &other), SAME_SITE]).problem(403, "forbidden");
+    assert_eq!(send(&host, Method::DELETE, all, &[("cookie", &one), SAME_SITE]).status, 204);
+    for ended in [&one, &two] {
+        whoami(&host, ended).problem(401, "unauthorized");
+    }
+    assert_eq!(whoami(&host, &other).status, 200);
+    let again = cookie(&host, &mine);
+    assert_eq!(host.api().delete(&named).status, 204, "an admin may name a token");
+    whoami(&host, &again).problem(401, "unauthorized");
+    let admins = cookie(&host, &host.token());
+    assert_eq!(host.api().delete(&format!("{all}?token=admin")).status, 204);
+    whoami(&host, &admins).problem(401, "unauthorized");
+}
+
+#[test]
+fn a_session_survives_a_restart_and_not_another_admin_token() {
+    let mut host = Host::ready();
+    let (_, secret) = token(&host, "viewer");
+    let (tokens, admins) = (cookie(&host, &secret), cookie(&host, &host.token()));
+    let ended = cookie(&host, &secret);
+    assert_eq!(send(&host, Method::DELETE, "/api/v1/session", &[("cookie", &ended), SAME_SITE]).status, 204);
+    host.end_manager(Signal::TERM);
+    host.serve();
+    for cookie in [&tokens, &admins] {
+        assert_eq!(whoami(&host, cookie).status, 200);
+    }
+    whoami(&host, &ended).problem(401, "unauthorized");
+    host.end_manager(Signal::TERM);
+    std::fs::remove_file(host.state("admin.token")).unwrap();
+    host.serve();
+    assert_eq!(whoami(&host, &tokens).status, 200);
+    whoami(&host, &admins).problem(401, "unauthorized");
+}
+
+#[test]
+fn a_session_ends_unused_and_ends_in_any_case() {
+    let mut host = Host::ready();
+    let (_, secret) = token(&host, "viewer");
+    let (idle, old, fresh) = (cookie(&host, &secret), cookie(&host, &secret), cookie(&host, &secret));
+    host.end_manager(Signal::TERM);
+    let ago = |seconds: i64| format!("unixepoch() * 1000 - {}", seconds * 1000);
+    let digest = |cookie: &str| {
+        use sha2::Digest as _;
+        hex::encode(sha2::Sha256::digest(cookie.split_once('=').unwrap().1))
+    };
+    host.execute_sql(&format!(
+        "UPDATE sessions SET last_used_at = {} WHERE digest = x'{}'",
+        ago(1801),
+        digest(&idle)
+    ));
+    host.execute_sql(&format!(
+        "UPDATE sessions SET created_at = {} WHERE digest = x'{}'",
+        ago(43_201),
+        digest(&old)
+    ));
+    host.execute_sql(&format!(
+        "UPDATE sessions SET last_used_at = {} WHERE digest = x'{}'",
+        ago(1700),
+        digest(&fresh)
+    ));
+    host.serve();
+    whoami(&host, &idle).problem(401, "unauthorized");
+    whoami(&host, &old).problem(401, "unauthorized");
+    assert_eq!(whoami(&host, &fresh).status, 200);
+    host.end_manager(Signal::TERM);
+    assert_eq!(
+        host.ask_sql("SELECT CAST(count(*) AS TEXT) FROM sessions"),
+        ["1"],
+        "those that are over are forgotten"
+    );
+}
+
+#[test]
+fn a_page_of_another_site_changes_nothing() {
+    let host = Host::ready();
+    let cookie = cookie(&host, &host.token());
+    let cordon = "/api/v1/daemons/gpu1/cordon";
+    let address = host.url();
+    let foreign = "http://evil.example";
+    let cases: [(&[(&str, &str)], bool); 12] = [
+        (&[SAME_SITE], true),
+        (&[("origin", &address)], true),
+        (&[("sec-fetch-site", "none")], true),
+        (&[], false),
+        (&[("sec-fetch-site", "cross-site")], false),
+        (&[("sec-fetch-site", "same-site")], false),
+        (&[("sec-fetch-site", "cross-site"), ("origin", &address)], false),
+        (&[("origin", foreign)], false),
+        (&[("origin", "null")], false),
+        (&[("origin", "")], false),
+        (&[("sec-fetch-site", "")], false),
+        (&[("sec-fetch-site", ""), ("origin", "")], false),
+    ];
+    for (proof, taken) in cases {
+        let mut headers = vec![("cookie", &*cookie)];
+        headers.extend(proof);
+        let answer = send(&host, Method::POST, cordon, &headers);
+        if taken {
+            assert_eq!(answer.status, 200, "{proof:?} {}", answer.text);
+            assert_eq!(host.api().post("/api/v1/daemons/gpu1/uncordon", &json!({})).status, 200);
+        } else {
+            answer.problem(403, "cross-site");
+            assert_eq!(host.daemon("gpu1")["spec"]["schedulable"], true, "{proof:?}");
+        }
+    }
+    // Logging in as somebody else is such a change, too.
+    let body = Some(json!({"token": host.token()}).to_string());
+    let nobody = host.api().with_token(None);
+    nobody.send(Method::POST, "/api/v1/session", &[("origin", foreign)], body).problem(403, "cross-site");
+    // A program with a token is no browser.
+    assert_eq!(host.api().post(cordon, &json!({})).status, 200);
+    // Reading is no change: the browser does not show the answer to another site.
+    let read =
+        send(&host, Method::GET, "/api/v1/whoami", &[("cookie", &cookie), ("sec-fetch-site", "cross-site")]);
+    assert_eq!(read.header("cross-origin-resource-policy"), Some("same-origin"));
+}
+
+#[test]
+fn a_name_that_leads_here_by_rebinding_is_refused() {
+    let host = Host::configured("[access]\nhosts = [\"gpu7.example\"]");
+    let get = |name: &str| send(&host, Method::GET, "/healthz", &[("host", name)]);
+    for name in ["localhost", "LOCALHOST:1", "127.0.0.1:8640", "[::1]:8640", "10.0.0.1", "gpu7.example:443"] {
+        assert_eq!(get(name).status, 200, "{name}");
+    }
+    for name in
+        ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "gpu7.example.evil", "a b"]
+    {
+        get(name).problem(421, "wrong-host");
+    }
+}
+
+#[test]
+fn every_answer_has_strict_headers() {
+    let host = Host::ready();
+    let answers = [
+        host.api().get("/api/v1/host"),
+        host.api().with_token(None).get("/api/v1/host"),
+        host.api().get("/healthz"),
+        host.api().get("/nowhere"),
+        host.api().get("/login"),
+        send(&host, Method::GET, "/healthz", &[("host", "evil.example")]),
+        host.api().send(Method::POST, "/api/v1/session", &[("origin", "http://evil.example")], None),
+    ];
+    for answer in answers {
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cross-origin-opener-policy", "same-origin"),
+            ("cross-origin-resource-policy", "same-origin"),
+            ("cache-control", "no-store"),
+        ] {
+            assert_eq!(answer.header(name), Some(value), "{} {}", answer.status, answer.text);
+        }
+        let policy = answer.header("content-security-policy").expect("a policy");
+        assert!(
+            policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"),
+            "{policy}"
+        );
+    }
+}
+
+/// Sends the form of the log-in page.
+fn submit(host: &Host, form: &str) -> Answer {
+    let headers = [("content-type", "application/x-www-form-urlencoded")];
+    host.api().with_token(None).send(Method::POST, "/login", &headers, Some(form.to_owned()))
+}
+
+#[test]
+fn an_address_logs_in_once_and_looking_at_it_does_not_use_it_up() {
+    let host = Host::ready();
+    let printed = String::from_utf8(host.cli(&["login-url"]).stdout).unwrap();
+    let url = printed.trim();
+    let (page, code) = url.split_once("?code=").expect("a code");
+    assert_eq!(page, format!("{}/login", host.url()));
+    for _ in 0..3 {
+        let shown = send(&host, Method::GET, &format!("/login?code={code}"), &[]);
+        assert!(shown.status == 200 && shown.text.contains(&format!("value=\"{code}\"")), "{}", shown.text);
+        assert!(shown.header("set-cookie").is_none() && !shown.text.contains("<script"));
+    }
+    let logged_in = submit_unfollowed(&host, &format!("code={code}"));
+    assert_eq!((logged_in.status, logged_in.header("location")), (303, Some("/")));
+    let cookie = cookie_of(&logged_in);
+    let home = send(&host, Method::GET, "/", &[("cookie", &cookie)]);
+    assert!(home.text.contains("admin token") && home.text.contains("127.0.0.1"), "{}", home.text);
+    let again = submit(&host, &format!("code={code}"));
+    assert!(again.status == 401 && again.text.contains("used before"), "{}", again.text);
+    let out =
+        host.api().with_token(None).send(Method::POST, "/logout", &[("cookie", &cookie), SAME_SITE], None);
+    assert!(out.text.contains("Log in"), "{}", out.text);
+    whoami(&host, &cookie).problem(401, "unauthorized");
+}
+
+/// The same, and the answer itself, not where it leads.
+fn submit_unfollowed(host: &Host, form: &str) -> Answer {
+    let head = format!(
+        "POST /login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+         Content-Length: {}\r\n\r\n{form}",
+        form.len()
+    );
+    Answer::to_bytes(&host.url(), head.as_bytes())
+}
+
+#[test]
+fn the_page_takes_a_token_and_escapes_what_it_shows() {
+    let host = Host::ready();
+    let (_, secret) = token(&host, "viewer");
+    let logged_in = submit_unfollowed(&host, &format!("token={secret}"));
+    assert_eq!(whoami(&host, &cookie_of(&logged_in)).ok()["grant"], "viewer");
+    for form in ["token=wrong", "code=wrong", "", "token=a&code=b", "%zz"] {
+        let refused = submit(&host, form);
+        assert!(
+            matches!(refused.status, 400 | 401) && refused.text.contains("role=\"alert\""),
+            "{form}: {}",
+            refused.text
+        );
+    }
+    let shown = send(&host, Method::GET, "/login?code=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", &[]);
+    assert!(!shown.text.contains("<script") && shown.text.contains("&#60;script"), "{}", shown.text);
+}
+
+#[test]
+fn the_first_start_prints_an_address_that_logs_in_and_a_later_one_does_not() {
+    let host = Host::new("");
+    let first = printed(&host);
+    let line = first.iter().find(|line| line.starts_with("log in once")).expect("an address");
+    assert!(line.contains("/login?code="), "{line}");
+    let again = printed(&host);
+    assert!(again.len() == 2 && !again[1].contains("log in once"), "{again:?}");
+}
+
+/// What the manager prints from its start to its end.
+fn printed(host: &Host) -> Vec<String> {
+    let mut manager = host.start_manager();
+    let mut said = BufReader::new(manager.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let first = said.next().expect("it serves");
+    signal(manager.id(), Signal::TERM);
+    manager.wait().expect("waited for");
+    std::iter::once(first).chain(said).collect()
+}
