@@ -452,7 +452,10 @@ fn whoever_follows_the_journal_is_told_what_a_restore_took_away() {
     host.kept("backup", &file);
     let read = newest(&host);
     for name in ["one", "two", "three"] {
-        assert_eq!(host.api().tenant(name, &json!({"daemon": "gpu0"})).status, 201);
+        assert_eq!(
+            host.api().tenant(name, &json!({"daemon": "gpu0", "device_memory_limit": "1G"})).status,
+            201
+        );
     }
     host.await_ready();
     host.end_manager(Signal::TERM);

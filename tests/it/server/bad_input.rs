@@ -203,7 +203,11 @@ fn a_cursor_that_no_list_gave_is_refused_by_every_list() {
     for (path, methods) in document["paths"].as_object().unwrap() {
         let parameters = methods["get"]["parameters"].as_array();
         let has_cursor = parameters.is_some_and(|all| all.iter().any(|one| one["name"] == "cursor"));
-        let Some(path) = has_cursor.then(|| path.replace("{name}", "gpu0")) else { continue };
+        let Some(path) =
+            has_cursor.then(|| path.replace("tenants/{name}", "tenants/demo").replace("{name}", "gpu0"))
+        else {
+            continue;
+        };
         lists += 1;
         for key in ["~~💥", "-5", "+7", "007", "NOT A NAME", " "] {
             let cursor = base64::prelude::BASE64_URL_SAFE_NO_PAD.encode(key);
@@ -249,9 +253,9 @@ fn a_full_disk_is_no_fault_of_the_manager() {
     let written = std::io::copy(&mut std::io::repeat(0), &mut std::fs::File::create(&filler).unwrap());
     assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
     let mut refused = 0;
+    let spec = |turn: usize| json!({"daemon": "gpu0", "device_memory_limit": "1G", "labels": {"turn": turn.to_string()}});
     for turn in 0..50 {
-        let labels = json!({"turn": format!("{turn}-{}", "x".repeat(200))});
-        let answer = host.api().tenant("web", &json!({"daemon": "gpu0", "labels": labels}));
+        let answer = host.api().tenant("web", &spec(turn));
         if answer.status >= 300 {
             let said = answer.problem(503, "unavailable");
             assert!(said["detail"].as_str().unwrap().contains("is full"), "{said}");
@@ -260,5 +264,5 @@ fn a_full_disk_is_no_fault_of_the_manager() {
     }
     assert!(refused > 0, "everything was written");
     std::fs::remove_file(filler).unwrap();
-    assert!(host.api().tenant("web", &json!({"daemon": "gpu0"})).status < 300);
+    assert!(host.api().tenant("web", &spec(50)).status < 300);
 }
