@@ -18,9 +18,9 @@ use super::{
     maintenance, options, partition_leases, partitions, sessions, tenants, tokens, version,
 };
 use crate::domain::DaemonName;
-use crate::domain::audit::Broken;
+use crate::domain::audit::{Attempt, Broken};
 use crate::domain::daemon::{DesiredState, Incarnation};
-use crate::domain::event::{Details, EventType, NewEvent, Subject};
+use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
 use crate::domain::maintenance::MaintenanceState;
 use crate::domain::token::TokenState;
 
@@ -85,6 +85,7 @@ pub async fn restore(
     database: &Path,
     machine_id: &str,
     boot_id: &str,
+    attempt: &Attempt,
     now: i64,
 ) -> Result<Restored, RestoreError> {
     let known = known_version();
@@ -142,6 +143,11 @@ pub async fn restore(
             present.close().await.map_err(StoreError::from)?;
         }
     }
+    let message = format!("{} was put in the place of the database", attempt.target);
+    let event = NewEvent::new(EventType::DatabaseRestored, Subject::default(), message);
+    let by = Cause::Actor { subject: attempt.actor.clone() };
+    events::append(&mut *db, &event.because(by), now).await?;
+    audit::append(&mut *db, attempt, audit::Came::default(), 1, now).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     restored.close().await.map_err(StoreError::from)?;
     if backup.machine_id.as_deref().is_some_and(|theirs| theirs != machine_id) {
