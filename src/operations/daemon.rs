@@ -145,7 +145,7 @@ fn in_a_word(state: DesiredState) -> String {
 
 async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
     stop(engine, operation, grace_s).await?;
-    let name = the_daemon(operation)?.clone();
+    let (id, name) = (operation.id, the_daemon(operation)?.clone());
     engine
         .step(operation.id, FORGET, async {
             let deleted: Result<bool, StoreError> = engine
@@ -154,6 +154,9 @@ async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Resu
                     Box::pin(async move {
                         if !store::tenants::of_daemon(&mut *db, &name).await?.is_empty() {
                             return Ok((false, Fate::RollBack));
+                        }
+                        if let Some(daemon) = store::daemons::get(&mut *db, &name).await? {
+                            store::operations::daemon_deleted(&mut *db, id, &daemon, unix_ms()).await?;
                         }
                         store::daemons::delete(db, &name, unix_ms()).await?;
                         Ok((true, Fate::Commit))

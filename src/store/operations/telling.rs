@@ -202,6 +202,22 @@ pub async fn put_spec(
     Ok(())
 }
 
+/// Tells that an operation forgets a daemon.
+pub async fn daemon_deleted(
+    db: &mut SqliteConnection,
+    id: uuid::Uuid,
+    daemon: &Daemon,
+    now: i64,
+) -> Result<(), StoreError> {
+    let subject = Subject { operation: Some(id), ..Subject::default() };
+    let message = format!("daemon {} was forgotten", daemon.name);
+    let event = NewEvent::new(EventType::DaemonDeleted, subject, message)
+        .about(std::slice::from_ref(&daemon.name), &daemon.spec.gpus)
+        .because(Because::Latest(EventType::OperationStarted));
+    events::append(db, &event, now).await?;
+    Ok(())
+}
+
 /// What is told of a daemon whose spec was changed; nothing where it is the same. `subject` is what it is about beside the
 /// daemon and its GPUs.
 pub fn daemon_changed(

@@ -154,6 +154,7 @@ fn daemons_tenants_and_clients_are_told_and_what_is_deleted_is_gone() {
     });
     assert!(Metrics::of(&host).get("operations_total{kind=\"delete_daemon\",outcome=\"succeeded\"}") >= 1.0);
     await_sample(&host, "events_total{type=\"tenant.deleted\",severity=\"info\"}", 1.0);
+    await_sample(&host, "events_total{type=\"daemon.deleted\",severity=\"info\"}", 1.0);
     // Both are there before the first, so that a rate sees it.
     assert!(
         Metrics::of(&host).get("events_total{type=\"daemon.died\",severity=\"error\"}").abs() < f64::EPSILON
