@@ -39,7 +39,9 @@ fn attempt(action: &str, file: &Path) -> Attempt {
 }
 
 /// Puts a backup in the place of the database; refuses while a manager serves.
-pub async fn restore(config: &Config, file: &Path) -> Result<Restored, StartError> {
+///
+/// One with a broken audit is refused unless that is allowed.
+pub async fn restore(config: &Config, file: &Path, broken_audit: bool) -> Result<Restored, StartError> {
     // What is wrong with the file is said before anything is made.
     let backup = backup::examine(file).await.map_err(refused)?;
     let lock = lock::take(&config.state_dir).await.map_err(refused)?;
@@ -47,7 +49,8 @@ pub async fn restore(config: &Config, file: &Path) -> Result<Restored, StartErro
     let boot_id = host::boot_id().map_err(refused)?;
     let database = config.state_dir.join(DATABASE);
     let attempt = attempt("restore", file);
-    let restored = restore::restore(backup, &database, &machine_id, &boot_id, &attempt, unix_ms()).await;
+    let (machine, boot, now) = (&machine_id, &boot_id, unix_ms());
+    let restored = restore::restore(backup, broken_audit, &database, machine, boot, &attempt, now).await;
     drop(lock);
     restored.map_err(refused)
 }

@@ -9,11 +9,13 @@ mod files;
 
 use std::path::PathBuf;
 
+use super::{StartError, refused};
 use crate::config::Config;
 use crate::domain::checkup::{Check, Checkup};
 use crate::domain::gpu::Gpu;
 use crate::host;
 use crate::service::take_up::NO_MACHINE_ID;
+use crate::sim;
 use crate::store::{self, inspect::Contents};
 
 /// Every check, in the order in which they are made and shown.
@@ -78,8 +80,13 @@ struct Examination {
     contents: Option<Contents>,
 }
 
-/// Examines the host as a manager with this configuration would find it; `refused` is why a file of it was refused.
-pub async fn examine(config: Config, refused: Option<String>) -> Checkup {
+/// Refuses, as `serve` does, a simulated host that there is none of: nothing could be said of it.
+pub fn refuse_unknown(profile: &str) -> Result<(), StartError> {
+    sim::world::check_profile(profile).map_err(refused)
+}
+
+/// Examines the host as a manager with this configuration would find it; `fault` is why a file of it was refused.
+pub async fn examine(config: Config, fault: Option<String>) -> Checkup {
     let sim = config.sim.clone();
     let world = sim.as_ref().map(|_| config.runtime_dir.join("sim"));
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
@@ -92,7 +99,7 @@ pub async fn examine(config: Config, refused: Option<String>) -> Checkup {
         gpus: Vec::new(),
         contents: None,
     };
-    examination.add(match refused {
+    examination.add(match fault {
         Some(why) => Check::fail(
             "configuration",
             why,
@@ -111,7 +118,7 @@ pub async fn examine(config: Config, refused: Option<String>) -> Checkup {
     let in_maintenance = store::maintenance::peek(&database, &examination.machine_id).await.is_some();
     examination.devices(in_maintenance);
     examination.programs().await;
-    examination.manager();
+    examination.manager().await;
     examination.state_directory();
     examination.database(&database).await;
     examination.space();

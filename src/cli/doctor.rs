@@ -43,6 +43,9 @@ pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
     config.runtime_dir = args.runtime_dir.unwrap_or(config.runtime_dir);
     config.sim = args.sim.or(config.sim);
     config.mps_dir = args.mps_dir.or(config.mps_dir);
+    if let Some(profile) = &config.sim {
+        doctor::refuse_unknown(profile).map_err(|error| error.to_string())?;
+    }
     let config = match config.clone().check() {
         Ok(config) => config,
         Err(error) => {

@@ -41,6 +41,15 @@ pub(super) struct Keep {
     output: Output,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct Restore {
+    #[command(flatten)]
+    keep: Keep,
+    /// Take a backup whose audit is broken, too
+    #[arg(long)]
+    broken_audit: bool,
+}
+
 /// Runs to its end what answers with something to print.
 fn finish<T>(
     work: impl Future<Output = Result<T, app::StartError>>,
@@ -76,9 +85,10 @@ pub(super) fn backup(Keep { file, state, output }: Keep) -> Result<ExitCode, Str
     })
 }
 
-pub(super) fn restore(Keep { file, state, output }: Keep) -> Result<ExitCode, String> {
+pub(super) fn restore(Restore { keep, broken_audit }: Restore) -> Result<ExitCode, String> {
+    let Keep { file, state, output } = keep;
     let config = state.read()?;
-    finish(app::backup::restore(&config, &file), |restored| {
+    finish(app::backup::restore(&config, &file, broken_audit), |restored| {
         match output {
             Output::Json => line!("{}", serde_json::to_string_pretty(restored)?),
             Output::Table => {

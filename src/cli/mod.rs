@@ -111,7 +111,7 @@ enum Command {
     /// Copy the database to a file, also while the manager serves
     Backup(keep::Keep),
     /// Put a backup in the place of the database, while no manager serves
-    Restore(keep::Keep),
+    Restore(keep::Restore),
     /// Print the OpenAPI document
     Openapi,
     /// Work with configuration files

@@ -37,7 +37,7 @@ impl Outcome {
 }
 
 /// What somebody acts on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// A daemon.
     Daemon(DaemonName),
@@ -71,7 +71,7 @@ impl Target {
         let found = match kind {
             "daemons" => DaemonName::parse(name).map(Self::Daemon).ok(),
             "tenants" => TenantName::parse(name).map(Self::Tenant).ok(),
-            "layouts" => LayoutName::parse(name).map(Self::Layout).ok(),
+            "layouts" => LayoutName::parse(name).ok().filter(LayoutName::is_free).map(Self::Layout),
             "tokens" => TokenId::parse(name).map(Self::Token).ok(),
             _ => None,
         };
@@ -343,6 +343,7 @@ mod tests {
             ("layouts/halves/apply", "layouts/halves"),
             ("tokens/0123456789abcdef", "tokens/0123456789abcdef"),
             ("host/maintenance", "host/maintenance"),
+            ("layouts/import", "layouts/import"),
             ("tenants/NOT A NAME", "tenants/NOT A NAME"),
         ] {
             assert_eq!(Target::parse(path).to_string(), target);

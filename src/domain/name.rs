@@ -98,6 +98,16 @@ name! {
     TokenName, "token"
 }
 
+/// What stands in a path where a layout's name would: a layout of that name could be made, and never read or deleted.
+const TAKEN: &[&str] = &["import"];
+
+impl LayoutName {
+    /// Whether a layout can have this name.
+    pub fn is_free(&self) -> bool {
+        !TAKEN.contains(&self.as_str())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

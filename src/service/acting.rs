@@ -4,7 +4,7 @@
 //! One place for all use cases: [`Service::write`]. What is refused is put on record by [`Service::refused`], for whoever
 //! answers the caller.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
@@ -70,12 +70,14 @@ pub(super) struct Refusals {
     counted: Mutex<HashMap<String, Counted>>,
 }
 
-#[derive(Debug)]
+/// Attempts that are put on record in one row: the first of them, what came of it, the type of its problem, and how many.
+type Summed = (Attempt, Outcome, String, i64);
+
+#[derive(Debug, Default)]
 struct Counted {
-    /// The first of those that have no row of their own.
-    first: Option<(Attempt, String)>,
     rows: u32,
-    more: i64,
+    /// Those that have no row of their own, by the type of their problem.
+    more: BTreeMap<String, Summed>,
 }
 
 impl Refusals {
@@ -85,26 +87,23 @@ impl Refusals {
     }
 
     /// Whether this one gets a row of its own; if not, it is counted.
-    fn takes_row(&self, key: &str, rows: u32, attempt: &Attempt, problem: &str) -> bool {
+    fn takes_row(&self, key: &str, rows: u32, attempt: &Attempt, outcome: Outcome, problem: &str) -> bool {
         let mut counted = self.counted();
         let key = if counted.len() >= COUNTED && !counted.contains_key(key) { "others" } else { key };
-        let entry = counted.entry(key.to_owned()).or_insert(Counted { first: None, rows: 0, more: 0 });
+        let entry = counted.entry(key.to_owned()).or_default();
         if entry.rows < rows {
             entry.rows += 1;
             return true;
         }
-        entry.first.get_or_insert_with(|| (attempt.clone(), problem.to_owned()));
-        entry.more += 1;
+        let first = || (attempt.clone(), outcome, problem.to_owned(), 0);
+        entry.more.entry(problem.to_owned()).or_insert_with(first).3 += 1;
         false
     }
 
     /// Those that are to be put on record together; a new minute begins.
-    fn take(&self) -> Vec<(Attempt, String, i64)> {
+    fn take(&self) -> Vec<Summed> {
         let counted = std::mem::take(&mut *self.counted());
-        let taken = counted.into_values();
-        taken
-            .filter_map(|counted| counted.first.map(|(attempt, problem)| (attempt, problem, counted.more)))
-            .collect()
+        counted.into_values().flat_map(|counted| counted.more.into_values()).collect()
     }
 }
 
@@ -123,21 +122,20 @@ impl Service {
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    let before = spec(&mut *db, &attempt.target).await?;
+                    let before = specs(&mut *db, &attempt.target).await?;
                     let (value, fate) = job(&mut *db).await?;
                     if fate == Fate::Commit {
-                        let after = spec(&mut *db, &attempt.target).await?;
+                        let after = specs(&mut *db, &attempt.target).await?;
                         let now = unix_ms();
-                        if let Some(event) = told(&attempt, by, before.as_ref(), after.as_ref()) {
+                        let (old, new) = (before.get(&attempt.target), after.get(&attempt.target));
+                        if let Some(event) = told(&attempt, by, old, new) {
                             store::events::append(&mut *db, &event, now).await?;
                         }
                         // One row for an attempt that writes more than once would not be in the transaction of each.
-                        let changed = before != after;
-                        let text = |spec: Option<serde_json::Value>| {
-                            spec.filter(|_| changed).map(|spec| spec.to_string())
-                        };
-                        let came = Came { problem: None, before: text(before), after: text(after) };
-                        store::audit::append(db, &attempt, came, 1, now).await?;
+                        for (target, came) in changes(&attempt.target, before, after) {
+                            let attempt = Attempt { target, ..attempt.clone() };
+                            store::audit::append(&mut *db, &attempt, came, 1, now).await?;
+                        }
                     }
                     Ok((value, fate))
                 })
@@ -148,34 +146,35 @@ impl Service {
     /// Puts an attempt on record that was refused, or at which the manager failed, by the type of its problem.
     pub async fn refused(&self, attempt: Attempt, outcome: Outcome, problem: String) {
         let key = attempt.actor.clone();
-        if !self.refusals.takes_row(&key, ROWS, &attempt, &problem) {
+        if !self.refusals.takes_row(&key, ROWS, &attempt, outcome, &problem) {
             return;
         }
-        self.put_on_record(vec![(attempt, problem, 1)], outcome).await;
+        self.put_on_record(vec![(attempt, outcome, problem, 1)]).await;
     }
 
     /// Counts somebody who showed nothing that is valid; they are put on record by address, minute by minute.
     pub fn not_authenticated(&self, origin: Origin) {
         let attempt = Attempt::of_stranger(origin);
         let key = format!("from {origin}");
-        self.refusals.takes_row(&key, 0, &attempt, "urn:mps-manager:problem:unauthorized");
+        let problem = "urn:mps-manager:problem:unauthorized";
+        self.refusals.takes_row(&key, 0, &attempt, Outcome::Refused, problem);
     }
 
     /// Puts the refusals on record that were counted, for good when the manager ends.
     pub async fn record_refusals(&self) {
         let counted = self.refusals.take();
         if !counted.is_empty() {
-            self.put_on_record(counted, Outcome::Refused).await;
+            self.put_on_record(counted).await;
         }
     }
 
-    async fn put_on_record(&self, rows: Vec<(Attempt, String, i64)>, outcome: Outcome) {
+    async fn put_on_record(&self, rows: Vec<Summed>) {
         let written: Result<(), StoreError> = self
             .parts
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    for (attempt, problem, count) in rows {
+                    for (attempt, outcome, problem, count) in rows {
                         let came = Came { problem: Some((outcome, problem)), ..Came::default() };
                         store::audit::append(&mut *db, &attempt, came, count, unix_ms()).await?;
                     }
@@ -190,38 +189,71 @@ impl Service {
     }
 }
 
-/// The spec of what is acted on, as it is in this transaction.
-async fn spec(db: Transaction<'_>, target: &Target) -> Result<Option<serde_json::Value>, StoreError> {
+/// The specs that an attempt may change, as they are in this transaction: that of what it is about, or all where its path does
+/// not name it.
+async fn specs(
+    db: Transaction<'_>,
+    target: &Target,
+) -> Result<BTreeMap<Target, serde_json::Value>, StoreError> {
     let json = |spec: Result<serde_json::Value, serde_json::Error>| {
         spec.map_err(|error| StoreError::Corrupt { what: "a spec", detail: error.to_string() })
     };
-    Ok(match target {
-        Target::Daemon(name) => match store::daemons::get(db, name).await? {
-            Some(daemon) => Some(json(serde_json::to_value(&daemon.spec))?),
-            None => None,
-        },
-        Target::Tenant(name) => match store::tenants::get(db, name).await? {
-            Some(tenant) => Some(json(serde_json::to_value(&tenant.spec))?),
-            None => None,
-        },
-        Target::Layout(name) => match store::layouts::newest(db, name).await? {
-            Some(version) => {
-                let content = json(serde_json::to_value(&version.layout))?;
-                Some(serde_json::json!({ "version": version.version, "layout": content }))
-            }
-            None => None,
-        },
-        Target::Token(id) => match store::tokens::get(db, id).await? {
-            Some(token) => Some(serde_json::json!({
-                "name": token.name,
-                "grant": token.grant,
-                "expires_at": token.expires_at,
-                "revoked_at": token.revoked_at,
-            })),
-            None => None,
-        },
-        Target::Other(_) => None,
-    })
+    let (mut daemons, mut tenants, mut layouts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut token = None;
+    match target {
+        Target::Daemon(name) => daemons.extend(store::daemons::get(db, name).await?),
+        Target::Tenant(name) => tenants.extend(store::tenants::get(db, name).await?),
+        Target::Layout(name) => layouts.extend(store::layouts::newest(db, name).await?),
+        Target::Token(id) => token = store::tokens::get(db, id).await?,
+        Target::Other(_) => {
+            daemons = store::daemons::all(&mut *db).await?;
+            tenants = store::tenants::page(&mut *db, None, "", i64::MAX).await?;
+            layouts = store::layouts::page(db, "", i64::MAX).await?;
+        }
+    }
+    let mut specs = BTreeMap::new();
+    for daemon in daemons {
+        specs.insert(Target::Daemon(daemon.name), json(serde_json::to_value(&daemon.spec))?);
+    }
+    for tenant in tenants {
+        specs.insert(Target::Tenant(tenant.name), json(serde_json::to_value(&tenant.spec))?);
+    }
+    for version in layouts {
+        let content = json(serde_json::to_value(&version.layout))?;
+        let spec = serde_json::json!({ "version": version.version, "layout": content });
+        specs.insert(Target::Layout(version.name), spec);
+    }
+    if let Some(token) = token {
+        let spec = serde_json::json!({
+            "name": token.name,
+            "grant": token.grant,
+            "expires_at": token.expires_at,
+            "revoked_at": token.revoked_at,
+        });
+        specs.insert(Target::Token(token.id), spec);
+    }
+    Ok(specs)
+}
+
+/// The rows that an attempt leaves: one for each thing that it changed, or one without a spec before and after.
+fn changes(
+    target: &Target,
+    mut before: BTreeMap<Target, serde_json::Value>,
+    mut after: BTreeMap<Target, serde_json::Value>,
+) -> Vec<(Target, Came)> {
+    let targets: BTreeSet<Target> = before.keys().chain(after.keys()).cloned().collect();
+    let mut rows = Vec::new();
+    for target in targets {
+        let (before, after) = (before.remove(&target), after.remove(&target));
+        if before != after {
+            let text = |spec: Option<serde_json::Value>| spec.map(|spec| spec.to_string());
+            rows.push((target, Came { problem: None, before: text(before), after: text(after) }));
+        }
+    }
+    if rows.is_empty() {
+        rows.push((target.clone(), Came::default()));
+    }
+    rows
 }
 
 /// What is told of a change of a daemon, a tenant or a layout.
@@ -316,15 +348,39 @@ mod tests {
     fn refusals_beyond_a_number_are_counted_and_who_asks_takes_no_memory_without_end() {
         let refusals = Refusals::default();
         let attempt = attempt_of("tenants/web", "DELETE");
-        let rows = (0..100).filter(|_| refusals.takes_row("uid 7", 60, &attempt, "forbidden")).count();
+        let rows = (0..100)
+            .filter(|_| refusals.takes_row("uid 7", 60, &attempt, Outcome::Refused, "forbidden"))
+            .count();
         assert_eq!(rows, 60);
         for address in 0..3 * COUNTED {
-            refusals.takes_row(&format!("from {address}"), 0, &attempt, "unauthorized");
+            let key = format!("from {address}");
+            refusals.takes_row(&key, 0, &attempt, Outcome::Refused, "unauthorized");
         }
         let taken = refusals.take();
         assert!(taken.len() <= COUNTED + 1, "{}", taken.len());
-        let all: i64 = taken.iter().map(|(_, _, count)| count).sum();
+        let all: i64 = taken.iter().map(|(_, _, _, count)| count).sum();
         assert_eq!(all, 40 + 3 * i64::try_from(COUNTED).expect("small"));
         assert!(refusals.take().is_empty());
+    }
+
+    #[test]
+    fn what_is_summed_up_is_of_one_problem_and_one_outcome() {
+        let refusals = Refusals::default();
+        let attempt = attempt_of("tenants/web", "PUT");
+        for _ in 0..62 {
+            refusals.takes_row("uid 7", 60, &attempt, Outcome::Failed, "internal");
+        }
+        for _ in 0..9 {
+            refusals.takes_row("uid 7", 60, &attempt, Outcome::Refused, "not-found");
+        }
+        let taken: Vec<(Outcome, String, i64)> = refusals
+            .take()
+            .into_iter()
+            .map(|(_, outcome, problem, count)| (outcome, problem, count))
+            .collect();
+        assert_eq!(
+            taken,
+            [(Outcome::Failed, "internal".to_owned(), 2), (Outcome::Refused, "not-found".to_owned(), 9)]
+        );
     }
 }

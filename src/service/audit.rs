@@ -23,15 +23,7 @@ impl Service {
         page: &Page,
     ) -> Result<Paged<AuditRecord>, ServiceError> {
         actor.may(Right::Administer)?;
-        let before = match page.after.as_str() {
-            "" => None,
-            after => Some(after.parse().map_err(|_| {
-                ServiceError::field(
-                    "/cursor",
-                    "the cursor is not one that this server gave: begin again without it",
-                )
-            })?),
-        };
+        let before = page.key::<u32>()?.map(i64::from);
         let mut reader = self.parts.store.read().await?;
         let rows = store::audit::page(&mut reader, filter, before, page.rows()).await?;
         Ok(page.cut(rows, |row| row.id.to_string()))

@@ -224,6 +224,7 @@ impl Service {
     pub async fn daemons(&self, actor: &Actor, page: &Page) -> Result<Paged<DaemonView>, ServiceError> {
         actor.may(Right::View)?;
         let mut reader = self.parts.store.read().await?;
+        page.key::<DaemonName>()?;
         let daemons = store::daemons::page(&mut reader, &page.after, page.rows()).await?;
         let paged = page.cut(daemons, |daemon| daemon.name.to_string());
         let items = paged.items.into_iter().map(|daemon| self.daemon_view(daemon)).collect();

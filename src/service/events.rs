@@ -179,9 +179,7 @@ impl Following {
         let mut reader = self.store.read().await?;
         let mut snapshot = reader.begin().await?;
         let oldest = store::events::oldest(&mut snapshot).await?;
-        let events =
-            store::events::page(&mut snapshot, &self.filter, Order::OldestFirst, Some(self.at), AHEAD)
-                .await?;
+        let events = store::events::follow(&mut snapshot, &self.filter, self.at, AHEAD).await?;
         snapshot.rollback().await?;
         // An event that came after `newest` was raised is there too: it is given, and not again.
         let whole_from = oldest.unwrap_or(newest + 1);

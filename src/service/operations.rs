@@ -27,9 +27,10 @@ impl Service {
     /// Operations, the newest first.
     pub async fn operations(&self, actor: &Actor, page: &Page) -> Result<Paged<Operation>, ServiceError> {
         actor.may(Right::ViewOwn)?;
-        let before = Some(page.after.as_str()).filter(|id| !id.is_empty());
+        let before = page.key::<Uuid>()?.map(|id| id.to_string());
         let mut reader = self.parts.store.read().await?;
-        let operations = store::operations::page(&mut reader, actor.scope(), before, page.rows()).await?;
+        let (scope, before) = (actor.scope(), before.as_deref());
+        let operations = store::operations::page(&mut reader, scope, before, page.rows()).await?;
         Ok(page.cut(operations, |operation| operation.id.to_string()))
     }
 
@@ -92,11 +93,12 @@ impl Service {
                             // One that waits ends here, and no other hand counts it.
                             return Ok(((true, true), Fate::Commit));
                         }
-                        let asked = store::operations::request_cancel(&mut *db, id, now).await?;
-                        if asked {
+                        if store::operations::request_cancel(&mut *db, id, now).await? {
                             store::operations::stop_requested(db, id, by, now).await?;
+                            return Ok(((true, false), Fate::Commit));
                         }
-                        Ok::<_, ServiceError>(((asked, false), Fate::Commit))
+                        // Nothing is called off, so nothing was done that would be on record.
+                        Ok::<_, ServiceError>(((false, false), Fate::RollBack))
                     })
                 })
                 .await?;

@@ -1,5 +1,7 @@
 //! Long lists in pages.
 
+use std::str::FromStr;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 
@@ -28,6 +30,10 @@ pub struct Paged<T> {
     pub next_cursor: Option<String>,
 }
 
+fn refused() -> ServiceError {
+    ServiceError::field("/cursor", "the cursor is not one that this list gave: begin again without it")
+}
+
 impl Page {
     /// Reads a cursor and a limit as a caller gives them.
     pub fn parse(cursor: Option<&str>, limit: Option<u32>) -> Result<Self, ServiceError> {
@@ -35,12 +41,6 @@ impl Page {
         if !(1..=MAX_LIMIT).contains(&limit) {
             return Err(ServiceError::field("/limit", format!("limit is {limit}: give 1 to {MAX_LIMIT}")));
         }
-        let refused = || {
-            ServiceError::field(
-                "/cursor",
-                "the cursor is not one that this server gave: begin again without it",
-            )
-        };
         let after = match cursor {
             None => String::new(),
             Some(cursor) => {
@@ -49,6 +49,15 @@ impl Page {
             }
         };
         Ok(Self { after, limit })
+    }
+
+    /// What the page begins after, as a key of the list that is read: nothing else was ever given as its cursor.
+    pub fn key<K: FromStr + ToString>(&self) -> Result<Option<K>, ServiceError> {
+        if self.after.is_empty() {
+            return Ok(None);
+        }
+        let key: Option<K> = self.after.parse().ok();
+        key.filter(|key| key.to_string() == self.after).map(Some).ok_or_else(refused)
     }
 
     /// How many rows to read: one more than shown tells whether there is a next page.
@@ -86,6 +95,20 @@ mod tests {
             }
         }
         assert_eq!(seen, all);
+    }
+
+    #[test]
+    fn a_cursor_is_a_key_of_its_list_as_it_is_written_there() {
+        let page = |after: &str| Page { after: after.to_owned(), limit: 10 };
+        assert_eq!(page("7").key::<u64>().expect("a key"), Some(7));
+        assert_eq!(page("").key::<u64>().expect("none"), None);
+        for bad in ["-5", "+7", "007", "7 ", "~~💥"] {
+            assert!(page(bad).key::<u64>().is_err(), "{bad}");
+        }
+        assert!(page("~~💥").key::<crate::domain::DaemonName>().is_err());
+        let id = uuid::Uuid::now_v7();
+        assert_eq!(page(&id.to_string()).key().expect("a key"), Some(id));
+        assert!(page(&id.to_string().to_uppercase()).key::<uuid::Uuid>().is_err());
     }
 
     #[test]

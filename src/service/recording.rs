@@ -304,12 +304,18 @@ impl Service {
 
     async fn prune_step(&self, keep: Keep, newest: i64) -> Result<u64, StoreError> {
         let before = unix_ms() - i64::from(keep.days) * 24 * 60 * 60 * 1000;
-        let last = newest - i64::from(keep.count);
         // Nothing to do costs a read, and no write.
         let mut reader = self.parts.store.read().await?;
-        let oldest = store::events::oldest_with_time(&mut reader).await?;
+        let Some((oldest, at)) = store::events::oldest_with_time(&mut reader).await? else { return Ok(0) };
+        let keep = i64::from(keep.count);
+        // There are no more rows than numbers.
+        let last = if newest - oldest >= keep {
+            store::events::last_beyond(&mut reader, keep, STEP).await?.unwrap_or(0)
+        } else {
+            0
+        };
         drop(reader);
-        if oldest.is_none_or(|(id, at)| id > last && at >= before) {
+        if oldest > last && at >= before {
             return Ok(0);
         }
         self.parts

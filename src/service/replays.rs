@@ -282,9 +282,9 @@ impl Service {
     /// Replays, the newest first.
     pub async fn replays(&self, actor: &Actor, page: &Page) -> Result<Paged<Replay>, ServiceError> {
         actor.may(Right::View)?;
-        let before = Some(page.after.as_str()).filter(|id| !id.is_empty());
+        let before = page.key::<Uuid>()?.map(|id| id.to_string());
         let mut reader = self.parts.store.read().await?;
-        let replays = store::replays::page(&mut reader, before, page.rows()).await?;
+        let replays = store::replays::page(&mut reader, before.as_deref(), page.rows()).await?;
         Ok(page.cut(replays, |replay| replay.id.to_string()))
     }
 }

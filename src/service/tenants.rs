@@ -222,6 +222,7 @@ impl Service {
         page: &Page,
     ) -> Result<Paged<TenantView>, ServiceError> {
         actor.may(Right::ViewOwn)?;
+        page.key::<TenantName>()?;
         let mut reader = self.parts.store.read().await?;
         let tenants = match actor.scope() {
             None => store::tenants::page(&mut reader, daemon, &page.after, page.rows()).await?,

@@ -143,6 +143,7 @@ impl Service {
     pub async fn tokens(&self, actor: &Actor, page: &Page) -> Result<Paged<TokenView>, ServiceError> {
         actor.may(Right::Administer)?;
         let mut reader = self.parts.store.read().await?;
+        page.key::<TokenId>()?;
         let tokens = store::tokens::page(&mut reader, &page.after, page.rows()).await?;
         let paged = page.cut(tokens, |token| token.id.to_string());
         let items = paged.items.into_iter().map(|token| self.token_view(token)).collect();

@@ -101,6 +101,11 @@ impl World {
     }
 }
 
+/// Refuses a profile that names no host that can be simulated.
+pub fn check_profile(profile: &str) -> Result<(), WorldError> {
+    profile::canonical(profile).map(drop).map_err(|reason| bad_profile(profile, reason))
+}
+
 /// Makes the world of a profile in `dir`, or opens it where it already is.
 ///
 /// Idempotent: a world keeps its UUIDs, its compute modes and its processes; only the links in `bin` are made to

@@ -1,5 +1,6 @@
 //! The audit: rows are appended, in the transaction of what they tell of, and read.
 
+use futures_util::TryStreamExt as _;
 use sqlx::{Connection as _, QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
 use super::{StoreError, from_json};
@@ -81,8 +82,8 @@ async fn insert(db: &mut SqliteConnection, row: &AuditRecord) -> Result<(), Stor
 pub async fn carry(db: &mut SqliteConnection, other: &mut SqliteConnection) -> Result<bool, StoreError> {
     let mut head = head(&mut *db).await?;
     if head.id > 0 {
-        let theirs = chain(&mut *other, head.id - 1, 1).await?;
-        if theirs.first().is_none_or(|row| (row.id, &row.hash) != (head.id, &head.hash)) {
+        let theirs = chain(&mut *other, head.id - 1, 1).await?.pop();
+        if theirs.and_then(Result::ok).is_none_or(|row| (row.id, &row.hash) != (head.id, &head.hash)) {
             return Ok(false);
         }
     }
@@ -91,11 +92,12 @@ pub async fn carry(db: &mut SqliteConnection, other: &mut SqliteConnection) -> R
         if rows.is_empty() {
             return Ok(true);
         }
-        for row in &rows {
-            if head.advance(row).is_err() {
+        for row in rows {
+            let Ok(row) = row else { return Ok(false) };
+            if head.advance(&row).is_err() {
                 return Ok(false);
             }
-            insert(&mut *db, row).await?;
+            insert(&mut *db, &row).await?;
         }
     }
 }
@@ -162,14 +164,20 @@ pub async fn page(
 }
 
 /// Up to `limit` rows in their order, from the one after `after`, to be checked.
-pub async fn chain(
+async fn chain(
     db: &mut SqliteConnection,
     after: i64,
     limit: i64,
-) -> Result<Vec<AuditRecord>, StoreError> {
+) -> Result<Vec<Result<AuditRecord, Broken>>, StoreError> {
     let mut query = QueryBuilder::<Sqlite>::new(COLUMNS);
     query.push(" AND id > ").push_bind(after).push(" ORDER BY id LIMIT ").push_bind(limit);
-    query.build().fetch_all(db).await?.iter().map(record).collect()
+    query.build().fetch_all(db).await?.iter().map(checked).collect()
+}
+
+/// A row to be checked: one that cannot be read is broken, and stops nobody from reading those before it.
+fn checked(row: &sqlx::sqlite::SqliteRow) -> Result<Result<AuditRecord, Broken>, StoreError> {
+    let id = row.try_get("id")?;
+    Ok(record(row).map_err(|error| Broken { id, why: format!("it cannot be read: {error}") }))
 }
 
 fn record(row: &sqlx::sqlite::SqliteRow) -> Result<AuditRecord, StoreError> {
@@ -192,6 +200,9 @@ fn record(row: &sqlx::sqlite::SqliteRow) -> Result<AuditRecord, StoreError> {
     })
 }
 
+/// The first schema version that has an audit.
+pub(super) const FIRST_WITH_AUDIT: i64 = 11;
+
 /// Checks the whole chain of a database that nobody else needs to have open, without changing a byte of it.
 ///
 /// The error of the inner result is the first row that does not fit.
@@ -200,36 +211,19 @@ pub async fn verify(
     anchor: Option<&Head>,
 ) -> Result<Result<Head, Broken>, StoreError> {
     let mut db = super::open_to_read(path).await?;
-    let mut head = Head::genesis();
-    let mut broken = None;
     // One state of the file, whoever writes meanwhile.
     let mut snapshot = db.begin().await?;
-    // A row below the first one was put in, too.
-    let mut after = i64::MIN;
-    'all: loop {
-        let rows = match chain(&mut snapshot, after, 1000).await {
-            Err(error @ StoreError::Corrupt { .. }) => {
-                broken = Some(Broken { id: head.id + 1, why: error.to_string() });
-                break;
-            }
-            rows => rows?,
-        };
-        if rows.is_empty() {
-            break;
+    let ours = super::version_of(&mut snapshot).await? >= FIRST_WITH_AUDIT;
+    let mut head = Head::genesis();
+    let checked = check(&mut snapshot, &mut head, anchor).await;
+    let broken = match checked {
+        Ok(broken) => broken,
+        // A database of ours has the table, with all its columns.
+        Err(StoreError::Database(error)) if ours && lacks_something(&error) => {
+            Some(Broken { id: head.id + 1, why: format!("what rows are kept in is gone: {error}") })
         }
-        for row in &rows {
-            if let Err(found) = head.advance(row) {
-                broken = Some(found);
-                break 'all;
-            }
-            if anchor.is_some_and(|anchor| anchor.id == head.id && anchor.hash != head.hash) {
-                let why = "it has another hash than the one that was kept elsewhere".to_owned();
-                broken = Some(Broken { id: head.id, why });
-                break 'all;
-            }
-        }
-        after = head.id;
-    }
+        Err(error) => return Err(error),
+    };
     let highest = highest(&mut snapshot).await?;
     snapshot.rollback().await?;
     db.close().await?;
@@ -245,4 +239,36 @@ pub async fn verify(
         Some(broken) => Err(broken),
         None => Ok(head),
     })
+}
+
+/// Follows the chain row by row; gives the first that does not fit, and leaves `head` at the last before it.
+async fn check(
+    db: &mut SqliteConnection,
+    head: &mut Head,
+    anchor: Option<&Head>,
+) -> Result<Option<Broken>, StoreError> {
+    // All of them: a row below the first one was put in, too.
+    let mut query = QueryBuilder::<Sqlite>::new(COLUMNS);
+    query.push(" ORDER BY id");
+    let mut rows = query.build().fetch(db);
+    while let Some(row) = rows.try_next().await? {
+        let row = match checked(&row)? {
+            Ok(row) => row,
+            Err(broken) => return Ok(Some(broken)),
+        };
+        if let Err(broken) = head.advance(&row) {
+            return Ok(Some(broken));
+        }
+        if anchor.is_some_and(|anchor| anchor.id == head.id && anchor.hash != head.hash) {
+            let why = "it has another hash than the one that was kept elsewhere".to_owned();
+            return Ok(Some(Broken { id: head.id, why }));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a statement cannot be made, since a table or a column is not there.
+fn lacks_something(error: &sqlx::Error) -> bool {
+    // 1 is SQLITE_ERROR.
+    error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("1"))
 }

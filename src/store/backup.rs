@@ -42,6 +42,9 @@ pub enum BackupError {
     /// Something has the name already.
     #[error("{0} is there already, and a backup replaces nothing: give another name, or move it away")]
     Exists(PathBuf),
+    /// SQLite takes names that are UTF-8 alone.
+    #[error("the name {0:?} is not UTF-8: name the backup otherwise")]
+    NotText(PathBuf),
     /// The disk of the backup is full.
     #[error(
         "the disk of {0} is full: nothing is left of the backup; free space there, or name another place"
@@ -92,6 +95,9 @@ pub async fn copy(database: &Path, file: &Path) -> Result<Backup, BackupError> {
     }
     if file.symlink_metadata().is_ok() {
         return Err(BackupError::Exists(file.to_owned()));
+    }
+    if file.to_str().is_none() {
+        return Err(BackupError::NotText(file.to_owned()));
     }
     let unfinished = Unfinished::beside(file)?;
     let result = vacuum(database, &unfinished.path).await;
@@ -238,6 +244,12 @@ impl Unfinished {
             .open(&path)
             .map_err(|source| failed(&path, source))?;
         Ok(Self { path })
+    }
+
+    /// Copies what another file holds, and not its mode.
+    pub(super) fn fill(&self, from: &Path) -> io::Result<()> {
+        let mut to = File::options().write(true).open(&self.path)?;
+        io::copy(&mut File::open(from)?, &mut to).map(drop)
     }
 
     /// Gives the file its name, once it is on the disk; replaces nothing.

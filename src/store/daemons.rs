@@ -93,7 +93,9 @@ pub async fn put(
     replays::call_off_restart(&mut *db, name, Some(spec), now).await?;
     let (key, json) = (name.as_str(), to_json(spec));
     sqlx::query!(
-        "INSERT INTO daemons (name, spec, revision, generation, created_at, updated_at) VALUES (?1, ?2, 1, 1, ?3, ?3)
+        "INSERT INTO daemons (name, spec, revision, generation, created_at, updated_at)
+         VALUES (?1, ?2, coalesce((SELECT revision FROM daemon_numbers WHERE daemon = ?1), 0) + 1,
+                 coalesce((SELECT generation FROM daemon_numbers WHERE daemon = ?1), 0) + 1, ?3, ?3)
          ON CONFLICT (name) DO UPDATE
          SET spec = excluded.spec, revision = revision + 1, generation = generation + 1, updated_at = excluded.updated_at",
         key,
@@ -142,19 +144,35 @@ pub async fn forget_process(db: &mut SqliteConnection, name: &DaemonName) -> Res
     Ok(())
 }
 
-/// Raises revision and generation past these, which others have seen: neither ever means two things.
-pub async fn raise(
+/// The highest revision and generation that the daemon of each name ever had.
+pub async fn numbers(db: &mut SqliteConnection) -> Result<Vec<(String, i64, i64)>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT daemon AS "daemon!", revision, generation FROM daemon_numbers ORDER BY daemon"#
+    );
+    Ok(rows.fetch_all(db).await?.into_iter().map(|row| (row.daemon, row.revision, row.generation)).collect())
+}
+
+/// Raises revision and generation of every daemon past these, which others have seen, whether or not it was forgotten since:
+/// neither ever means two things.
+pub async fn raise_numbers(
     db: &mut SqliteConnection,
-    name: &DaemonName,
-    revision: i64,
-    generation: i64,
+    numbers: &[(String, i64, i64)],
 ) -> Result<(), StoreError> {
-    let name = name.as_str();
+    for (daemon, revision, generation) in numbers {
+        sqlx::query!(
+            "INSERT INTO daemon_numbers VALUES (?1, ?2, ?3)
+             ON CONFLICT (daemon) DO UPDATE
+             SET revision = max(revision, excluded.revision), generation = max(generation, excluded.generation)",
+            daemon,
+            revision,
+            generation
+        )
+        .execute(&mut *db)
+        .await?;
+    }
     sqlx::query!(
-        "UPDATE daemons SET revision = max(revision, ?2) + 1, generation = max(generation, ?3) + 1 WHERE name = ?1",
-        name,
-        revision,
-        generation
+        "UPDATE daemons SET (revision, generation) =
+             (SELECT revision + 1, generation + 1 FROM daemon_numbers WHERE daemon = daemons.name)"
     )
     .execute(db)
     .await?;

@@ -224,6 +224,26 @@ enum Found {
     Also,
 }
 
+/// Up to `limit` events that are asked for, from the one after `after` on, and with them those that tell that some are missing:
+/// whoever follows asks for none of those, and has to know.
+pub async fn follow(
+    db: &mut SqliteConnection,
+    filter: &EventFilter,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<Event>, StoreError> {
+    let mut events = page(&mut *db, filter, Order::OldestFirst, Some(after), limit).await?;
+    let lost = EventFilter { types: vec![EventType::EventsLost], ..EventFilter::default() };
+    let missing = page(db, &lost, Order::OldestFirst, Some(after), limit).await?;
+    let told = |lost: &Event| events.iter().any(|event| event.id == lost.id);
+    let untold: Vec<Event> = missing.into_iter().filter(|lost| !told(lost)).collect();
+    events.extend(untold);
+    events.sort_by_key(|event| event.id);
+    // What is beyond the end of either page is read with the next.
+    events.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    Ok(events)
+}
+
 fn select(
     head: &str,
     filter: &EventFilter,
@@ -289,6 +309,21 @@ fn select(
     query.push(if order == Order::OldestFirst { " ORDER BY id LIMIT " } else { " ORDER BY id DESC LIMIT " });
     query.push_bind(limit);
     query
+}
+
+/// The last of the oldest events that are more than `keep`, of at most `most` of these; `None` where there are none too many.
+///
+/// Rows are counted, and not numbers: a restore leaves out some.
+pub async fn last_beyond(db: &mut SqliteConnection, keep: i64, most: i64) -> Result<Option<i64>, StoreError> {
+    let rows = sqlx::query_scalar!("SELECT count(*) FROM events").fetch_one(&mut *db).await?;
+    let beyond = (rows - keep).min(most);
+    if beyond <= 0 {
+        return Ok(None);
+    }
+    let before = beyond - 1;
+    Ok(sqlx::query_scalar!(r#"SELECT id AS "id!" FROM events ORDER BY id LIMIT 1 OFFSET ?"#, before)
+        .fetch_optional(db)
+        .await?)
 }
 
 /// Forgets, of the oldest `most` events, those from before a time or with a number up to `last`; gives how many.

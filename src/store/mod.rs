@@ -30,6 +30,7 @@ pub mod tokens;
 pub mod told;
 mod writer;
 
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 use std::sync::Arc;
@@ -100,6 +101,9 @@ pub enum StoreError {
     /// The writer takes no more jobs at the moment.
     #[error("too many changes are waiting to be written")]
     Busy,
+    /// The transaction that the change was in was not kept.
+    #[error("the change was not kept: {0}")]
+    Uncommitted(String),
     /// The change was not tried, since the transaction it belonged to could not begin or did not get as far.
     #[error(
         "the change was not written, and nothing of it was kept: the database is locked, or the log says why"
@@ -128,6 +132,16 @@ impl From<sqlx::Error> for StoreError {
         // 13 is SQLITE_FULL; a full disk under the write-ahead log comes as an I/O error with the same words.
         let full = error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("13"));
         if full || error.to_string().contains("disk is full") { Self::Full } else { Self::Database(error) }
+    }
+}
+
+impl StoreError {
+    /// Why a commit failed, for one more of those whose change was in it.
+    fn again(&self) -> Self {
+        match self {
+            Self::Full => Self::Full,
+            other => Self::Uncommitted(other.to_string()),
+        }
     }
 }
 
@@ -300,10 +314,12 @@ async fn open_to_read(path: &Path) -> Result<SqliteConnection, StoreError> {
 
 async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<(), StoreError> {
     let copy = path.with_extension(format!("before-{version}-{now}.db"));
+    // Made here, so that nobody else may read it while it is written.
+    let made = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&copy);
+    made.map_err(|source| StoreError::File { path: copy.clone(), source })?;
     let mut connection = SqliteConnection::connect_with(&options(path)?).await?;
     sqlx::query("VACUUM INTO ?").bind(copy.to_string_lossy().into_owned()).execute(&mut connection).await?;
     connection.close().await?;
-    restrict_to_owner(&copy)?;
     tracing::info!(copy = %copy.display(), "copied the database before its migration");
     Ok(())
 }

@@ -15,13 +15,12 @@ use sqlx::{Connection as _, SqliteConnection};
 use super::backup::{Backup, BackupError, Unfinished, sync_directory};
 use super::{
     MIGRATIONS, StoreError, audit, compute_modes, daemons, events, host, known_version, layouts, leases,
-    maintenance, options, partition_leases, partitions, restrict_to_owner, sessions, tenants, tokens,
-    version,
+    maintenance, options, partition_leases, partitions, sessions, tenants, tokens, version,
 };
 use crate::domain::DaemonName;
-use crate::domain::audit::Attempt;
+use crate::domain::audit::{Attempt, Broken};
 use crate::domain::daemon::{DesiredState, Incarnation};
-use crate::domain::event::{Cause, EventType, NewEvent, Subject};
+use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
 use crate::domain::maintenance::MaintenanceState;
 use crate::domain::token::TokenState;
 
@@ -50,6 +49,16 @@ pub enum RestoreError {
          `GET /api/v1/maintenance` says active or nothing, stop it, and restore then"
     )]
     Maintenance(&'static str),
+    /// Somebody meddled with the audit of the backup.
+    #[error(
+        "the audit of {path} is broken: {broken}. Restore another backup, or this one with --broken-audit if nothing better is there"
+    )]
+    Audit {
+        /// The backup.
+        path: PathBuf,
+        /// What does not fit.
+        broken: Broken,
+    },
     /// The copy could not be prepared.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -68,9 +77,11 @@ pub struct Restored {
     pub notes: Vec<String>,
 }
 
-/// Puts `backup` in the place of `database`; the caller holds the state directory's lock.
+/// Puts `backup` in the place of `database`, one with a broken audit only if that is allowed; the caller holds the state
+/// directory's lock.
 pub async fn restore(
     backup: Backup,
+    broken_audit: bool,
     database: &Path,
     machine_id: &str,
     boot_id: &str,
@@ -81,12 +92,18 @@ pub async fn restore(
     if backup.schema_version > known {
         return Err(RestoreError::Newer { path: backup.file, found: backup.schema_version, known });
     }
+    let mut notes = Vec::new();
+    if backup.schema_version >= audit::FIRST_WITH_AUDIT
+        && let Err(broken) = audit::verify(&backup.file, None).await?
+    {
+        if !broken_audit {
+            return Err(RestoreError::Audit { path: backup.file, broken });
+        }
+        notes.push(format!("the audit of the backup is broken: {broken}"));
+    }
     let file = |path: &Path, source| RestoreError::File(BackupError::File { path: path.to_owned(), source });
     let unfinished = Unfinished::beside(database)?;
-    std::fs::copy(&backup.file, &unfinished.path).map_err(|source| file(&unfinished.path, source))?;
-    // A copy has its source's mode.
-    restrict_to_owner(&unfinished.path)?;
-    let mut notes = Vec::new();
+    unfinished.fill(&backup.file).map_err(|source| file(&unfinished.path, source))?;
     if backup.schema_version < known {
         notes.push(format!("schema version {} was brought up to {known}", backup.schema_version));
     }
@@ -185,6 +202,8 @@ async fn carry_over(
     now: i64,
 ) -> Result<Vec<String>, RestoreError> {
     let mut notes = carry_maintenance(&mut *db, &mut *present).await?;
+    daemons::raise_numbers(&mut *db, &daemons::numbers(&mut *present).await?).await?;
+    tenants::raise_numbers(&mut *db, &tenants::numbers(&mut *present).await?).await?;
     let running = daemons::all(&mut *present).await?;
     let restored = daemons::all(&mut *db).await?;
     for mut daemon in restored {
@@ -196,7 +215,6 @@ async fn carry_over(
             ));
             continue;
         };
-        daemons::raise(&mut *db, &name, here.revision, here.generation).await?;
         if let Some(incarnation) = daemons::incarnation(&mut *present, &name).await? {
             let incarnation = Incarnation { applied: 0, ..incarnation };
             daemons::put_incarnation(&mut *db, &name, &incarnation, now).await?;
@@ -218,7 +236,7 @@ async fn carry_over(
             notes.push(left_out(&mut *present, &daemon.name).await?);
         }
     }
-    carry_tenants(&mut *db, &mut *present, &mut notes).await?;
+    note_tenants(&mut *db, &mut *present, &mut notes).await?;
     carry_processes(&mut *db, &mut *present, boot_id, now).await?;
     if !audit::carry(&mut *db, &mut *present).await? {
         notes.push(
@@ -226,8 +244,8 @@ async fn carry_over(
                 .to_owned(),
         );
     }
+    carry_events(&mut *db, &mut *present, now).await?;
     carry_access(&mut *db, &mut *present, &mut notes, now).await?;
-    events::begin_after(&mut *db, events::newest(&mut *present).await?).await?;
     layouts::raise_numbers(&mut *db, &layouts::numbers(&mut *present).await?).await?;
     Ok(notes)
 }
@@ -261,16 +279,15 @@ async fn carry_maintenance(
     Ok(vec!["the host stays in maintenance".to_owned()])
 }
 
-async fn carry_tenants(
+/// Says which tenants the backup does not know.
+async fn note_tenants(
     db: &mut SqliteConnection,
     present: &mut SqliteConnection,
     notes: &mut Vec<String>,
 ) -> Result<(), StoreError> {
     for daemon in daemons::all(&mut *present).await? {
         for tenant in tenants::of_daemon(&mut *present, &daemon.name).await? {
-            if tenants::get(&mut *db, &tenant.name).await?.is_some() {
-                tenants::raise(&mut *db, &tenant.name, tenant.generation).await?;
-            } else {
+            if tenants::get(&mut *db, &tenant.name).await?.is_none() {
                 notes.push(format!(
                     "tenant {} was made after the backup and is forgotten; its processes run on, and are nobody's",
                     tenant.name
@@ -278,6 +295,31 @@ async fn carry_tenants(
             }
         }
     }
+    Ok(())
+}
+
+/// Goes on behind the last number that was given here, and tells readers of what was written since the backup that it is gone.
+async fn carry_events(
+    db: &mut SqliteConnection,
+    present: &mut SqliteConnection,
+    now: i64,
+) -> Result<(), StoreError> {
+    let (kept, given) = (events::newest(&mut *db).await?, events::newest(&mut *present).await?);
+    if given <= kept {
+        return Ok(());
+    }
+    events::begin_after(&mut *db, given).await?;
+    let message = format!(
+        "a backup was restored that ends with event {kept}: what was written after it, up to event {given}, is gone"
+    );
+    let details = Details::Lost {
+        count: u64::try_from(given - kept).ok(),
+        from: None,
+        until: None,
+        whole_from: Some(given + 1),
+    };
+    let event = NewEvent::new(EventType::EventsLost, Subject::default(), message).with(details);
+    events::append(db, &event, now).await?;
     Ok(())
 }
 

@@ -95,7 +95,7 @@ pub async fn put(
     let (name, daemon, json) = (name.as_str(), spec.daemon.as_str(), to_json(spec));
     sqlx::query!(
         "INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at)
-         VALUES (?1, ?2, ?3, 1, ?4, ?5, ?5)
+         VALUES (?1, ?2, ?3, coalesce((SELECT generation FROM tenant_numbers WHERE tenant = ?1), 0) + 1, ?4, ?5, ?5)
          ON CONFLICT (name) DO UPDATE
          SET daemon = excluded.daemon, spec = excluded.spec, generation = generation + 1,
              daemon_generation = excluded.daemon_generation, updated_at = excluded.updated_at",
@@ -110,12 +110,29 @@ pub async fn put(
     Ok(())
 }
 
-/// Raises the generation of a tenant past this one, which others have seen.
-pub async fn raise(db: &mut SqliteConnection, name: &TenantName, generation: i64) -> Result<(), StoreError> {
-    let name = name.as_str();
-    sqlx::query!("UPDATE tenants SET generation = max(generation, ?2) + 1 WHERE name = ?1", name, generation)
-        .execute(db)
+/// The highest generation that the tenant of each name ever had.
+pub async fn numbers(db: &mut SqliteConnection) -> Result<Vec<(String, i64)>, StoreError> {
+    let rows = sqlx::query!(r#"SELECT tenant AS "tenant!", generation FROM tenant_numbers ORDER BY tenant"#);
+    Ok(rows.fetch_all(db).await?.into_iter().map(|row| (row.tenant, row.generation)).collect())
+}
+
+/// Raises the generation of every tenant past these, which others have seen, whether or not its tenant was forgotten since.
+pub async fn raise_numbers(db: &mut SqliteConnection, numbers: &[(String, i64)]) -> Result<(), StoreError> {
+    for (tenant, generation) in numbers {
+        sqlx::query!(
+            "INSERT INTO tenant_numbers VALUES (?1, ?2)
+             ON CONFLICT (tenant) DO UPDATE SET generation = max(generation, excluded.generation)",
+            tenant,
+            generation
+        )
+        .execute(&mut *db)
         .await?;
+    }
+    sqlx::query!(
+        "UPDATE tenants SET generation = (SELECT generation + 1 FROM tenant_numbers WHERE tenant = tenants.name)"
+    )
+    .execute(db)
+    .await?;
     Ok(())
 }
 

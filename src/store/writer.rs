@@ -175,11 +175,11 @@ async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>, newest: &wat
         // Fails when SQLite has rolled back by itself, which is what it is for.
         let _ = execute(connection, "ROLLBACK").await;
     }
-    let failed = result.err().map(|error| error.to_string());
+    let kept = result.is_ok();
     for answer in answers {
-        answer(failed.as_ref().map(|text| sqlx::Error::Protocol(text.clone()).into()));
+        answer(result.as_ref().err().map(StoreError::again));
     }
-    failed.is_none()
+    kept
 }
 
 async fn execute(connection: &mut SqliteConnection, sql: &'static str) -> Result<(), StoreError> {

@@ -3,8 +3,11 @@
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Access, FlockOperation, access, flock, statfs, statvfs};
+use rustix::process::geteuid;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{Examination, Manager};
 use crate::app::check_length;
@@ -28,6 +31,20 @@ const NETWORK: [(i64, &str); 7] = [
     (0x5346_414f, "AFS"),
     (0x6573_5546, "FUSE"),
 ];
+
+/// How long a manager may take to say that it is well.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// What it says then.
+const HEALTHY: &str = "HTTP/1.1 200";
+
+/// Asks a manager whether it is well; gives the beginning of its answer.
+async fn health(socket: &Path) -> std::io::Result<String> {
+    let mut stream = tokio::net::UnixStream::connect(socket).await?;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
+    let mut status = [0; HEALTHY.len()];
+    stream.read_exact(&mut status).await?;
+    Ok(String::from_utf8_lossy(&status).into_owned())
+}
 
 /// What can be said of a directory that has to be there, or has to be made.
 enum Place {
@@ -70,7 +87,7 @@ fn network(path: &Path) -> Option<&'static str> {
 
 impl Examination {
     /// Whether a manager holds the lock, asked by trying to share it for a moment.
-    pub(super) fn manager(&mut self) {
+    pub(super) async fn manager(&mut self) {
         let path = self.config.state_dir.join("lock");
         let check = match fs::File::open(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -88,23 +105,29 @@ impl Examination {
                         || "one whose process this user may not see".to_owned(),
                         |pid| format!("process {pid}"),
                     );
-                    self.serving(&words)
+                    self.serving(&words).await
                 }
             },
         };
         self.add(check);
     }
 
-    fn serving(&self, words: &str) -> Check {
+    async fn serving(&self, words: &str) -> Check {
         let socket = self.config.socket();
-        match std::os::unix::net::UnixStream::connect(&socket) {
-            Ok(_) => Check::ok("manager", format!("{words} serves at {}", socket.display())),
-            Err(error) => Check::warn(
-                "manager",
-                format!("{words} has the state directory, and {} does not answer: {error}", socket.display()),
-                "it may be starting or ending; else give the --runtime-dir that it has, or see its log",
-            ),
-        }
+        let answer = tokio::time::timeout(PATIENCE, health(&socket)).await;
+        let why = match answer {
+            Ok(Ok(status)) if status == HEALTHY => {
+                return Check::ok("manager", format!("{words} serves at {}", socket.display()));
+            }
+            Ok(Ok(status)) => format!("says {status:?}"),
+            Ok(Err(error)) => format!("does not answer: {error}"),
+            Err(_) => format!("does not answer within {} s", PATIENCE.as_secs()),
+        };
+        Check::warn(
+            "manager",
+            format!("{words} has the state directory, and {} {why}", socket.display()),
+            "it may be starting or ending, or be stopped; else give the --runtime-dir that it has, or see its log",
+        )
     }
 
     pub(super) fn state_directory(&mut self) {
@@ -253,12 +276,27 @@ impl Examination {
                 ),
                 "chmod go-w it",
             ),
+            Place::There(metadata) if !self.is_trusted(metadata.uid()) => Check::fail(
+                "runtime_directory",
+                format!(
+                    "{} is uid {}'s, who may put daemons of their own there",
+                    path.display(),
+                    metadata.uid()
+                ),
+                "run this as the manager's user; if you do, chown the directory to that user",
+            ),
             Place::There(metadata) => Check::ok(
                 "runtime_directory",
                 format!("{} of uid {}, mode {:o}", path.display(), metadata.uid(), metadata.mode() & 0o7777),
             ),
         };
         self.add(check);
+    }
+
+    /// Whether a user may write where the manager does: root, who calls, and who serves.
+    fn is_trusted(&self, uid: u32) -> bool {
+        let serves = self.manager.pid().and_then(|pid| fs::metadata(format!("/proc/{pid}")).ok());
+        uid == 0 || uid == geteuid().as_raw() || serves.is_some_and(|process| process.uid() == uid)
     }
 
     /// Where the daemons' sockets are to be: the names that are known, or the shortest one.

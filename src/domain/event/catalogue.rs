@@ -106,7 +106,7 @@ types! {
     TokenRevoked = "token.revoked", Info, "A token was revoked.";
     SessionOpened = "session.opened", Info, "Somebody logged in with a browser.";
     SessionEnded = "session.ended", Info, "Somebody logged out, or a session was ended by another log-in or by an admin.";
-    EventsLost = "events.lost", Warning, "Events are missing here: there were more than could be written, or they were pruned before they were read.";
+    EventsLost = "events.lost", Warning, "Events are missing here: there were more than could be written, they were pruned before they were read, or an older backup was restored.";
 }
 
 impl std::str::FromStr for EventType {

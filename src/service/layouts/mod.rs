@@ -95,6 +95,7 @@ impl Service {
     /// Layouts by name.
     pub async fn layouts(&self, actor: &Actor, page: &Page) -> Result<Paged<LayoutView>, ServiceError> {
         actor.may(Right::View)?;
+        page.key::<LayoutName>()?;
         let mut reader = self.parts.store.read().await?;
         let listed = store::layouts::page(&mut reader, &page.after, page.rows()).await?;
         let paged = page.cut(listed, |version| version.name.to_string());
@@ -120,15 +121,7 @@ impl Service {
         page: &Page,
     ) -> Result<Paged<Version>, ServiceError> {
         actor.may(Right::View)?;
-        let before = match page.after.as_str() {
-            "" => None,
-            after => Some(after.parse().map_err(|_| {
-                ServiceError::field(
-                    "/cursor",
-                    "the cursor is not one that this list gave: begin again without it",
-                )
-            })?),
-        };
+        let before = page.key::<u32>()?;
         let mut reader = self.parts.store.read().await?;
         if store::layouts::newest(&mut reader, name).await?.is_none() {
             return Err(not_found(name));
@@ -185,6 +178,11 @@ async fn put_if_new(
 ) -> Result<Version, ServiceError> {
     if let Some(same) = before.filter(|before| before.layout == *new.layout) {
         return Ok(same.clone());
+    }
+    if !name.is_free() {
+        let detail =
+            format!("no layout can be called {name}, since that is a path of the API: choose another name");
+        return Err(ServiceError::field(&format!("/layouts/{name}"), detail));
     }
     store::layouts::put(&mut *db, name, new, unix_ms()).await?;
     let newest = store::layouts::newest(db, name).await?;

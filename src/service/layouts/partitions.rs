@@ -43,16 +43,8 @@ impl Service {
         page: &Page,
     ) -> Result<Paged<PartitionView>, ServiceError> {
         actor.may(Right::View)?;
+        let from = page.key::<usize>()?.unwrap_or(0);
         let all = self.all_partitions(actor, daemon, fresh).await?;
-        let from = match page.after.as_str() {
-            "" => 0,
-            after => after.parse::<usize>().map_err(|_| {
-                ServiceError::field(
-                    "/cursor",
-                    "the cursor is not one that this list gave: begin again without it",
-                )
-            })?,
-        };
         let numbered = all.into_iter().enumerate().skip(from).collect();
         let paged = page.cut(numbered, |(number, _)| (number + 1).to_string());
         let items = paged.items.into_iter().map(|(_, partition)| partition).collect();

@@ -81,7 +81,16 @@ fn who_did_what_is_on_record_with_what_was_before_and_after() {
     assert_eq!(events[1]["details"]["fields"], json!(["sms"]));
     assert_eq!(events[1]["cause"], json!({ "by": "actor", "subject": "admin token" }));
     assert_eq!(rows(&host, "&actor=manager")[0]["action"], "furnish");
-    for bad in ["?outcome=maybe", "?cursor=eA", "?limit=0", "?colour=red"] {
+    // -5, +7 and 007: no row has such a number.
+    for bad in [
+        "?outcome=maybe",
+        "?cursor=eA",
+        "?cursor=LTU",
+        "?cursor=Kzc",
+        "?cursor=MDA3",
+        "?limit=0",
+        "?colour=red",
+    ] {
         api.get(&format!("/api/v1/audit{bad}")).problem(422, "invalid-request");
     }
 }
@@ -135,6 +144,10 @@ fn whoever_meddles_with_the_rows_is_found() {
         ("UPDATE audit SET actor = 'somebody else' WHERE id = 2".to_owned(), Some(2)),
         ("UPDATE audit SET after = '{}' WHERE id = 3".to_owned(), Some(3)),
         ("DELETE FROM audit WHERE id = 2".to_owned(), Some(3)),
+        ("UPDATE audit SET actor = CAST(x'61ff62' AS TEXT) WHERE id = 5".to_owned(), Some(5)),
+        ("PRAGMA ignore_check_constraints = ON; UPDATE audit SET outcome = 'odd' WHERE id = 5".to_owned(), Some(5)),
+        ("ALTER TABLE audit RENAME COLUMN origin TO source".to_owned(), Some(1)),
+        ("DROP TABLE audit".to_owned(), Some(1)),
         ("INSERT INTO audit SELECT 0, at, actor, granted, origin, request, action, target, outcome, problem, count, before, after, previous, hash FROM audit WHERE id = 1".to_owned(), Some(0)),
         (format!("DELETE FROM audit WHERE id = {last}"), Some(last)),
         (format!("DELETE FROM audit WHERE id = {last}; UPDATE sqlite_sequence SET seq = {} WHERE name = 'audit'", last - 1), None),
@@ -220,4 +233,54 @@ fn a_dry_run_is_one_however_it_is_written_and_by_no_other_name() {
     let told = rows(&host, "&target=tenants/none");
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!(told[0]["problem"], "urn:mps-manager:problem:invalid-request");
+}
+
+#[test]
+fn what_is_not_called_off_is_refused_and_nothing_else_on_record() {
+    let host = Host::ready();
+    let stopped = host.api().post("/api/v1/daemons/gpu1/stop?grace_s=0", &json!({}));
+    let ended = host.api().succeeds(&stopped)["id"].as_str().expect("an ID").to_owned();
+    let unknown = uuid::Uuid::now_v7().to_string();
+    for (id, status, kind) in [(&unknown, 404, "not-found"), (&ended, 409, "conflict")] {
+        let target = format!("operations/{id}/cancel");
+        for query in ["", "?dry_run=true"] {
+            let refused = host.api().post(&format!("/api/v1/{target}{query}"), &json!({}));
+            assert!((400..500).contains(&refused.status), "{}", refused.text);
+        }
+        host.api().post(&format!("/api/v1/{target}"), &json!({})).problem(status, kind);
+        let told = rows(&host, &format!("&target={target}"));
+        assert!(told.len() >= 2 && told.iter().all(|row| row["outcome"] == "refused"), "{told:?}");
+    }
+}
+
+#[test]
+fn what_is_accepted_and_changes_nothing_has_a_row_without_before_and_after() {
+    let host = Host::ready();
+    for _ in 0..2 {
+        host.api().tenant("web", &spec(8)).ok();
+        host.api().post("/api/v1/daemons/gpu1/cordon", &json!({})).ok();
+    }
+    for target in ["tenants/web", "daemons/gpu1"] {
+        let told = rows(&host, &format!("&target={target}&actor=admin%20token"));
+        let [first, again] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!((&first["outcome"], &again["outcome"]), (&json!("done"), &json!("done")));
+        assert!(first["after"].is_string());
+        assert!(again["before"].is_null() && again["after"].is_null(), "{again}");
+    }
+}
+
+#[test]
+fn what_a_path_does_not_name_has_a_row_for_each_thing_that_it_changes() {
+    let host = Host::ready();
+    let layouts = json!({ "version": "v1", "layouts": { "one": { "steps": [] }, "two": { "steps": [] } } });
+    for _ in 0..2 {
+        host.api().post("/api/v1/layouts/import", &layouts).ok();
+    }
+    let told = rows(&host, "&actor=admin%20token");
+    let targets: Vec<&str> = told.iter().map(|row| row["target"].as_str().unwrap()).collect();
+    assert_eq!(targets, ["layouts/one", "layouts/two", "layouts/import"]);
+    assert!(told[0]["after"].as_str().unwrap().contains("\"version\":1") && told[0]["before"].is_null());
+    assert_eq!(told[0]["request"], told[1]["request"]);
+    assert!(told[2]["after"].is_null(), "the second time nothing changed: {}", told[2]);
+    assert_eq!(verify(&host, &[]).status.code(), Some(0));
 }

@@ -1,6 +1,7 @@
 //! Backups made while everything is written to, and restored while daemons and clients live.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -117,6 +118,13 @@ fn a_backup_replaces_nothing_and_needs_a_database() {
     assert_eq!(fs::read_to_string(&file).unwrap(), "somebody's");
     let nowhere = host.dir().join("nowhere/backup.db");
     assert!(host.refuses("backup", &nowhere).contains("No such file"));
+    let before = files(host.dir());
+    let odd = host.dir().join(std::ffi::OsStr::from_bytes(b"back\xffup.db"));
+    let config = host.dir().join("config.toml");
+    let refused = host.command(&["backup", "--config", path(&config)]).arg(&odd).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is not UTF-8"), "{refused:?}");
+    assert_eq!(files(host.dir()), before, "nothing is left of it");
 }
 
 #[test]
@@ -227,7 +235,7 @@ fn an_older_backup_is_restored_while_daemons_and_clients_live() {
     let generations = (generation(&host, "/api/v1/daemons/gpu0"), generation(&host, "/api/v1/tenants/batch"));
     let token = host.token();
     let newest = |host: &Host| -> i64 {
-        let query = "SELECT coalesce(max(id), 0) || '' FROM events WHERE type <> 'database.restored'";
+        let query = "SELECT coalesce(max(id), 0) || '' FROM events WHERE type NOT IN ('database.restored', 'events.lost')";
         host.ask_sql(query).remove(0).parse().unwrap()
     };
     host.end_manager(Signal::TERM);
@@ -398,4 +406,127 @@ fn a_restore_brings_back_no_token_that_was_revoked_and_takes_none_away() {
     fs::write(host.state("mps-manager.db"), "this was a database").unwrap();
     let said = host.kept("restore", &file);
     assert!(said.contains("tokens that can be used again") && said.contains(": 3; revoke"), "{said}");
+}
+
+/// The entity tag of a thing.
+fn tag(host: &Host, path: &str) -> String {
+    host.api().get(path).header("etag").expect("an entity tag").to_owned()
+}
+
+#[test]
+fn an_entity_tag_never_fits_another_thing_of_the_same_name() {
+    let mut host = Host::ready();
+    let spec = json!({"daemon": "gpu0", "device_memory_limit": "1G"});
+    let other = json!({"daemon": "gpu0", "device_memory_limit": "2G"});
+    let web = "/api/v1/tenants/web";
+    let put = |host: &Host, stale: &str| {
+        host.api().send(reqwest::Method::PUT, web, &[("if-match", stale)], Some(other.to_string()))
+    };
+    assert_eq!(host.api().tenant("web", &spec).status, 201);
+    let file = host.dir().join("backup.db");
+    host.kept("backup", &file);
+    let mut seen = vec![tag(&host, web)];
+    assert_eq!(host.api().delete(web).status, 204);
+    assert_eq!(host.api().tenant("web", &spec).status, 201);
+    put(&host, &seen[0]).problem(412, "precondition-failed");
+    seen.push(tag(&host, web));
+    // Deleted once more: only what is remembered of the name tells how far it got.
+    assert_eq!(host.api().delete(web).status, 204);
+
+    let daemon = "/api/v1/daemons/gpu1";
+    let revised = tag(&host, daemon);
+    let content = host.daemon("gpu1")["spec"].clone();
+    host.api().succeeds(&host.api().delete(&format!("{daemon}?grace_s=0")));
+    assert_eq!(host.api().put(daemon, &content).status, 201);
+    let again = tag(&host, daemon);
+    assert_ne!(revised, again);
+    host.end_manager(Signal::TERM);
+
+    host.kept("restore", &file);
+    host.serve();
+    host.await_ready();
+    for stale in &seen {
+        put(&host, stale).problem(412, "precondition-failed");
+    }
+    assert_eq!(put(&host, &tag(&host, web)).status, 200);
+    let restored = tag(&host, daemon);
+    assert!(restored != revised && restored != again, "{restored} was {revised} and {again}");
+}
+
+#[test]
+fn whoever_follows_the_journal_is_told_what_a_restore_took_away() {
+    let mut host = Host::ready();
+    let newest =
+        |host: &Host| host.api().get("/api/v1/events?limit=1").ok()["items"][0]["id"].as_i64().unwrap();
+    let file = host.dir().join("backup.db");
+    host.kept("backup", &file);
+    let read = newest(&host);
+    for name in ["one", "two", "three"] {
+        assert_eq!(
+            host.api().tenant(name, &json!({"daemon": "gpu0", "device_memory_limit": "1G"})).status,
+            201
+        );
+    }
+    host.await_ready();
+    host.end_manager(Signal::TERM);
+    let given: i64 = host.ask_sql("SELECT max(id) || '' FROM events").remove(0).parse().unwrap();
+    host.kept("restore", &file);
+    host.serve();
+    host.await_ready();
+    // Also one that asks for something else, and one that had read further than the backup goes.
+    for (query, last) in [("", read), ("?type=tenant.", read), ("", given)] {
+        let mut stream = host.stream(query, Some(last));
+        let lost =
+            std::iter::repeat_with(|| stream.next()).find(|event| event["type"] == "events.lost").unwrap();
+        let details = &lost["details"];
+        assert!(details["whole_from"].as_i64().unwrap() > given, "{lost}");
+        assert!((3..=given - read + 3).contains(&details["count"].as_i64().unwrap()), "{lost}");
+        assert_eq!(host.api().get(&format!("/api/v1/events/{}", lost["id"])).ok()["type"], "events.lost");
+    }
+}
+
+#[test]
+fn events_beyond_a_number_are_counted_and_not_read_from_their_numbers() {
+    let mut host = Host::configured("[events]\nkeep_count = 1000");
+    host.end_manager(Signal::TERM);
+    // As a restore leaves it: many old ones, and new ones from a much higher number on.
+    host.execute_sql(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1400)
+         INSERT INTO events (at, type, severity, subject, cause, message)
+         SELECT at, type, severity, subject, cause, message FROM n, (SELECT * FROM events ORDER BY id DESC LIMIT 1);
+         UPDATE sqlite_sequence SET seq = 1000000 WHERE name = 'events';",
+    );
+    host.serve();
+    host.await_ready();
+    let count = |host: &Host, more: &str| -> i64 {
+        host.ask_sql(&format!("SELECT count(*) || '' FROM events {more}")).remove(0).parse().unwrap()
+    };
+    eventually("those that are too many are gone", || (count(&host, "") < 1250).then_some(()));
+    host.end_manager(Signal::TERM);
+    let old = count(&host, "WHERE id < 1000000");
+    assert!(count(&host, "") >= 1000 && old >= 800, "{old} old ones of {} are left", count(&host, ""));
+}
+
+#[test]
+fn a_backup_with_an_audit_that_somebody_meddled_with_is_restored_only_if_told_to() {
+    let mut host = Host::ready();
+    let file = host.dir().join("backup.db");
+    host.kept("backup", &file);
+    host.end_manager(Signal::TERM);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let mut connection = SqliteConnectOptions::new().filename(&file).connect().await.unwrap();
+        let meddling = "DROP TRIGGER audit_stays; UPDATE audit SET actor = 'somebody' WHERE id = 1";
+        sqlx::raw_sql(meddling).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+    });
+    let before = fs::read(host.state("mps-manager.db")).unwrap();
+    let said = host.refuses("restore", &file);
+    assert!(said.contains("row 1 does not fit") && said.contains("--broken-audit"), "{said}");
+    assert_eq!(fs::read(host.state("mps-manager.db")).unwrap(), before);
+    let config = host.dir().join("config.toml");
+    let told = host.cli(&["restore", path(&file), "--config", path(&config), "--broken-audit"]);
+    assert!(told.status.success(), "{told:?}");
+    assert!(String::from_utf8_lossy(&told.stdout).contains("the audit of the backup is broken"), "{told:?}");
+    host.serve();
+    host.await_ready();
 }

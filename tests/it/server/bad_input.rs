@@ -7,7 +7,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::Host;
+use crate::harness::{Host, SmallDisk};
 
 /// One request as it stands, and its whole answer; the connection is closed after it.
 fn raw(host: &Host, head: &str, body: &[u8]) -> (u16, String) {
@@ -219,4 +219,77 @@ fn a_query_that_a_request_does_not_take_is_refused_and_nothing_is_done() {
     let other = api.send(reqwest::Method::POST, "/api/v1/tenants/other/leases?dry_run=true", &[], Some(body));
     assert_eq!(other.status, 201, "{}", other.text);
     assert_eq!(lease("?dry=true"), 422);
+}
+
+#[test]
+fn a_cursor_that_no_list_gave_is_refused_by_every_list() {
+    use base64::Engine as _;
+    let host = Host::ready();
+    let document: Value = serde_json::from_str(include_str!("../../../openapi/v1.json")).unwrap();
+    let mut lists = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let parameters = methods["get"]["parameters"].as_array();
+        let has_cursor = parameters.is_some_and(|all| all.iter().any(|one| one["name"] == "cursor"));
+        let Some(path) =
+            has_cursor.then(|| path.replace("tenants/{name}", "tenants/demo").replace("{name}", "gpu0"))
+        else {
+            continue;
+        };
+        lists += 1;
+        for key in ["~~💥", "-5", "+7", "007", "NOT A NAME", " "] {
+            let cursor = base64::prelude::BASE64_URL_SAFE_NO_PAD.encode(key);
+            host.api().get(&format!("{path}?cursor={cursor}")).problem(422, "invalid-request");
+        }
+    }
+    assert!(lists > 6, "{lists} lists");
+}
+
+#[test]
+fn no_name_can_be_given_that_is_a_path() {
+    let host = Host::ready();
+    let document: Value = serde_json::from_str(include_str!("../../../openapi/v1.json")).unwrap();
+    let paths: Vec<&str> = document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+    let mut taken = Vec::new();
+    for path in &paths {
+        let Some((collection, "{name}")) = path.rsplit_once('/') else { continue };
+        let beside = paths.iter().filter_map(|other| other.strip_prefix(collection)?.strip_prefix('/'));
+        let first = beside.filter_map(|rest| rest.split('/').next()).filter(|part| !part.starts_with('{'));
+        taken.extend(first.map(|name| (collection.rsplit('/').next().unwrap(), name)));
+    }
+    assert_eq!(taken, [("layouts", "import")], "a name that nothing may have: see `LayoutName::is_free`");
+    let layouts = json!({ "version": "v1", "layouts": { "import": { "steps": [] } } });
+    let refused = host.api().post("/api/v1/layouts/import", &layouts).problem(422, "invalid-request");
+    assert_eq!(refused["errors"][0]["pointer"], "/layouts/import", "{refused}");
+    let script = |name: &str| {
+        let path = format!("/api/v1/layouts/import?name={name}");
+        host.api().send_text(Method::POST, &path, "text/x-shellscript", "sm_partition add 0 7\n".to_owned())
+    };
+    script("import").problem(422, "invalid-request");
+    assert_eq!(host.api().get("/api/v1/layouts").ok()["items"], json!([]));
+}
+
+#[test]
+fn a_full_disk_is_no_fault_of_the_manager() {
+    let mut host = Host::new("");
+    let state = host.state("");
+    std::fs::create_dir_all(&state).unwrap();
+    let Some(_disk) = SmallDisk::mount(&state, 16) else { return };
+    host.serve();
+    host.await_ready();
+    let filler = host.state("filler");
+    let written = std::io::copy(&mut std::io::repeat(0), &mut std::fs::File::create(&filler).unwrap());
+    assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    let mut refused = 0;
+    let spec = |turn: usize| json!({"daemon": "gpu0", "device_memory_limit": "1G", "labels": {"turn": turn.to_string()}});
+    for turn in 0..50 {
+        let answer = host.api().tenant("web", &spec(turn));
+        if answer.status >= 300 {
+            let said = answer.problem(503, "unavailable");
+            assert!(said["detail"].as_str().unwrap().contains("is full"), "{said}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "everything was written");
+    std::fs::remove_file(filler).unwrap();
+    assert!(host.api().tenant("web", &spec(50)).status < 300);
 }

@@ -87,7 +87,13 @@ fn is_well_but_for_the_machine(seen: &Seen) {
 #[test]
 fn a_host_with_a_manager_is_well_and_is_not_touched() {
     let mut host = Host::looked_at_once_an_hour("");
-    let before = (host.daemon_pid("gpu0"), snapshot(&host.state("")));
+    // The manager reads its database when it is asked whether it is well, and readers note that in what they share in memory.
+    let kept = |host: &Host| {
+        let mut all = snapshot(&host.state(""));
+        all.retain(|path, _| !path.ends_with("-shm"));
+        all
+    };
+    let before = (host.daemon_pid("gpu0"), kept(&host));
     let seen = examine(&host);
     is_well_but_for_the_machine(&seen);
     seen.is("driver", "ok", "SIMULATED (h200x2");
@@ -99,7 +105,7 @@ fn a_host_with_a_manager_is_well_and_is_not_touched() {
     seen.is("tenants", "ok", "2 tenants");
     seen.is("foreign_daemons", "ok", "no MPS control daemon");
     seen.is("listen", "ok", "");
-    assert_eq!((host.daemon_pid("gpu0"), snapshot(&host.state(""))), before);
+    assert_eq!((host.daemon_pid("gpu0"), kept(&host)), before);
 
     host.end_manager(Signal::TERM);
     let (state, runtime) = (snapshot(&host.state("")), snapshot(&host.runtime("")));
@@ -381,4 +387,37 @@ fn the_table_says_the_same_for_people_and_the_documentation_has_every_check() {
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
         .collect();
     assert_eq!(documented, seen.order);
+}
+
+#[test]
+fn a_manager_that_takes_connections_and_answers_none_is_named() {
+    let host = Host::ready();
+    crate::harness::signal(host.manager_pid(), Signal::STOP);
+    let seen = examine(&host);
+    crate::harness::signal(host.manager_pid(), Signal::CONT);
+    seen.is("manager", "warn", "does not answer within 3 s");
+    examine(&host).is("manager", "ok", "serves at");
+}
+
+#[test]
+fn a_runtime_directory_of_somebody_else_is_named() {
+    if !is_root() {
+        eprintln!("SKIPPED: only root gives a directory away");
+        return;
+    }
+    let mut host = Host::ready();
+    host.end_manager(Signal::TERM);
+    std::os::unix::fs::chown(host.runtime(""), Some(65534), None).unwrap();
+    examine(&host).is("runtime_directory", "fail", "uid 65534");
+    std::os::unix::fs::chown(host.runtime(""), Some(0), None).unwrap();
+    examine(&host).is("runtime_directory", "ok", "of uid 0");
+}
+
+#[test]
+fn a_simulated_host_that_there_is_none_of_is_refused() {
+    let host = Host::new("");
+    let refused = doctor(&host, &["--sim", "nope"]).output().unwrap();
+    assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(2), b"".as_slice()));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("cannot simulate \"nope\""), "{said}");
 }

@@ -163,6 +163,12 @@ fn a_missing_gpu_is_replaced_for_its_daemon_and_the_tenants_that_name_it() {
     host.api().send(reqwest::Method::POST, &path, &stale, Some(body)).problem(412, "precondition-failed");
     let done = host.api().post(&path, &json!({"with": "0"})).ok();
     assert_eq!(done["daemon"]["spec"]["gpus"], json!([new]));
+    for target in ["daemons/gpu1", "tenants/named"] {
+        let row = host.api().get(&format!("/api/v1/audit?limit=1&target={target}")).ok()["items"][0].clone();
+        assert_eq!(row["action"], "POST /api/v1/gpus/{gpu}/replace", "{row}");
+        assert!(row["before"].as_str().unwrap().contains(&gone), "{row}");
+        assert!(row["after"].as_str().unwrap().contains(&new), "{row}");
+    }
     assert!(done["daemon"]["generation"].as_i64() > before["generation"].as_i64());
     host.await_ready();
     assert_eq!(host.api().get("/api/v1/tenants/named").ok()["spec"]["gpus"], json!([new]));
