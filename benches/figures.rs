@@ -27,8 +27,13 @@ fn main() -> ExitCode {
     let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let home = tempfile::Builder::new().prefix("mf").tempdir_in("/tmp").expect("a directory");
     let mut table = Table::default();
-    let all: [(&str, Measure); 4] =
-        [("start", starts), ("looks", looks), ("idle", idle), ("partitions", partitions)];
+    let all: [(&str, Measure); 5] = [
+        ("start", starts),
+        ("looks", looks),
+        ("idle", idle),
+        ("partitions", partitions),
+        ("metrics", metrics),
+    ];
     if let Some(unknown) = asked.iter().find(|asked| all.iter().all(|(name, _)| name != asked)) {
         eprintln!(
             "{unknown} is not measured here: name some of {}, or none for all",
@@ -283,6 +288,64 @@ fn idle(directory: &Path, table: &mut Table) {
     table.row("the same: the longer log, MiB", server.log_mib(), Some(LOG_BOUND_MIB));
 }
 
+/// What a Prometheus asks of eight GPUs with 64 tenants while one daemon hangs.
+fn metrics(directory: &Path, table: &mut Table) {
+    let (server, _) = Server::start_as(directory, "h200x8@13.1");
+    server.wait_ready();
+    let daemons: Vec<String> = (0..8).map(|number| format!("gpu{number}")).collect();
+    let shown = server.get("/api/v1/tenants").1["items"].as_array().map_or(0, Vec::len);
+    for number in shown..64 {
+        let daemon = &daemons[number % daemons.len()];
+        let spec = format!(r#"{{"daemon":"{daemon}","uid":UID,"device_memory_limit":"1G","max_clients":2}}"#);
+        server.put(&format!("/api/v1/tenants/tenant_{number}"), &spec);
+    }
+    server.wait_ready();
+    // One client on each daemon.
+    let clients: Vec<Client> =
+        (56..64).map(|number| Client::start(&server, &format!("tenant_{number}"))).collect();
+    let deadline = Instant::now() + PATIENCE;
+    while server.get("/api/v1/clients").1["items"].as_array().map_or(0, Vec::len) < clients.len() {
+        assert!(Instant::now() < deadline, "the clients are never listed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (pid, _) = server.daemon("gpu0");
+    signal(pid, rustix::process::Signal::STOP);
+    server.wait_for("gpu0", |_, phase| phase != "ready");
+    let mut texts = Vec::new();
+    let mut times: Vec<f64> = (0..200)
+        .map(|_| {
+            // Over longer than the deadline of a command, so that some meet each of what the manager does meanwhile.
+            std::thread::sleep(Duration::from_millis(30));
+            let began = Instant::now();
+            let text = server.text("/metrics");
+            let took = millis(began.elapsed());
+            assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+            assert!(text.contains("mps_manager_daemon_phase{daemon=\"gpu0\",phase=\"ready\"} 0"));
+            texts.push(text);
+            took
+        })
+        .collect();
+    signal(pid, rustix::process::Signal::CONT);
+    times.sort_by(f64::total_cmp);
+    let last = texts.pop().unwrap_or_default();
+    let body = last.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let series = body.lines().filter(|line| !line.starts_with('#')).count();
+    let tenants: std::collections::BTreeSet<&str> =
+        body.lines().filter(|line| line.starts_with("mps_manager_tenant_clients{")).collect();
+    assert_eq!(tenants.len(), 64);
+    table.row(
+        "200 scrapes of 8 GPUs and 64 tenants while a daemon hangs, median, ms",
+        times[100],
+        Some(10.0),
+    );
+    table.row("the same: 99th percentile, ms", times[197], Some(10.0));
+    table.row("the same: longest, ms", times[199], None);
+    #[allow(clippy::cast_precision_loss, reason = "some thousands")]
+    let (bytes, series) = (body.len() as f64, series as f64);
+    table.row("the same: size, kB", bytes / 1000.0, None);
+    table.row("the same: series", series, None);
+}
+
 /// A shell that calls the control program again and again, as scripts do.
 struct Loop(Child);
 
@@ -362,12 +425,18 @@ impl Server {
         (Self { child, directory: directory.to_owned() }, took)
     }
 
-    fn get(&self, path: &str) -> (u16, Value) {
+    /// A whole answer, over a connection of its own.
+    fn text(&self, path: &str) -> String {
         let mut socket = UnixStream::connect(self.directory.join("r/api.sock")).expect("it listens");
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("sent");
         let mut text = String::new();
         socket.read_to_string(&mut text).expect("an answer");
+        text
+    }
+
+    fn get(&self, path: &str) -> (u16, Value) {
+        let text = self.text(path);
         let status = text.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
         let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         (status, serde_json::from_str(body).unwrap_or(Value::Null))
@@ -601,8 +670,12 @@ fn direct_callers(server: &Server, callers: u32, each: u32) -> (u32, u32) {
 }
 
 fn kill(pid: u64) {
+    signal(pid, rustix::process::Signal::KILL);
+}
+
+fn signal(pid: u64, signal: rustix::process::Signal) {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a process ID");
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    let _ = rustix::process::kill_process(pid, signal);
 }
 
 fn millis(duration: Duration) -> f64 {

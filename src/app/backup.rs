@@ -5,15 +5,37 @@ use std::path::Path;
 use super::{DATABASE, StartError, refused};
 use crate::clock::unix_ms;
 use crate::config::Config;
+use crate::domain::audit::Attempt;
 use crate::host;
 use crate::service::take_up::NO_MACHINE_ID;
 use crate::store::backup::{self, Backup};
 use crate::store::lock;
 use crate::store::restore::{self, Restored};
 
+/// A backup, and whether it is on record.
+#[derive(Debug, serde::Serialize)]
+pub struct Made {
+    /// The backup.
+    #[serde(flatten)]
+    pub backup: Backup,
+    /// Why the audit and the events do not tell of it; `None` where they do.
+    pub unrecorded: Option<String>,
+}
+
 /// Copies the database to a file that must not be there yet; a manager that serves goes on meanwhile.
-pub async fn backup(config: &Config, file: &Path) -> Result<Backup, StartError> {
-    backup::copy(&config.state_dir.join(DATABASE), file).await.map_err(refused)
+pub async fn backup(config: &Config, file: &Path) -> Result<Made, StartError> {
+    let database = config.state_dir.join(DATABASE);
+    let backup = backup::copy(&database, file).await.map_err(refused)?;
+    let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
+    // It is there, whatever comes of this.
+    let recorded = backup::put_on_record(&database, &machine_id, &attempt("backup", file), unix_ms()).await;
+    Ok(Made { backup, unrecorded: recorded.err().map(|error| error.to_string()) })
+}
+
+/// Whoever calls, who does this with a file.
+fn attempt(action: &str, file: &Path) -> Attempt {
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    Attempt::at_command_line(rustix::process::geteuid().as_raw(), action, &file)
 }
 
 /// Puts a backup in the place of the database; refuses while a manager serves.
@@ -24,7 +46,8 @@ pub async fn restore(config: &Config, file: &Path) -> Result<Restored, StartErro
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
     let boot_id = host::boot_id().map_err(refused)?;
     let database = config.state_dir.join(DATABASE);
-    let restored = restore::restore(backup, &database, &machine_id, &boot_id, unix_ms()).await;
+    let attempt = attempt("restore", file);
+    let restored = restore::restore(backup, &database, &machine_id, &boot_id, &attempt, unix_ms()).await;
     drop(lock);
     restored.map_err(refused)
 }

@@ -55,10 +55,11 @@ fn finish<T>(
 
 pub(super) fn backup(Keep { file, state, output }: Keep) -> Result<ExitCode, String> {
     let config = state.read()?;
-    finish(app::backup::backup(&config, &file), |backup| {
+    finish(app::backup::backup(&config, &file), |made| {
         match output {
-            Output::Json => line!("{}", serde_json::to_string_pretty(backup)?),
+            Output::Json => line!("{}", serde_json::to_string_pretty(made)?),
             Output::Table => {
+                let backup = &made.backup;
                 line!(
                     "{}: {}, schema version {}, checked and on the disk",
                     backup.file.display(),
@@ -66,6 +67,9 @@ pub(super) fn backup(Keep { file, state, output }: Keep) -> Result<ExitCode, Str
                     backup.schema_version
                 );
                 line!("Not in it: admin.token and the configuration file.");
+                if let Some(why) = &made.unrecorded {
+                    line!("The audit and the events do not tell of it: {why}");
+                }
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::access::{Actor, Origin, Subject};
+use super::access::{Actor, Grant, Origin, Role, Subject};
 use super::token::{TokenId, without_secrets};
 use super::{DaemonName, LayoutName, TenantName};
 
@@ -114,6 +114,20 @@ impl Attempt {
         }
     }
 
+    /// A user of this host does something with the database's file at the command line.
+    pub fn at_command_line(uid: u32, action: &str, file: &std::path::Path) -> Self {
+        let path = file.to_string_lossy();
+        Self {
+            actor: Subject::User(uid).to_string(),
+            granted: Grant::Host(Role::Admin).to_string(),
+            origin: "command line".to_owned(),
+            is_manager: false,
+            request: None,
+            action: action.to_owned(),
+            target: Target::Other(path.chars().take(1024).collect()),
+        }
+    }
+
     /// Somebody who shows nothing that is valid tries anything.
     pub fn of_stranger(origin: Origin) -> Self {
         Self {
@@ -139,11 +153,11 @@ pub struct AuditRecord {
     pub actor: String,
     /// What they were granted then.
     pub granted: String,
-    /// From where: an address, `socket`, or `manager`.
+    /// From where: an address, `socket`, `command line`, or `manager`.
     pub origin: String,
     /// The request: the `X-Request-Id` of its answer.
     pub request: Option<String>,
-    /// What they tried: method and route.
+    /// What they tried: method and route, or `backup` or `restore` at the command line.
     #[schema(example = "PUT /api/v1/tenants/{name}")]
     pub action: String,
     /// On what.

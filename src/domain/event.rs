@@ -260,6 +260,9 @@ pub enum Details {
         /// The daemons that it works on.
         #[schema(value_type = Vec<String>)]
         daemons: Vec<DaemonName>,
+        /// The GPUs that it works on, as they were when it was asked for.
+        #[serde(default)]
+        gpus: Vec<GpuUuid>,
         /// Why it failed, where it did.
         error: Option<String>,
     },
@@ -321,6 +324,17 @@ pub struct NewEvent {
     pub message: String,
     /// What else is told.
     pub details: Option<Details>,
+    /// What it is about beside its subject, which names one of each: it is found by these too.
+    pub also: Also,
+}
+
+/// Things of which an event is about more than one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Also {
+    /// Daemons.
+    pub daemons: Vec<DaemonName>,
+    /// GPUs.
+    pub gpus: Vec<GpuUuid>,
 }
 
 impl NewEvent {
@@ -333,7 +347,22 @@ impl NewEvent {
             cause: Cause::Manager.into(),
             message: message.into(),
             details: None,
+            also: Also::default(),
         }
+    }
+
+    /// The same, about several daemons and GPUs: one alone stands in its subject.
+    #[must_use]
+    pub fn about(mut self, daemons: &[DaemonName], gpus: &[GpuUuid]) -> Self {
+        match daemons {
+            [one] => self.subject.daemon = Some(one.clone()),
+            several => self.also.daemons = several.to_vec(),
+        }
+        match gpus {
+            [one] => self.subject.gpu = Some(one.clone()),
+            several => self.also.gpus = several.to_vec(),
+        }
+        self
     }
 
     /// The same with another cause.
@@ -349,6 +378,14 @@ impl NewEvent {
         self.details = Some(details);
         self
     }
+}
+
+/// The fields that are otherwise, of a spec that was there before and is there after.
+pub fn changed_fields(before: Option<&serde_json::Value>, after: Option<&serde_json::Value>) -> Vec<String> {
+    let object = |spec: Option<&serde_json::Value>| spec.and_then(|spec| spec.as_object()).cloned();
+    let (Some(before), Some(after)) = (object(before), object(after)) else { return Vec::new() };
+    let all: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    all.into_iter().filter(|key| before.get(*key) != after.get(*key)).cloned().collect()
 }
 
 /// Something that happened.

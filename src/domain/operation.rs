@@ -81,6 +81,20 @@ pub enum OperationRequest {
 }
 
 impl OperationRequest {
+    /// What [`OperationRequest::kind`] may give.
+    pub const KINDS: [&'static str; 10] = [
+        "start_daemon",
+        "stop_daemon",
+        "restart_daemon",
+        "delete_daemon",
+        "terminate_client",
+        "drain_daemon",
+        "begin_maintenance",
+        "end_maintenance",
+        "apply_layout",
+        "replay_layout",
+    ];
+
     /// One word for logs and lists.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -272,6 +286,16 @@ mod tests {
             cancel_requested_at: None,
             steps,
         }
+    }
+
+    #[test]
+    fn every_kind_is_listed_under_its_name_in_the_api() {
+        let unknown = serde_json::from_str::<OperationRequest>(r#"{"kind":"none"}"#).expect_err("no kind");
+        let said = unknown.to_string();
+        let (_, known) = said.split_once("expected one of ").expect("the kinds that there are");
+        let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+        assert_eq!(known, OperationRequest::KINDS);
+        assert_eq!(OperationRequest::StartDaemon.kind(), OperationRequest::KINDS[0]);
     }
 
     #[test]

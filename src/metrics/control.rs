@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::metrics::histogram::Histogram;
 
-/// Upper bounds of what a command takes, in seconds: 1 to 2 ms alone, the deadline is 5 s.
-const SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0];
+/// Upper bounds of what a command takes, in seconds: 1 to 2 ms alone, the deadline is 5 s unless another is configured.
+const SECONDS: [f64; 14] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 /// Why a command got no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

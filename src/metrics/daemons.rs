@@ -39,7 +39,7 @@ pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result 
     let each = || world.seen.iter();
     families.gauges(
         "daemon_up",
-        "1 while the control daemon has a process",
+        "1 while the control daemon has a process, by /proc",
         None,
         each().map(|seen| (of(seen), truth(seen.status.pid.is_some()))),
     )?;
@@ -84,13 +84,13 @@ pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result 
     )?;
     families.gauges(
         "servers",
-        "MPS servers of the daemon by the status that it tells (ACTIVE, INITIALIZING, FAULT, other)",
+        "MPS servers of the daemon by the status that get_server_status gives (ACTIVE, INITIALIZING, FAULT, other)",
         None,
         each().flat_map(servers),
     )?;
     families.gauges(
         "clients_waiting",
-        "Processes that wait until the clients of another user are gone",
+        "Processes that wait until the clients of another user are gone, by control.log",
         None,
         each().map(|seen| {
             let waiting: usize = seen.status.queue.iter().map(|queue| queue.waiting.len()).sum();
@@ -177,7 +177,7 @@ fn gpus(world: &World, families: &mut Families<'_>) -> fmt::Result {
     )?;
     families.gauges(
         "gpu_memory_total",
-        "Memory of the whole GPU",
+        "Memory of the whole GPU, as the driver told last",
         Some(&Unit::Bytes),
         world.book.gpus.iter().map(|gpu| ([("gpu", gpu.uuid.to_string())], number(gpu.memory_total))),
     )?;
@@ -208,12 +208,16 @@ fn listed(world: &World) -> impl Iterator<Item = (&Seen, &GpuPartitions)> {
 fn partitions(world: &World, families: &mut Families<'_>) -> fmt::Result {
     let on = |seen: &Seen, gpu: &GpuPartitions| [("daemon", seen.name.clone()), ("gpu", gpu.gpu.to_string())];
     let all: [(&str, &str, Of<GpuPartitions>); 4] = [
-        ("gpu_chunks_free", "Chunks of the GPU that a new partition could have", |gpu| gpu.free_chunks),
-        ("gpu_chunks_used", "Chunks of the GPU in partitions", |gpu| gpu.used_chunks),
-        ("gpu_sms_free", "SMs outside partitions, those that make no whole chunk included", |gpu| {
-            gpu.free_sms
+        ("gpu_chunks_free", "Chunks of the GPU that a new partition could have, by lspart", |gpu| {
+            gpu.free_chunks
         }),
-        ("gpu_sms_used", "SMs in partitions", |gpu| gpu.used_sms),
+        ("gpu_chunks_used", "Chunks of the GPU in partitions, by lspart", |gpu| gpu.used_chunks),
+        (
+            "gpu_sms_free",
+            "SMs outside partitions by lspart, those that make no whole chunk included",
+            |gpu| gpu.free_sms,
+        ),
+        ("gpu_sms_used", "SMs in partitions, by lspart", |gpu| gpu.used_sms),
     ];
     for (name, help, value) in all {
         let samples = listed(world).map(|(seen, gpu)| (on(seen, gpu), f64::from(value(gpu))));
@@ -234,8 +238,23 @@ fn partitions(world: &World, families: &mut Families<'_>) -> fmt::Result {
             })
         })
     };
-    families.gauges("partition_chunks", "Chunks of a partition", None, each(|partition| partition.chunks))?;
-    families.gauges("partition_sms", "SMs of a partition", None, each(|partition| partition.sms))?;
+    families.gauges(
+        "partition_chunks",
+        "Chunks of a partition, by lspart",
+        None,
+        each(|partition| partition.chunks),
+    )?;
+    families.gauges(
+        "partition_sms",
+        "SMs of a partition, by lspart",
+        None,
+        each(|partition| partition.sms),
+    )?;
     let clients = each(|partition| u32::try_from(partition.clients.len()).unwrap_or(u32::MAX));
-    families.gauges("partition_clients", "Connected clients that named the partition", None, clients)
+    families.gauges(
+        "partition_clients",
+        "Connected clients that named the partition in the environment they were started with, by /proc",
+        None,
+        clients,
+    )
 }

@@ -4,6 +4,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
+use crate::domain::event::EventType;
+
 /// Counts of events; clones count together.
 #[derive(Debug, Clone, Default)]
 pub struct Events {
@@ -17,6 +19,11 @@ impl Events {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
+        // A series that begins at 0 tells of its first event; one that begins at 1 does not.
+        for kind in EventType::ALL {
+            let labels = [("type", kind.as_str()), ("severity", kind.severity().as_str())];
+            let _ = self.happened.get_or_create(&labels);
+        }
         registry.register(
             "events",
             "Events that were written since the manager began to serve, by type and severity",

@@ -5,6 +5,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
+use crate::domain::operation::{OperationRequest, OperationState};
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Ended {
     kind: &'static str,
@@ -24,6 +26,12 @@ impl Operations {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
+        // A series that begins at 0 tells of its first operation; one that begins at 1 does not.
+        for kind in OperationRequest::KINDS {
+            for state in [OperationState::Succeeded, OperationState::Failed, OperationState::Cancelled] {
+                let _ = self.ended.get_or_create(&Ended { kind, outcome: state.as_str() });
+            }
+        }
         registry.register(
             "operations",
             "Operations that ended since the manager started, by kind and outcome (succeeded, failed, cancelled)",

@@ -32,11 +32,16 @@ impl Collector for Process {
         let bytes = Some(&Unit::Bytes);
         one(
             "process_resident_memory",
-            "Memory that the manager has in RAM",
+            "Memory that the manager has in RAM, by /proc",
             bytes,
             Some(number(stat.rss_bytes().get())),
         )?;
-        one("process_virtual_memory", "Memory that the manager has mapped", bytes, Some(number(stat.vsize)))?;
+        one(
+            "process_virtual_memory",
+            "Memory that the manager has mapped, by /proc",
+            bytes,
+            Some(number(stat.vsize)),
+        )?;
         one("process_start_time", "When the manager started, as Unix time", Some(&Unit::Seconds), started)?;
         one("process_open_fds", "File descriptors that the manager has open", None, files)?;
         one("process_max_fds", "File descriptors that the manager may have open", None, most)?;

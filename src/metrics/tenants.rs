@@ -83,7 +83,7 @@ pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result 
         |tenant: &Tenant| [("daemon", tenant.spec.daemon.to_string()), ("tenant", tenant.name.to_string())];
     families.gauges(
         "tenant_clients",
-        "Connected processes of the tenant",
+        "Processes of the tenant that its daemon's ps lists",
         None,
         tenants()
             .map(|tenant| (labels(tenant), number(tally.clients.get(&tenant.name).copied().unwrap_or(0)))),
@@ -96,7 +96,7 @@ pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result 
     )?;
     families.gauges(
         "clients_unattributed",
-        "Connected processes that are known to be nobody's",
+        "Processes that the daemon's ps lists and that are no tenant's",
         None,
         tally.unattributed.iter().map(|(daemon, count)| ([("daemon", (*daemon).to_owned())], number(*count))),
     )?;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::{Engine, Failure};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
@@ -143,7 +145,7 @@ fn in_a_word(state: DesiredState) -> String {
 
 async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
     stop(engine, operation, grace_s).await?;
-    let name = the_daemon(operation)?.clone();
+    let (id, name) = (operation.id, the_daemon(operation)?.clone());
     engine
         .step(operation.id, FORGET, async {
             let deleted: Result<bool, StoreError> = engine
@@ -152,6 +154,9 @@ async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Resu
                     Box::pin(async move {
                         if !store::tenants::of_daemon(&mut *db, &name).await?.is_empty() {
                             return Ok((false, Fate::RollBack));
+                        }
+                        if let Some(daemon) = store::daemons::get(&mut *db, &name).await? {
+                            store::operations::daemon_deleted(&mut *db, id, &daemon, unix_ms()).await?;
                         }
                         store::daemons::delete(db, &name, unix_ms()).await?;
                         Ok((true, Fate::Commit))
@@ -198,7 +203,7 @@ async fn write_state(
     operation: &Operation,
     state: DesiredState,
 ) -> Result<((), String), Failure> {
-    match desired_now(engine, the_daemon(operation)?.clone(), Some(state)).await? {
+    match desired_now(engine, the_daemon(operation)?.clone(), Some((operation.id, state))).await? {
         Some(desired) => {
             engine.fleet.publish(desired, None);
             Ok(((), in_a_word(state)))
@@ -207,11 +212,12 @@ async fn write_state(
     }
 }
 
-/// The desired value of a daemon, after writing whether it should run if `state` says so; `None` without a daemon.
+/// The desired value of a daemon, after writing for an operation whether it should run, if `state` says so; `None` without a
+/// daemon.
 pub(super) async fn desired_now(
     engine: &Engine,
     name: DaemonName,
-    state: Option<DesiredState>,
+    state: Option<(Uuid, DesiredState)>,
 ) -> Result<Option<Desired>, Failure> {
     let gpus = engine.gpus().await?;
     let manager_uid = engine.manager_uid;
@@ -219,12 +225,12 @@ pub(super) async fn desired_now(
         .store
         .write(move |db| {
             Box::pin(async move {
-                if let Some(state) = state
+                if let Some((operation, state)) = state
                     && let Some(daemon) = store::daemons::get(&mut *db, &name).await?
                     && daemon.spec.desired_state != state
                 {
-                    let spec = DaemonSpec { desired_state: state, ..daemon.spec };
-                    store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
+                    let spec = DaemonSpec { desired_state: state, ..daemon.spec.clone() };
+                    store::operations::put_spec(&mut *db, operation, &daemon, &spec, unix_ms()).await?;
                 }
                 Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, Fate::Commit))
             })

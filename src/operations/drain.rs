@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 
+use uuid::Uuid;
+
 use super::daemon::{handle, the_daemon};
 use super::{Engine, Failure, Stop};
 use crate::clock::unix_ms;
@@ -55,7 +57,9 @@ pub(super) async fn run(
         note(engine, operation, daemon).await?;
         engine
             .step(operation.id, "cordon", async {
-                set_schedulable(engine, daemon, false).await.map(|_| ((), "cordoned".to_owned()))
+                set_schedulable(engine, operation.id, daemon, false)
+                    .await
+                    .map(|_| ((), "cordoned".to_owned()))
             })
             .await?;
         empty(engine, operation, std::slice::from_ref(daemon), limit, true).await?;
@@ -105,14 +109,19 @@ async fn undone(
     let outcome = match journal.as_ref().and_then(noted) {
         None => "nothing was changed",
         Some(false) => "cordoned, as before",
-        Some(true) if set_schedulable(engine, daemon, true).await? => "schedulable again",
+        Some(true) if set_schedulable(engine, operation.id, daemon, true).await? => "schedulable again",
         Some(true) => "schedulable, as somebody has set it meanwhile",
     };
     Ok(((), outcome.to_owned()))
 }
 
 /// Writes whether a daemon takes clients, and publishes it; false when it was so.
-async fn set_schedulable(engine: &Engine, daemon: &DaemonName, schedulable: bool) -> Result<bool, Failure> {
+async fn set_schedulable(
+    engine: &Engine,
+    operation: Uuid,
+    daemon: &DaemonName,
+    schedulable: bool,
+) -> Result<bool, Failure> {
     let name = daemon.clone();
     let changed: Result<Option<bool>, StoreError> = engine
         .store
@@ -123,8 +132,8 @@ async fn set_schedulable(engine: &Engine, daemon: &DaemonName, schedulable: bool
                 };
                 let changed = daemon.spec.schedulable != schedulable;
                 if changed {
-                    let spec = DaemonSpec { schedulable, ..daemon.spec };
-                    store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
+                    let spec = DaemonSpec { schedulable, ..daemon.spec.clone() };
+                    store::operations::put_spec(&mut *db, operation, &daemon, &spec, unix_ms()).await?;
                 }
                 Ok((Some(changed), Fate::Commit))
             })

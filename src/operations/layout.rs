@@ -220,8 +220,8 @@ impl Engine {
                     if wish.applied.is_some() {
                         store::layouts::put_applied(&mut *db, &name, wish.applied.as_ref(), now).await?;
                     }
-                    let spec = DaemonSpec { layout: Some(wish.active), ..daemon.spec };
-                    store::daemons::put(&mut *db, &name, &spec, now).await?;
+                    let spec = DaemonSpec { layout: Some(wish.active), ..daemon.spec.clone() };
+                    store::operations::put_spec(&mut *db, id, &daemon, &spec, now).await?;
                     Ok((Ok(store::plans::desired(db, &name, &gpus, manager_uid).await?), Fate::Commit))
                 })
             })
@@ -281,8 +281,8 @@ impl Engine {
                     if back {
                         let Previous { layout, applied } = change.previous;
                         store::layouts::put_applied(&mut *db, &name, applied.as_ref(), now).await?;
-                        let spec = DaemonSpec { layout, ..daemon.spec };
-                        store::daemons::put(&mut *db, &name, &spec, now).await?;
+                        let spec = DaemonSpec { layout, ..daemon.spec.clone() };
+                        store::operations::put_spec(&mut *db, id, &daemon, &spec, now).await?;
                     } else {
                         store::daemons::touch(&mut *db, &name).await?;
                     }

@@ -13,7 +13,7 @@ use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::access::Origin;
 use crate::domain::audit::{Attempt, Outcome, Target};
-use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
+use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject, changed_fields};
 use crate::store::audit::Came;
 use crate::store::{self, Fate, StoreError, Transaction};
 
@@ -275,24 +275,9 @@ fn told(
             drift: Vec::new(),
             degraded: Vec::new(),
         },
-        _ => Details::Changed { fields: fields(before, after) },
+        _ => Details::Changed { fields: changed_fields(before, after) },
     };
     Some(NewEvent::new(kind, subject, format!("{name} {what}")).because(by).with(details))
-}
-
-/// The fields that are otherwise, of a thing that was there before and is there after.
-fn fields(before: Option<&serde_json::Value>, after: Option<&serde_json::Value>) -> Vec<String> {
-    let object = |spec: Option<&serde_json::Value>| spec.and_then(|spec| spec.as_object()).cloned();
-    let (Some(before), Some(after)) = (object(before), object(after)) else { return Vec::new() };
-    let mut fields: Vec<String> = before
-        .keys()
-        .chain(after.keys())
-        .filter(|key| before.get(*key) != after.get(*key))
-        .cloned()
-        .collect();
-    fields.sort();
-    fields.dedup();
-    fields
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::maintenance::refuse_in_maintenance;
 use super::{Service, ServiceError, WriteOptions, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
-use crate::domain::event::{Cause, EventType, NewEvent, Subject};
+use crate::domain::event::{Details, EventType, NewEvent, Subject};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::layout::map_roles;
 use crate::domain::{DaemonName, GpuUuid, TenantName, admission};
@@ -80,6 +80,7 @@ impl Service {
                     let current = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
                     check_precondition(&options, Some(current.revision))?;
                     refuse_while_operated(&mut *db, &name).await?;
+                    let before = current.spec.clone();
                     let mut either = current.spec;
                     either.gpus = vec![old.clone(), new.uuid.clone()];
                     refuse_in_maintenance(&mut *db, &name, &either).await?;
@@ -91,8 +92,18 @@ impl Service {
                     }
                     let tenants = exchange(db, &name, &old, &new.uuid, &gpus, ceiling).await?;
                     store::gpus::remember(&mut *db, &gpus, unix_ms()).await?;
-                    store::events::append(&mut *db, &told(&name, &old, &new.uuid, by), unix_ms()).await?;
                     let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
+                    let mut events = vec![told(&name, &old, &new.uuid)];
+                    events.extend(store::operations::daemon_changed(
+                        &name,
+                        &before,
+                        &daemon.spec,
+                        Subject::default(),
+                    )?);
+                    events.extend(tenants.iter().map(|tenant| tenant_changed(tenant, &name, &new.uuid)));
+                    for event in events {
+                        store::events::append(&mut *db, &event.because(by.clone()), unix_ms()).await?;
+                    }
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
                     Ok(((daemon, tenants, desired), fate(&options)))
                 })
@@ -107,10 +118,17 @@ impl Service {
 }
 
 /// What is told of it.
-fn told(daemon: &DaemonName, old: &GpuUuid, new: &GpuUuid, by: Cause) -> NewEvent {
+fn told(daemon: &DaemonName, old: &GpuUuid, new: &GpuUuid) -> NewEvent {
     let subject = Subject { gpu: Some(old.clone()), ..Subject::daemon(daemon) };
     let message = format!("GPU {new} took the place of {old} in daemon {daemon}");
-    NewEvent::new(EventType::GpuReplaced, subject, message).because(by)
+    NewEvent::new(EventType::GpuReplaced, subject, message)
+}
+
+/// What is told of a tenant that named the old GPU.
+fn tenant_changed(tenant: &TenantName, daemon: &DaemonName, new: &GpuUuid) -> NewEvent {
+    let subject = Subject { gpu: Some(new.clone()), ..Subject::tenant(tenant, daemon) };
+    NewEvent::new(EventType::TenantChanged, subject, format!("tenant {tenant} was changed"))
+        .with(Details::Changed { fields: vec!["gpus".to_owned()] })
 }
 
 /// The GPU that is to take the place.

@@ -146,7 +146,7 @@ impl Service {
         };
         let ending = self.end_these(&holder, self.parts.access.sessions_of(&holder));
         match (named, &holder) {
-            (true, Holder::Token(id)) => about(Target::Token(id.clone()), ending).await,
+            (true, Holder::Token(id)) => Box::pin(about(Target::Token(id.clone()), ending)).await,
             _ => ending.await,
         }
     }

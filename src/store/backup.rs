@@ -14,7 +14,9 @@ use rustix::io::Errno;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
-use super::{host, known_version, options, version_of};
+use super::{StoreError, audit, events, host, known_version, options, version_of};
+use crate::domain::audit::Attempt;
+use crate::domain::event::{Cause, EventType, NewEvent, Subject as EventSubject};
 
 /// What a backup is of.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -103,6 +105,32 @@ pub async fn copy(database: &Path, file: &Path) -> Result<Backup, BackupError> {
     let seen = examine(&unfinished.path).await?;
     unfinished.become_file(file)?;
     Ok(Backup { file: file.to_owned(), ..seen })
+}
+
+/// Writes into the database that a backup of it was made: an event, and a row of the audit. A manager may serve it.
+pub async fn put_on_record(
+    database: &Path,
+    machine_id: &str,
+    attempt: &Attempt,
+    now: i64,
+) -> Result<(), StoreError> {
+    let mut connection = SqliteConnection::connect_with(&options(database)?).await?;
+    let found = version_of(&mut connection).await?;
+    if found != known_version() {
+        return Err(StoreError::Corrupt { what: "the schema version", detail: format!("it is {found}") });
+    }
+    let owner = host::machine_id(&mut connection).await?;
+    if owner.is_some_and(|owner| owner != machine_id) {
+        return Err(StoreError::Corrupt { what: "the database", detail: "it is another machine's".into() });
+    }
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    let message = format!("the database was backed up to {}", attempt.target);
+    let event = NewEvent::new(EventType::DatabaseBackedUp, EventSubject::default(), message);
+    let by = Cause::Actor { subject: attempt.actor.clone() };
+    events::append(&mut transaction, &event.because(by), now).await?;
+    audit::append(&mut transaction, attempt, audit::Came::default(), 1, now).await?;
+    transaction.commit().await?;
+    Ok(connection.close().await?)
 }
 
 /// Looks at a file that should be a backup, changing nothing: whole, and of which version and machine.

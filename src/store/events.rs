@@ -2,7 +2,7 @@
 
 use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
-use super::{StoreError, from_json, parsed, to_json};
+use super::{StoreError, from_json, parsed, to_json, told};
 use crate::domain::event::{Because, Cause, Event, EventFilter, EventType, NewEvent, Severity, Subject};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
@@ -15,7 +15,13 @@ pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Re
             None => Cause::Manager,
         },
     };
-    let subject = &event.subject;
+    let mut subject = event.subject.clone();
+    if subject.tenant.is_none()
+        && let Some(client) = subject.client
+    {
+        subject.tenant = told::tenant(&mut *db, client).await?;
+    }
+    let subject = &subject;
     let (kind, severity) = (event.kind.as_str(), event.severity.number());
     let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
     let gpu = subject.gpu.as_ref().map(GpuUuid::as_str);
@@ -24,7 +30,7 @@ pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Re
     let operation = subject.operation.map(|id| id.to_string());
     let (subject, cause) = (to_json(subject), to_json(&cause));
     let details = event.details.as_ref().map(to_json);
-    Ok(sqlx::query!(
+    let id = sqlx::query!(
         "INSERT INTO events (at, type, severity, daemon, gpu, client, tenant, operation, subject, cause, message, details)
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         now,
@@ -40,9 +46,17 @@ pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Re
         event.message,
         details
     )
-    .execute(db)
+    .execute(&mut *db)
     .await?
-    .last_insert_rowid())
+    .last_insert_rowid();
+    let daemons = event.also.daemons.iter().map(|name| ("daemon", name.as_str()));
+    let gpus = event.also.gpus.iter().map(|gpu| ("gpu", gpu.as_str()));
+    for (kind, name) in daemons.chain(gpus) {
+        sqlx::query!("INSERT OR IGNORE INTO event_also (event, kind, name) VALUES (?, ?, ?)", id, kind, name)
+            .execute(&mut *db)
+            .await?;
+    }
+    Ok(id)
 }
 
 /// The last event of a type about an operation, or else about a daemon.
@@ -182,13 +196,38 @@ pub async fn page(
     after: Option<i64>,
     limit: i64,
 ) -> Result<Vec<Event>, StoreError> {
-    let mut query = select(COLUMNS, filter, order, after, limit);
-    query.build().fetch_all(db).await?.iter().map(event).collect()
+    let mut query = select(COLUMNS, filter, Found::Itself, order, after, limit);
+    let rows = query.build().fetch_all(&mut *db).await?;
+    let mut events = rows.iter().map(event).collect::<Result<Vec<_>, _>>()?;
+    if filter.daemon.is_some() || filter.gpu.is_some() {
+        // Read by themselves, so that either is read by its index, in order, and stops at its end.
+        let mut query = select(COLUMNS, filter, Found::Also, order, after, limit);
+        let rows = query.build().fetch_all(db).await?;
+        for row in &rows {
+            events.push(event(row)?);
+        }
+        events.sort_by_key(|event| event.id);
+        if order == Order::NewestFirst {
+            events.reverse();
+        }
+        events.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    }
+    Ok(events)
+}
+
+/// How an event that is asked for by daemon or GPU is about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// Its subject is it.
+    Itself,
+    /// It is one of several.
+    Also,
 }
 
 fn select(
     head: &str,
     filter: &EventFilter,
+    found: Found,
     order: Order,
     after: Option<i64>,
     limit: i64,
@@ -209,10 +248,30 @@ fn select(
     if let Some(severity) = filter.severity.filter(|severity| *severity != Severity::Info) {
         query.push(" AND severity >= ").push_bind(severity.number());
     }
+    let places = [
+        ("daemon", filter.daemon.as_ref().map(|name| name.as_str().to_owned())),
+        ("gpu", filter.gpu.as_ref().map(|gpu| gpu.as_str().to_owned())),
+    ];
+    let asked: Vec<(&str, String)> =
+        places.into_iter().filter_map(|(kind, name)| Some((kind, name?))).collect();
+    if found == Found::Also {
+        query.push(" AND id IN (SELECT event FROM event_also WHERE false");
+        for (kind, name) in asked.clone() {
+            query.push(format!(" OR (kind = '{kind}' AND name = ")).push_bind(name).push(")");
+        }
+        query.push(")");
+    }
+    for (kind, name) in asked {
+        query.push(format!(" AND ({kind} = ")).push_bind(name.clone());
+        if found == Found::Also {
+            // What has several of the one may have one of the other.
+            query.push(format!(" OR id IN (SELECT event FROM event_also WHERE kind = '{kind}' AND name = "));
+            query.push_bind(name).push(")");
+        }
+        query.push(")");
+    }
     let texts = [
-        (" AND daemon = ", filter.daemon.as_ref().map(|name| name.as_str().to_owned())),
         (" AND tenant = ", filter.tenant.as_ref().map(|name| name.as_str().to_owned())),
-        (" AND gpu = ", filter.gpu.as_ref().map(|gpu| gpu.as_str().to_owned())),
         (" AND client = ", filter.client.map(|client| client.to_string())),
         (" AND operation = ", filter.operation.map(|id| id.to_string())),
     ];

@@ -5,7 +5,7 @@ mod telling;
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-pub use telling::{called_off, requested, stop_requested};
+pub use telling::{called_off, daemon_changed, daemon_deleted, put_spec, requested, stop_requested};
 
 use super::{StoreError, from_json, parsed, to_json};
 use crate::domain::operation::{Operation, OperationRequest, OperationState, Step};

@@ -19,7 +19,9 @@ use super::{
     version,
 };
 use crate::domain::DaemonName;
+use crate::domain::audit::Attempt;
 use crate::domain::daemon::{DesiredState, Incarnation};
+use crate::domain::event::{Cause, EventType, NewEvent, Subject};
 use crate::domain::maintenance::MaintenanceState;
 use crate::domain::token::TokenState;
 
@@ -72,6 +74,7 @@ pub async fn restore(
     database: &Path,
     machine_id: &str,
     boot_id: &str,
+    attempt: &Attempt,
     now: i64,
 ) -> Result<Restored, RestoreError> {
     let known = known_version();
@@ -123,6 +126,11 @@ pub async fn restore(
             present.close().await.map_err(StoreError::from)?;
         }
     }
+    let message = format!("{} was put in the place of the database", attempt.target);
+    let event = NewEvent::new(EventType::DatabaseRestored, Subject::default(), message);
+    let by = Cause::Actor { subject: attempt.actor.clone() };
+    events::append(&mut *db, &event.because(by), now).await?;
+    audit::append(&mut *db, attempt, audit::Came::default(), 1, now).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     restored.close().await.map_err(StoreError::from)?;
     if backup.machine_id.as_deref().is_some_and(|theirs| theirs != machine_id) {

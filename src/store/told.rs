@@ -84,6 +84,20 @@ pub async fn put_client(
     Ok(())
 }
 
+/// Whose a client is of which it was told that it came.
+pub async fn tenant(db: &mut SqliteConnection, id: ClientId) -> Result<Option<TenantName>, StoreError> {
+    let (pid, start_time) = (i64::from(id.pid), id.start_time.cast_signed());
+    let tenant = sqlx::query_scalar!(
+        "SELECT tenant FROM told_clients WHERE pid = ? AND start_time = ? AND tenant IS NOT NULL",
+        pid,
+        start_time
+    )
+    .fetch_optional(db)
+    .await?
+    .flatten();
+    tenant.map(|name| parsed("a tenant's name", TenantName::parse(&name))).transpose()
+}
+
 /// Takes a client that left; `None` for one of which it was not told.
 pub async fn take_client(
     db: &mut SqliteConnection,

@@ -100,6 +100,8 @@ types! {
     HostConfirmed = "host.confirmed", Warning, "Somebody confirmed that the database belongs to this machine.";
     ManagerStarted = "manager.started", Info, "A manager took up what is remembered.";
     ManagerStopped = "manager.stopped", Info, "A manager ended as it was told; daemons and clients run on.";
+    DatabaseBackedUp = "database.backed_up", Info, "A backup of the database was made.";
+    DatabaseRestored = "database.restored", Warning, "A backup was put in the place of the database.";
     TokenCreated = "token.created", Info, "A token was made.";
     TokenRevoked = "token.revoked", Info, "A token was revoked.";
     SessionOpened = "session.opened", Info, "Somebody logged in with a browser.";

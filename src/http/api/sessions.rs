@@ -102,7 +102,7 @@ pub(super) async fn end_all(
             SessionsOf::Token(id)
         }
     };
-    app.service.end_sessions(&actor, of).await?;
+    Box::pin(app.service.end_sessions(&actor, of)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -86,6 +86,59 @@ async fn events_are_found_by_what_they_are_about_in_both_orders() {
 }
 
 #[tokio::test]
+async fn what_is_about_several_is_found_by_each_in_order_and_is_pruned_whole() {
+    let (_dir, store) = open().await;
+    let gpus = ["GPU-514466a0-8e68-f857-9f73-e438010e48cb", "GPU-614466a0-8e68-f857-9f73-e438010e48cb"];
+    let gpus = gpus.map(|gpu| GpuUuid::parse(gpu).expect("uuid"));
+    let daemons = [daemon("gpu0"), daemon("gpu1")];
+    let about = |daemons: &[DaemonName], gpus: &[GpuUuid]| {
+        (NewEvent::new(EventType::OperationStarted, Subject::default(), "it began").about(daemons, gpus), 1)
+    };
+    let events = vec![
+        about(&daemons, &gpus),
+        about(&daemons[..1], &gpus[..1]),
+        about(&daemons[..1], &gpus),
+        about(&daemons[1..], &gpus[1..]),
+        about(&[], &[]),
+    ];
+    write(&store, events, Fate::Commit).await;
+    let of = |daemon: Option<usize>, gpu: Option<usize>| EventFilter {
+        daemon: daemon.map(|index| daemons[index].clone()),
+        gpu: gpu.map(|index| gpus[index].clone()),
+        ..EventFilter::default()
+    };
+    for (filter, expected) in [
+        (of(Some(0), None), vec![1, 2, 3]),
+        (of(Some(1), None), vec![1, 4]),
+        (of(None, Some(0)), vec![1, 2, 3]),
+        (of(None, Some(1)), vec![1, 3, 4]),
+        (of(Some(0), Some(1)), vec![1, 3]),
+        (of(Some(1), Some(1)), vec![1, 4]),
+        (of(Some(1), Some(0)), vec![1]),
+    ] {
+        assert_eq!(ids(&store, &filter, Order::OldestFirst, None).await, expected, "{filter:?}");
+        let back: Vec<i64> = expected.iter().rev().copied().collect();
+        assert_eq!(ids(&store, &filter, Order::NewestFirst, None).await, back, "{filter:?}");
+        let after: Vec<i64> = expected.iter().copied().filter(|id| *id > 1).collect();
+        assert_eq!(ids(&store, &filter, Order::OldestFirst, Some(1)).await, after, "{filter:?}");
+    }
+    let mut reader = store.read().await.expect("a reader");
+    let first = page(&mut reader, &of(None, Some(1)), Order::OldestFirst, None, 2).await.expect("a page");
+    assert_eq!(first.iter().map(|event| event.id).collect::<Vec<_>>(), [1, 3]);
+    drop(reader);
+    let left: Result<i64, StoreError> = store
+        .write(|db| {
+            Box::pin(async move {
+                prune(&mut *db, 100, 0, 100).await?;
+                let left = sqlx::query_scalar("SELECT count(*) FROM event_also").fetch_one(db).await?;
+                Ok((left, Fate::Commit))
+            })
+        })
+        .await;
+    assert_eq!(left.expect("pruned"), 0);
+}
+
+#[tokio::test]
 async fn what_follows_on_another_event_names_it() {
     let (_dir, store) = open().await;
     let back = || (told(EventType::DaemonStarted, "gpu0").because(Because::Latest(EventType::DaemonDied)), 1);
@@ -139,7 +192,7 @@ async fn a_page_of_what_is_asked_for_is_read_by_an_index() {
         async move {
             let head = format!("EXPLAIN QUERY PLAN {COLUMNS}");
             let mut reader = store.read().await.expect("a reader");
-            let mut query = select(&head, &filter, Order::NewestFirst, Some(5), 100);
+            let mut query = select(&head, &filter, Found::Itself, Order::NewestFirst, Some(5), 100);
             let rows = query.build().fetch_all(&mut *reader).await.expect("a plan");
             let lines = rows.iter().map(|row| row.get::<String, _>("detail"));
             lines.collect::<Vec<_>>().join("; ")

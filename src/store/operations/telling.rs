@@ -2,41 +2,88 @@
 
 use sqlx::SqliteConnection;
 
-use super::super::{StoreError, events, from_json, parsed};
-use crate::domain::DaemonName;
-use crate::domain::event::{Because, Cause, Details, EventType, NewEvent, Subject};
+use super::super::{StoreError, daemons, events, from_json, parsed, to_json};
+use crate::domain::daemon::{Daemon, DaemonSpec};
+use crate::domain::event::{Because, Cause, Details, EventType, NewEvent, Subject, changed_fields};
 use crate::domain::operation::{OperationRequest, OperationState};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
 
-/// What an operation does, and on which daemons.
+/// What an operation does, and on what.
 struct About {
     id: String,
     request: OperationRequest,
     daemons: Vec<DaemonName>,
+    gpus: Vec<GpuUuid>,
+    /// Whose client it ends.
+    tenant: Option<TenantName>,
 }
 
 impl About {
     async fn of(db: &mut SqliteConnection, id: &str) -> Result<Option<Self>, StoreError> {
         let request = sqlx::query_scalar!("SELECT request FROM operations WHERE id = ?", id);
         let Some(request) = request.fetch_optional(&mut *db).await? else { return Ok(None) };
-        let daemons = sqlx::query_scalar!(
+        let names = sqlx::query_scalar!(
             "SELECT daemon FROM operation_daemons WHERE operation = ? ORDER BY daemon",
             id
         )
-        .fetch_all(db)
+        .fetch_all(&mut *db)
         .await?;
-        let daemons = daemons.iter().map(|name| parsed("a daemon's name", DaemonName::parse(name)));
-        Ok(Some(Self {
+        let names = names.iter().map(|name| parsed("a daemon's name", DaemonName::parse(name)));
+        let mut about = Self {
             id: id.to_owned(),
             request: from_json("an operation's request", &request)?,
-            daemons: daemons.collect::<Result<_, _>>()?,
-        }))
+            daemons: names.collect::<Result<_, _>>()?,
+            gpus: Vec::new(),
+            tenant: None,
+        };
+        about.place(db).await?;
+        Ok(Some(about))
+    }
+
+    /// Finds out the GPUs and the tenant: as they were told when the operation was asked for, since a daemon or a client
+    /// that it ends is not there any more at its end.
+    async fn place(&mut self, db: &mut SqliteConnection) -> Result<(), StoreError> {
+        let kind = EventType::OperationRequested.as_str();
+        let told = sqlx::query!(
+            "SELECT subject, details FROM events WHERE operation = ? AND type = ? ORDER BY id LIMIT 1",
+            self.id,
+            kind
+        )
+        .fetch_optional(&mut *db)
+        .await?;
+        if let Some(told) = told {
+            self.tenant = from_json::<Subject>("an event's subject", &told.subject)?.tenant;
+            let details = told.details.as_deref().map(|details| from_json("an event's details", details));
+            if let Some(Details::Operation { gpus, .. }) = details.transpose()? {
+                self.gpus = gpus;
+            }
+        }
+        if self.gpus.is_empty() {
+            self.gpus = match &self.request {
+                OperationRequest::BeginMaintenance { gpus, .. } => gpus.clone(),
+                OperationRequest::ApplyLayout { gpu_map, .. } => gpu_map.values().cloned().collect(),
+                _ => {
+                    let mut gpus = Vec::new();
+                    for name in &self.daemons {
+                        if let Some(daemon) = daemons::get(&mut *db, name).await? {
+                            gpus.extend(daemon.spec.gpus);
+                        }
+                    }
+                    gpus
+                }
+            };
+            self.gpus.sort();
+            self.gpus.dedup();
+        }
+        Ok(())
+    }
+
+    /// An event about it.
+    fn event(&self, kind: EventType, message: String) -> Result<NewEvent, StoreError> {
+        Ok(NewEvent::new(kind, self.subject()?, message).about(&self.daemons, &self.gpus))
     }
 
     fn subject(&self) -> Result<Subject, StoreError> {
-        let daemon = match self.daemons.as_slice() {
-            [one] => Some(one.clone()),
-            _ => None,
-        };
         let client = match &self.request {
             OperationRequest::TerminateClient { client } => Some(*client),
             _ => None,
@@ -48,13 +95,14 @@ impl About {
             _ => None,
         };
         let operation = Some(parsed("an operation's ID", self.id.parse())?);
-        Ok(Subject { daemon, client, layout, operation, ..Subject::default() })
+        Ok(Subject { client, tenant: self.tenant.clone(), layout, operation, ..Subject::default() })
     }
 
     fn details(&self, error: Option<&str>) -> Details {
         Details::Operation {
             operation: self.request.kind().to_owned(),
             daemons: self.daemons.clone(),
+            gpus: self.gpus.clone(),
             error: error.map(str::to_owned),
         }
     }
@@ -130,11 +178,63 @@ pub(super) async fn step(
     let Some(row) = row else { return Ok(()) };
     let (step, outcome) = (row.name, row.outcome.unwrap_or_default());
     let message = format!("{}: {step}: {outcome}", about.request.kind());
-    let event = NewEvent::new(EventType::OperationStep, about.subject()?, message)
+    let event = about
+        .event(EventType::OperationStep, message)?
         .because(Because::Latest(EventType::OperationStarted))
         .with(Details::Step { step, outcome });
     events::append(db, &event, now).await?;
     Ok(())
+}
+
+/// Writes the spec of a daemon as an operation leaves it, and tells of the change; nothing where it is the same.
+pub async fn put_spec(
+    db: &mut SqliteConnection,
+    id: uuid::Uuid,
+    before: &Daemon,
+    spec: &DaemonSpec,
+    now: i64,
+) -> Result<(), StoreError> {
+    daemons::put(&mut *db, &before.name, spec, now).await?;
+    let subject = Subject { operation: Some(id), ..Subject::default() };
+    if let Some(event) = daemon_changed(&before.name, &before.spec, spec, subject)? {
+        events::append(db, &event.because(Because::Latest(EventType::OperationStarted)), now).await?;
+    }
+    Ok(())
+}
+
+/// Tells that an operation forgets a daemon.
+pub async fn daemon_deleted(
+    db: &mut SqliteConnection,
+    id: uuid::Uuid,
+    daemon: &Daemon,
+    now: i64,
+) -> Result<(), StoreError> {
+    let subject = Subject { operation: Some(id), ..Subject::default() };
+    let message = format!("daemon {} was forgotten", daemon.name);
+    let event = NewEvent::new(EventType::DaemonDeleted, subject, message)
+        .about(std::slice::from_ref(&daemon.name), &daemon.spec.gpus)
+        .because(Because::Latest(EventType::OperationStarted));
+    events::append(db, &event, now).await?;
+    Ok(())
+}
+
+/// What is told of a daemon whose spec was changed; nothing where it is the same. `subject` is what it is about beside the
+/// daemon and its GPUs.
+pub fn daemon_changed(
+    name: &DaemonName,
+    before: &DaemonSpec,
+    after: &DaemonSpec,
+    subject: Subject,
+) -> Result<Option<NewEvent>, StoreError> {
+    if before == after {
+        return Ok(None);
+    }
+    let json = |spec: &DaemonSpec| from_json::<serde_json::Value>("a spec", &to_json(spec));
+    let fields = changed_fields(Some(&json(before)?), Some(&json(after)?));
+    let message = format!("daemon {name} was changed");
+    let event = NewEvent::new(EventType::DaemonChanged, subject, message);
+    let name = std::slice::from_ref(name);
+    Ok(Some(event.about(name, &after.gpus).with(Details::Changed { fields })))
 }
 
 async fn tell(
@@ -162,7 +262,7 @@ async fn tell(
         (_, Some(error)) => format!("{what}{on} failed: {error}"),
         _ => format!("{what}{on} succeeded"),
     };
-    let event = NewEvent::new(kind, about.subject()?, message).because(cause).with(about.details(error));
+    let event = about.event(kind, message)?.because(cause).with(about.details(error));
     events::append(db, &event, now).await?;
     Ok(())
 }

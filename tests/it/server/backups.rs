@@ -227,7 +227,8 @@ fn an_older_backup_is_restored_while_daemons_and_clients_live() {
     let generations = (generation(&host, "/api/v1/daemons/gpu0"), generation(&host, "/api/v1/tenants/batch"));
     let token = host.token();
     let newest = |host: &Host| -> i64 {
-        host.ask_sql("SELECT coalesce(max(id), 0) || '' FROM events").remove(0).parse().unwrap()
+        let query = "SELECT coalesce(max(id), 0) || '' FROM events WHERE type <> 'database.restored'";
+        host.ask_sql(query).remove(0).parse().unwrap()
     };
     host.end_manager(Signal::TERM);
 
@@ -278,6 +279,18 @@ fn an_older_backup_is_restored_while_daemons_and_clients_live() {
     // Readers of the journal go on where they were: what happens now has numbers that nobody has seen.
     host.end_manager(Signal::TERM);
     let between = format!("SELECT count(*) || '' FROM events WHERE id > {restored} AND id <= {events}");
+    // Both are on record, under whoever called.
+    let uid = rustix::process::geteuid().as_raw();
+    let record =
+        "SELECT action || ' ' || target || ' ' || actor || ' ' || origin || ' ' || outcome FROM audit
+                  WHERE origin = 'command line' ORDER BY id";
+    let row = |action: &str| format!("{action} {} uid {uid} command line done", file.display());
+    assert_eq!(host.ask_sql(record), [row("backup"), row("restore")]);
+    let told = "SELECT type || ' ' || json_extract(cause, '$.subject') FROM events
+                WHERE type GLOB 'database.*' ORDER BY id";
+    assert_eq!(host.ask_sql(told), [format!("database.restored uid {uid}")]);
+    let told = ask(&kept, told);
+    assert_eq!(told, [format!("database.backed_up uid {uid}")], "the backup itself does not know of itself");
     assert_eq!((host.ask_sql(&between), newest(&host) > events), (vec!["0".to_owned()], true));
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::layouts::{add, in_static_mode, target, write};
 use crate::harness::{Client, EventStream, Host, eventually, setting, signal};
 
 /// The types of events, in their order.
@@ -67,6 +68,77 @@ fn an_operation_is_told_step_by_step_and_each_names_what_it_follows_on() {
     assert_eq!(told[2]["subject"]["daemon"], "gpu1");
     assert_eq!(told[0]["details"]["operation"], "restart_daemon");
     await_types(&host, "&daemon=gpu1&type=daemon.stopped", &["daemon.stopped"]);
+}
+
+#[test]
+fn operations_are_found_by_each_of_their_gpus_and_daemons_and_by_the_tenant_whose_client_they_end() {
+    let host = Host::ready();
+    let gpus = ["0", "1"].map(|gpu| host.api().get(&format!("/api/v1/gpus/{gpu}")).ok()["uuid"].clone());
+    let both = ["operation.requested", "operation.finished"];
+    let whole = "&type=operation.requested,operation.finished";
+    let client = host.run_client("demo");
+    let came = await_types(&host, "&tenant=demo&type=client.", &["client.connected"]);
+    let id = came[0]["subject"]["client"].as_str().expect("an ID");
+    let ended = host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}));
+    host.api().succeeds(&ended);
+    drop(client);
+    let told = await_types(&host, &format!("&tenant=demo{whole}"), &both);
+    assert_eq!(told[1]["subject"]["gpu"], gpus[0]);
+    assert_eq!(told, host.events(&format!("&gpu=0{whole}")));
+    await_types(&host, "&tenant=demo&type=client.terminated", &["client.terminated"]);
+    assert!(host.events(&format!("&tenant=batch{whole}")).is_empty());
+    assert!(host.events(&format!("&gpu=1{whole}")).is_empty());
+
+    // Of several daemons and GPUs.
+    let begun = host.api().post("/api/v1/host/maintenance", &json!({"timeout_s": 60}));
+    let operation = host.api().succeeds(&begun)["id"].as_str().expect("an ID").to_owned();
+    let of_it = host.events(&format!("&operation={operation}&type=operation."));
+    assert_eq!(of_it[0]["details"]["gpus"].as_array().map(Vec::len), Some(2));
+    assert_eq!(of_it[0]["subject"]["gpu"], Value::Null);
+    for place in ["gpu=0", "gpu=1", "daemon=gpu0", "daemon=gpu1", "daemon=gpu1&gpu=1"] {
+        let found = host.events(&format!("&{place}&operation={operation}&type=operation."));
+        assert_eq!(found, of_it, "{place}");
+    }
+    let newest = host.api().get("/api/v1/events?gpu=1&type=operation.&limit=1").ok();
+    assert_eq!(newest["items"][0], of_it[of_it.len() - 1]);
+    host.api().succeeds(&host.api().delete("/api/v1/host/maintenance"));
+
+    // A daemon that is gone at the end of what deletes it.
+    let deleted = host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
+    let id = deleted["id"].as_str().expect("an ID");
+    let told = await_types(&host, &format!("&operation={id}{whole}"), &both);
+    assert!(told.iter().all(|event| event["subject"]["gpu"] == gpus[1]), "{told:?}");
+}
+
+#[test]
+fn what_an_operation_changes_of_a_spec_is_told_with_the_operation() {
+    let host = Host::ready();
+    in_static_mode(&host);
+    write(&host, "prod", &[add("web", 7)]);
+    let number = host.events("").last().expect("events")["id"].as_i64().expect("a number");
+    let changes = || {
+        let mut events = host.events("&type=daemon.changed");
+        events.retain(|event| event["id"].as_i64() > Some(number));
+        events
+    };
+    let applied = host.api().succeeds(&host.api().post("/api/v1/layouts/prod/apply", &target(&json!({}))));
+    let drained = host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/drain?timeout_s=0", &json!({})));
+    let stopped = host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
+    let told = changes();
+    let fields: Vec<&Value> = told.iter().map(|event| &event["details"]["fields"]).collect();
+    assert_eq!(fields, [&json!(["layout"]), &json!(["schedulable"]), &json!(["desired_state"])]);
+    for (event, (operation, daemon)) in
+        told.iter().zip([(&applied, "gpu1"), (&drained, "gpu0"), (&stopped, "gpu1")])
+    {
+        assert_eq!(event["subject"]["operation"], operation["id"]);
+        assert_eq!(event["subject"]["daemon"], daemon);
+        let id = operation["id"].as_str().expect("an ID");
+        let started = host.events(&format!("&operation={id}&type=operation.started"));
+        assert_eq!(event["cause"], json!({ "by": "event", "id": started[0]["id"] }));
+    }
+    // What is so already is not told again.
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
+    assert_eq!(changes().len(), 3);
 }
 
 #[test]

@@ -166,6 +166,13 @@ fn a_missing_gpu_is_replaced_for_its_daemon_and_the_tenants_that_name_it() {
     assert!(done["daemon"]["generation"].as_i64() > before["generation"].as_i64());
     host.await_ready();
     assert_eq!(host.api().get("/api/v1/tenants/named").ok()["spec"]["gpus"], json!([new]));
+    let told = host.events("&type=gpu.replaced,daemon.changed,tenant.changed");
+    let told: Vec<_> = told.iter().rev().take(3).rev().collect();
+    let types: Vec<_> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(types, ["gpu.replaced", "daemon.changed", "tenant.changed"]);
+    assert!(told[1..].iter().all(|event| event["details"]["fields"] == json!(["gpus"])), "{told:?}");
+    assert_eq!(told[2]["subject"]["tenant"], "named");
+    assert!(told.iter().all(|event| event["cause"]["by"] == "actor"), "{told:?}");
     assert_eq!(host.client("named").seen["devices"][0]["sms"], 32);
     assert_eq!(host.api().get("/api/v1/gpus").ok()["items"].as_array().unwrap().len(), 1);
     host.api().post(&path, &json!({"with": "0"})).problem(404, "not-found");

@@ -77,6 +77,25 @@ fn promtool(arguments: &[&str], input: &str) -> Option<Output> {
     Some(child.wait_with_output().expect("it ends"))
 }
 
+/// What the catalogue says of a family.
+struct Entry {
+    kind: &'static str,
+    labels: Vec<&'static str>,
+    meaning: &'static str,
+}
+
+/// The catalogue, by name.
+fn catalogue() -> BTreeMap<String, Entry> {
+    let row = |line: &'static str| {
+        let cells: Vec<&str> = line.strip_prefix("| `")?.trim_end_matches(" |").split(" | ").collect();
+        let [name, kind, labels, meaning] = cells[..] else { panic!("{line}: four cells are meant") };
+        let labels = labels.split(", ").map(|label| label.trim_matches([' ', '`']));
+        let labels = labels.filter(|label| !label.is_empty()).collect();
+        Some((name.trim_matches('`').to_owned(), Entry { kind, labels, meaning }))
+    };
+    include_str!("../../../docs/metrics.md").lines().filter_map(row).collect()
+}
+
 /// A program of Debian's package `prometheus` that is not here: in CI that is a failure.
 fn missing(program: &str) {
     assert!(std::env::var_os("CI").is_none(), "{program} is missing: install Debian's package prometheus");
@@ -134,6 +153,14 @@ fn daemons_tenants_and_clients_are_told_and_what_is_deleted_is_gone() {
         (!Metrics::of(&host).has("daemon=\"gpu1\"")).then_some(())
     });
     assert!(Metrics::of(&host).get("operations_total{kind=\"delete_daemon\",outcome=\"succeeded\"}") >= 1.0);
+    await_sample(&host, "events_total{type=\"tenant.deleted\",severity=\"info\"}", 1.0);
+    await_sample(&host, "events_total{type=\"daemon.deleted\",severity=\"info\"}", 1.0);
+    // Both are there before the first, so that a rate sees it.
+    assert!(
+        Metrics::of(&host).get("events_total{type=\"daemon.died\",severity=\"error\"}").abs() < f64::EPSILON
+    );
+    let failed = Metrics::of(&host).get("operations_total{kind=\"delete_daemon\",outcome=\"failed\"}");
+    assert!(failed.abs() < f64::EPSILON);
 }
 
 #[test]
@@ -214,23 +241,29 @@ fn they_need_a_token_or_the_socket() {
 #[test]
 fn the_catalogue_is_what_is_served_and_promtool_finds_nothing_wrong() {
     let host = Secured::served("h200x2").host;
-    // What is counted by kind is there once there was one.
-    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/restart", &json!({})));
     let answer = host.api().get("/metrics");
     assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     let metrics = Metrics::parse(&answer.text);
-    let served: BTreeSet<(String, String)> = metrics.types.clone().into_iter().collect();
-    let documented: BTreeSet<(String, String)> = include_str!("../../../docs/metrics.md")
-        .lines()
-        .filter_map(|line| {
-            let mut cells = line.strip_prefix("| `")?.split(" | ");
-            let name = cells.next()?.trim_matches('`').to_owned();
-            Some((name, cells.next()?.to_owned()))
-        })
+    let documented = catalogue();
+    let served: BTreeMap<&str, (&str, &str)> = metrics
+        .types
+        .iter()
+        .map(|(name, kind)| (name.as_str(), (kind.as_str(), metrics.help[name].trim_end_matches('.'))))
         .collect();
-    assert_eq!(served, documented);
-    for name in metrics.types.keys() {
-        assert!(metrics.help.contains_key(name), "{name} has no words");
+    let meant = documented.iter().map(|(name, entry)| (name.as_str(), (entry.kind, entry.meaning)));
+    assert_eq!(served, meant.collect());
+    for sample in metrics.samples.keys() {
+        let (name, labels) = sample.trim_end_matches('}').split_once('{').unwrap_or((sample, ""));
+        let ends = ["_bucket", "_sum", "_count"];
+        let family =
+            ends.iter().find_map(|end| name.strip_suffix(end).filter(|name| served.contains_key(name)));
+        let entry = &documented[family.unwrap_or(name)];
+        let labels: Vec<(&str, &str)> =
+            labels.split_terminator("\",").map(|label| label.split_once("=\"").expect("a label")).collect();
+        let names: Vec<&str> = labels.iter().map(|(name, _)| *name).filter(|name| *name != "le").collect();
+        assert_eq!(names, entry.labels, "{sample}");
+        assert!(labels.iter().all(|(_, value)| !value.trim_matches('"').is_empty()), "{sample}");
+        assert_eq!(name.ends_with("_total"), entry.kind == "counter", "{sample}");
     }
     let open = host.api().send(
         reqwest::Method::GET,
