@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::access::{Actor, Grant, Origin, Role, Subject};
-use super::token::TokenId;
+use super::token::{TokenId, without_secrets};
 use super::{DaemonName, LayoutName, TenantName};
 
 /// What stands in the place of the hash before the first row.
@@ -75,7 +75,9 @@ impl Target {
             "tokens" => TokenId::parse(name).map(Self::Token).ok(),
             _ => None,
         };
-        found.unwrap_or_else(|| Self::Other(path.trim_matches('/').chars().take(200).collect()))
+        found.unwrap_or_else(|| {
+            Self::Other(without_secrets(path).trim_matches('/').chars().take(200).collect())
+        })
     }
 }
 
@@ -345,6 +347,7 @@ mod tests {
             ("host/maintenance", "host/maintenance"),
             ("layouts/import", "layouts/import"),
             ("tenants/NOT A NAME", "tenants/NOT A NAME"),
+            ("tokens/mpsm_0123456789abcdef_0123", "tokens/mpsm_…"),
         ] {
             assert_eq!(Target::parse(path).to_string(), target);
         }

@@ -4,6 +4,8 @@
 //! which is chosen by somebody and can be guessed, so that each guess has to be made expensive: a secret of 256 random
 //! bits cannot be guessed at any price, and a slow hash would only be a way to keep the manager busy.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
@@ -161,6 +163,24 @@ impl Secret {
     }
 }
 
+/// A text in which somebody may have put a token where it does not belong, without its secret: for logs and records.
+pub fn without_secrets(text: &str) -> Cow<'_, str> {
+    if !text.contains(PREFIX) {
+        return Cow::Borrowed(text);
+    }
+    let mut pieces = text.split(PREFIX);
+    let mut shown = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let end = piece
+            .find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+            .unwrap_or(piece.len());
+        shown.push_str(PREFIX);
+        shown.push('…');
+        shown.push_str(&piece[end..]);
+    }
+    Cow::Owned(shown)
+}
+
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret(..)")
@@ -228,6 +248,15 @@ mod tests {
         assert!(token.reveal().starts_with("mpsm_abababababababab_0707"));
         let (read, rest) = token.parts().expect("a token");
         assert_eq!((read, rest.digest()), (id(), secret.digest()));
+    }
+
+    #[test]
+    fn a_token_that_stands_where_it_does_not_belong_is_not_shown() {
+        let token = Secret::new([7; 32]).token(&id());
+        let path = format!("/api/v1/tokens/{0}/x?{0}", token.reveal());
+        assert_eq!(without_secrets(&path), "/api/v1/tokens/mpsm_…/x?mpsm_…");
+        assert_eq!(without_secrets("mpsm_"), "mpsm_…");
+        assert!(matches!(without_secrets("/api/v1/tokens/abababababababab"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -29,6 +29,7 @@ use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 use tower_http::trace::TraceLayer;
 
 use crate::config::Limits;
+use crate::domain::token::without_secrets;
 use crate::http::auth::Authenticator;
 use crate::http::bounds::Rates;
 use crate::http::problem::Problem;
@@ -97,9 +98,10 @@ pub fn router(state: AppState) -> Router {
         .layer(TraceLayer::new_for_http().make_span_with(span).on_failure(()))
 }
 
-/// What log lines of a request begin with: not its query, which may hold a secret.
+/// What log lines of a request begin with: not its query, which may hold a secret, and no token that stands in its path.
 fn span(request: &Request) -> tracing::Span {
-    tracing::debug_span!("request", method = %request.method(), path = request.uri().path())
+    let path = without_secrets(request.uri().path());
+    tracing::debug_span!("request", method = %request.method(), path = &*path)
 }
 
 /// Counts a request when its answer begins.

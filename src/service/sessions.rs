@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::access::SessionKey;
 use super::acting::{about, cause};
-use super::tokens::random;
+use super::tokens::{not_found, random};
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Grant, Right, Subject};
@@ -85,8 +85,9 @@ impl Service {
                 .write(move |db| {
                     Box::pin(async move {
                         for digest in &ended {
-                            store::sessions::delete(&mut *db, digest).await?;
-                            store::events::append(&mut *db, &over, now).await?;
+                            if store::sessions::delete(&mut *db, digest).await? {
+                                store::events::append(&mut *db, &over, now).await?;
+                            }
                         }
                         store::sessions::insert(&mut *db, &written, &admin).await?;
                         store::events::append(db, &opened, now).await?;
@@ -137,7 +138,11 @@ impl Service {
                 Err(_) => return Ok(()),
             },
             SessionsOf::AdminToken => Holder::AdminToken,
-            SessionsOf::Token(id) => Holder::Token(id),
+            SessionsOf::Token(id) => {
+                // Whoever mistypes an ID must not believe that it is done.
+                let token = store::tokens::get(&mut *self.parts.store.read().await?, &id).await?;
+                Holder::Token(token.ok_or_else(|| not_found(&id))?.id)
+            }
         };
         let ending = self.end_these(&holder, self.parts.access.sessions_of(&holder));
         match (named, &holder) {
@@ -173,8 +178,10 @@ impl Service {
                 .write(move |db| {
                     Box::pin(async move {
                         for digest in &digests {
-                            store::sessions::delete(&mut *db, digest).await?;
-                            store::events::append(&mut *db, &over, unix_ms()).await?;
+                            // Somebody else may have ended it at the same time.
+                            if store::sessions::delete(&mut *db, digest).await? {
+                                store::events::append(&mut *db, &over, unix_ms()).await?;
+                            }
                         }
                         Ok::<_, ServiceError>(((), Fate::Commit))
                     })

@@ -256,6 +256,7 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], ServiceError> {
     Ok(bytes)
 }
 
-fn not_found(id: &TokenId) -> ServiceError {
+/// That there is no such token.
+pub(super) fn not_found(id: &TokenId) -> ServiceError {
     ServiceError::NotFound { kind: "token", name: id.to_string() }
 }

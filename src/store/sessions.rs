@@ -53,11 +53,11 @@ pub async fn forget_all(db: &mut SqliteConnection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Forgets a session.
-pub async fn delete(db: &mut SqliteConnection, digest: &Digest) -> Result<(), StoreError> {
+/// Forgets a session; says whether there was one.
+pub async fn delete(db: &mut SqliteConnection, digest: &Digest) -> Result<bool, StoreError> {
     let digest = digest.bytes();
-    sqlx::query!("DELETE FROM sessions WHERE digest = ?", digest).execute(db).await?;
-    Ok(())
+    let done = sqlx::query!("DELETE FROM sessions WHERE digest = ?", digest).execute(db).await?;
+    Ok(done.rows_affected() > 0)
 }
 
 /// Forgets the sessions that were last used before one time or opened before another, and those of a former admin token.

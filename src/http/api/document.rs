@@ -123,8 +123,8 @@ const SHOW_OWN: [&str; 13] = [
     "get_event",
     "stream_events",
 ];
-/// What names a thing in its body.
-const NAME_IN_BODY: [&str; 1] = ["create_replay"];
+/// What names a thing in its body or its query.
+const NAME_ELSEWHERE: [&str; 2] = ["create_replay", "end_sessions"];
 
 /// What is about something that the request comes with.
 const OF_THE_REQUEST: [&str; 2] = ["get_session", "end_session"];
@@ -161,7 +161,7 @@ impl<'o> Parts<'o> {
             "403" => self.logs_in() || (!self.open && !SHOW_OWN.contains(&self.id)),
             "404" => {
                 (self.path.contains('{') && !MAKE.contains(&self.id))
-                    || NAME_IN_BODY.contains(&self.id)
+                    || NAME_ELSEWHERE.contains(&self.id)
                     || OF_THE_REQUEST.contains(&self.id)
             }
             // A header that is no text, a body that cannot be read, or what does not fit what is there.

@@ -320,6 +320,14 @@ fn no_secret_is_in_the_log_or_in_the_database() {
     whoami(&host, &wrong).problem(401, "unauthorized");
     let admin = host.token();
     assert_eq!(whoami(&host, &admin).status, 200);
+    // Where a token does not belong.
+    let path = format!("/api/v1/tokens/{secret}");
+    host.api().delete(&path).problem(422, "invalid-request");
+    host.api().get(&path).problem(422, "invalid-request");
+    host.api()
+        .with_token(None)
+        .get(&format!("/api/v1/tenants/{secret}?token={secret}"))
+        .problem(401, "unauthorized");
     let form = [("content-type", "application/x-www-form-urlencoded")];
     let code = url.split_once("code=").expect("a code").1.to_owned();
     assert_eq!(host.api().with_token(None).get(&format!("/login?code={code}")).status, 200);
