@@ -223,6 +223,7 @@ impl Document {
         check_version(&self.version).map_err(|reason| Invalid { pointer: "/version".into(), reason })?;
         let digest = self.digest();
         if let Some(given) = self.checksum.as_ref().filter(|given| **given != digest) {
+            let given: String = given.chars().take(80).collect();
             let reason = format!(
                 "the checksum is {given} and the document's is {digest}: it was changed after it was exported; export it again, or \
                  take checksum and recorded out to import it as a layout of your own"

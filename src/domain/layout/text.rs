@@ -138,6 +138,10 @@ layouts:
         let text = write(&exported(), Format::Yaml);
         let edited = text.replace("chunks: 7", "chunks: 6");
         assert_ne!(text, edited);
+        let mut long = exported();
+        long.checksum = Some("x".repeat(1 << 20));
+        let told = long.check().expect_err("no checksum").to_string();
+        assert!(told.starts_with("the checksum is xxx") && told.len() < 1000, "{} bytes", told.len());
         let error = read(&edited, Format::Yaml).expect_err("edited");
         assert_eq!(error.pointer, "/checksum");
         // Nor does it help to take the checksum out.

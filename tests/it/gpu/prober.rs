@@ -191,7 +191,9 @@ async fn only_a_few_look_at_a_time() {
     }
     let counts = fs::read_to_string(directory.path().join("counts")).expect("counts");
     let counts: Vec<u32> = counts.lines().map(|line| line.trim().parse().expect("a number")).collect();
-    assert_eq!((counts.len(), counts.iter().max()), (6, Some(&4)), "{counts:?}");
+    // That there are four at once was seen above; each counts a little later, when one may be gone.
+    assert_eq!(counts.len(), 6, "{counts:?}");
+    assert!(counts.iter().all(|count| *count <= 4), "{counts:?}");
 }
 
 #[test]
