@@ -10,7 +10,7 @@ use crate::clock::unix_ms;
 use crate::domain::TenantName;
 use crate::domain::access::{Actor, Right};
 use crate::domain::client::{ClientId, Lease, places_taken};
-use crate::domain::daemon::{Daemon, DaemonStatus, Mode, Phase};
+use crate::domain::daemon::{Daemon, DaemonStatus, DesiredState, Mode, Phase};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::tenant::Tenant;
 use crate::host;
@@ -185,6 +185,11 @@ impl Service {
         };
         // Looked at now: a pipe directory that is gone would send the client past MPS, to the whole GPU.
         handle.fresh(self.parts.patience).await?;
+        let stopped = handle.observed().status.phase == Phase::Stopped;
+        if stopped && daemon.spec.desired_state == DesiredState::Stopped {
+            // It stays so until somebody starts it: waiting here, or trying again, helps nobody.
+            return Err(ServiceError::Conflict(format!("daemon {name} is stopped: start it first")));
+        }
         // Any change of a daemon in static mode may bind others to its partitions.
         let wanted = if mode == Mode::Static { daemon.generation } else { tenant.daemon_generation };
         let ready =

@@ -40,7 +40,7 @@ token_of() {
 # A wrong token is answered late once there were many, so ignored_auth, which sends one for each case, has a short run of its own;
 # that nobody gets in without a token is for tests/it/server/access_matrix.rs to show.
 few=$(((examples + 4) / 5))
-for grant in viewer operator tenant:demo; do
+for grant in viewer tenant:demo operator; do
     contract "$grant" "$(token_of "$grant")" "$few" --checks all --exclude-checks ignored_auth
 done
 contract admin "$HOST_A_TOKEN" "$examples" --checks all --exclude-checks ignored_auth
