@@ -2,12 +2,14 @@
 //!
 //! `docs/audit.md` says how a third party checks the chain; [`AuditRecord::digest`] is the same in code.
 
+mod target;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+pub use target::{Target, shown_path};
+
 use super::access::{Actor, Grant, Origin, Role, Subject};
-use super::token::{TokenId, without_secrets};
-use super::{DaemonName, LayoutName, TenantName};
 
 /// What stands in the place of the hash before the first row.
 pub const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
@@ -33,51 +35,6 @@ impl Outcome {
             Self::Refused => "refused",
             Self::Failed => "failed",
         }
-    }
-}
-
-/// What somebody acts on.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Target {
-    /// A daemon.
-    Daemon(DaemonName),
-    /// A tenant.
-    Tenant(TenantName),
-    /// A layout.
-    Layout(LayoutName),
-    /// A token.
-    Token(TokenId),
-    /// Something else, of which no spec is kept: its path.
-    Other(String),
-}
-
-impl std::fmt::Display for Target {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Daemon(name) => write!(f, "daemons/{name}"),
-            Self::Tenant(name) => write!(f, "tenants/{name}"),
-            Self::Layout(name) => write!(f, "layouts/{name}"),
-            Self::Token(id) => write!(f, "tokens/{id}"),
-            Self::Other(path) => f.write_str(path),
-        }
-    }
-}
-
-impl Target {
-    /// Reads a path below the API's root, as `tenants/web/leases`: the thing that it is about.
-    pub fn parse(path: &str) -> Self {
-        let mut parts = path.trim_matches('/').split('/');
-        let (kind, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let found = match kind {
-            "daemons" => DaemonName::parse(name).map(Self::Daemon).ok(),
-            "tenants" => TenantName::parse(name).map(Self::Tenant).ok(),
-            "layouts" => LayoutName::parse(name).ok().filter(LayoutName::is_free).map(Self::Layout),
-            "tokens" => TokenId::parse(name).map(Self::Token).ok(),
-            _ => None,
-        };
-        found.unwrap_or_else(|| {
-            Self::Other(without_secrets(path).trim_matches('/').chars().take(200).collect())
-        })
     }
 }
 
@@ -128,6 +85,27 @@ impl Attempt {
         }
     }
 
+    /// Leaves what this one and another have in common; what differs becomes empty.
+    ///
+    /// A row for both that said more would say of one what only the other did.
+    pub fn keep_common(&mut self, other: &Self) {
+        let keep = |mine: &mut String, others: &str| {
+            if mine != others {
+                mine.clear();
+            }
+        };
+        keep(&mut self.actor, &other.actor);
+        keep(&mut self.granted, &other.granted);
+        keep(&mut self.origin, &other.origin);
+        keep(&mut self.action, &other.action);
+        if self.request != other.request {
+            self.request = None;
+        }
+        if self.target != other.target {
+            self.target = Target::Other(String::new());
+        }
+    }
+
     /// Somebody who shows nothing that is valid tries anything.
     pub fn of_stranger(origin: Origin) -> Self {
         Self {
@@ -142,7 +120,7 @@ impl Attempt {
     }
 }
 
-/// A row of the audit.
+/// A row of the audit; of one that stands for several attempts (`count`), what these differ in is empty.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct AuditRecord {
     /// Its number: one more than that of the row before.
@@ -157,7 +135,8 @@ pub struct AuditRecord {
     pub origin: String,
     /// The request: the `X-Request-Id` of its answer.
     pub request: Option<String>,
-    /// What they tried: method and route, or `backup` or `restore` at the command line.
+    /// What they tried: method and route, or `backup` or `restore` at the command line; with `?dry_run=true` where a dry run was
+    /// refused.
     #[schema(example = "PUT /api/v1/tenants/{name}")]
     pub action: String,
     /// On what.
@@ -335,21 +314,5 @@ mod tests {
         let documented = include_str!("../../docs/audit.md");
         let first = &chain(1)[0];
         assert!(documented.contains(&first.hash), "write {} into docs/audit.md", first.hash);
-    }
-
-    #[test]
-    fn what_is_acted_on_is_read_from_its_path() {
-        for (path, target) in [
-            ("tenants/web/leases", "tenants/web"),
-            ("/daemons/gpu0", "daemons/gpu0"),
-            ("layouts/halves/apply", "layouts/halves"),
-            ("tokens/0123456789abcdef", "tokens/0123456789abcdef"),
-            ("host/maintenance", "host/maintenance"),
-            ("layouts/import", "layouts/import"),
-            ("tenants/NOT A NAME", "tenants/NOT A NAME"),
-            ("tokens/mpsm_0123456789abcdef_0123", "tokens/mpsm_…"),
-        ] {
-            assert_eq!(Target::parse(path).to_string(), target);
-        }
     }
 }

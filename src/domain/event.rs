@@ -168,6 +168,8 @@ pub enum Predecessor {
     Stopped,
     /// It said nothing: it was killed, or the host went down.
     Died,
+    /// Nobody can tell: a backup was put in the place of its database since.
+    Restored,
     /// There was none that kept a journal.
     None,
 }
@@ -432,9 +434,17 @@ pub struct EventFilter {
     pub since: Option<i64>,
     /// Those written before this time, in unix milliseconds.
     pub until: Option<i64>,
+    /// Those with this number or a higher one.
+    pub from: Option<i64>,
 }
 
 impl EventFilter {
+    /// One that no event passes.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { from: Some(i64::MAX), ..Self::default() }
+    }
+
     /// Reads the types that are wanted: names with commas between, of which one that ends with a dot stands for all that
     /// begin with it.
     pub fn parse_types(text: &str) -> Result<Vec<EventType>, InvalidValue> {

@@ -1,14 +1,16 @@
-//! Sessions of browsers: each stands for a token, and never grants more than that does now.
+//! Sessions of browsers: each stands for a token or a user of this host, and never grants more than that has now.
 
 use super::token::{Digest, TokenId};
 
 /// Whose a session is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// Of whoever has the admin token.
     AdminToken,
     /// Of whoever has this token.
     Token(TokenId),
+    /// Of a user of this host, with what the configuration grants it at the time.
+    User(u32),
 }
 
 /// A session as it is remembered.

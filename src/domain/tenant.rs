@@ -172,12 +172,16 @@ impl Resolved {
     }
 }
 
+/// The GPUs that a tenant sees, in the daemon's order.
+pub fn gpus_of(spec: &TenantSpec, daemon: &DaemonSpec) -> Vec<GpuUuid> {
+    daemon.gpus.iter().filter(|uuid| spec.gpus.is_empty() || spec.gpus.contains(uuid)).cloned().collect()
+}
+
 /// Fills in what the tenant leaves to its daemon; `sms` becomes the smallest percentage that gives it.
 ///
 /// Fails where no percentage gives exactly `sms` on the GPUs of the tenant.
 pub fn resolve(spec: &TenantSpec, daemon: &DaemonSpec, gpus: &[Gpu]) -> Result<Resolved, InvalidValue> {
-    let seen: Vec<GpuUuid> =
-        daemon.gpus.iter().filter(|uuid| spec.gpus.is_empty() || spec.gpus.contains(uuid)).cloned().collect();
+    let seen = gpus_of(spec, daemon);
     let percentage = match (spec.sms, spec.active_thread_percentage) {
         (Some(sms), _) => {
             let mut totals: Vec<u32> =

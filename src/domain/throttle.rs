@@ -1,9 +1,10 @@
-//! How many failed attempts to show a secret are answered at once.
+//! How many failed attempts to show a secret are answered at once, and how often one may log in.
 //!
-//! It holds back failures and nothing else: whoever shows a valid secret is let in however many failed beside them, so
+//! Of attempts it holds back failures and nothing else: whoever shows a valid secret is let in however many failed beside them, so
 //! that nobody can lock somebody out. A secret of 256 random bits needs no lock; what is held back is noise.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 
 /// Failures of one source that are answered at once.
@@ -14,7 +15,7 @@ const EVERY_MS: i64 = 6_000;
 const BURST_OF_ALL: u32 = 200;
 /// After that, one in this time, in milliseconds.
 const EVERY_MS_OF_ALL: i64 = 100;
-/// Sources that are remembered: the memory that failures may take, whoever sends them.
+/// Those who are told apart at the same time: the memory that they may take, whoever they are.
 const SOURCES: usize = 1024;
 
 /// Who failed, as far as that can be told apart.
@@ -36,16 +37,16 @@ impl Source {
     }
 }
 
-/// What becomes of a failure.
+/// What becomes of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
     /// It is answered.
     No,
-    /// It is refused, and the source may fail again after so many milliseconds.
+    /// It is refused, and may be tried again after so many milliseconds.
     For(i64),
 }
 
-/// A bucket that holds so many failures and empties with time.
+/// A bucket that holds so many attempts and empties with time.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
     /// When it will be empty.
@@ -53,7 +54,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Takes one failure in, if there is room.
+    /// Takes one in, if there is room.
     fn take(&mut self, now: i64, burst: u32, every: i64) -> Held {
         let from = self.empty_at.max(now);
         let over = from + every - now - i64::from(burst) * every;
@@ -65,47 +66,67 @@ impl Bucket {
     }
 }
 
+/// Buckets of those who are told apart: each holds so many, and empties by one in a time.
+#[derive(Debug)]
+pub struct Buckets<K> {
+    burst: u32,
+    every_ms: i64,
+    kept: HashMap<K, Bucket>,
+}
+
+impl<K: Clone + Eq + Hash> Buckets<K> {
+    /// Empty ones that hold `burst`, and then one more in every `every_ms` milliseconds.
+    pub fn new(burst: u32, every_ms: i64) -> Self {
+        Self { burst, every_ms, kept: HashMap::new() }
+    }
+
+    /// Takes one in, if there is room.
+    pub fn take(&mut self, key: K, now: i64) -> Held {
+        if self.kept.len() >= SOURCES && !self.kept.contains_key(&key) {
+            self.make_room(now);
+        }
+        let bucket = self.kept.entry(key).or_insert(Bucket { empty_at: i64::MIN });
+        bucket.take(now, self.burst, self.every_ms)
+    }
+
+    /// Forgets those whose buckets are long empty, or else the one that is empty first.
+    fn make_room(&mut self, now: i64) {
+        self.kept.retain(|_, bucket| bucket.empty_at > now);
+        if self.kept.len() < SOURCES {
+            return;
+        }
+        let oldest = self.kept.iter().min_by_key(|(_, bucket)| bucket.empty_at);
+        if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+            self.kept.remove(&oldest);
+        }
+    }
+}
+
 /// The failures of late.
 #[derive(Debug)]
 pub struct Throttle {
-    sources: HashMap<Source, Bucket>,
+    sources: Buckets<Source>,
     all: Bucket,
 }
 
 impl Default for Throttle {
     fn default() -> Self {
-        Self { sources: HashMap::with_capacity(SOURCES), all: Bucket { empty_at: i64::MIN } }
+        Self { sources: Buckets::new(BURST, EVERY_MS), all: Bucket { empty_at: i64::MIN } }
     }
 }
 
 impl Throttle {
     /// Counts a failure, and says whether it is answered.
     pub fn failed(&mut self, source: Source, now: i64) -> Held {
-        if self.sources.len() >= SOURCES && !self.sources.contains_key(&source) {
-            self.make_room(now);
-        }
-        let bucket = self.sources.entry(source).or_insert(Bucket { empty_at: i64::MIN });
-        match bucket.take(now, BURST, EVERY_MS) {
+        match self.sources.take(source, now) {
             Held::No => self.all.take(now, BURST_OF_ALL, EVERY_MS_OF_ALL),
             held @ Held::For(_) => held,
         }
     }
 
-    /// Forgets those whose failures are long over, or else the one that failed longest ago.
-    fn make_room(&mut self, now: i64) {
-        self.sources.retain(|_, bucket| bucket.empty_at > now);
-        if self.sources.len() < SOURCES {
-            return;
-        }
-        let oldest = self.sources.iter().min_by_key(|(_, bucket)| bucket.empty_at);
-        if let Some(oldest) = oldest.map(|(source, _)| *source) {
-            self.sources.remove(&oldest);
-        }
-    }
-
     /// How many sources are remembered.
     pub fn sources(&self) -> usize {
-        self.sources.len()
+        self.sources.kept.len()
     }
 }
 

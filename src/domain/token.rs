@@ -12,6 +12,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::InvalidValue;
 use super::access::Grant;
+use super::event::{Details, EventType, NewEvent, Subject};
 use super::name::TokenName;
 
 /// What a token's text begins with, by which leak scanners know it.
@@ -163,22 +164,32 @@ impl Secret {
     }
 }
 
-/// A text in which somebody may have put a token where it does not belong, without its secret: for logs and records.
+/// A text in which somebody may have put a secret where it does not belong, without it: for logs and records.
+///
+/// A token is known by its prefix. The admin token, a session and a code have none, so as many hexadecimal digits in a row as
+/// most of one of them are taken for one, too: what a shorter piece leaves out cannot be guessed.
 pub fn without_secrets(text: &str) -> Cow<'_, str> {
-    if !text.contains(PREFIX) {
-        return Cow::Borrowed(text);
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let mut shown = String::new();
+    let mut whole = true;
+    for piece in text.split_inclusive(|letter| !is_part(letter)) {
+        let word = piece.trim_end_matches(|letter| !is_part(letter));
+        let (kept, end) = match word.find(PREFIX) {
+            Some(at) => (&word[..at + PREFIX.len()], "…"),
+            None if has_secret_digits(word) => ("", "…"),
+            None => (word, ""),
+        };
+        whole &= end.is_empty();
+        shown.push_str(kept);
+        shown.push_str(end);
+        shown.push_str(&piece[word.len()..]);
     }
-    let mut pieces = text.split(PREFIX);
-    let mut shown = pieces.next().unwrap_or_default().to_owned();
-    for piece in pieces {
-        let end = piece
-            .find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
-            .unwrap_or(piece.len());
-        shown.push_str(PREFIX);
-        shown.push('…');
-        shown.push_str(&piece[end..]);
-    }
-    Cow::Owned(shown)
+    if whole { Cow::Borrowed(text) } else { Cow::Owned(shown) }
+}
+
+fn has_secret_digits(word: &str) -> bool {
+    word.split(|letter: char| !letter.is_ascii_hexdigit())
+        .any(|digits| digits.len() >= SECRET_LETTERS * 3 / 4)
 }
 
 impl std::fmt::Debug for Secret {
@@ -231,6 +242,25 @@ impl Token {
             (None, _) => TokenState::Active,
         }
     }
+
+    /// What the audit holds of it: nothing of its secret.
+    pub fn on_record(&self) -> serde_json::Value {
+        serde_json::json!({
+            "name": self.name,
+            "grant": self.grant,
+            "expires_at": self.expires_at,
+            "revoked_at": self.revoked_at,
+        })
+    }
+
+    /// What is told of it: nothing of its secret.
+    pub fn told(&self, kind: EventType) -> NewEvent {
+        let Self { id, name, grant, .. } = self;
+        let subject = Subject { tenant: grant.tenant().cloned(), ..Subject::default() };
+        let what = if kind == EventType::TokenCreated { "was made" } else { "was revoked" };
+        NewEvent::new(kind, subject, format!("token {id} ({name}), which grants {grant}, {what}"))
+            .with(Details::Token { id: id.to_string(), name: name.to_string() })
+    }
 }
 
 #[cfg(test)]
@@ -257,6 +287,13 @@ mod tests {
         assert_eq!(without_secrets(&path), "/api/v1/tokens/mpsm_…/x?mpsm_…");
         assert_eq!(without_secrets("mpsm_"), "mpsm_…");
         assert!(matches!(without_secrets("/api/v1/tokens/abababababababab"), Cow::Borrowed(_)));
+        // The admin token has no prefix.
+        let bare = Secret::new([0xab; 32]);
+        assert_eq!(without_secrets(&format!("tokens/{}/x", bare.reveal())), "tokens/…/x");
+        assert_eq!(without_secrets(&bare.reveal()[..60]), "…");
+        for name in ["t_0123456789abcdef0123456789abcdef", &"x".repeat(64), "operations/{id}/cancel"] {
+            assert!(matches!(without_secrets(name), Cow::Borrowed(_)), "{name}");
+        }
     }
 
     #[test]

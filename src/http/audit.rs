@@ -1,13 +1,13 @@
 //! Attempts, on their way in and out: who tries what goes with the request, and what comes of it where it is refused goes on record.
 
-use axum::extract::{ConnectInfo, MatchedPath, Query, Request, State};
+use axum::extract::{ConnectInfo, Extension, MatchedPath, Query, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::Response;
 use uuid::Uuid;
 
 use super::AppState;
-use super::auth::Peer;
+use super::auth::{self, Peer};
 use super::problem::Kind;
 use crate::domain::access::Actor;
 use crate::domain::audit::{Attempt, Outcome, Target};
@@ -16,64 +16,146 @@ use crate::service::acting::attempting;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Gives a request its ID, does it as an attempt of whoever calls, and puts on record what is refused of what would write.
-pub(super) async fn attempts(
+/// What a request would change, whoever sends it.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    /// The ID of the request.
+    request: String,
+    action: String,
+    target: Target,
+    rehearses: bool,
+}
+
+impl Asked {
+    /// By the route that a request matches; `None` for one that changes nothing, whatever comes of it.
+    fn of(request: &Request, id: &str) -> Option<Self> {
+        let method = request.method();
+        // Others name nothing that could be done: no route takes them, and their words are the caller's.
+        if !matches!(*method, Method::POST | Method::PUT | Method::PATCH | Method::DELETE) {
+            return None;
+        }
+        let route = request.extensions().get::<MatchedPath>()?.as_str();
+        Some(Self {
+            request: id.to_owned(),
+            action: format!("{method} {route}"),
+            target: Target::of_request(route, request.uri().path()),
+            rehearses: says_dry_run(request.uri()),
+        })
+    }
+
+    /// The same about something that the path does not name.
+    pub(super) fn about(self, target: &str) -> Self {
+        Self { target: Target::Other(target.to_owned()), ..self }
+    }
+
+    /// The attempt of whoever asks.
+    pub(super) fn by(&self, actor: &Actor) -> Attempt {
+        Attempt::of(actor, Some(self.request.clone()), self.action.clone(), self.target.clone())
+    }
+
+    /// Puts on record that an attempt was refused; that of a dry run tells that it was one.
+    async fn refused(&self, service: &Service, mut attempt: Attempt, (outcome, problem): Refusal) {
+        if self.rehearses {
+            attempt.action.push_str("?dry_run=true");
+        }
+        service.refused(attempt, outcome, problem).await;
+    }
+}
+
+/// Whether a query asks for a dry run, in whatever way it is written.
+fn says_dry_run(uri: &Uri) -> bool {
+    Query::<Vec<(String, String)>>::try_from_uri(uri)
+        .is_ok_and(|Query(pairs)| pairs.iter().any(|(name, value)| name == "dry_run" && value == "true"))
+}
+
+/// That an answer has been looked at for the record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeenTo;
+
+/// Gives a request its ID, and puts on record what is refused of what a known caller would change before it gets to a use case:
+/// whatever stands in between may refuse it, and none of that has to know of the record.
+pub(super) async fn answered(
     State(app): State<AppState>,
-    actor: Actor,
-    request: Request,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let id = Uuid::now_v7().to_string();
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    let mut response = if reads {
-        next.run(request).await
-    } else {
-        let attempt = attempt(&request, &actor, &id);
-        let rehearsed = is_rehearsal(request.uri());
-        if rehearsed {
-            attempting(attempt, next.run(request)).await
-        } else {
-            on_record(&app.service, attempt, next.run(request)).await
-        }
-    };
+    let asked = Asked::of(&request, &id).map(|asked| (asked, request.headers().clone()));
+    if let Some((asked, _)) = &asked {
+        request.extensions_mut().insert(asked.clone());
+    }
+    let mut response = next.run(request).await;
+    if let Some((asked, headers)) = asked
+        && let Some(refusal) = unseen(&response)
+        && let Some(actor) = auth::known(&app, peer, &headers)
+    {
+        asked.refused(&app.service, asked.by(&actor), refusal).await;
+    }
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
     response
 }
 
-/// Whether a query asks for a dry run, in whatever way it is written.
-fn is_rehearsal(uri: &Uri) -> bool {
-    Query::<Vec<(String, String)>>::try_from_uri(uri)
-        .is_ok_and(|Query(pairs)| pairs.iter().any(|(name, value)| name == "dry_run" && value == "true"))
+/// What came of a request, and the type of its problem.
+type Refusal = (Outcome, String);
+
+/// What an answer refuses that belongs on record, if it does: what is refused for its number must not grow the audit by its number.
+fn refusal(response: &Response) -> Option<Refusal> {
+    let status = response.status();
+    let outcome = match status {
+        StatusCode::TOO_MANY_REQUESTS => return None,
+        _ if status.is_server_error() => Outcome::Failed,
+        _ if status.is_client_error() => Outcome::Refused,
+        _ => return None,
+    };
+    Some((outcome, kind(response).map_or_else(|| status.to_string(), ToOwned::to_owned)))
 }
 
-/// Does what is attempted; where it is refused or fails, that goes on record, too.
+/// What an answer refuses that no use case gave, and that belongs on record.
+///
+/// A method that a path does not take names nothing that could be done. Who asks too often is told so without a row: to refuse has to
+/// cost less than to ask. Who shows nothing valid is counted by address.
+fn unseen(response: &Response) -> Option<Refusal> {
+    let elsewhere = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::UNAUTHORIZED];
+    let seen_to = response.extensions().get::<SeenTo>().is_some();
+    let told = !seen_to && kind(response).is_some() && !elsewhere.contains(&response.status());
+    refusal(response).filter(|_| told)
+}
+
+/// Does a request as an attempt of whoever calls, and puts on record what is refused of what would write.
+pub(super) async fn attempts(
+    State(app): State<AppState>,
+    actor: Actor,
+    asked: Option<Extension<Asked>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match asked {
+        Some(Extension(asked)) => on_record(&app.service, &asked, &actor, next.run(request)).await,
+        None => next.run(request).await,
+    }
+}
+
+/// Does what somebody asks; where it is refused or fails, that goes on record, too.
 pub(super) async fn on_record(
     service: &Service,
-    attempt: Attempt,
+    asked: &Asked,
+    actor: &Actor,
     work: impl Future<Output = Response>,
 ) -> Response {
-    let response = attempting(attempt.clone(), work).await;
-    let status = response.status();
-    if status.is_client_error() || status.is_server_error() {
-        let outcome = if status.is_server_error() { Outcome::Failed } else { Outcome::Refused };
-        let problem = kind(&response).map_or_else(|| status.to_string(), ToOwned::to_owned);
-        service.refused(attempt, outcome, problem).await;
+    let attempt = asked.by(actor);
+    let mut response = attempting(attempt.clone(), work).await;
+    if let Some(refusal) = refusal(&response) {
+        asked.refused(service, attempt, refusal).await;
     }
+    response.extensions_mut().insert(SeenTo);
     response
 }
 
 fn kind(response: &Response) -> Option<&str> {
     response.extensions().get::<Kind>().map(|kind| kind.0.as_str())
-}
-
-fn attempt(request: &Request, actor: &Actor, id: &str) -> Attempt {
-    let route = request.extensions().get::<MatchedPath>();
-    let path = request.uri().path();
-    let below = path.strip_prefix("/api/v1/").unwrap_or(path);
-    let action = format!("{} {}", request.method(), route.map_or(path, MatchedPath::as_str));
-    Attempt::of(actor, Some(id.to_owned()), action, Target::parse(below))
 }
 
 /// Counts those who show nothing that is valid, by address.
@@ -89,4 +171,35 @@ pub(super) async fn strangers(
         app.service.not_authenticated(peer.origin());
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::response::IntoResponse as _;
+
+    use super::*;
+    use crate::http::problem::Problem;
+
+    fn answer(status: StatusCode) -> Response {
+        Problem::new("some-kind", status, "A title", "a detail").into_response()
+    }
+
+    #[test]
+    fn a_flood_a_stranger_and_what_names_nothing_leave_no_row_and_any_other_refusal_leaves_one() {
+        for status in
+            [StatusCode::TOO_MANY_REQUESTS, StatusCode::UNAUTHORIZED, StatusCode::METHOD_NOT_ALLOWED]
+        {
+            assert_eq!(unseen(&answer(status)), None, "{status}");
+        }
+        let kind = "urn:mps-manager:problem:some-kind".to_owned();
+        for status in [StatusCode::FORBIDDEN, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::MISDIRECTED_REQUEST]
+        {
+            assert_eq!(unseen(&answer(status)), Some((Outcome::Refused, kind.clone())), "{status}");
+        }
+        assert_eq!(unseen(&answer(StatusCode::GATEWAY_TIMEOUT)), Some((Outcome::Failed, kind)));
+        let mut seen_to = answer(StatusCode::FORBIDDEN);
+        seen_to.extensions_mut().insert(SeenTo);
+        assert_eq!(unseen(&seen_to), None);
+        assert_eq!(unseen(&StatusCode::OK.into_response()), None);
+    }
 }

@@ -8,20 +8,22 @@ use std::time::Duration;
 
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
+use super::audit::Asked;
 use super::guard::cross_site_problem;
 use super::problem::Problem;
 use super::{AppState, audit};
 use crate::domain::access::{Actor, Origin};
-use crate::domain::audit::{Attempt, Target};
 use crate::domain::throttle::{Held, Source};
 use crate::domain::token::Secret;
+use crate::metrics::wire::Limit;
 use crate::service::ServiceError;
 use crate::service::access::{Admission, Lifetime, LocalUser, SessionKey};
 use crate::service::sessions::NewSession;
+use crate::service::told::calling;
 
 /// Longest text that is looked at as a token: far more than one has.
 const LONGEST_TOKEN: usize = 256;
@@ -168,25 +170,37 @@ fn asks_for_metrics(request: &Request) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD) && request.uri().path() == "/metrics"
 }
 
+/// Who sends a request that was refused before anybody asked.
+pub(super) fn known(state: &AppState, peer: Peer, headers: &HeaderMap) -> Option<Actor> {
+    let access = state.service.access();
+    let admission = match (shown(headers), peer) {
+        (Shown::Token(token), _) => access.holder(&token, peer.origin(), crate::clock::unix_ms()),
+        (Shown::Nothing, _) if let Some((admission, _)) = session(state, peer, headers) => Some(admission),
+        (Shown::Nothing, Peer::Unix(Some(user))) => access.user(user),
+        (Shown::Wrong(_) | Shown::Nothing, _) => None,
+    };
+    admission.map(|admission| admission.actor)
+}
+
 /// The session that a request comes with, out of the cookie.
 pub(super) fn session(state: &AppState, peer: Peer, headers: &HeaderMap) -> Option<(Admission, SessionKey)> {
     let (access, now) = (state.service.access(), crate::clock::unix_ms());
     state.auth.cookies(headers).find_map(|cookie| access.session(&cookie, peer.origin(), now))
 }
 
-/// Opens a session for whoever has just shown who they are, and puts on record what comes of it.
+/// Opens a session for whoever has just shown who they are, by this code if by one, and puts on record what comes of it.
 pub(super) async fn log_in(
     state: &AppState,
     actor: &Actor,
-    action: &str,
+    code: Option<&Secret>,
+    asked: Asked,
     answer: impl FnOnce(NewSession) -> Response,
 ) -> Response {
-    let attempt = Attempt::of(actor, None, action.to_owned(), Target::Other("session".to_owned()));
-    let opening = async {
-        let opened = Box::pin(state.service.open_session(actor)).await;
+    let opening = calling(actor.clone(), async {
+        let opened = Box::pin(state.service.open_session(actor, code)).await;
         opened.map_or_else(|error| Problem::from(error).into_response(), answer)
-    };
-    audit::on_record(&state.service, attempt, opening).await
+    });
+    audit::on_record(&state.service, &asked.about("session"), actor, opening).await
 }
 
 /// Refuses what a session would do without a word of the browser that a page of this server asked for it.
@@ -233,17 +247,11 @@ pub(super) async fn failed(state: &AppState, peer: Peer, why: &str) -> Response 
         tokio::time::sleep(LATE).await;
         return unauthorized(why).into_response();
     }
-    let problem = Problem::new(
-        "too-many-failures",
-        StatusCode::TOO_MANY_REQUESTS,
-        "Too many failed attempts",
-        format!(
-            "too many attempts with tokens that are not valid: try again in {seconds} s; a valid token is taken at any time"
-        ),
+    let detail = format!(
+        "too many attempts with tokens that are not valid: try again in {seconds} s; a valid token is taken at any time"
     );
-    let mut response = problem.into_response();
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    response
+    Problem::too_many("too-many-failures", Limit::Failures, "Too many failed attempts", detail, seconds)
+        .into_response()
 }
 
 /// How late a failure on loopback is answered once there were too many.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use governor::clock::{Clock as _, DefaultClock};
@@ -20,6 +20,7 @@ use super::problem::Problem;
 use super::server::Network;
 use crate::config::Limits;
 use crate::domain::access::{Actor, Origin};
+use crate::metrics::wire::Limit;
 use crate::service::access::LocalUser;
 
 /// Who is counted.
@@ -31,11 +32,11 @@ enum Caller {
 }
 
 impl Caller {
-    fn scope(&self) -> &'static str {
+    fn limit(&self) -> Limit {
         match self {
-            Self::Address(_) => "address",
-            Self::User(_) => "user",
-            Self::Actor(_) => "actor",
+            Self::Address(_) => Limit::Address,
+            Self::User(_) => Limit::User,
+            Self::Actor(_) => Limit::Actor,
         }
     }
 }
@@ -97,15 +98,15 @@ impl Rates {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         limiter
             .check_key(caller)
-            .map_err(|until| TooMany { scope: caller.scope(), wait: until.wait_time_from(self.clock.now()) })
+            .map_err(|until| TooMany { of: caller.limit(), wait: until.wait_time_from(self.clock.now()) })
     }
 }
 
 /// There were too many requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooMany {
-    /// Of what: an `address`, a `user`, an `actor`.
-    pub scope: &'static str,
+    /// Of whom.
+    pub of: Limit,
     /// How long to wait.
     pub wait: Duration,
 }
@@ -115,20 +116,13 @@ impl TooMany {
     pub fn into_response(self, limits: &Limits) -> Response {
         // Whole seconds, and never 0: who comes back at once is refused again.
         let seconds = self.wait.as_millis().div_ceil(1000).max(1);
-        let mut response = Problem::new(
-            "too-many-requests",
-            StatusCode::TOO_MANY_REQUESTS,
-            "Too many requests",
-            format!(
-                "more than {} requests a second of one {} (limits.requests_per_s): try again in {seconds} s",
-                limits.requests_per_s, self.scope
-            ),
-        )
-        .into_response();
-        if let Ok(value) = HeaderValue::from_str(&seconds.to_string()) {
-            response.headers_mut().insert(header::RETRY_AFTER, value);
-        }
-        response
+        let detail = format!(
+            "more than {} requests a second of one {} (limits.requests_per_s): try again in {seconds} s",
+            limits.requests_per_s,
+            self.of.as_str()
+        );
+        let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
+        Problem::too_many("too-many-requests", self.of, "Too many requests", detail, seconds).into_response()
     }
 }
 
@@ -141,10 +135,7 @@ pub(super) async fn rate(
 ) -> Response {
     match state.rates.of_peer(peer) {
         Ok(()) => next.run(request).await,
-        Err(too_many) => {
-            state.metrics.wire.limited(too_many.scope);
-            too_many.into_response(&state.limits)
-        }
+        Err(too_many) => too_many.into_response(&state.limits),
     }
 }
 
@@ -157,10 +148,7 @@ pub(super) async fn actor(
 ) -> Response {
     match state.rates.of_actor(&actor) {
         Ok(()) => next.run(request).await,
-        Err(too_many) => {
-            state.metrics.wire.limited(too_many.scope);
-            too_many.into_response(&state.limits)
-        }
+        Err(too_many) => too_many.into_response(&state.limits),
     }
 }
 
@@ -197,6 +185,8 @@ pub(super) async fn head(State(state): State<AppState>, request: Request, next: 
 mod tests {
     use std::net::IpAddr;
 
+    use axum::http::header;
+
     use super::*;
     use crate::domain::access::{Grant, Role, Subject};
 
@@ -212,7 +202,7 @@ mod tests {
             assert_eq!(rates.of_peer(tcp("192.0.2.1")), Ok(()));
         }
         let refused = rates.of_peer(tcp("192.0.2.1")).expect_err("the fourth");
-        assert_eq!(refused.scope, "address");
+        assert_eq!(refused.of, Limit::Address);
         assert!(refused.wait <= Duration::from_secs(1), "{refused:?}");
         let answer = refused.into_response(&limits);
         assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
@@ -224,7 +214,10 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(rates.of_actor(&actor(Origin::Address(address))), Ok(()), "for itself");
         }
-        assert_eq!(rates.of_actor(&actor(Origin::Address(address))).expect_err("the fourth").scope, "actor");
+        assert_eq!(
+            rates.of_actor(&actor(Origin::Address(address))).expect_err("the fourth").of,
+            Limit::Actor
+        );
         assert_eq!(rates.of_actor(&actor(Origin::Socket)), Ok(()));
         for _ in 0..100 {
             assert_eq!(rates.of_peer(local(0)), Ok(()));
@@ -232,7 +225,7 @@ mod tests {
         }
         let user = || rates.of_peer(local(1001));
         assert_eq!([user(), user(), user()], [Ok(()); 3]);
-        assert_eq!(user().expect_err("the fourth").scope, "user");
+        assert_eq!(user().expect_err("the fourth").of, Limit::User);
     }
 
     #[tokio::test]

@@ -1,5 +1,8 @@
 //! Extractors that refuse in problem documents, under the names of axum's own.
 
+#[cfg(test)]
+mod fuzz;
+
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -100,8 +103,10 @@ async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<axum::body:
                 detail,
             );
         }
+        let status = rejection.status();
         // One that is too large is told of in other words on its way out.
-        Problem::new("unreadable-body", rejection.status(), "The body cannot be read", rejection.body_text())
+        let kind = if status == StatusCode::PAYLOAD_TOO_LARGE { "body-too-large" } else { "unreadable-body" };
+        Problem::new(kind, status, "The body cannot be read", rejection.body_text())
     })
 }
 

@@ -13,6 +13,8 @@ use tower_http::csrf::ProtectionError;
 use super::AppState;
 use super::auth::{Authenticator, Peer};
 use super::problem::Problem;
+use crate::domain::access::Actor;
+use crate::service::told::calling;
 
 /// Headers of every answer that does not say otherwise itself.
 ///
@@ -32,6 +34,11 @@ pub(super) async fn headers(mut response: Response) -> Response {
         response.headers_mut().entry(name).or_insert(value);
     }
     response
+}
+
+/// Says who calls, so that whatever is refused is said as they may be told.
+pub(super) async fn caller(actor: Actor, request: Request, next: Next) -> Response {
+    calling(actor, next.run(request)).await
 }
 
 /// Refuses a name that is none of this server's, where it listens on loopback.

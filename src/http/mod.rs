@@ -29,6 +29,7 @@ use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 use tower_http::trace::TraceLayer;
 
 use crate::config::Limits;
+use crate::domain::audit::shown_path;
 use crate::domain::token::without_secrets;
 use crate::http::auth::Authenticator;
 use crate::http::bounds::Rates;
@@ -64,6 +65,7 @@ pub fn router(state: AppState) -> Router {
     let longest = Duration::from_secs(state.limits.request_timeout_s.into());
     let api = api.layer(middleware::from_fn_with_state(queries.clone(), query::refused));
     let open = open.layer(middleware::from_fn_with_state(queries, query::refused));
+    let api = api.layer(middleware::from_fn(guard::caller));
     let api = api.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
     let api = api.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
     let authenticated = api.layer(middleware::from_fn_with_state(state.clone(), auth::require));
@@ -91,6 +93,7 @@ pub fn router(state: AppState) -> Router {
         .layer(middleware::map_response_with_state(state.limits, own_words))
         .layer(middleware::from_fn_with_state(state.clone(), bounds::head))
         .layer(middleware::from_fn_with_state(state.clone(), bounds::rate))
+        .layer(middleware::from_fn_with_state(state.clone(), audit::answered))
         // A refusal is an answer too.
         .layer(middleware::from_fn_with_state(state.metrics, counted))
         .layer(middleware::map_response(guard::headers))
@@ -98,10 +101,12 @@ pub fn router(state: AppState) -> Router {
         .layer(TraceLayer::new_for_http().make_span_with(span).on_failure(()))
 }
 
-/// What log lines of a request begin with: not its query, which may hold a secret, and no token that stands in its path.
+/// What log lines of a request begin with: neither its query nor what of its path is nothing that its route names, since
+/// somebody may have put a secret there.
 fn span(request: &Request) -> tracing::Span {
-    let path = without_secrets(request.uri().path());
-    tracing::debug_span!("request", method = %request.method(), path = &*path)
+    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
+    let path = shown_path(route, request.uri().path());
+    tracing::debug_span!("request", method = %request.method(), path = &*without_secrets(&path))
 }
 
 /// Counts a request when its answer begins.
@@ -110,6 +115,9 @@ async fn counted(State(metrics): State<Metrics>, request: Request, next: Next) -
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
     let response = next.run(request).await;
+    if let Some(problem::Limited(limit)) = response.extensions().get() {
+        metrics.wire.limited(*limit);
+    }
     let route = route.as_ref().map(MatchedPath::as_str);
     metrics.http.answered(route, method.as_str(), response.status().as_u16(), began.elapsed());
     response
@@ -148,16 +156,20 @@ async fn own_words(State(limits): State<Limits>, response: Response) -> Response
         .is_some_and(|value| value.as_bytes().starts_with(b"application/"));
     match response.status() {
         // Of a body whose length is said, from the layer; of one in chunks, from whoever read it.
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(
-            "body-too-large",
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "Body too large",
-            format!(
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            let detail = format!(
                 "the request's body is over {} bytes (limits.body_bytes): no request here needs as much",
                 limits.body_bytes
-            ),
-        )
-        .into_response(),
+            );
+            let mut answer =
+                Problem::new("body-too-large", StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail)
+                    .into_response();
+            // It may be on record.
+            if let Some(seen_to) = response.extensions().get::<audit::SeenTo>() {
+                answer.extensions_mut().insert(*seen_to);
+            }
+            answer
+        }
         StatusCode::GATEWAY_TIMEOUT if plain => {
             let detail = format!(
                 "the request took longer than {} s (limits.request_timeout_s)",

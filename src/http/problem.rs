@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::extensions::ExtensionsBuilder;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, ResponsesBuilder};
 
-use crate::service::{FieldError, ServiceError};
+use crate::metrics::wire::Limit;
+use crate::service::{FieldError, ServiceError, told};
 
 /// Every kind of problem, with its status: the last part of its type, as `docs/problems.md` explains it.
 pub const KINDS: &[(&str, u16)] = &[
@@ -63,6 +64,12 @@ pub struct Problem {
     /// The fields that are wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
+    /// Seconds to wait, for the header Retry-After.
+    #[serde(skip)]
+    wait_s: Option<u64>,
+    /// What there were too many of.
+    #[serde(skip)]
+    limit: Option<Limit>,
 }
 
 impl Problem {
@@ -74,7 +81,15 @@ impl Problem {
             status: status.as_u16(),
             detail: detail.into(),
             errors: Vec::new(),
+            wait_s: None,
+            limit: None,
         }
+    }
+
+    /// One of too many; the answer is counted by that.
+    pub(super) fn too_many(kind: &str, limit: Limit, title: &str, detail: String, wait_s: u64) -> Self {
+        let problem = Self::new(kind, StatusCode::TOO_MANY_REQUESTS, title, detail);
+        Self { wait_s: Some(wait_s), limit: Some(limit), ..problem }
     }
 
     fn with(mut self, errors: Vec<FieldError>) -> Self {
@@ -85,8 +100,16 @@ impl Problem {
 
 impl From<ServiceError> for Problem {
     fn from(error: ServiceError) -> Self {
+        if let ServiceError::Internal(detail) = &error {
+            tracing::error!(detail, "internal error");
+        }
+        let error = told::to_caller(error);
         let detail = error.to_string();
         match error {
+            ServiceError::Apart { host, .. } => Self::from(*host),
+            ServiceError::TooMany { wait_s, of, .. } => {
+                Self::too_many("too-many-requests", of, "Too many requests", detail, wait_s)
+            }
             ServiceError::NotFound { .. } => {
                 Self::new("not-found", StatusCode::NOT_FOUND, "Not found", detail)
             }
@@ -96,9 +119,7 @@ impl From<ServiceError> for Problem {
                 Self::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail)
                     .with(errors)
             }
-            ServiceError::Conflict(_) | ServiceError::Occupied { .. } => {
-                Self::new("conflict", StatusCode::CONFLICT, "Conflict", detail)
-            }
+            ServiceError::Conflict(_) => Self::new("conflict", StatusCode::CONFLICT, "Conflict", detail),
             ServiceError::ReadOnly(_) => Self::new(
                 "read-only",
                 StatusCode::CONFLICT,
@@ -136,7 +157,6 @@ impl From<ServiceError> for Problem {
                 Self::new("timed-out", StatusCode::GATEWAY_TIMEOUT, "No answer in time", detail)
             }
             ServiceError::Internal(_) => {
-                tracing::error!(detail, "internal error");
                 Self::new("internal", StatusCode::INTERNAL_SERVER_ERROR, "Internal error", detail)
             }
         }
@@ -147,15 +167,30 @@ impl From<ServiceError> for Problem {
 #[derive(Debug, Clone)]
 pub(super) struct Kind(pub(super) String);
 
+/// What is wrong, for whoever says the same in another way.
+#[derive(Debug, Clone)]
+pub(super) struct Detail(pub(super) String);
+
+/// What there were too many of, where an answer is a 429: whoever makes another of it keeps this one in it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limited(pub(super) Limit);
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(&self)).into_response();
         response.extensions_mut().insert(Kind(self.kind));
+        response.extensions_mut().insert(Detail(self.detail));
+        if let Some(limit) = self.limit {
+            response.extensions_mut().insert(Limited(limit));
+        }
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if let Some(seconds) = self.wait_s {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if status == StatusCode::UNAUTHORIZED {
             headers

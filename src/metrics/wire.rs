@@ -60,6 +60,40 @@ impl Closed {
     }
 }
 
+/// What there were too many of, where a request was refused with 429.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// Requests of one address.
+    Address,
+    /// Requests of one user of this host.
+    User,
+    /// Requests of one actor.
+    Actor,
+    /// Log-ins with one token, or of one user.
+    LogIn,
+    /// Streams of events of one reader.
+    Streams,
+    /// Attempts of one address, or user, that showed nothing valid.
+    Failures,
+}
+
+impl Limit {
+    const ALL: [Self; 6] =
+        [Self::Address, Self::User, Self::Actor, Self::LogIn, Self::Streams, Self::Failures];
+
+    /// The scope in the metric.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::User => "user",
+            Self::Actor => "actor",
+            Self::LogIn => "log_in",
+            Self::Streams => "streams",
+            Self::Failures => "failures",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Way {
     listener: &'static str,
@@ -116,9 +150,9 @@ impl Wire {
         self.closed.get_or_create(&Why { reason: reason.as_str() }).inc();
     }
 
-    /// A request was refused since there were too many: of an `address`, a `user` or an `actor`.
-    pub fn limited(&self, scope: &'static str) {
-        self.limited.get_or_create(&Scope { scope }).inc();
+    /// A request was refused with 429.
+    pub fn limited(&self, by: Limit) {
+        self.limited.get_or_create(&Scope { scope: by.as_str() }).inc();
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
@@ -134,8 +168,8 @@ impl Wire {
         for reason in [Closed::Handshake, Closed::Slow, Closed::Idle, Closed::Stalled, Closed::TakesBack] {
             let _ = self.closed.get_or_create(&Why { reason: reason.as_str() });
         }
-        for scope in ["address", "user", "actor"] {
-            let _ = self.limited.get_or_create(&Scope { scope });
+        for limit in Limit::ALL {
+            let _ = self.limited.get_or_create(&Scope { scope: limit.as_str() });
         }
         registry.register(
             "connections_open",
@@ -159,7 +193,7 @@ impl Wire {
         );
         registry.register(
             "http_requests_limited",
-            "Requests that were refused with 429, by what there were too many of: address, user or actor",
+            "Requests that were refused with 429, by what there were too many of: address, user or actor (requests of one), log_in (log-ins of one), streams (streams of events of one), failures (attempts that showed nothing valid)",
             self.limited.clone(),
         );
     }

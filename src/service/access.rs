@@ -3,8 +3,11 @@
 //! The table here is the part of the store that every request needs, so that none waits for SQLite. It is changed after
 //! the commit and before the answer: what was revoked is in force when its revocation is answered.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -14,7 +17,7 @@ use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Grant, Origin, Role, Subject, UserMap};
 use crate::domain::session::{Holder, Session, SessionLimits};
-use crate::domain::throttle::{Held, Source, Throttle};
+use crate::domain::throttle::{Buckets, Held, Source, Throttle};
 use crate::domain::token::{Digest, Secret, Token, TokenId, TokenState};
 use crate::host;
 use crate::store::{self, Fate, StoreError};
@@ -23,6 +26,10 @@ use crate::store::{self, Fate, StoreError};
 const WRITING_USES: Duration = Duration::from_secs(60);
 /// How long a code logs in, in milliseconds.
 const CODE_MS: i64 = 15 * 60 * 1000;
+/// Log-ins of one holder that are done at once: as many as it may have sessions.
+const LOG_INS: u32 = 32;
+/// After that, one in this time, in milliseconds: each leaves rows that nobody takes away.
+const EVERY_MS: i64 = 60 * 1000;
 /// Codes that are kept at the same time.
 const CODES: usize = 16;
 
@@ -71,12 +78,21 @@ impl Admission {
 pub struct Lifetime {
     ended: CancellationToken,
     expires_at: Option<i64>,
+    session: Option<Arc<LiveSession>>,
 }
 
 impl Lifetime {
     /// One that only ends with the manager.
     fn unlimited() -> Self {
-        Self { ended: CancellationToken::new(), expires_at: None }
+        Self { ended: CancellationToken::new(), expires_at: None, session: None }
+    }
+
+    /// Counts what goes on for long as use of the session that it was begun with: whoever watches is there.
+    pub fn in_use(&self) -> InUse {
+        if let Some(session) = &self.session {
+            session.watched.fetch_add(1, Ordering::Relaxed);
+        }
+        InUse(self.session.clone())
     }
 
     /// Whether it is over at a time.
@@ -98,6 +114,19 @@ impl Lifetime {
     }
 }
 
+/// Something that goes on with a session, which counts as used until this is dropped.
+#[derive(Debug)]
+pub struct InUse(Option<Arc<LiveSession>>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        if let Some(session) = &self.0 {
+            session.last_used.fetch_max(unix_ms(), Ordering::Relaxed);
+            session.watched.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// A token that can be used.
 #[derive(Debug)]
 struct LiveToken {
@@ -113,6 +142,8 @@ struct LiveSession {
     session: Session,
     last_used: AtomicI64,
     written_use: AtomicI64,
+    /// How many things go on with it that are use of it all the time.
+    watched: AtomicUsize,
     ended: CancellationToken,
 }
 
@@ -128,6 +159,20 @@ struct LoginCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionKey(pub(super) Digest);
 
+/// Why nobody can have a session for an actor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoHolder {
+    /// What it may do was granted to a group of its process.
+    #[error(
+        "uid {0} has its role by a group, which its processes have and a browser has not: log in with a token that \
+         `mps-manager token create` makes, or have access.users in the configuration name the user itself"
+    )]
+    OfAGroup(u32),
+    /// It has shown nothing.
+    #[error("a session stands for a token or for a user of this host: show a token")]
+    Nobody,
+}
+
 /// The table of those who may come in.
 #[derive(Debug)]
 pub struct Access {
@@ -139,6 +184,7 @@ pub struct Access {
     sessions: RwLock<HashMap<[u8; 32], Arc<LiveSession>>>,
     codes: Mutex<Vec<LoginCode>>,
     throttle: Mutex<Throttle>,
+    log_ins: Mutex<Buckets<Holder>>,
     /// Held from reading the rows to taking them up: what was revoked in between must not come back.
     taking_up: tokio::sync::Mutex<()>,
 }
@@ -155,6 +201,7 @@ impl Access {
             sessions: RwLock::default(),
             codes: Mutex::default(),
             throttle: Mutex::default(),
+            log_ins: Mutex::new(Buckets::new(LOG_INS, EVERY_MS)),
             taking_up: tokio::sync::Mutex::default(),
         }
     }
@@ -183,17 +230,18 @@ impl Access {
         let digest = cookie.digest();
         let live = self.live_session(&SessionKey(digest))?;
         let Session { holder, created_at, .. } = &live.session;
-        if live.ended.is_cancelled() || live.end(self.limits) <= now {
+        if live.ended.is_cancelled() || live.end(self.limits, now) <= now {
             return None;
         }
         let of = match holder {
             Holder::AdminToken => admin(origin),
             Holder::Token(id) => self.live(id)?.admission(origin, now)?,
+            Holder::User(uid) => self.user_by_itself(*uid, origin)?,
         };
         live.last_used.fetch_max(now, Ordering::Relaxed);
         let end = self.limits.last_end(*created_at);
         let expires_at = Some(of.lifetime.expires_at.map_or(end, |token| token.min(end)));
-        let lifetime = Lifetime { ended: live.ended.clone(), expires_at };
+        let lifetime = Lifetime { ended: live.ended.clone(), expires_at, session: Some(live) };
         Some((Admission { actor: of.actor, lifetime }, SessionKey(digest)))
     }
 
@@ -209,18 +257,27 @@ impl Access {
         expires_at
     }
 
-    /// Who a code logs in; it is used up.
-    pub fn redeem(&self, code: &Secret, origin: Origin, now: i64) -> Option<Admission> {
+    /// Who a code logs in; the log-in uses it up.
+    pub fn coded(&self, code: &Secret, origin: Origin, now: i64) -> Option<Admission> {
         let digest = code.digest();
-        let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
-        codes.retain(|code| code.expires_at > now);
-        let found = codes.iter().position(|code| code.digest == digest)?;
-        let holder = codes.remove(found).holder;
+        let codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = codes.iter().find(|code| code.digest == digest && code.expires_at > now)?;
+        let holder = found.holder.clone();
         drop(codes);
         match holder {
             Holder::AdminToken => Some(admin(origin)),
             Holder::Token(id) => self.live(&id)?.admission(origin, now),
+            Holder::User(uid) => self.user_by_itself(uid, origin),
         }
+    }
+
+    /// Uses a code up; says whether it was there to be used.
+    pub(super) fn use_up(&self, code: &Secret, now: i64) -> bool {
+        let digest = code.digest();
+        let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+        codes.retain(|code| code.expires_at > now);
+        let found = codes.iter().position(|code| code.digest == digest);
+        found.map(|found| codes.remove(found)).is_some()
     }
 
     /// Who a user of this host is, if anything was granted to it.
@@ -234,9 +291,41 @@ impl Access {
         Some(Admission { actor, lifetime: Lifetime::unlimited() })
     }
 
+    /// Who a user of this host is without any process of it: what was said of groups is not said of it.
+    fn user_by_itself(&self, uid: u32, origin: Origin) -> Option<Admission> {
+        let grant = self.users.grant(uid, &[])?;
+        let actor = Actor { subject: Subject::User(uid), grant, origin };
+        Some(Admission { actor, lifetime: Lifetime::unlimited() })
+    }
+
+    /// Whose sessions are those that an actor may have made for itself; the reason where there can be none.
+    pub(super) fn holder_of(&self, actor: &Actor) -> Result<Holder, NoHolder> {
+        match &actor.subject {
+            Subject::AdminToken | Subject::Manager => Ok(Holder::AdminToken),
+            Subject::Token { id, .. } => Ok(Holder::Token(id.clone())),
+            Subject::User(uid) => self.holder_of_user(*uid),
+            Subject::Anybody => Err(NoHolder::Nobody),
+        }
+    }
+
+    /// The same of a user of this host.
+    pub(super) fn holder_of_user(&self, uid: u32) -> Result<Holder, NoHolder> {
+        match uid {
+            // They could read the admin token just as well.
+            uid if uid == 0 || uid == self.manager_uid => Ok(Holder::AdminToken),
+            uid if self.users.users.contains_key(&uid) => Ok(Holder::User(uid)),
+            uid => Err(NoHolder::OfAGroup(uid)),
+        }
+    }
+
     /// Counts a failed attempt, and says whether it is answered.
     pub fn failed(&self, source: Source, now: i64) -> Held {
         self.throttle.lock().unwrap_or_else(PoisonError::into_inner).failed(source, now)
+    }
+
+    /// Counts a log-in, and says whether there were too many.
+    pub(super) fn logged_in(&self, holder: &Holder, now: i64) -> Held {
+        self.log_ins.lock().unwrap_or_else(PoisonError::into_inner).take(holder.clone(), now)
     }
 
     /// When a token was last used, as far as it can be used.
@@ -244,16 +333,11 @@ impl Access {
         self.live(id).map(|live| live.last_used.load(Ordering::Relaxed)).filter(|at| *at > 0)
     }
 
-    /// A token that is taken up.
-    pub(super) fn token(&self, id: &TokenId) -> Option<Token> {
-        self.live(id).map(|live| live.token.clone())
-    }
-
     /// A session as of now, with when it ends if it is not used again.
     pub(super) fn session_now(&self, key: &SessionKey) -> Option<(Session, i64)> {
         let live = self.live_session(key)?;
-        let last_used_at = live.last_used.load(Ordering::Relaxed);
-        Some((Session { last_used_at, ..live.session.clone() }, live.end(self.limits)))
+        let now = unix_ms();
+        Some((Session { last_used_at: live.used(now), ..live.session.clone() }, live.end(self.limits, now)))
     }
 
     /// Seconds that a session lasts at most.
@@ -276,7 +360,7 @@ impl Access {
     /// Takes a session up, if its token can still be used.
     pub(super) fn begin_session(&self, session: Session) {
         let ended = match &session.holder {
-            Holder::AdminToken => CancellationToken::new(),
+            Holder::AdminToken | Holder::User(_) => CancellationToken::new(),
             Holder::Token(id) => match self.live(id) {
                 Some(live) => live.ended.child_token(),
                 None => return,
@@ -288,6 +372,7 @@ impl Access {
             session,
             last_used: AtomicI64::new(used),
             written_use: AtomicI64::new(used),
+            watched: AtomicUsize::new(0),
             ended,
         };
         self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::new(live));
@@ -307,7 +392,7 @@ impl Access {
     fn sweep(&self, now: i64) -> Vec<(Arc<LiveSession>, i64)> {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|_, live| {
-            let lives = !live.ended.is_cancelled() && live.end(self.limits) > now;
+            let lives = !live.ended.is_cancelled() && live.end(self.limits, now) > now;
             if !lives {
                 live.ended.cancel();
             }
@@ -315,7 +400,7 @@ impl Access {
         });
         sessions
             .values()
-            .map(|live| (Arc::clone(live), live.last_used.load(Ordering::Relaxed)))
+            .map(|live| (Arc::clone(live), live.used(now)))
             .filter(|(live, at)| *at > live.written_use.load(Ordering::Relaxed))
             .collect()
     }
@@ -350,8 +435,17 @@ impl Access {
 }
 
 impl LiveSession {
-    fn end(&self, limits: SessionLimits) -> i64 {
-        limits.end(self.session.created_at, self.last_used.load(Ordering::Relaxed))
+    /// When it was last used: now, while something goes on with it.
+    fn used(&self, now: i64) -> i64 {
+        if self.watched.load(Ordering::Relaxed) > 0 {
+            self.last_used.fetch_max(now, Ordering::Relaxed);
+        }
+        self.last_used.load(Ordering::Relaxed)
+    }
+
+    /// When it ends if it is not used again.
+    fn end(&self, limits: SessionLimits, now: i64) -> i64 {
+        limits.end(self.session.created_at, self.used(now))
     }
 }
 
@@ -371,7 +465,7 @@ impl LiveToken {
         let Token { id, name, grant, expires_at, .. } = self.token.clone();
         Some(Admission {
             actor: Actor { subject: Subject::Token { id, name }, grant, origin },
-            lifetime: Lifetime { ended: self.ended.clone(), expires_at },
+            lifetime: Lifetime { ended: self.ended.clone(), expires_at, session: None },
         })
     }
 }

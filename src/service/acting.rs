@@ -4,6 +4,7 @@
 //! One place for all use cases: [`Service::write`]. What is refused is put on record by [`Service::refused`], for whoever
 //! answers the caller.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +22,9 @@ use crate::store::{self, Fate, StoreError, Transaction};
 const ROWS: u32 = 60;
 /// Actors and addresses of which refusals are counted at once; beside so many they are counted together.
 const COUNTED: usize = 1024;
+/// Kinds of refusals, by action and problem, of one actor that are told apart in a minute; beyond so many, which takes almost every
+/// action with almost every problem, only the problems are.
+const KINDS: usize = 512;
 
 tokio::task_local! {
     static ATTEMPT: Attempt;
@@ -70,14 +74,16 @@ pub(super) struct Refusals {
     counted: Mutex<HashMap<String, Counted>>,
 }
 
-/// Attempts that are put on record in one row: the first of them, what came of it, the type of its problem, and how many.
+/// Attempts that are put on record in one row: what they have in common, what came of them, the type of their problem, and how
+/// many.
 type Summed = (Attempt, Outcome, String, i64);
 
 #[derive(Debug, Default)]
 struct Counted {
     rows: u32,
-    /// Those that have no row of their own, by the type of their problem.
-    more: BTreeMap<String, Summed>,
+    /// Those that have no row of their own, by what was tried and the type of its problem: who sends many of one kind must not
+    /// hide one of another behind them.
+    more: BTreeMap<(String, String), Summed>,
 }
 
 impl Refusals {
@@ -95,8 +101,20 @@ impl Refusals {
             entry.rows += 1;
             return true;
         }
-        let first = || (attempt.clone(), outcome, problem.to_owned(), 0);
-        entry.more.entry(problem.to_owned()).or_insert_with(first).3 += 1;
+        let mut kind = (attempt.action.clone(), problem.to_owned());
+        if entry.more.len() >= KINDS && !entry.more.contains_key(&kind) {
+            kind.0.clear();
+        }
+        match entry.more.entry(kind) {
+            Entry::Vacant(place) => {
+                place.insert((attempt.clone(), outcome, problem.to_owned(), 1));
+            }
+            Entry::Occupied(mut place) => {
+                let (common, _, _, count) = place.get_mut();
+                common.keep_common(attempt);
+                *count += 1;
+            }
+        }
         false
     }
 
@@ -145,6 +163,7 @@ impl Service {
 
     /// Puts an attempt on record that was refused, or at which the manager failed, by the type of its problem.
     pub async fn refused(&self, attempt: Attempt, outcome: Outcome, problem: String) {
+        let attempt = Attempt { target: attempt.target.without_secrets(), ..attempt };
         let key = attempt.actor.clone();
         if !self.refusals.takes_row(&key, ROWS, &attempt, outcome, &problem) {
             return;
@@ -199,12 +218,16 @@ async fn specs(
         spec.map_err(|error| StoreError::Corrupt { what: "a spec", detail: error.to_string() })
     };
     let (mut daemons, mut tenants, mut layouts) = (Vec::new(), Vec::new(), Vec::new());
-    let mut token = None;
+    let mut tokens = Vec::new();
     match target {
         Target::Daemon(name) => daemons.extend(store::daemons::get(db, name).await?),
-        Target::Tenant(name) => tenants.extend(store::tenants::get(db, name).await?),
+        Target::Tenant(name) => {
+            tenants.extend(store::tenants::get(&mut *db, name).await?);
+            // Its end revokes them.
+            tokens = store::tokens::of_tenant(db, name).await?;
+        }
         Target::Layout(name) => layouts.extend(store::layouts::newest(db, name).await?),
-        Target::Token(id) => token = store::tokens::get(db, id).await?,
+        Target::Token(id) => tokens.extend(store::tokens::get(db, id).await?),
         Target::Other(_) => {
             daemons = store::daemons::all(&mut *db).await?;
             tenants = store::tenants::page(&mut *db, None, "", i64::MAX).await?;
@@ -223,13 +246,8 @@ async fn specs(
         let spec = serde_json::json!({ "version": version.version, "layout": content });
         specs.insert(Target::Layout(version.name), spec);
     }
-    if let Some(token) = token {
-        let spec = serde_json::json!({
-            "name": token.name,
-            "grant": token.grant,
-            "expires_at": token.expires_at,
-            "revoked_at": token.revoked_at,
-        });
+    for token in tokens {
+        let spec = token.on_record();
         specs.insert(Target::Token(token.id), spec);
     }
     Ok(specs)
@@ -320,7 +338,7 @@ mod tests {
     fn attempt_of(path: &str, action: &str) -> Attempt {
         let grant = Grant::Host(Role::Admin);
         let actor = Actor { subject: Who::User(7), grant, origin: Origin::Socket };
-        Attempt::of(&actor, None, action.to_owned(), Target::parse(path))
+        Attempt::of(&actor, None, action.to_owned(), Target::of_request(path, path))
     }
 
     #[test]
@@ -361,6 +379,64 @@ mod tests {
         let all: i64 = taken.iter().map(|(_, _, _, count)| count).sum();
         assert_eq!(all, 40 + 3 * i64::try_from(COUNTED).expect("small"));
         assert!(refusals.take().is_empty());
+    }
+
+    #[test]
+    fn noise_hides_nothing_that_is_of_another_kind_and_a_sum_says_what_its_attempts_have_in_common() {
+        let refusals = Refusals::default();
+        let forbidden =
+            |attempt: &Attempt| refusals.takes_row("uid 7", 0, attempt, Outcome::Refused, "forbidden");
+        let noise = |name: &str, id: &str| Attempt {
+            request: Some(id.to_owned()),
+            ..attempt_of(&format!("daemons/{name}/drain"), "POST …/drain")
+        };
+        for (name, id) in [("gpu0", "1"), ("gpu0", "2"), ("gpu1", "3")] {
+            assert!(!forbidden(&noise(name, id)));
+        }
+        let tried = Attempt { request: Some("4".to_owned()), ..attempt_of("tenants/web", "DELETE …") };
+        forbidden(&tried);
+        for _ in 0..2 {
+            forbidden(&attempt_of("layouts/a", "PUT …"));
+        }
+        let taken: Vec<_> = refusals
+            .take()
+            .into_iter()
+            .map(|(common, _, _, count)| (common.action, common.target.to_string(), common.request, count))
+            .collect();
+        let row = |action: &str, target: &str, request: Option<&str>, count: i64| {
+            (action.to_owned(), target.to_owned(), request.map(ToOwned::to_owned), count)
+        };
+        assert_eq!(
+            taken,
+            [
+                row("DELETE …", "tenants/web", Some("4"), 1),
+                row("POST …/drain", "", None, 3),
+                row("PUT …", "layouts/a", None, 2),
+            ]
+        );
+    }
+
+    #[test]
+    fn kinds_take_no_memory_without_end_and_strangers_beside_too_many_have_no_address() {
+        let refusals = Refusals::default();
+        for number in 0..2 * KINDS {
+            let attempt = attempt_of("tenants/web", &format!("PUT {number}"));
+            refusals.takes_row("uid 7", 0, &attempt, Outcome::Refused, "forbidden");
+        }
+        let taken = refusals.take();
+        assert_eq!(taken.len(), KINDS + 1);
+        let (common, _, problem, count) = &taken[0];
+        assert_eq!((common.action.as_str(), problem.as_str()), ("", "forbidden"));
+        assert_eq!(*count, i64::try_from(KINDS).expect("small"));
+        for address in 0..=u16::try_from(COUNTED).expect("small") + 1 {
+            let [high, low] = address.to_be_bytes();
+            let origin = Origin::Address([192, 0, high, low].into());
+            refusals.takes_row(&origin.to_string(), 0, &Attempt::of_stranger(origin), Outcome::Refused, "no");
+        }
+        let taken = refusals.take();
+        let together: Vec<_> = taken.iter().filter(|(_, _, _, count)| *count > 1).collect();
+        assert_eq!((taken.len(), together.len()), (COUNTED + 1, 1));
+        assert_eq!((together[0].0.actor.as_str(), together[0].0.origin.as_str()), ("nobody", ""));
     }
 
     #[test]

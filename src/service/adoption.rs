@@ -78,8 +78,7 @@ impl Service {
         let incarnation = self.incarnation_of(&neighbour, identity).map_err(cannot)?;
         let (manager_uid, dry_run) = (self.parts.manager_uid, options.dry_run);
         let process = request.process.clone();
-        let written = incarnation.clone();
-        let (daemon, desired) = self
+        let (daemon, desired, incarnation) = self
             .write(move |db| {
                 Box::pin(async move {
                     let current = store::daemons::get(&mut *db, &name).await?;
@@ -89,9 +88,9 @@ impl Service {
                             "there is a daemon {name} already: choose another name, or delete that one first"
                         )));
                     }
-                    if let Some(pair) = written.process
+                    if let Some(pair) = incarnation.process
                         && let Some(owner) =
-                            store::daemons::with_process(&mut *db, &written.boot_id, pair).await?
+                            store::daemons::with_process(&mut *db, &incarnation.boot_id, pair).await?
                     {
                         // Somebody else asked for it a moment ago.
                         return Err(ServiceError::Conflict(format!(
@@ -115,12 +114,15 @@ impl Service {
                     let now = unix_ms();
                     store::daemons::put(&mut *db, &name, &spec, now).await?;
                     store::gpus::remember(&mut *db, &gpus, now).await?;
-                    store::daemons::put_incarnation(&mut *db, &name, &written, now).await?;
                     let daemon = store::daemons::get(&mut *db, &name)
                         .await?
                         .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
+                    // Read back a moment ago, so nothing of it is to be written. Its generation is not 1 where there was a daemon
+                    // of that name before.
+                    let incarnation = Incarnation { applied: daemon.generation, ..incarnation };
+                    store::daemons::put_incarnation(&mut *db, &name, &incarnation, now).await?;
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    Ok(((daemon, desired), fate(&options)))
+                    Ok(((daemon, desired, incarnation), fate(&options)))
                 })
             })
             .await?;
@@ -160,8 +162,8 @@ impl Service {
             boot_id: self.parts.fleet.context().boot_id.clone(),
             process: Some((identity.pid, identity.start_time)),
             pipe_inode: Some(pipe_inode),
-            // The generation that a new row begins with, read back a moment ago.
-            applied: 1,
+            // There is none before there is a row.
+            applied: 0,
             home: Some(Home {
                 pipe_directory: around.pipe_directory,
                 log_directory: around.log_directory,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::page::{Page, Paged};
+use super::told::Shown as _;
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, remembered};
 use crate::domain::access::{Actor, Right};
 use crate::domain::client::{AttributedBy, Candidate, ClientFacts, ClientId, Signs, attribute};
@@ -155,9 +156,10 @@ impl Service {
         }
         // A repeated request finds the client gone, as it asked.
         if let Some(key) = &key
-            && let Some(operation) = remembered(&mut *self.parts.store.read().await?, key).await?
+            && let Some(operation) =
+                remembered::<Operation>(&mut *self.parts.store.read().await?, key).await?
         {
-            return Ok(operation);
+            return Ok(operation.shown_to(actor));
         }
         let client = match self.client(actor, id).await {
             Ok(client) => client,

@@ -171,7 +171,7 @@ impl Service {
         name: DaemonName,
         schedulable: bool,
         options: WriteOptions,
-    ) -> Result<DaemonView, ServiceError> {
+    ) -> Result<Written<DaemonView>, ServiceError> {
         actor.may(Right::Operate)?;
         let service = self.clone();
         self.to_the_end(async move {
@@ -199,7 +199,7 @@ impl Service {
             if !dry_run {
                 service.publish(desired);
             }
-            Ok(service.daemon_view(daemon))
+            Ok(Written { value: service.daemon_view(daemon), created: false })
         })
         .await
     }
@@ -402,11 +402,12 @@ async fn refuse_observed(
         }
         _ => "set its management to managed first, or have its owner do it",
     };
-    Err(ServiceError::Conflict(format!(
+    let refused = format!(
         "daemon {} is only observed and never changed ({} refused): {remedy}",
         daemon.name,
         request.kind()
-    )))
+    );
+    Err(ServiceError::Conflict(refused).for_all())
 }
 
 pub(super) fn not_found(name: &DaemonName) -> ServiceError {

@@ -1,7 +1,8 @@
 //! Why a use case did not do what was asked.
 
-use crate::domain::access::{Actor, Denied};
+use crate::domain::access::Denied;
 use crate::domain::admission::Refusal;
+use crate::metrics::wire::Limit;
 use crate::store::StoreError;
 use crate::supervisor::FreshError;
 
@@ -34,19 +35,23 @@ pub enum ServiceError {
     /// The request is right in itself and does not fit what is there.
     #[error("{0}")]
     Conflict(String),
-    /// Somebody who is not bound to it holds a partition.
-    #[error(
-        "tenant {tenant} cannot be let into partition {partition}: process {holder} {whose} was let into it or started in it, and is not bound to it: end that first"
-    )]
-    Occupied {
-        /// Who is to be let in.
-        tenant: String,
-        /// The partition.
-        partition: String,
-        /// The process that holds it.
-        holder: String,
-        /// Whose that is, as far as it is known.
-        whose: String,
+    /// Something of which whoever is bound to a tenant is told something else.
+    #[error("{host}")]
+    Apart {
+        /// What those of the host are told.
+        host: Box<Self>,
+        /// What whoever is bound to a tenant is told.
+        tenant: Box<Self>,
+    },
+    /// The caller has, or has done, as much of it as one may.
+    #[error("{detail}")]
+    TooMany {
+        /// What, and what to do.
+        detail: String,
+        /// Seconds after which it may be tried again.
+        wait_s: u64,
+        /// Of what, for the metrics.
+        of: Limit,
     },
     /// The daemon cannot hold the tenant.
     #[error("{}", .0.detail)]
@@ -88,17 +93,6 @@ pub enum ServiceError {
 }
 
 impl ServiceError {
-    /// The same as somebody is told of it who is bound to a tenant: not what other tenants have.
-    #[must_use]
-    pub(super) fn told_to(self, actor: &Actor) -> Self {
-        match (actor.scope(), self) {
-            (Some(_), Self::Occupied { tenant, partition, .. }) => Self::Conflict(format!(
-                "tenant {tenant} cannot be let into partition {partition}: somebody else's process is in it. Ask the host's operator"
-            )),
-            (_, error) => error,
-        }
-    }
-
     /// One wrong field.
     pub fn field(pointer: &str, detail: impl Into<String>) -> Self {
         Self::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail: detail.into() }])
@@ -135,9 +129,13 @@ impl From<Refusal> for ServiceError {
 
 impl From<FreshError> for ServiceError {
     fn from(error: FreshError) -> Self {
-        match error {
-            FreshError::Late(..) => Self::TimedOut(error.to_string()),
-            FreshError::Failed(_) | FreshError::Gone => Self::Unavailable(error.to_string()),
-        }
+        // Why a daemon cannot be read may name anybody on the host; the word for it names nobody.
+        let word = error.reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let told = format!("the daemon could not be read{word}: try again, or ask the host's operator");
+        let kind = match error {
+            FreshError::Late(..) => Self::TimedOut,
+            FreshError::Failed(_) | FreshError::Gone => Self::Unavailable,
+        };
+        Self::apart(kind(error.to_string()), kind(told))
     }
 }

@@ -3,15 +3,18 @@
 use std::collections::VecDeque;
 
 use sqlx::Connection as _;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 
 use super::page::{Page, Paged};
+use super::places::{Full, Place};
+use super::told::Shown as _;
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
-use crate::domain::GpuUuid;
 use crate::domain::access::{Actor, Right};
 use crate::domain::event::{Cause, Details, Event, EventFilter, EventType, Subject};
 use crate::domain::gpu::GpuRef;
+use crate::domain::{GpuUuid, TenantName, tenant};
+use crate::metrics::wire::Limit;
 pub use crate::store::events::Order;
 use crate::store::{self, Store, StoreError};
 
@@ -28,30 +31,35 @@ impl Service {
         page: &Page,
     ) -> Result<Paged<Event>, ServiceError> {
         actor.may(Right::ViewOwn)?;
-        let filter = narrowed(actor, filter);
         let after = after(page, order)?;
         let mut reader = self.parts.store.read().await?;
+        let filter = narrowed(actor, begin(&mut reader, actor).await?, filter);
         let events = store::events::page(&mut reader, &filter, order, after, page.rows()).await?;
+        let events = events.into_iter().map(|event| event.shown_to(actor)).collect();
         Ok(page.cut(events, |event| format!("{}{}", sign(order), event.id)))
     }
 
     /// One event.
     pub async fn event(&self, actor: &Actor, id: i64) -> Result<Event, ServiceError> {
         actor.may(Right::ViewOwn)?;
-        let event = store::events::get(&mut *self.parts.store.read().await?, id).await?;
-        let event = event.filter(|event| actor.sees(event.subject.tenant.as_ref()));
-        event.ok_or_else(|| ServiceError::NotFound { kind: "event", name: id.to_string() })
+        let mut reader = self.parts.store.read().await?;
+        let event = store::events::get(&mut reader, id).await?;
+        let begin = begin(&mut reader, actor).await?.unwrap_or(NEVER);
+        let seen = |event: &Event| actor.sees(event.subject.tenant.as_ref()) && event.id >= begin;
+        let event = event.filter(seen);
+        let event = event.ok_or_else(|| ServiceError::NotFound { kind: "event", name: id.to_string() })?;
+        Ok(event.shown_to(actor))
     }
 
     /// Events as they are written: from the one after `last` on, or from now on.
-    pub fn follow_events(
+    #[allow(clippy::unused_async, reason = "as every use case is called")]
+    pub async fn follow_events(
         &self,
         actor: &Actor,
         filter: EventFilter,
         last: Option<i64>,
     ) -> Result<Following, ServiceError> {
         actor.may(Right::ViewOwn)?;
-        let filter = narrowed(actor, filter);
         let newest = self.parts.store.newest_event();
         let now = *newest.borrow();
         let last = last.unwrap_or(now);
@@ -64,43 +72,89 @@ impl Service {
                 ),
             ));
         }
-        let permit = self.streams.clone().try_acquire_owned().map_err(|_| {
-            ServiceError::Unavailable(
-                "as many streams of events are read as may be (events.streams in the configuration): end one, or read \
-                 GET /api/v1/events"
-                    .to_owned(),
-            )
-        })?;
-        let store = self.parts.store.clone();
-        Ok(Following { store, filter, at: last, newest, ahead: VecDeque::new(), _permit: permit })
+        let place = self.streams.take(actor)?;
+        let (store, reader) = (self.parts.store.clone(), actor.clone());
+        let ahead = VecDeque::new();
+        Ok(Following { store, filter, begin: None, reader, at: last, newest, ahead, _place: place })
     }
 
-    /// A GPU as a caller names it: by index, PCI address or the beginning of its UUID, or by the UUID of one that is gone.
-    pub async fn gpu_named(&self, actor: &Actor, name: &str) -> Result<GpuUuid, ServiceError> {
+    /// What is asked for, of a GPU as a caller names it: by index, PCI address or the beginning of its UUID, or by the UUID of one
+    /// that is gone.
+    ///
+    /// To somebody who is bound to a tenant no others are there than the tenant's, so of what names none of them there are no
+    /// events: a refusal would tell which GPUs the host has.
+    pub async fn of_gpu(
+        &self,
+        actor: &Actor,
+        filter: EventFilter,
+        name: &str,
+    ) -> Result<EventFilter, ServiceError> {
         actor.may(Right::ViewOwn)?;
-        let known = self.held_gpus().await?;
-        match GpuRef(name.to_owned()).resolve(&known) {
-            Ok(gpu) => Ok(gpu.uuid.clone()),
-            Err(error) => GpuUuid::parse(name).map_err(|_| {
-                // The GPUs of the host are none of a tenant's business.
-                let words = match actor.scope() {
-                    None => error.to_string(),
-                    Some(_) => "there is no such GPU: give the UUID of one".to_owned(),
-                };
-                ServiceError::field("/gpu", words)
-            }),
+        let mut known = self.held_gpus().await?;
+        if let Some(own) = actor.scope() {
+            let own = self.gpus_of(own).await?;
+            known.retain(|gpu| own.contains(&gpu.uuid));
         }
+        let gpu = match GpuRef(name.to_owned()).resolve(&known) {
+            Ok(gpu) => gpu.uuid.clone(),
+            Err(error) => match (GpuUuid::parse(name), actor.scope()) {
+                (Ok(uuid), _) => uuid,
+                (Err(_), Some(_)) => return Ok(EventFilter::none()),
+                (Err(_), None) => return Err(ServiceError::field("/gpu", error.to_string())),
+            },
+        };
+        Ok(EventFilter { gpu: Some(gpu), ..filter })
+    }
+
+    /// The GPUs that a tenant sees.
+    async fn gpus_of(&self, name: &TenantName) -> Result<Vec<GpuUuid>, ServiceError> {
+        let mut reader = self.parts.store.read().await?;
+        let Some(tenant) = store::tenants::get(&mut reader, name).await? else { return Ok(Vec::new()) };
+        let daemon = store::daemons::get(&mut reader, &tenant.spec.daemon).await?;
+        Ok(daemon.map(|daemon| tenant::gpus_of(&tenant.spec, &daemon.spec)).unwrap_or_default())
     }
 }
 
-/// What an actor may see of what it asks for: of what is another tenant's as much as of what does not exist.
-fn narrowed(actor: &Actor, mut filter: EventFilter) -> EventFilter {
+/// The number that no event ever has: a tenant that is not there has none to see.
+const NEVER: i64 = i64::MAX;
+
+/// The first event that an actor may see: one that is bound to a tenant sees nothing of another that had its name before. `None`
+/// as long as its tenant is not there.
+async fn begin(db: store::Transaction<'_>, actor: &Actor) -> Result<Option<i64>, StoreError> {
+    let Some(own) = actor.scope() else { return Ok(Some(0)) };
+    store::tenants::told_from(db, own).await
+}
+
+/// What an actor may see of what it asks for, by the first event that it may see: of what is another tenant's as much as of what
+/// does not exist.
+fn narrowed(actor: &Actor, begin: Option<i64>, filter: EventFilter) -> EventFilter {
     let Some(own) = actor.scope() else { return filter };
-    match &filter.tenant {
-        Some(tenant) if tenant != own => filter.until = Some(i64::MIN),
-        _ => filter.tenant = Some(own.clone()),
+    if filter.tenant.as_ref().is_some_and(|tenant| tenant != own) {
+        return EventFilter::none();
     }
-    filter
+    let from = filter.from.max(Some(begin.unwrap_or(NEVER)));
+    EventFilter { tenant: Some(own.clone()), from, ..filter }
+}
+
+impl From<Full> for ServiceError {
+    fn from(full: Full) -> Self {
+        let error = match full {
+            Full::All => Self::Unavailable(
+                "as many streams of events are read as may be (events.streams in the configuration): end one, or read \
+                 GET /api/v1/events"
+                    .to_owned(),
+            ),
+            Full::Share(share) => Self::TooMany {
+                detail: format!(
+                    "{share} streams of events are read by this caller, and no more are one's (a quarter of events.streams in the \
+                     configuration): end one, or read GET /api/v1/events"
+                ),
+                wait_s: 1,
+                of: Limit::Streams,
+            },
+        };
+        error.for_all()
+    }
 }
 
 /// The letter that a cursor begins with: one of the other order would skip what was not read.
@@ -137,12 +191,17 @@ pub enum Followed {
 /// Events that are followed; dropped, it frees its place.
 pub struct Following {
     store: Store,
+    /// What is asked for; what of it may be seen is found at each reading, since the reader's tenant may be made only then.
     filter: EventFilter,
+    /// The first event that the reader may see, as it was last known: its tenant's end is told to it, too.
+    begin: Option<i64>,
     /// Up to here everything was given.
     at: i64,
     newest: watch::Receiver<i64>,
     ahead: VecDeque<Event>,
-    _permit: OwnedSemaphorePermit,
+    /// Who reads.
+    reader: Actor,
+    _place: Place,
 }
 
 impl Following {
@@ -159,7 +218,7 @@ impl Following {
         loop {
             if let Some(event) = self.ahead.pop_front() {
                 self.at = event.id;
-                return Ok(Followed::Event(Box::new(event)));
+                return Ok(Followed::Event(Box::new(event.shown_to(&self.reader))));
             }
             let newest = *self.newest.borrow_and_update();
             if newest > self.at {
@@ -179,8 +238,11 @@ impl Following {
         let mut reader = self.store.read().await?;
         let mut snapshot = reader.begin().await?;
         let oldest = store::events::oldest(&mut snapshot).await?;
-        let events = store::events::follow(&mut snapshot, &self.filter, self.at, AHEAD).await?;
+        let begin = begin(&mut snapshot, &self.reader).await?.or(self.begin);
+        let filter = narrowed(&self.reader, begin, self.filter.clone());
+        let events = store::events::follow(&mut snapshot, &filter, self.at, AHEAD).await?;
         snapshot.rollback().await?;
+        self.begin = begin;
         // An event that came after `newest` was raised is there too: it is given, and not again.
         let whole_from = oldest.unwrap_or(newest + 1);
         if whole_from > self.at + 1 {

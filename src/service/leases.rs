@@ -55,7 +55,7 @@ impl Service {
             if actor.scope().is_some() {
                 service.refuse_strange_process(&name, request).await?;
             }
-            service.lease_now(name, request, dry_run).await.map_err(|error| error.told_to(&actor))
+            service.lease_now(name, request, dry_run).await
         })
         .await
     }
@@ -89,10 +89,10 @@ impl Service {
                 return Ok(lease);
             }
         }
-        Err(ServiceError::Conflict(format!(
-            "tenant {name} was changed again and again while process {} was let in: try again",
-            request.pid
-        )))
+        let pid = request.pid;
+        let refused =
+            format!("tenant {name} was changed again and again while process {pid} was let in: try again");
+        Err(ServiceError::Conflict(refused).for_all())
     }
 
     /// `None` when the tenant or its daemon was changed meanwhile: what was read back, and the environment, are then those
@@ -144,16 +144,17 @@ impl Service {
                         if !is_alive(lease.holder) {
                             store::leases::delete(&mut *db, lease.holder).await?;
                         } else if lease.holder == holder && lease.tenant != name {
-                            return Err(started_before(&name, holder, &format!("for tenant {}", lease.tenant)));
+                            return Err(started_before(&name, holder, Some(&lease.tenant), None));
                         } else if lease.tenant == name && lease.holder != holder {
                             holders.push(lease.holder);
                         }
                     }
                     let running = places_taken(&clients, &holders);
                     if running >= usize::try_from(max).unwrap_or(usize::MAX) {
-                        return Err(ServiceError::Conflict(format!(
+                        let refused = format!(
                             "tenant {name} has {running} of at most {max} processes running: wait for one to end, or raise max_clients"
-                        )));
+                        );
+                        return Err(ServiceError::Conflict(refused).for_all());
                     }
                     store::leases::put(db, &Lease { holder, tenant: name }, &boot_id, unix_ms()).await?;
                     Ok::<_, ServiceError>((true, if dry_run { Fate::RollBack } else { Fate::Commit }))
@@ -170,25 +171,25 @@ impl Service {
         let mut reader = self.parts.store.read().await?;
         refuse_cordoned(&mut reader, &daemon.name, &daemon.spec).await?;
         drop(reader);
-        self.await_serving(tenant, daemon).await.map_err(|error| match error {
+        self.await_serving(tenant, daemon).await.map_err(|error| match error.whole() {
             ServiceError::Unavailable(_) | ServiceError::TimedOut(_) => {
                 self.unplaced(tenant, daemon).unwrap_or(error)
             }
-            other => other,
+            _ => error,
         })
     }
 
     async fn await_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), ServiceError> {
         let (name, mode) = (&daemon.name, daemon.spec.mode);
         let Some(handle) = self.parts.fleet.get(name) else {
-            return Err(ServiceError::Unavailable(format!("daemon {name} is not running yet")));
+            return Err(ServiceError::Unavailable(format!("daemon {name} is not running yet")).for_all());
         };
         // Looked at now: a pipe directory that is gone would send the client past MPS, to the whole GPU.
         handle.fresh(self.parts.patience).await?;
         let stopped = handle.observed().status.phase == Phase::Stopped;
         if stopped && daemon.spec.desired_state == DesiredState::Stopped {
             // It stays so until somebody starts it: waiting here, or trying again, helps nobody.
-            return Err(ServiceError::Conflict(format!("daemon {name} is stopped: start it first")));
+            return Err(ServiceError::Conflict(format!("daemon {name} is stopped: start it first")).for_all());
         }
         // Any change of a daemon in static mode may bind others to its partitions.
         let wanted = if mode == Mode::Static { daemon.generation } else { tenant.daemon_generation };
@@ -206,11 +207,15 @@ impl Service {
             Some(observed) if ready(&observed.status) => Ok(()),
             _ => {
                 let status = handle.observed().status;
-                let why =
-                    status.conditions.first().map(|condition| condition.message.clone()).unwrap_or_default();
-                Err(ServiceError::Unavailable(format!(
-                    "daemon {name} does not hold the tenant's limits yet: {why}"
-                )))
+                let (reason, why) = match status.conditions.first() {
+                    Some(ready) => (ready.reason.as_str(), ready.message.as_str()),
+                    None => ("NotLookedAt", "it has not been looked at yet"),
+                };
+                let host = format!("daemon {name} does not hold the tenant's limits yet: {why}");
+                let told = format!(
+                    "daemon {name} does not hold the tenant's limits yet ({reason}): try again, or ask the host's operator"
+                );
+                Err(ServiceError::apart(ServiceError::Unavailable(host), ServiceError::Unavailable(told)))
             }
         }
     }

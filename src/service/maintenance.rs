@@ -206,9 +206,9 @@ pub(super) async fn refuse_cordoned(
     if spec.schedulable {
         return Ok(());
     }
-    Err(ServiceError::Conflict(format!(
-        "daemon {name} takes no new clients: uncordon it (set schedulable on it), or use another"
-    )))
+    let refused =
+        format!("daemon {name} takes no new clients: uncordon it (set schedulable on it), or use another");
+    Err(ServiceError::Conflict(refused).for_all())
 }
 
 /// Refuses what cannot be while the daemon is part of the host's maintenance.
@@ -220,10 +220,13 @@ pub(in crate::service) async fn refuse_in_maintenance(
     let maintenance: Option<Maintenance> = store::maintenance::get(db).await?;
     match maintenance.filter(|maintenance| maintenance.covers(&spec.gpus)) {
         None => Ok(()),
-        Some(maintenance) => Err(ServiceError::Conflict(format!(
-            "the host is in maintenance with GPUs of daemon {name} ({}), which takes no new clients and is not started \
-             meanwhile: end that first (DELETE /api/v1/host/maintenance), or use another daemon",
-            maintenance.state.as_str()
-        ))),
+        Some(maintenance) => {
+            let refused = format!(
+                "the host is in maintenance with GPUs of daemon {name} ({}), which takes no new clients and is not started \
+                 meanwhile: end that first (DELETE /api/v1/host/maintenance), or use another daemon",
+                maintenance.state.as_str()
+            );
+            Err(ServiceError::Conflict(refused).for_all())
+        }
     }
 }

@@ -20,6 +20,7 @@ pub mod maintenance;
 pub mod operations;
 pub mod page;
 mod placement;
+mod places;
 pub mod recording;
 pub mod replace;
 pub mod replays;
@@ -28,12 +29,13 @@ mod shares;
 pub mod take_up;
 pub mod tenants;
 pub mod tokens;
+pub mod told;
 pub mod whoami;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 pub use error::{FieldError, ServiceError};
@@ -55,7 +57,7 @@ pub struct Service {
     taken_up: Arc<take_up::TakenUp>,
     book: watch::Sender<Arc<Book>>,
     /// Room for streams of events.
-    streams: Arc<Semaphore>,
+    streams: Arc<places::Places>,
     /// Refusals that wait to be put on record.
     refusals: Arc<acting::Refusals>,
 }
@@ -122,7 +124,7 @@ pub struct Written<T> {
 impl Service {
     /// Puts the parts together.
     pub fn new(parts: Parts) -> Self {
-        let streams = Arc::new(Semaphore::new(parts.streams));
+        let streams = places::Places::new(parts.streams);
         let (taken_up, book) = (Arc::default(), watch::Sender::default());
         Self { parts: Arc::new(parts), taken_up, book, streams, refusals: Arc::default() }
     }

@@ -5,12 +5,13 @@ use uuid::Uuid;
 
 use super::acting::cause;
 use super::page::{Page, Paged};
+use super::told::Shown as _;
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
 use crate::domain::operation::{Operation, OperationRequest, OperationState};
-use crate::store::{self, Fate, Transaction};
+use crate::store::{self, Transaction};
 
 impl Service {
     /// One operation with its journal.
@@ -21,7 +22,8 @@ impl Service {
         if !actor.sees(store::operations::tenant(&mut reader, id).await?.as_ref()) {
             return Err(not_found(id));
         }
-        store::operations::get(&mut reader, id).await?.ok_or_else(|| not_found(id))
+        let operation = store::operations::get(&mut reader, id).await?.ok_or_else(|| not_found(id))?;
+        Ok(operation.shown_to(actor))
     }
 
     /// Operations, the newest first.
@@ -31,7 +33,8 @@ impl Service {
         let mut reader = self.parts.store.read().await?;
         let (scope, before) = (actor.scope(), before.as_deref());
         let operations = store::operations::page(&mut reader, scope, before, page.rows()).await?;
-        Ok(page.cut(operations, |operation| operation.id.to_string()))
+        let operations = operations.into_iter().map(|operation| operation.shown_to(actor)).collect();
+        Ok(page.cut(operations, |operation: &Operation| operation.id.to_string()))
     }
 
     /// Writes an operation whose request and daemons are worked out in the transaction that writes it.
@@ -73,60 +76,69 @@ impl Service {
         if !dry_run {
             self.parts.engine.wake();
         }
-        Ok(operation)
+        Ok(operation.shown_to(actor))
     }
 
     /// Calls off an operation: one that has not begun never begins, and one that runs stops where it can.
     ///
     /// What runs is still running in the answer.
-    pub async fn cancel_operation(&self, actor: &Actor, id: Uuid) -> Result<Operation, ServiceError> {
+    pub async fn cancel_operation(
+        &self,
+        actor: &Actor,
+        id: Uuid,
+        options: WriteOptions,
+    ) -> Result<Operation, ServiceError> {
         actor.may(Right::Operate)?;
-        let (service, actor) = (self.clone(), actor.clone());
+        let service = self.clone();
         self.to_the_end(async move {
-            let by = cause();
-            let (cancelled, ended) = service
+            let (by, dry_run) = (cause(), options.dry_run);
+            let operation = service
                 .write(move |db| {
                     Box::pin(async move {
                         let now = unix_ms();
                         if store::operations::cancel(&mut *db, id, now).await? {
-                            store::operations::called_off(db, id, by, now).await?;
-                            // One that waits ends here, and no other hand counts it.
-                            return Ok(((true, true), Fate::Commit));
+                            store::operations::called_off(&mut *db, id, by, now).await?;
+                        } else if store::operations::request_cancel(&mut *db, id, now).await? {
+                            store::operations::stop_requested(&mut *db, id, by, now).await?;
+                        } else {
+                            let operation = store::operations::get(db, id).await?;
+                            return Err(nothing_to_call_off(&operation.ok_or_else(|| not_found(id))?));
                         }
-                        if store::operations::request_cancel(&mut *db, id, now).await? {
-                            store::operations::stop_requested(db, id, by, now).await?;
-                            return Ok(((true, false), Fate::Commit));
-                        }
-                        // Nothing is called off, so nothing was done that would be on record.
-                        Ok::<_, ServiceError>(((false, false), Fate::RollBack))
+                        let operation = store::operations::get(db, id).await?.ok_or_else(|| not_found(id))?;
+                        Ok((operation, fate(&options)))
                     })
                 })
                 .await?;
-            let operation = service.operation(&actor, id).await?;
-            if ended {
-                let outcomes = service.parts.engine.outcomes();
-                outcomes.ended(operation.request.kind(), OperationState::Cancelled.as_str());
-            }
-            if cancelled {
+            if !dry_run {
+                // One that waited has ended here, and no other hand counts it.
+                if operation.state == OperationState::Cancelled {
+                    let outcomes = service.parts.engine.outcomes();
+                    outcomes.ended(operation.request.kind(), OperationState::Cancelled.as_str());
+                }
                 service.parts.engine.cancel(id);
-                return Ok(operation);
             }
-            Err(ServiceError::Conflict(match operation.state {
-                OperationState::Running => format!(
-                    "operation {id} is running, and {} cannot be called off {}",
-                    operation.request.kind(),
-                    match operation.request {
-                        OperationRequest::DrainDaemon { .. } => "once it is all but done",
-                        OperationRequest::BeginMaintenance { .. } =>
-                            "once its daemons are being stopped: wait for it, and end the maintenance then",
-                        _ => "once it has begun: wait for it",
-                    }
-                ),
-                state => format!("operation {id} is {}: there is nothing to call off", state.as_str()),
-            }))
+            Ok(operation)
         })
         .await
     }
+}
+
+/// Why an operation that is over, or that runs to its end, cannot be called off.
+fn nothing_to_call_off(operation: &Operation) -> ServiceError {
+    let id = operation.id;
+    ServiceError::Conflict(match operation.state {
+        OperationState::Running => format!(
+            "operation {id} is running, and {} cannot be called off {}",
+            operation.request.kind(),
+            match operation.request {
+                OperationRequest::DrainDaemon { .. } => "once it is all but done",
+                OperationRequest::BeginMaintenance { .. } =>
+                    "once its daemons are being stopped: wait for it, and end the maintenance then",
+                _ => "once it has begun: wait for it",
+            }
+        ),
+        state => format!("operation {id} is {}: there is nothing to call off", state.as_str()),
+    })
 }
 
 fn not_found(id: Uuid) -> ServiceError {

@@ -5,6 +5,7 @@
 //! bound to it any more.
 
 use super::clients::candidates;
+use super::told::Words;
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::client::{ClientId, Lease, Occupant, Signs, occupant};
@@ -65,7 +66,9 @@ impl Service {
             // While the driver changes partitions it does not look, and they are not handed out anyway.
             self.placement(tenant, resolved, generation)?;
             if let Err(error) = handle.fresh(self.parts.patience).await {
-                return Err(refused(tenant, &format!("they cannot be read now: {error}")));
+                let word = error.reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
+                let told = format!("they cannot be read now{word}: try again, or ask the host's operator");
+                return Err(refused(tenant, Words::apart(format!("they cannot be read now: {error}"), told)));
             }
         }
         let placement = self.placement(tenant, resolved, generation)?;
@@ -86,7 +89,8 @@ impl Service {
         }
         let daemon = &tenant.spec.daemon;
         let Some(handle) = self.parts.fleet.get(daemon) else {
-            return Err(ServiceError::Unavailable(format!("daemon {daemon} is not managed yet")));
+            let refused = ServiceError::Unavailable(format!("daemon {daemon} is not managed yet"));
+            return Err(refused.for_all());
         };
         let layout = settled(tenant, &handle, generation)?;
         let mut places = Vec::with_capacity(resolved.gpus.len());
@@ -97,14 +101,14 @@ impl Service {
                 let why = format!(
                     "its layout binds this tenant to none of GPU {gpu}: bind it, or take the GPU out of the tenant's gpus"
                 );
-                return Err(refused(tenant, &why));
+                return Err(refused(tenant, Words::same(&why)));
             };
             let Some(id) = mine.id.clone() else {
                 let why = format!(
                     "partition {} of GPU {gpu} is not there as the layout made it: apply the layout again",
                     mine.partition
                 );
-                return Err(refused(tenant, &why));
+                return Err(refused(tenant, Words::same(&why)));
             };
             places.push(Place {
                 name: mine.partition.clone(),
@@ -137,9 +141,10 @@ impl Service {
         let let_in = store::partition_leases::all(&mut reader, boot_id).await?;
         refuse_leased(tenant, placement, holder, &let_in)?;
         // What a process was let into outlives its tenant, and comes first.
-        let let_in = let_in.into_iter();
-        let mut leases: Vec<Lease> =
-            let_in.map(|lease| Lease { holder: lease.holder, tenant: lease.tenant }).collect();
+        let of_tenants = let_in
+            .into_iter()
+            .filter_map(|lease| lease.tenant.map(|tenant| Lease { holder: lease.holder, tenant }));
+        let mut leases: Vec<Lease> = of_tenants.collect();
         leases.extend(store::leases::all(&mut reader, boot_id).await?);
         let candidates = candidates(&mut reader, &tenant.spec.daemon).await?;
         drop(reader);
@@ -180,7 +185,7 @@ pub(super) async fn occupy(
     refuse_leased(tenant, placement, Some(holder), &let_in)?;
     for place in &placement.places {
         let lease =
-            PartitionLease { holder, partition: place.partition.clone(), tenant: tenant.name.clone() };
+            PartitionLease { holder, partition: place.partition.clone(), tenant: Some(tenant.name.clone()) };
         store::partition_leases::put(&mut *db, &lease, boot_id, unix_ms()).await?;
     }
     Ok(())
@@ -196,11 +201,10 @@ fn refuse_another(
     let another = |place: &Place| {
         place.partition.gpu == before.partition.gpu && place.partition.id != before.partition.id
     };
-    if before.tenant == tenant.name && !placement.places.iter().any(another) {
+    if before.tenant.as_ref() == Some(&tenant.name) && !placement.places.iter().any(another) {
         return Ok(());
     }
-    let words = format!("for tenant {} into partition {}", before.tenant, before.partition);
-    Err(started_before(&tenant.name, before.holder, &words))
+    Err(started_before(&tenant.name, before.holder, before.tenant.as_ref(), Some(&before.partition)))
 }
 
 /// Refuses partitions that a living process, other than `holder`, of somebody else was let into.
@@ -214,12 +218,13 @@ fn refuse_leased(
         let of_another = |place: &&Place| {
             place.partition == lease.partition
                 && Some(lease.holder) != holder
-                && !place.bound.contains(&lease.tenant)
+                && !lease.tenant.as_ref().is_some_and(|tenant| place.bound.contains(tenant))
         };
         if let Some(place) = placement.places.iter().find(of_another)
             && host::process::is_alive(lease.holder.into())
         {
-            return Err(taken(tenant, place, lease.holder, &Occupant::Of(lease.tenant.clone())));
+            let occupant = lease.tenant.clone().map_or(Occupant::Unknown, Occupant::Of);
+            return Err(taken(tenant, place, lease.holder, &occupant));
         }
     }
     Ok(())
@@ -228,7 +233,7 @@ fn refuse_leased(
 /// The layout of a tenant's daemon, if what is wanted at that generation was brought about, or what is wanted since.
 fn settled(tenant: &Tenant, handle: &Handle, generation: i64) -> Result<LayoutStatus, ServiceError> {
     let Some(layout) = handle.observed().status.layout else {
-        return Err(refused(tenant, "it has no layout: apply one that binds the tenant"));
+        return Err(refused(tenant, Words::same("it has no layout: apply one that binds the tenant")));
     };
     match (&layout.failure, layout.state) {
         (_, LayoutState::Applied | LayoutState::Degraded | LayoutState::Drifted)
@@ -237,10 +242,15 @@ fn settled(tenant: &Tenant, handle: &Handle, generation: i64) -> Result<LayoutSt
             Ok(layout)
         }
         (Some(failure), _) => {
-            Err(refused(tenant, &format!("its layout is not in force: {}", failure.message)))
+            let told = "its layout is not in force: ask the host's operator";
+            Err(refused(
+                tenant,
+                Words::apart(format!("its layout is not in force: {}", failure.message), told),
+            ))
         }
         (None, _) => {
-            Err(refused(tenant, "its layout is still being brought about: try again when it is applied"))
+            let why = "its layout is still being brought about: try again when it is applied";
+            Err(refused(tenant, Words::same(why)))
         }
     }
 }
@@ -262,19 +272,36 @@ fn naming() -> Vec<Naming> {
     named.collect()
 }
 
-fn refused(tenant: &Tenant, why: &str) -> ServiceError {
-    ServiceError::Conflict(format!(
-        "tenant {} cannot be let in: daemon {} is in static mode, where each process runs in partitions, and {why}",
-        tenant.name, tenant.spec.daemon
-    ))
+fn refused(tenant: &Tenant, why: Words) -> ServiceError {
+    let (name, daemon) = (&tenant.name, &tenant.spec.daemon);
+    let refused = |why: &str| {
+        format!(
+            "tenant {name} cannot be let in: daemon {daemon} is in static mode, where each process runs in partitions, and {why}"
+        )
+    };
+    why.framed(refused).into()
 }
 
 /// Refuses a process that was let in before for something else: it may go on with what it was told then.
-pub(super) fn started_before(tenant: &TenantName, holder: ClientId, before: &str) -> ServiceError {
-    ServiceError::Conflict(format!(
-        "process {holder} cannot be let in for tenant {tenant}: it was let in {before} before and lives: start one process for \
-         each tenant and partition"
-    ))
+pub(super) fn started_before(
+    tenant: &TenantName,
+    holder: ClientId,
+    before: Option<&TenantName>,
+    into: Option<&PartitionRef>,
+) -> ServiceError {
+    let into = into.map(|partition| format!(" into partition {partition}")).unwrap_or_default();
+    let whose =
+        before.map_or_else(|| "a tenant that is forgotten".to_owned(), |name| format!("tenant {name}"));
+    let before_that = format!("for {whose}{into}");
+    // What another tenant has is not told, nor who that is.
+    let told = if before == Some(tenant) { before_that.clone() } else { "for something else".to_owned() };
+    let refused = |before: &str| {
+        format!(
+            "process {holder} cannot be let in for tenant {tenant}: it was let in {before} before and lives: start one process for \
+             each tenant and partition"
+        )
+    };
+    Words::apart(before_that, told).framed(refused).into()
 }
 
 fn taken(tenant: &Tenant, place: &Place, holder: ClientId, occupant: &Occupant) -> ServiceError {
@@ -283,10 +310,14 @@ fn taken(tenant: &Tenant, place: &Place, holder: ClientId, occupant: &Occupant) 
         Occupant::Disputed(words) => words.clone(),
         Occupant::Unknown => "of no known tenant".to_owned(),
     };
-    ServiceError::Occupied {
-        tenant: tenant.name.to_string(),
-        partition: format!("{} ({})", place.name, place.partition),
-        holder: holder.to_string(),
-        whose,
-    }
+    let refused = |why: &str| {
+        format!(
+            "tenant {} cannot be let into partition {} ({}): {why}",
+            tenant.name, place.name, place.partition
+        )
+    };
+    let host = format!(
+        "process {holder} {whose} was let into it or started in it, and is not bound to it: end that first"
+    );
+    Words::apart(host, "somebody else's process is in it. Ask the host's operator").framed(refused).into()
 }

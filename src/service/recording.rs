@@ -194,17 +194,19 @@ fn visited(daemon: &DaemonName, visit: Visit, leases: &[Lease]) -> [NewEvent; 2]
     ]
 }
 
-/// What is told when a manager takes up what is remembered; `before` is the last that a manager told of itself.
+/// What is told when a manager takes up what is remembered; `before` is the last that was told of one.
 pub(super) fn started(before: Option<EventType>) -> NewEvent {
     let predecessor = match before {
         None => Predecessor::None,
         Some(EventType::ManagerStopped) => Predecessor::Stopped,
+        Some(EventType::DatabaseRestored) => Predecessor::Restored,
         Some(_) => Predecessor::Died,
     };
     let message = match predecessor {
         Predecessor::Died => {
             "the manager started; the one before it died, and what happened meanwhile is told as far as it can be seen now"
         }
+        Predecessor::Restored => "the manager started with a database that was restored from a backup",
         Predecessor::Stopped | Predecessor::None => "the manager started",
     };
     NewEvent::new(EventType::ManagerStarted, Subject::default(), message).with(manager(predecessor))

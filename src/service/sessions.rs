@@ -2,16 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::access::SessionKey;
+use super::access::{NoHolder, SessionKey};
 use super::acting::{about, cause};
 use super::tokens::{not_found, random};
-use super::{Service, ServiceError};
+use super::{Service, ServiceError, StoreError, Transaction};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Grant, Right, Subject};
 use crate::domain::audit::Target;
-use crate::domain::event::{Details, EventType, NewEvent, Subject as About};
+use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject as About};
 use crate::domain::session::{Holder, Session};
-use crate::domain::token::{Digest, Secret, TokenId};
+use crate::domain::throttle::Held;
+use crate::domain::token::{Digest, Secret, Token, TokenId};
+use crate::metrics::wire::Limit;
 use crate::store::{self, Fate};
 
 /// Sessions that one token may have; another one ends the one that was used longest ago.
@@ -63,15 +65,28 @@ pub enum SessionsOf {
     AdminToken,
     /// Those of a token.
     Token(TokenId),
+    /// Those of a user of this host.
+    User(u32),
 }
 
 impl Service {
-    /// Opens a session for whoever has shown a token or a code.
-    pub async fn open_session(&self, actor: &Actor) -> Result<NewSession, ServiceError> {
+    /// Opens a session for whoever has shown a token, or a code, which is used up by that and by nothing less: who is told to try
+    /// again later can.
+    pub async fn open_session(
+        &self,
+        actor: &Actor,
+        code: Option<&Secret>,
+    ) -> Result<NewSession, ServiceError> {
         actor.may(Right::ViewOwn)?;
-        let holder = holder(actor)?;
-        let cookie = Secret::new(random()?);
+        let holder = self.parts.access.holder_of(actor)?;
         let now = unix_ms();
+        if let Held::For(ms) = self.parts.access.logged_in(&holder, now) {
+            return Err(too_many(ms));
+        }
+        if code.is_some_and(|code| !self.parts.access.use_up(code, now)) {
+            return Err(ServiceError::Conflict("this address was used a moment ago".to_owned()));
+        }
+        let cookie = Secret::new(random()?);
         let session = Session { digest: cookie.digest(), holder, created_at: now, last_used_at: now };
         let (service, actor) = (self.clone(), actor.clone());
         self.to_the_end(async move {
@@ -79,18 +94,14 @@ impl Service {
             let surplus: Vec<Digest> =
                 open.iter().copied().take((open.len() + 1).saturating_sub(MOST)).collect();
             let (written, ended, admin) = (session.clone(), surplus.clone(), service.admin_digest());
-            let opened = service.told(EventType::SessionOpened, &session.holder);
-            let over = service.told(EventType::SessionEnded, &session.holder);
+            let by = cause();
             service
                 .write(move |db| {
                     Box::pin(async move {
-                        for digest in &ended {
-                            if store::sessions::delete(&mut *db, digest).await? {
-                                store::events::append(&mut *db, &over, now).await?;
-                            }
-                        }
+                        end(&mut *db, &written.holder, &ended, &by, now).await?;
                         store::sessions::insert(&mut *db, &written, &admin).await?;
-                        store::events::append(db, &opened, now).await?;
+                        let opened = told(&mut *db, EventType::SessionOpened, &written.holder).await?;
+                        store::events::append(db, &opened.because(by), now).await?;
                         Ok::<_, ServiceError>(((), Fate::Commit))
                     })
                 })
@@ -119,35 +130,50 @@ impl Service {
     /// Ends the session that a request came with.
     pub async fn end_session(&self, actor: &Actor, key: Option<SessionKey>) -> Result<(), ServiceError> {
         actor.may(Right::ViewOwn)?;
-        let SessionKey(digest) = key.ok_or_else(no_session)?;
-        self.end_these(&holder(actor)?, vec![digest]).await
+        let open = key.and_then(|key| self.parts.access.session_now(&key));
+        let (session, _) = open.ok_or_else(no_session)?;
+        self.end_these(session.holder, vec![session.digest]).await
     }
 
-    /// Ends all sessions of a token: one's own, or one that an admin names.
+    /// Ends all sessions of a token or a user: one's own, or those of one that an admin names.
     pub async fn end_sessions(&self, actor: &Actor, of: SessionsOf) -> Result<(), ServiceError> {
         let right = match of {
             SessionsOf::Own => Right::ViewOwn,
-            SessionsOf::AdminToken | SessionsOf::Token(_) => Right::Administer,
+            SessionsOf::AdminToken | SessionsOf::Token(_) | SessionsOf::User(_) => Right::Administer,
         };
         actor.may(right)?;
-        let named = of != SessionsOf::Own;
-        let holder = match of {
-            SessionsOf::Own => match holder(actor) {
-                Ok(holder) => holder,
-                // A user of the socket has none.
-                Err(_) => return Ok(()),
+        let access = &self.parts.access;
+        let (holder, target) = match of {
+            SessionsOf::Own => match access.holder_of(actor) {
+                Ok(holder) => (holder, None),
+                // It may have some of a time when it was named itself.
+                Err(NoHolder::OfAGroup(uid)) => (Holder::User(uid), None),
+                // They have none.
+                Err(NoHolder::Nobody) => {
+                    return self.write(|_| Box::pin(async { Ok(((), Fate::Commit)) })).await;
+                }
             },
-            SessionsOf::AdminToken => Holder::AdminToken,
+            SessionsOf::AdminToken => (Holder::AdminToken, None),
             SessionsOf::Token(id) => {
                 // Whoever mistypes an ID must not believe that it is done.
                 let token = store::tokens::get(&mut *self.parts.store.read().await?, &id).await?;
-                Holder::Token(token.ok_or_else(|| not_found(&id))?.id)
+                let id = token.ok_or_else(|| not_found(&id))?.id;
+                (Holder::Token(id.clone()), Some(Target::Token(id)))
+            }
+            SessionsOf::User(uid) => {
+                let holder = access.holder_of_user(uid).unwrap_or(Holder::User(uid));
+                let known = access.holder_of_user(uid).is_ok() || !access.sessions_of(&holder).is_empty();
+                if !known {
+                    return Err(ServiceError::NotFound { kind: "user with sessions", name: uid.to_string() });
+                }
+                (holder, Some(Target::Other(format!("users/{uid}"))))
             }
         };
-        let ending = self.end_these(&holder, self.parts.access.sessions_of(&holder));
-        match (named, &holder) {
-            (true, Holder::Token(id)) => Box::pin(about(Target::Token(id.clone()), ending)).await,
-            _ => ending.await,
+        let open = self.parts.access.sessions_of(&holder);
+        let ending = self.end_these(holder, open);
+        match target {
+            Some(target) => Box::pin(about(target, ending)).await,
+            None => ending.await,
         }
     }
 
@@ -155,8 +181,7 @@ impl Service {
     pub async fn create_login_code(&self, actor: &Actor) -> Result<NewCode, ServiceError> {
         actor.may(Right::Administer)?;
         let code = Secret::new(random()?);
-        // An admin of the socket could read the admin token just as well.
-        let holder = holder(actor).unwrap_or(Holder::AdminToken);
+        let holder = self.parts.access.holder_of(actor)?;
         // The code is in memory only; that somebody made one is on record. The manager's own, at its first start, is not: that has
         // to go well with a database that may not be written, too.
         if actor.subject != Subject::Manager {
@@ -167,22 +192,15 @@ impl Service {
     }
 
     /// Ends sessions at once, and then for good.
-    async fn end_these(&self, holder: &Holder, digests: Vec<Digest>) -> Result<(), ServiceError> {
+    async fn end_these(&self, holder: Holder, digests: Vec<Digest>) -> Result<(), ServiceError> {
         self.parts.access.end_sessions(&digests);
-        if digests.is_empty() {
-            return Ok(());
-        }
-        let (service, over) = (self.clone(), self.told(EventType::SessionEnded, holder));
+        let service = self.clone();
         self.to_the_end(async move {
+            let by = cause();
             service
                 .write(move |db| {
                     Box::pin(async move {
-                        for digest in &digests {
-                            // Somebody else may have ended it at the same time.
-                            if store::sessions::delete(&mut *db, digest).await? {
-                                store::events::append(&mut *db, &over, unix_ms()).await?;
-                            }
-                        }
+                        end(db, &holder, &digests, &by, unix_ms()).await?;
                         Ok::<_, ServiceError>(((), Fate::Commit))
                     })
                 })
@@ -190,38 +208,61 @@ impl Service {
         })
         .await
     }
-
-    /// What is told of a session: whose it is, and nothing by which it is known.
-    fn told(&self, kind: EventType, holder: &Holder) -> NewEvent {
-        let token = match holder {
-            Holder::AdminToken => None,
-            Holder::Token(id) => self.parts.access.token(id),
-        };
-        let (whose, details, tenant) = match token {
-            None => {
-                let details = Details::Token { id: "admin".to_owned(), name: "admin".to_owned() };
-                ("the admin token".to_owned(), details, None)
-            }
-            Some(token) => {
-                let details = Details::Token { id: token.id.to_string(), name: token.name.to_string() };
-                (format!("token {} ({})", token.id, token.name), details, token.grant.tenant().cloned())
-            }
-        };
-        let what = if kind == EventType::SessionOpened { "was opened" } else { "was ended" };
-        NewEvent::new(kind, About { tenant, ..About::default() }, format!("a session of {whose} {what}"))
-            .with(details)
-            .because(cause())
-    }
 }
 
-/// Whose the sessions of an actor are.
-fn holder(actor: &Actor) -> Result<Holder, ServiceError> {
-    match &actor.subject {
-        Subject::AdminToken => Ok(Holder::AdminToken),
-        Subject::Token { id, .. } => Ok(Holder::Token(id.clone())),
-        Subject::User(_) | Subject::Anybody | Subject::Manager => Err(ServiceError::Conflict(
-            "a session stands for a token, and a user of the socket needs none: show a token".to_owned(),
-        )),
+/// Forgets sessions of a holder, and tells of each that nobody else has ended at the same time.
+async fn end(
+    db: Transaction<'_>,
+    holder: &Holder,
+    digests: &[Digest],
+    by: &Cause,
+    now: i64,
+) -> Result<(), StoreError> {
+    for digest in digests {
+        if store::sessions::delete(&mut *db, digest).await? {
+            let over = told(&mut *db, EventType::SessionEnded, holder).await?;
+            store::events::append(&mut *db, &over.because(by.clone()), now).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What is told of a session: whose it is, and nothing by which it is known.
+///
+/// The token is read from the store: one that has expired or was revoked is known there alone.
+async fn told(db: Transaction<'_>, kind: EventType, holder: &Holder) -> Result<NewEvent, StoreError> {
+    let token = match holder {
+        Holder::Token(id) => store::tokens::get(db, id).await?,
+        Holder::AdminToken | Holder::User(_) => None,
+    };
+    let details = |id: &dyn ToString, name: &dyn ToString| {
+        Some(Details::Token { id: id.to_string(), name: name.to_string() })
+    };
+    let (whose, details, tenant) = match (holder, token) {
+        (Holder::AdminToken, _) => ("the admin token".to_owned(), details(&"admin", &"admin"), None),
+        (Holder::User(uid), _) => (format!("uid {uid}"), None, None),
+        (Holder::Token(_), Some(Token { id, name, grant, .. })) => {
+            (format!("token {id} ({name})"), details(&id, &name), grant.tenant().cloned())
+        }
+        (Holder::Token(id), None) => (format!("token {id}"), None, None),
+    };
+    let what = if kind == EventType::SessionOpened { "was opened" } else { "was ended" };
+    let about = About { tenant, ..About::default() };
+    let event = NewEvent::new(kind, about, format!("a session of {whose} {what}"));
+    Ok(NewEvent { details, ..event })
+}
+
+fn too_many(wait: i64) -> ServiceError {
+    let wait_s = wait.max(0).unsigned_abs().div_ceil(1000);
+    let detail = format!(
+        "too many log-ins with the same token, or of the same user: go on with a session that is open, or try again in {wait_s} s"
+    );
+    ServiceError::TooMany { detail, wait_s, of: Limit::LogIn }
+}
+
+impl From<NoHolder> for ServiceError {
+    fn from(none: NoHolder) -> Self {
+        Self::Conflict(none.to_string())
     }
 }
 

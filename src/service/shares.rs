@@ -1,5 +1,6 @@
 //! Tenants in partitions that thread percentages make hold.
 
+use super::told::Words;
 use super::{Service, ServiceError};
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::Gpu;
@@ -30,17 +31,19 @@ impl Service {
             return Ok(None);
         }
         if layout.generation < generation {
-            return Err(ServiceError::Conflict(format!(
+            let refused = format!(
                 "the layout of daemon {} is being changed, and tenant {} is in it: wait until it is in force",
                 tenant.spec.daemon, tenant.name
-            )));
+            );
+            return Err(ServiceError::Conflict(refused).for_all());
         }
         if let Some(gpu) = gpus.iter().find(|gpu| mine.iter().all(|partition| partition.gpu != **gpu)) {
-            return Err(ServiceError::Conflict(format!(
+            let refused = format!(
                 "tenant {} has no partition on GPU {gpu}, and its processes have one thread percentage for all their GPUs: bind \
                  it to a partition there, or take the GPU out of the tenant's gpus",
                 tenant.name
-            )));
+            );
+            return Err(ServiceError::Conflict(refused).for_all());
         }
         let unproven = mine.iter().find(|partition| partition.percentage.is_none());
         match (unproven, mine.first().and_then(|partition| partition.percentage)) {
@@ -48,13 +51,15 @@ impl Service {
             (unproven, _) => {
                 let partition = unproven.map(|partition| partition.partition.to_string()).unwrap_or_default();
                 let why = layout.failure.map_or_else(
-                    || "a CUDA client is still to see its SMs".to_owned(),
-                    |failure| failure.message,
+                    || Words::same("a CUDA client is still to see its SMs"),
+                    |failure| {
+                        Words::apart(failure.message, "its layout is not in force: ask the host's operator")
+                    },
                 );
-                Err(ServiceError::Conflict(format!(
-                    "partition {partition} of tenant {} is not proven: {why}",
-                    tenant.name
-                )))
+                let refused = |why: &str| {
+                    format!("partition {partition} of tenant {} is not proven: {why}", tenant.name)
+                };
+                Err(why.framed(refused).into())
             }
         }
     }

@@ -91,6 +91,11 @@ impl Service {
         Ok(store::daemons::all(&mut *self.parts.store.read().await?).await?.is_empty())
     }
 
+    /// Whether nothing is changed, for those who may not know why.
+    pub fn is_read_only(&self) -> bool {
+        !self.taken_up.is_done()
+    }
+
     /// Why nothing is changed, if that is so.
     pub async fn read_only(&self) -> Result<Option<ReadOnly>, ServiceError> {
         if self.taken_up.is_done() {

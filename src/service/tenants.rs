@@ -7,6 +7,7 @@ use super::leases::refuse_while_leased;
 use super::page::{Page, Paged};
 use super::placement::Placement;
 use super::shares::refuse_own_share;
+use super::told::Words;
 use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate, tokens};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
@@ -57,12 +58,13 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Written<TenantView>, ServiceError> {
         actor.may(Right::Administer)?;
-        let service = self.clone();
-        self.to_the_end(async move { service.put_tenant_now(name, spec, options).await }).await
+        let (service, actor) = (self.clone(), actor.clone());
+        self.to_the_end(async move { service.put_tenant_now(&actor, name, spec, options).await }).await
     }
 
     async fn put_tenant_now(
         &self,
+        actor: &Actor,
         name: TenantName,
         spec: TenantSpec<GpuRef>,
         options: WriteOptions,
@@ -135,7 +137,7 @@ impl Service {
         if !dry_run {
             self.publish(desired.into_iter().flatten());
         }
-        Ok(Written { value: self.tenant_view(tenant, &present).await?, created })
+        Ok(Written { value: self.tenant_view(actor, tenant, &present).await?, created })
     }
 
     /// A process stays with the daemon that it was started for, whatever becomes of its tenant.
@@ -211,7 +213,7 @@ impl Service {
             handle.fresh(self.parts.patience).await?;
         }
         let gpus = self.held_gpus().await?;
-        self.tenant_view(tenant, &gpus).await
+        self.tenant_view(actor, tenant, &gpus).await
     }
 
     /// Tenants by name, of one daemon if one is named.
@@ -242,7 +244,7 @@ impl Service {
         for tenant in paged.items {
             let connected =
                 clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
-            items.push(self.view_with(tenant, &gpus, connected).await?);
+            items.push(self.view_with(actor, tenant, &gpus, connected).await?);
         }
         Ok(Paged { items, next_cursor: paged.next_cursor })
     }
@@ -257,8 +259,7 @@ impl Service {
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
         let resolved = self.resolved(&tenant, &daemon, &self.held_gpus().await?)?;
-        let placement = self.proven_placement(&tenant, &resolved, daemon.generation).await;
-        let placement = placement.map_err(|error| error.told_to(actor))?;
+        let placement = self.proven_placement(&tenant, &resolved, daemon.generation).await?;
         self.environment_of(&tenant, &resolved, &placement)
     }
 
@@ -270,7 +271,8 @@ impl Service {
     ) -> Result<EnvironmentView, ServiceError> {
         let handle = self.parts.fleet.get(&tenant.spec.daemon);
         let pipe = handle.map(|handle| handle.observed().status.pipe_directory).ok_or_else(|| {
-            ServiceError::Unavailable(format!("daemon {} is not managed yet", tenant.spec.daemon))
+            let refused = format!("daemon {} is not managed yet", tenant.spec.daemon);
+            ServiceError::Unavailable(refused).for_all()
         })?;
         let mut variables = environment::variables(tenant, resolved, &pipe);
         variables.extend(placement.variable());
@@ -287,9 +289,8 @@ impl Service {
         let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &tenant.spec.daemon).await?;
         daemon.ok_or_else(|| {
             let (daemon, name) = (&tenant.spec.daemon, &tenant.name);
-            ServiceError::Conflict(format!(
-                "daemon {daemon} of tenant {name} was deleted meanwhile: try again"
-            ))
+            let refused = format!("daemon {daemon} of tenant {name} was deleted meanwhile: try again");
+            ServiceError::Conflict(refused).for_all()
         })
     }
 
@@ -314,7 +315,7 @@ impl Service {
         gpus: &[Gpu],
     ) -> Result<Resolved, ServiceError> {
         let mut resolved = tenant::resolve(&tenant.spec, &daemon.spec, gpus)
-            .map_err(|error| ServiceError::Conflict(error.to_string()))?;
+            .map_err(|error| ServiceError::Conflict(error.to_string()).for_all())?;
         if let Some(share) = self.share_of(tenant, &resolved.gpus, daemon.generation)? {
             resolved.percentage = share;
         }
@@ -325,14 +326,21 @@ impl Service {
         store::tenants::get(&mut *self.parts.store.read().await?, name).await?.ok_or_else(|| not_found(name))
     }
 
-    async fn tenant_view(&self, tenant: Tenant, gpus: &[Gpu]) -> Result<TenantView, ServiceError> {
+    async fn tenant_view(
+        &self,
+        actor: &Actor,
+        tenant: Tenant,
+        gpus: &[Gpu],
+    ) -> Result<TenantView, ServiceError> {
         let clients = self.attributed().await?;
         let connected = clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
-        self.view_with(tenant, gpus, connected).await
+        self.view_with(actor, tenant, gpus, connected).await
     }
 
+    /// A tenant as an actor is shown it.
     async fn view_with(
         &self,
+        actor: &Actor,
         tenant: Tenant,
         gpus: &[Gpu],
         connected: usize,
@@ -363,6 +371,7 @@ impl Service {
                 status.conditions.extend(too_small_for_a_context(&resolved, gpus));
                 let ready = daemon.conditions.first();
                 let unplaced = self.placement(&tenant, &resolved, generation).err();
+                let unplaced = unplaced.map(|error| error.told_to(actor));
                 let (reason, message) = match ready {
                     _ if applied && unplaced.is_some() => {
                         ("PartitionNotProven", unplaced.iter().map(ToString::to_string).collect())
@@ -372,8 +381,11 @@ impl Service {
                         "AwaitingReadBack",
                         format!("daemon {} has not read its limits back yet", tenant.spec.daemon),
                     ),
-                    Some(ready) => {
-                        ("DaemonNotReady", format!("daemon {}: {}", tenant.spec.daemon, ready.message))
+                    Some(Condition { reason, message, .. }) => {
+                        let name = &tenant.spec.daemon;
+                        let told = format!("daemon {name} is not ready ({reason}): ask the host's operator");
+                        let words = Words::apart(format!("daemon {name}: {message}"), told);
+                        ("DaemonNotReady", words.told_to(actor))
                     }
                     None => ("DaemonNotReady", format!("daemon {} is not ready", tenant.spec.daemon)),
                 };
@@ -395,7 +407,12 @@ impl Service {
                 "its daemon is not managed yet",
             )),
             (Some(_), Err(error)) => {
-                status.conditions.push(Condition::new("Ready", false, "CannotBeHeld", error.to_string()));
+                status.conditions.push(Condition::new(
+                    "Ready",
+                    false,
+                    "CannotBeHeld",
+                    error.told_to(actor).to_string(),
+                ));
             }
         }
         let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;

@@ -8,7 +8,7 @@ use super::{Service, ServiceError, WriteOptions, fate};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Grant, Right};
 use crate::domain::audit::Target;
-use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
+use crate::domain::event::{Cause, EventType};
 use crate::domain::token::{Secret, Token, TokenId, TokenState};
 use crate::domain::{TenantName, TokenName};
 use crate::store::{self, StoreError, Transaction};
@@ -115,7 +115,7 @@ impl Service {
                             )));
                         }
                         store::tokens::insert(&mut *db, &written).await?;
-                        let told = told(EventType::TokenCreated, &written).because(by);
+                        let told = written.told(EventType::TokenCreated).because(by);
                         store::events::append(db, &told, now).await?;
                         Ok(((), fate(&options)))
                     })
@@ -171,7 +171,7 @@ impl Service {
                         };
                         let now = unix_ms();
                         if store::tokens::revoke(&mut *db, &id, now).await? {
-                            let told = told(EventType::TokenRevoked, &token).because(because);
+                            let told = token.told(EventType::TokenRevoked).because(because);
                             store::events::append(db, &told, now).await?;
                         }
                         Ok(((), fate(&options)))
@@ -215,20 +215,11 @@ pub(super) async fn revoke_of(
     let revoked = store::tokens::revoke_of(&mut *db, tenant, now).await?;
     for id in &revoked {
         if let Some(token) = store::tokens::get(&mut *db, id).await? {
-            let told = told(EventType::TokenRevoked, &token).because(by.clone());
+            let told = token.told(EventType::TokenRevoked).because(by.clone());
             store::events::append(&mut *db, &told, now).await?;
         }
     }
     Ok(revoked)
-}
-
-/// What is told of a token: nothing of its secret.
-fn told(kind: EventType, token: &Token) -> NewEvent {
-    let Token { id, name, grant, .. } = token;
-    let subject = Subject { tenant: grant.tenant().cloned(), ..Subject::default() };
-    let what = if kind == EventType::TokenCreated { "was made" } else { "was revoked" };
-    NewEvent::new(kind, subject, format!("token {id} ({name}), which grants {grant}, {what}"))
-        .with(Details::Token { id: id.to_string(), name: name.to_string() })
 }
 
 /// How long a token is to live, in milliseconds.

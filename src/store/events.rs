@@ -106,13 +106,15 @@ pub async fn gpu_was_last(
     Ok(last.as_deref() == Some(wanted))
 }
 
-/// The last event of a manager: whether it started or stopped.
+/// The last event that tells how a manager came to an end: that it started or stopped, or that its database was replaced.
 pub async fn last_of_manager(db: &mut SqliteConnection) -> Result<Option<EventType>, StoreError> {
     let (started, stopped) = (EventType::ManagerStarted.as_str(), EventType::ManagerStopped.as_str());
+    let restored = EventType::DatabaseRestored.as_str();
     let last = sqlx::query_scalar!(
-        "SELECT type FROM events WHERE type IN (?, ?) ORDER BY id DESC LIMIT 1",
+        "SELECT type FROM events WHERE type IN (?, ?, ?) ORDER BY id DESC LIMIT 1",
         started,
-        stopped
+        stopped,
+        restored
     )
     .fetch_optional(db)
     .await?;
@@ -299,6 +301,9 @@ fn select(
         if let Some(value) = value {
             query.push(condition).push_bind(value);
         }
+    }
+    if let Some(from) = filter.from {
+        query.push(" AND id >= ").push_bind(from);
     }
     if let Some(since) = filter.since {
         query.push(" AND at >= ").push_bind(since);

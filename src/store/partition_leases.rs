@@ -19,9 +19,12 @@ pub struct PartitionLease {
     pub holder: ClientId,
     /// The partition.
     pub partition: PartitionRef,
-    /// For whom.
-    pub tenant: TenantName,
+    /// For whom; `None` where that tenant is forgotten, whoever has its name now.
+    pub tenant: Option<TenantName>,
 }
+
+/// What stands in the place of a tenant's name where it is forgotten: no tenant can be called that.
+const NOBODYS: &str = "";
 
 /// All of this boot.
 pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<PartitionLease>, StoreError> {
@@ -36,7 +39,10 @@ pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Partiti
                 gpu: parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?,
                 id: parsed("a partition's ID", PartitionId::parse(&row.partition_id))?,
             },
-            tenant: parsed("a tenant's name", TenantName::parse(&row.tenant))?,
+            tenant: match row.tenant.as_str() {
+                NOBODYS => None,
+                name => Some(parsed("a tenant's name", TenantName::parse(name))?),
+            },
         })
     });
     read.collect()
@@ -63,7 +69,7 @@ pub async fn put(
 ) -> Result<(), StoreError> {
     let (pid, start_time) = columns(lease.holder);
     let (gpu, id) = (lease.partition.gpu.as_str(), lease.partition.id.as_str());
-    let tenant = lease.tenant.as_str();
+    let tenant = lease.tenant.as_ref().map_or(NOBODYS, TenantName::as_str);
     sqlx::query!(
         "INSERT OR REPLACE INTO partition_leases (pid, start_time, boot_id, gpu, partition_id, tenant, created_at)
          VALUES (?, ?, ?, ?, ?, ?, ?)",

@@ -5,6 +5,8 @@
 //! Without that, a daemon that was started after the backup was made would be a stranger, and a stranger's pipe directory is
 //! not touched. Nothing that was asked for when the backup was made is done again.
 
+mod present;
+
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -14,15 +16,16 @@ use sqlx::{Connection as _, SqliteConnection};
 
 use super::backup::{Backup, BackupError, Unfinished, sync_directory};
 use super::{
-    MIGRATIONS, StoreError, audit, compute_modes, daemons, events, host, known_version, layouts, leases,
-    maintenance, options, partition_leases, partitions, sessions, tenants, tokens, version,
+    MIGRATIONS, StoreError, audit, compute_modes, daemons, events, host, inspect, known_version, layouts,
+    leases, maintenance, options, partition_leases, partitions, sessions, tenants, tokens,
 };
-use crate::domain::DaemonName;
-use crate::domain::audit::{Attempt, Broken};
+use crate::domain::audit::{Attempt, Broken, Target};
 use crate::domain::daemon::{DesiredState, Incarnation};
 use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
 use crate::domain::maintenance::MaintenanceState;
-use crate::domain::token::TokenState;
+use crate::domain::tenant::Tenant;
+use crate::domain::token::{Token, TokenState};
+use crate::domain::{DaemonName, TenantName};
 
 /// Why a backup was not put in place; nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +49,7 @@ pub enum RestoreError {
     /// The host is on its way into maintenance, or out of it.
     #[error(
         "the maintenance of this host is {0}, and a manager has to bring that to its end: start it, wait until \
-         `GET /api/v1/maintenance` says active or nothing, stop it, and restore then"
+         `GET /api/v1/host/maintenance` says active or nothing, stop it, and restore then"
     )]
     Maintenance(&'static str),
     /// Somebody meddled with the audit of the backup.
@@ -58,6 +61,17 @@ pub enum RestoreError {
         path: PathBuf,
         /// What does not fit.
         broken: Broken,
+    },
+    /// The database that is to be replaced is not lost, and cannot be read.
+    #[error(
+        "{path} cannot be read now ({why}), and without what it knows tokens that were revoked would come back: mend that and \
+         restore again, or move the file away to restore without it"
+    )]
+    Unread {
+        /// The database.
+        path: PathBuf,
+        /// What stands in the way.
+        why: String,
     },
     /// The copy could not be prepared.
     #[error(transparent)]
@@ -108,8 +122,12 @@ pub async fn restore(
         notes.push(format!("schema version {} was brought up to {known}", backup.schema_version));
     }
     let mut restored = connect(&unfinished.path).await?;
-    MIGRATIONS.run(&mut restored).await.map_err(StoreError::from)?;
-    let present = if database.exists() { present(database, known).await } else { Err(None) };
+    let damaged = |detail| RestoreError::File(BackupError::Damaged { path: backup.file.clone(), detail });
+    MIGRATIONS.run(&mut restored).await.map_err(|error| damaged(error.to_string()))?;
+    if let Some(missing) = inspect::missing(&mut restored).await? {
+        return Err(damaged(format!("{missing} is missing")));
+    }
+    let present = if database.exists() { present::present(database, known).await? } else { Err(None) };
     let mut transaction = restored.begin().await.map_err(StoreError::from)?;
     let db = &mut *transaction;
     host::call_off(&mut *db, "it was under way when the backup was made that was restored since", now)
@@ -124,14 +142,14 @@ pub async fn restore(
                 notes.push(format!(
                     "the database that was replaced could not be read ({why}), so nothing is known of what was started since the \
                      backup: a control daemon that is not in the backup stays as it is, and the manager's daemon in its place is \
-                     blocked until it ends"
+                     blocked until it ends. What its audit holds stays there: keep that file"
                 ));
             }
         }
         Ok(mut present) => {
-            let theirs = host::machine_id(&mut present).await?;
+            let theirs = host::machine_id(&mut present.connection).await?;
             if theirs.as_deref() == Some(machine_id) && backup.machine_id == theirs {
-                notes.extend(carry_over(&mut *db, &mut present, boot_id, now).await?);
+                notes.extend(carry_over(&mut *db, &mut present.connection, boot_id, attempt, now).await?);
             } else {
                 notes.push(
                     "the backup and the database that was replaced are not both this machine's: what runs here was not carried \
@@ -140,7 +158,7 @@ pub async fn restore(
                 );
                 note_tokens(&mut *db, &mut notes, now).await?;
             }
-            present.close().await.map_err(StoreError::from)?;
+            present.connection.close().await.map_err(StoreError::from)?;
         }
     }
     let message = format!("{} was put in the place of the database", attempt.target);
@@ -167,22 +185,6 @@ async fn connect(path: &Path) -> Result<SqliteConnection, StoreError> {
     Ok(SqliteConnection::connect_with(&options).await?)
 }
 
-/// The database that is to be replaced, without a log beside it; if it cannot be read here, why.
-async fn present(database: &Path, known: i64) -> Result<SqliteConnection, Option<String>> {
-    let words = |error: StoreError| Some(error.to_string());
-    let found = version(database).await.map_err(words)?;
-    if found != known {
-        return Err(Some(format!("it has schema version {found}, and this mps-manager {known}")));
-    }
-    let options = options(database).map_err(words)?;
-    let mut connection =
-        SqliteConnection::connect_with(&options).await.map_err(|error| words(error.into()))?;
-    // What is kept of it shall be one file.
-    let emptied = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await;
-    emptied.map_err(|error| words(error.into()))?;
-    Ok(connection)
-}
-
 /// Nothing counts as applied: what the backup says was read back in another process, or long ago.
 async fn forget_applied(db: &mut SqliteConnection, now: i64) -> Result<(), StoreError> {
     for daemon in daemons::all(&mut *db).await? {
@@ -199,6 +201,7 @@ async fn carry_over(
     db: &mut SqliteConnection,
     present: &mut SqliteConnection,
     boot_id: &str,
+    attempt: &Attempt,
     now: i64,
 ) -> Result<Vec<String>, RestoreError> {
     let mut notes = carry_maintenance(&mut *db, &mut *present).await?;
@@ -245,7 +248,7 @@ async fn carry_over(
         );
     }
     carry_events(&mut *db, &mut *present, now).await?;
-    carry_access(&mut *db, &mut *present, &mut notes, now).await?;
+    carry_access(&mut *db, &mut *present, &mut notes, attempt, now).await?;
     layouts::raise_numbers(&mut *db, &layouts::numbers(&mut *present).await?).await?;
     Ok(notes)
 }
@@ -279,7 +282,24 @@ async fn carry_maintenance(
     Ok(vec!["the host stays in maintenance".to_owned()])
 }
 
-/// Says which tenants the backup does not know.
+/// Why what was given to the tenant of a name is not the backup's to go on with; `None` where it is the same tenant in both.
+///
+/// A name says nothing: it may have been given again.
+async fn is_another(
+    db: &mut SqliteConnection,
+    present: &mut SqliteConnection,
+    name: &TenantName,
+) -> Result<Option<&'static str>, StoreError> {
+    let made = |tenant: Option<Tenant>| tenant.map(|tenant| tenant.created_at);
+    let (here, there) = (made(tenants::get(db, name).await?), made(tenants::get(present, name).await?));
+    Ok(match here {
+        None => Some("its tenant is forgotten"),
+        Some(_) if here != there => Some("the backup has another tenant of that name"),
+        Some(_) => None,
+    })
+}
+
+/// Says which tenants the backup does not know, and for which it has another of the same name.
 async fn note_tenants(
     db: &mut SqliteConnection,
     present: &mut SqliteConnection,
@@ -287,10 +307,16 @@ async fn note_tenants(
 ) -> Result<(), StoreError> {
     for daemon in daemons::all(&mut *present).await? {
         for tenant in tenants::of_daemon(&mut *present, &daemon.name).await? {
-            if tenants::get(&mut *db, &tenant.name).await?.is_none() {
+            let name = &tenant.name;
+            if tenants::get(&mut *db, name).await?.is_none() {
                 notes.push(format!(
-                    "tenant {} was made after the backup and is forgotten; its processes run on, and are nobody's",
-                    tenant.name
+                    "tenant {name} was made after the backup and is forgotten; its processes run on, and are nobody's"
+                ));
+            } else if is_another(&mut *db, &mut *present, name).await?.is_some() {
+                notes.push(format!(
+                    "tenant {name} was made after the backup and is forgotten, and the backup has another tenant of that name: \
+                     processes of the one that is forgotten run on without a lease, and count as the other's where their user or \
+                     their environment says so (`mps-manager clients` shows by what): end those that must not"
                 ));
             }
         }
@@ -329,25 +355,42 @@ async fn carry_access(
     db: &mut SqliteConnection,
     present: &mut SqliteConnection,
     notes: &mut Vec<String>,
+    attempt: &Attempt,
     now: i64,
 ) -> Result<(), StoreError> {
     tokens::forget_all(&mut *db).await?;
     for token in tokens::page(&mut *present, "", i64::MAX).await? {
-        let tenant = token.grant.tenant().cloned();
-        let unknown = match &tenant {
-            Some(tenant) => tenants::get(&mut *db, tenant).await?.is_none(),
-            None => false,
+        let why = match token.grant.tenant() {
+            None => None,
+            Some(name) => is_another(&mut *db, &mut *present, name).await?,
         };
         tokens::put(&mut *db, &token).await?;
-        if unknown && token.state(now) == TokenState::Active {
-            tokens::revoke(&mut *db, &token.id, now).await?;
-            notes.push(format!(
-                "token {} ({}) is revoked, since its tenant is forgotten",
-                token.id, token.name
-            ));
+        if let Some(why) = why.filter(|_| token.state(now) == TokenState::Active) {
+            revoke(&mut *db, &token, attempt, now).await?;
+            notes.push(format!("token {} ({}) is revoked, since {why}", token.id, token.name));
         }
     }
     Ok(())
+}
+
+/// Takes a token back, which is told of and put on record as any other revocation is.
+async fn revoke(
+    db: &mut SqliteConnection,
+    token: &Token,
+    attempt: &Attempt,
+    now: i64,
+) -> Result<(), StoreError> {
+    tokens::revoke(&mut *db, &token.id, now).await?;
+    let by = Cause::Actor { subject: attempt.actor.clone() };
+    events::append(&mut *db, &token.told(EventType::TokenRevoked).because(by), now).await?;
+    let after = tokens::get(&mut *db, &token.id).await?;
+    let came = audit::Came {
+        problem: None,
+        before: Some(token.on_record().to_string()),
+        after: after.map(|token| token.on_record().to_string()),
+    };
+    let attempt = Attempt { target: Target::Token(token.id.clone()), ..attempt.clone() };
+    audit::append(db, &attempt, came, 1, now).await
 }
 
 /// Says which tokens of the backup come back, where nothing is known of what was revoked since.
@@ -363,6 +406,8 @@ async fn note_tokens(db: &mut SqliteConnection, notes: &mut Vec<String>, now: i6
 }
 
 /// Leases and compute modes as they are now.
+///
+/// The lease of a tenant that is forgotten goes with it. That into a partition stays, of nobody: the process may be in there still.
 async fn carry_processes(
     db: &mut SqliteConnection,
     present: &mut SqliteConnection,
@@ -371,11 +416,16 @@ async fn carry_processes(
 ) -> Result<(), StoreError> {
     leases::forget_all(&mut *db).await?;
     for lease in leases::all(&mut *present, boot_id).await? {
-        if tenants::get(&mut *db, &lease.tenant).await?.is_some() {
+        if is_another(&mut *db, &mut *present, &lease.tenant).await?.is_none() {
             leases::put(&mut *db, &lease, boot_id, now).await?;
         }
     }
-    for lease in partition_leases::all(&mut *present, boot_id).await? {
+    for mut lease in partition_leases::all(&mut *present, boot_id).await? {
+        if let Some(name) = &lease.tenant
+            && is_another(&mut *db, &mut *present, name).await?.is_some()
+        {
+            lease.tenant = None;
+        }
         partition_leases::put(&mut *db, &lease, boot_id, now).await?;
     }
     for (gpu, _) in compute_modes::all(&mut *db).await? {

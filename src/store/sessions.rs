@@ -9,15 +9,17 @@ use crate::domain::token::{Digest, TokenId};
 /// Opens a session; `admin` is the digest of the admin token that there is now.
 pub async fn insert(db: &mut SqliteConnection, session: &Session, admin: &Digest) -> Result<(), StoreError> {
     let digest = session.digest.bytes();
-    let (token, admin) = match &session.holder {
-        Holder::AdminToken => (None, Some(admin.bytes())),
-        Holder::Token(id) => (Some(id.as_str()), None),
+    let (token, admin, uid) = match &session.holder {
+        Holder::AdminToken => (None, Some(admin.bytes()), None),
+        Holder::Token(id) => (Some(id.as_str()), None, None),
+        Holder::User(uid) => (None, None, Some(*uid)),
     };
     sqlx::query!(
-        "INSERT INTO sessions (digest, token, admin, created_at, last_used_at) VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO sessions (digest, token, admin, uid, created_at, last_used_at) VALUES (?, ?, ?, ?, ?, ?)",
         digest,
         token,
         admin,
+        uid,
         session.created_at,
         session.last_used_at
     )
@@ -28,15 +30,17 @@ pub async fn insert(db: &mut SqliteConnection, session: &Session, admin: &Digest
 
 /// Every session, once those are forgotten that were opened with another admin token.
 pub async fn all(db: &mut SqliteConnection, admin: &Digest) -> Result<Vec<Session>, StoreError> {
-    let rows =
-        sqlx::query!(r#"SELECT digest AS "digest!", token, admin, created_at, last_used_at FROM sessions"#)
-            .fetch_all(db)
-            .await?;
+    let rows = sqlx::query!(
+        r#"SELECT digest AS "digest!", token, admin, uid, created_at, last_used_at FROM sessions"#
+    )
+    .fetch_all(db)
+    .await?;
     let mut sessions = Vec::with_capacity(rows.len());
     for row in rows {
-        let holder = match (row.token, row.admin) {
-            (Some(id), _) => Holder::Token(parsed("a session's token", TokenId::parse(&id))?),
-            (None, Some(of)) if parsed("a session's token", Digest::stored(&of))? == *admin => {
+        let holder = match (row.token, row.admin, row.uid) {
+            (Some(id), _, _) => Holder::Token(parsed("a session's token", TokenId::parse(&id))?),
+            (_, _, Some(uid)) => Holder::User(parsed("a session's user", uid.try_into())?),
+            (_, Some(of), _) if parsed("a session's token", Digest::stored(&of))? == *admin => {
                 Holder::AdminToken
             }
             _ => continue,

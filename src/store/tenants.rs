@@ -94,8 +94,9 @@ pub async fn put(
 ) -> Result<(), StoreError> {
     let (name, daemon, json) = (name.as_str(), spec.daemon.as_str(), to_json(spec));
     sqlx::query!(
-        "INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at)
-         VALUES (?1, ?2, ?3, coalesce((SELECT generation FROM tenant_numbers WHERE tenant = ?1), 0) + 1, ?4, ?5, ?5)
+        "INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at, told_from)
+         VALUES (?1, ?2, ?3, coalesce((SELECT generation FROM tenant_numbers WHERE tenant = ?1), 0) + 1, ?4, ?5, ?5,
+                 coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0) + 1)
          ON CONFLICT (name) DO UPDATE
          SET daemon = excluded.daemon, spec = excluded.spec, generation = generation + 1,
              daemon_generation = excluded.daemon_generation, updated_at = excluded.updated_at",
@@ -136,9 +137,17 @@ pub async fn raise_numbers(db: &mut SqliteConnection, numbers: &[(String, i64)])
     Ok(())
 }
 
-/// Forgets a tenant and the leases of its processes.
+/// The first event that may be told to whoever is bound to a tenant: those before are of another that had its name.
+pub async fn told_from(db: &mut SqliteConnection, name: &TenantName) -> Result<Option<i64>, StoreError> {
+    let name = name.as_str();
+    let from = sqlx::query_scalar!("SELECT told_from FROM tenants WHERE name = ?", name);
+    Ok(from.fetch_optional(db).await?)
+}
+
+/// Forgets a tenant and the leases of its processes; what it asked for is nobody's from then on, whoever gets its name.
 pub async fn delete(db: &mut SqliteConnection, name: &TenantName) -> Result<(), StoreError> {
     let name = name.as_str();
+    sqlx::query!("UPDATE operations SET tenant = NULL WHERE tenant = ?", name).execute(&mut *db).await?;
     sqlx::query!("DELETE FROM tenants WHERE name = ?", name).execute(db).await?;
     Ok(())
 }

@@ -98,6 +98,22 @@ pub async fn get(db: &mut SqliteConnection, id: &TokenId) -> Result<Option<Token
     .transpose()
 }
 
+/// Every token of a tenant, those that cannot be used any more among them.
+pub async fn of_tenant(db: &mut SqliteConnection, tenant: &TenantName) -> Result<Vec<Token>, StoreError> {
+    let granted = Grant::Tenant(tenant.clone()).to_string();
+    sqlx::query_as!(
+        TokenRow,
+        r#"SELECT id AS "id!", name, digest, granted, created_at, created_by, expires_at, last_used_at, revoked_at
+           FROM tokens WHERE granted = ?"#,
+        granted
+    )
+    .fetch_all(db)
+    .await?
+    .into_iter()
+    .map(Token::try_from)
+    .collect()
+}
+
 /// Every token that can be used at a time.
 pub async fn living(db: &mut SqliteConnection, now: i64) -> Result<Vec<Token>, StoreError> {
     sqlx::query_as!(

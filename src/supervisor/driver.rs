@@ -65,7 +65,7 @@ pub(super) struct Driver {
     /// How far server.log was read when that was told last.
     told_to: Option<FilePlace>,
     /// The request for a fresh look that the last look answers, and why it failed; until it is published.
-    read: Option<(u64, Option<String>)>,
+    read: Option<(u64, Option<Trouble>)>,
     incarnation: Option<Incarnation>,
     /// The token of the control process of which it was told where the layout stands.
     told_of: Option<String>,
@@ -515,7 +515,7 @@ impl Driver {
             self.record(desired, incarnation).await;
         }
         self.foresee_move(desired);
-        self.read = Some((serving, self.state.trouble.as_ref().map(ToString::to_string)));
+        self.read = Some((serving, self.state.trouble.clone()));
     }
 
     /// Brings the compute modes to what is wanted as long as the daemon runs or is to run, and back when it is to rest.

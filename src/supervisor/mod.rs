@@ -43,6 +43,7 @@ use self::journal::Journal;
 pub use self::look::ForeignLook;
 pub use self::lookout::{Lookout, Neighbour};
 pub use self::state::Obstacle;
+pub use self::trouble::Trouble;
 use crate::clock::unix_ms;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::compute_mode::HeldMode;
@@ -211,7 +212,7 @@ pub struct Observed {
     /// The last request for a fresh look that this answers.
     served: u64,
     /// Whether that look failed.
-    failed: Option<String>,
+    failed: Option<Trouble>,
     /// The generation that the driver works by; whatever it did by an earlier one is over.
     follows: i64,
     /// What stands in the way, if the daemon is blocked.
@@ -305,13 +306,23 @@ pub enum TerminateError {
 pub enum FreshError {
     /// The look failed.
     #[error("the daemon could not be read: {0}")]
-    Failed(String),
+    Failed(Trouble),
     /// No look ended in time; the one before may have told why.
-    #[error("the daemon was not read within {}{}", seconds(*.0), .1.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
-    Late(Duration, Option<String>),
+    #[error("the daemon was not read within {}{}", seconds(*.0), .1.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    Late(Duration, Option<Trouble>),
     /// The driver has ended.
     #[error("the daemon is no longer managed")]
     Gone,
+}
+
+impl FreshError {
+    /// The one word of it, which names nobody.
+    pub fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Failed(why) | Self::Late(_, Some(why)) => Some(why.reason),
+            Self::Late(_, None) | Self::Gone => None,
+        }
+    }
 }
 
 fn seconds(time: Duration) -> String {

@@ -235,9 +235,9 @@ impl State {
     }
 
     /// Why it is not known whether there is a process, which is then not to be taken for none.
-    pub fn doubt(&self) -> Option<String> {
-        let obstacle = self.obstacle.as_ref().filter(|_| !self.searched);
-        obstacle.map(|obstacle| obstacle.message.clone())
+    pub fn doubt(&self) -> Option<Trouble> {
+        let obstacle = self.obstacle.clone().filter(|_| !self.searched);
+        obstacle.map(|Obstacle { reason, message }| Trouble { reason, message })
     }
 
     /// Its GPUs are gone or cannot be used, or are back: then a start that waited for them is due.

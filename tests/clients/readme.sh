@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The README's examples for curl and both generated clients, as they stand there but for address and token: `tests/clients/readme.sh [BINARY]`.
+# The README's examples for curl, both generated clients and access, as they stand there but for address and directories: `tests/clients/readme.sh [BINARY]`.
 # Needs what tests/clients/run.sh needs, and what that has installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -13,7 +13,7 @@ block() {
         marked && !open && /^```/ { open = 1; next }
         open && /^```/          { exit }
         open                    { print }
-    ' README.md | sed -e "s|http://127.0.0.1:8640|$HOST_A_URL|g" -e "s|/tmp/mps/state|$scratch/A/state|g" >"$2"
+    ' README.md | sed -e "s|http://127.0.0.1:8640|$HOST_A_URL|g" -e "s|/tmp/mps/|$scratch/A/|g" >"$2"
     if ! grep -q "$HOST_A_URL" "$2"; then
         echo "README.md has no block <!-- client: $1 --> with an address" >&2
         return 1
@@ -26,6 +26,9 @@ start_host A
 block curl "$scratch/example.sh"
 bash -euo pipefail "$scratch/example.sh"
 
+block access "$scratch/example.sh"
+PATH=$(dirname "$binary"):$PATH bash -euo pipefail "$scratch/example.sh"
+
 block python "$scratch/example.py"
 python=$(python_with tests/clients/python/requirements.txt)
 PATH=$python/bin:$PATH openapi-python-client generate --path "$scratch/openapi.json" --config tests/clients/python/generator.yaml \
@@ -36,4 +39,4 @@ folder=$(typescript_with)
 block typescript "$folder/example.ts"
 (cd "$folder" && npx --no-install openapi-typescript "$scratch/openapi.json" -o schema.d.ts && npx --no-install tsc)
 node "$folder/built/example.js"
-echo "readme: curl, python and typescript: 3 passed, 0 failed"
+echo "readme: curl, access, python and typescript: 4 passed, 0 failed"

@@ -177,11 +177,14 @@ daemon_says() {
 
 # ---- the manager
 
+# What a manager is started by, if anything; it has to become it.
+UNDER=()
+
 # start_manager BINARY [ARGUMENT...]: MANAGER_PID is its PID; returns when it answers.
 start_manager() {
     local binary=$1
     shift
-    "${CLEAN[@]}" "$binary" serve --state-dir "$STATE" --runtime-dir "$RUNTIME" --listen 127.0.0.1:0 "$@" \
+    "${CLEAN[@]}" "${UNDER[@]}" "$binary" serve --state-dir "$STATE" --runtime-dir "$RUNTIME" --listen 127.0.0.1:0 "$@" \
         >>"$LOGS/manager.out" 2>>"$LOGS/manager.err" </dev/null &
     MANAGER_PID=$!
     wait_for 30 "the manager answers" manager_answers

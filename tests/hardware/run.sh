@@ -9,7 +9,7 @@
 #   --binary FILE   the release binary
 #   --commit ID     what it was built from, for the record
 #   --record FILE   the record to write the results to (docs/verified-on.md's form); default: none
-#   --part PART     one-gpu, living-host (two GPUs), layout, or all, which is the default
+#   --part PART     one-gpu, living-host (two GPUs), layout, access, or all, which is the default
 #   --keep          leave logs and state behind, and say where
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -33,8 +33,8 @@ while [ $# -gt 0 ]; do
 done
 [ -x "$binary" ] || { echo "--binary must name the release binary" >&2; exit 2; }
 case $part in
-all | one-gpu | living-host | layout) ;;
-*) echo "--part is all, one-gpu, living-host or layout, and not $part" >&2; exit 2 ;;
+all | one-gpu | living-host | layout | access) ;;
+*) echo "--part is all, one-gpu, living-host, layout or access, and not $part" >&2; exit 2 ;;
 esac
 [ -n "$commit" ] || { echo "--commit must say what the binary was built from" >&2; exit 2; }
 
@@ -46,6 +46,8 @@ esac
 . "$here/ownership.sh"
 # shellcheck source=tests/hardware/layout.sh
 . "$here/layout.sh"
+# shellcheck source=tests/hardware/access.sh
+. "$here/access.sh"
 
 finish() {
     local status=$?
@@ -145,5 +147,11 @@ case $part in
 all | layout)
     new_host layout
     a_layout
+    ;;
+esac
+case $part in
+all | access)
+    new_host access
+    what_others_rely_on
     ;;
 esac

@@ -203,6 +203,57 @@ fn every_use_case_asks_who_does_it_first() {
     assert_eq!(met.len(), open.len(), "of those that ask for no right, some are gone: {met:?}");
 }
 
+/// Use cases that somebody may ask who is bound to a tenant, and whose answer is of nothing but what is the tenant's or the caller's
+/// own; every other one says in its body for whom it is.
+fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
+    BTreeMap::from([
+        ("whoami", "who the caller is"),
+        ("open_session", "the caller's session"),
+        ("session", "the caller's session"),
+        ("end_session", "no answer"),
+        ("end_sessions", "no answer"),
+        ("of_gpu", "what the caller asks for"),
+        ("clients", "processes of the tenant"),
+        ("client", "a process of the tenant"),
+        ("tenant_environment", "the tenant's variables"),
+        ("lease", "the tenant's variables, and the process that was named"),
+    ])
+}
+
+#[test]
+fn whoever_is_bound_to_a_tenant_is_told_in_words_for_them() {
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/service"), &mut files);
+    let own = of_ones_own();
+    let (mut told, mut met) = (0, BTreeSet::new());
+    for file in files {
+        for (name, _, body) in use_cases(&code(&fs::read_to_string(&file).expect("text"))) {
+            let rights = ["Right::ViewOwn", "Right::ViewTenant", "Right::UseTenant"];
+            if !rights.iter().any(|right| body.contains(right)) {
+                continue;
+            }
+            if own.contains_key(name.as_str()) {
+                met.insert(name);
+                continue;
+            }
+            let shown = [
+                "shown_to(actor)",
+                "reader) = (self.parts.store.clone(), actor",
+                "tenant_view(actor",
+                "view_with(actor",
+            ];
+            let goes_on = body.contains("operate_now(actor");
+            assert!(
+                goes_on || shown.iter().any(|words| body.contains(words)),
+                "{name} shows all to everybody: {body}"
+            );
+            told += 1;
+        }
+    }
+    assert!(told >= 6, "only {told} use cases were found");
+    assert_eq!(met.len(), own.len(), "some are gone, or ask for another right: {met:?}");
+}
+
 #[test]
 fn use_cases_are_found() {
     let text = "\nimpl Service {\n    pub async fn a(&self, actor: &Actor) -> X {\n        one\n    }\n\n    async fn not(&self) {\n    }\n\n    \
@@ -222,4 +273,38 @@ fn no_source_is_longer_than_one_idea() {
         let lines = fs::read_to_string(&file).expect("text").lines().count();
         assert!(lines <= 600, "{} has {lines} lines: a second idea is living in it", file.display());
     }
+}
+
+#[test]
+fn the_requests_that_messages_and_comments_name_can_be_sent() {
+    let document: serde_json::Value =
+        serde_json::from_str(include_str!("../../openapi/v1.json")).expect("the document");
+    let there = |method: &str, path: &str| {
+        document["paths"].as_object().expect("paths").iter().any(|(route, methods)| {
+            let (route, path): (Vec<_>, Vec<_>) = (route.split('/').collect(), path.split('/').collect());
+            let fits = |(one, other): (&&str, &&str)| one.starts_with('{') || one == other;
+            methods.get(method.to_lowercase()).is_some()
+                && route.len() == path.len()
+                && route.iter().zip(&path).all(fits)
+        })
+    };
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+    let mut named = 0;
+    for file in files {
+        let text = fs::read_to_string(&file).expect("text");
+        for (place, _) in text.match_indices(" /api/v1/") {
+            let method =
+                text[..place].rsplit(|letter: char| !letter.is_ascii_uppercase()).next().unwrap_or("");
+            if !["GET", "PUT", "POST", "DELETE"].contains(&method) {
+                continue;
+            }
+            let rest = text[place + 1..]
+                .split(|letter: char| !letter.is_ascii_alphanumeric() && !"/_-{}".contains(letter));
+            let path = rest.into_iter().next().expect("the path");
+            assert!(there(method, path), "{}: {method} {path}", file.display());
+            named += 1;
+        }
+    }
+    assert!(named > 10, "{named}");
 }

@@ -5,10 +5,11 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::described::OperationAccepted;
 use super::{List, WriteQuery, accepted};
 use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
-use crate::domain::operation::{Operation, OperationRequest};
+use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Conditions, Idempotency, NoBody, Path, Query};
@@ -67,9 +68,9 @@ pub(super) async fn get(
 #[utoipa::path(post, path = "/api/v1/clients/{id}/terminate", operation_id = "terminate_client", tag = "clients",
     params(
         ("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`"), WriteQuery,
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+        Idempotency,
     ),
-    responses((status = 202, description = "The operation that ends it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
+    responses(OperationAccepted, WriteProblems))]
 pub(super) async fn terminate(
     State(app): State<AppState>,
     actor: Actor,

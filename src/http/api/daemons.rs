@@ -6,13 +6,14 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::described::{IfMatch, IfNoneMatch, OperationAccepted};
 use super::{FreshQuery, GraceQuery, List, PageQuery, WriteQuery, accepted, checked_grace, tagged, written};
 use crate::domain::DaemonName;
 use crate::domain::access::Actor;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, OnTimeout};
-use crate::domain::operation::{Operation, OperationRequest};
+use crate::domain::operation::OperationRequest;
 use crate::http::AppState;
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
@@ -49,8 +50,7 @@ pub(super) async fn get(
 #[utoipa::path(put, path = "/api/v1/daemons/{name}", operation_id = "put_daemon", tag = "daemons",
     params(
         ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
-        ("If-Match" = Option<String>, Header, description = "Replace only this revision"),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: create only"),
+        IfMatch, IfNoneMatch,
     ),
     request_body = DaemonSpec<GpuRef>,
     responses(
@@ -74,9 +74,9 @@ pub(super) async fn put(
 #[utoipa::path(delete, path = "/api/v1/daemons/{name}", operation_id = "delete_daemon", tag = "daemons",
     params(
         ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
-        ("If-Match" = Option<String>, Header, description = "Delete only this revision"),
+        IfMatch,
     ),
-    responses((status = 202, description = "The operation that deletes it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
+    responses(OperationAccepted, WriteProblems))]
 pub(super) async fn delete(
     State(app): State<AppState>,
     actor: Actor,
@@ -92,10 +92,9 @@ pub(super) async fn delete(
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/start", operation_id = "start_daemon", tag = "daemons",
     params(
         ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
-        ("If-Match" = Option<String>, Header, description = "Only in this revision of the daemon"),
+        Idempotency, IfMatch,
     ),
-    responses((status = 202, description = "The operation that starts it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
+    responses(OperationAccepted, WriteProblems))]
 pub(super) async fn start(
     State(app): State<AppState>,
     actor: Actor,
@@ -114,10 +113,9 @@ pub(super) async fn start(
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/stop", operation_id = "stop_daemon", tag = "daemons",
     params(
         ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
-        ("If-Match" = Option<String>, Header, description = "Only in this revision of the daemon"),
+        Idempotency, IfMatch,
     ),
-    responses((status = 202, description = "The operation that stops it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
+    responses(OperationAccepted, WriteProblems))]
 pub(super) async fn stop(
     State(app): State<AppState>,
     actor: Actor,
@@ -136,10 +134,9 @@ pub(super) async fn stop(
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/restart", operation_id = "restart_daemon", tag = "daemons",
     params(
         ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
-        ("If-Match" = Option<String>, Header, description = "Only in this revision of the daemon"),
+        Idempotency, IfMatch,
     ),
-    responses((status = 202, description = "The operation that restarts it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
+    responses(OperationAccepted, WriteProblems))]
 pub(super) async fn restart(
     State(app): State<AppState>,
     actor: Actor,
@@ -162,12 +159,12 @@ pub(super) async fn restart(
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/adopt", operation_id = "adopt_daemon", tag = "daemons",
     params(
         ("name" = DaemonName, Path, description = "The name it gets"), WriteQuery,
-        ("If-None-Match" = Option<String>, Header, description = "`*`: create only, as it does in any case"),
+        IfNoneMatch,
     ),
     request_body = AdoptRequest,
     responses(
         (status = 201, description = "Adopted", body = DaemonView, headers(("ETag" = String))),
-        (status = 200, description = "A dry run", body = DaemonView, headers(("ETag" = String))),
+        (status = 200, description = "A dry run", body = DaemonView),
         WriteProblems,
     ))]
 pub(super) async fn adopt(
@@ -188,7 +185,7 @@ pub(super) async fn adopt(
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/release", operation_id = "release_daemon", tag = "daemons",
     params(
         ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
-        ("If-Match" = Option<String>, Header, description = "Release only this revision"),
+        IfMatch,
     ),
     responses((status = 204, description = "Released, or a dry run"), WriteProblems))]
 pub(super) async fn release(
@@ -232,10 +229,9 @@ fn default_drain() -> u32 {
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/drain", operation_id = "drain_daemon", tag = "daemons",
     params(
         ("name" = DaemonName, Path, description = "The daemon"), DrainQuery,
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
-        ("If-Match" = Option<String>, Header, description = "Only in this revision of the daemon"),
+        Idempotency, IfMatch,
     ),
-    responses((status = 202, description = "The operation that drains it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
+    responses(OperationAccepted, WriteProblems))]
 pub(super) async fn drain(
     State(app): State<AppState>,
     actor: Actor,
@@ -255,7 +251,7 @@ pub(super) async fn drain(
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/cordon", operation_id = "cordon_daemon", tag = "daemons",
     params(
         ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
-        ("If-Match" = Option<String>, Header, description = "Change only this revision"),
+        IfMatch,
     ),
     responses((status = 200, description = "Cordoned: `schedulable` in its spec is false", body = DaemonView, headers(("ETag" = String))), WriteProblems))]
 pub(super) async fn cordon(
@@ -266,15 +262,15 @@ pub(super) async fn cordon(
     conditions: Conditions,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let daemon = app.service.set_schedulable(&actor, name, false, conditions.options(query.dry_run)).await?;
-    Ok(tagged(StatusCode::OK, daemon.revision, &daemon))
+    let done = app.service.set_schedulable(&actor, name, false, conditions.options(query.dry_run)).await?;
+    Ok(written(&done, done.value.revision, query.dry_run))
 }
 
 /// Admit new clients to a daemon again
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/uncordon", operation_id = "uncordon_daemon", tag = "daemons",
     params(
         ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
-        ("If-Match" = Option<String>, Header, description = "Change only this revision"),
+        IfMatch,
     ),
     responses((status = 200, description = "`schedulable` in its spec is true", body = DaemonView, headers(("ETag" = String))), WriteProblems))]
 pub(super) async fn uncordon(
@@ -285,8 +281,8 @@ pub(super) async fn uncordon(
     conditions: Conditions,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let daemon = app.service.set_schedulable(&actor, name, true, conditions.options(query.dry_run)).await?;
-    Ok(tagged(StatusCode::OK, daemon.revision, &daemon))
+    let done = app.service.set_schedulable(&actor, name, true, conditions.options(query.dry_run)).await?;
+    Ok(written(&done, done.value.revision, query.dry_run))
 }
 
 /// Asks for an operation, and answers where to look for it.

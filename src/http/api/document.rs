@@ -226,10 +226,12 @@ fn problems(method: &str, path: &str, operation: &mut Value) {
 
 /// The headers that go with a status, whichever operation answers it.
 fn headers(operation: &mut Value) {
+    let rehearses =
+        operation["parameters"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == "dry_run"));
     let responses = operation.get_mut("responses").and_then(Value::as_object_mut);
     for (status, response) in responses.into_iter().flat_map(Map::iter_mut) {
         if let Some(tag) = response.pointer_mut("/headers/ETag") {
-            *tag = etag();
+            *tag = etag(rehearses && status == "200");
         }
         let problem = response["content"].get(PROBLEM).is_some();
         let more = match status.as_str() {
@@ -245,10 +247,11 @@ fn headers(operation: &mut Value) {
     }
 }
 
-fn etag() -> Value {
+fn etag(may_be_of_dry_run: bool) -> Value {
+    let more = if may_be_of_dry_run { " A dry run has none." } else { "" };
     json!({
-        "description": "The entity tag: what `If-Match` of a later write is compared with.",
-        "required": true,
+        "description": format!("The entity tag: what `If-Match` of a later write is compared with.{more}"),
+        "required": !may_be_of_dry_run,
         "schema": {"type": "string", "pattern": "^\"[0-9]+\"$", "examples": ["\"3\""]},
     })
 }

@@ -20,7 +20,7 @@ use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
 use crate::http::problem::{Problem, ReadProblems};
-use crate::service::access::Lifetime;
+use crate::service::access::{InUse, Lifetime};
 use crate::service::events::{Followed, Following, Order};
 use crate::service::page::Page;
 use crate::service::{Service, ServiceError};
@@ -117,11 +117,11 @@ impl Wanted {
     async fn filter(self, service: &Service, actor: &Actor) -> Result<EventFilter, ServiceError> {
         let types = self.types.as_deref().map(EventFilter::parse_types).transpose();
         let types = types.map_err(|error| ServiceError::field("/type", error.to_string()))?;
-        let gpu = match &self.gpu {
-            Some(gpu) => Some(service.gpu_named(actor, gpu).await?),
-            None => None,
-        };
-        Ok(EventFilter { types: types.unwrap_or_default(), gpu, ..self.filter })
+        let filter = EventFilter { types: types.unwrap_or_default(), ..self.filter };
+        match &self.gpu {
+            Some(gpu) => service.of_gpu(actor, filter, gpu).await,
+            None => Ok(filter),
+        }
     }
 }
 
@@ -189,13 +189,14 @@ pub(super) async fn stream(
         EventFilter { severity, daemon, tenant, client, operation, since, until, ..EventFilter::default() };
     let wanted = Wanted { types: query.r#type, gpu: query.gpu, filter };
     let filter = wanted.filter(&app.service, &actor).await?;
-    let following = app.service.follow_events(&actor, filter, last)?;
+    let following = app.service.follow_events(&actor, filter, last).await?;
     let first = Message::default().retry(RETRY).id(following.at().to_string()).comment("events follow");
-    let begin = Reading { following, first: Some(first), stop: app.stop, lifetime };
+    let in_use = lifetime.in_use();
+    let begin = Reading { following, first: Some(first), stop: app.stop, lifetime, _in_use: in_use };
     Ok(Sse::new(stream::unfold(begin, Reading::next)))
 }
 
-fn last_event_id(shown: &axum::http::HeaderValue) -> Result<i64, ServiceError> {
+pub(super) fn last_event_id(shown: &axum::http::HeaderValue) -> Result<i64, ServiceError> {
     let number = shown.to_str().ok().and_then(|text| text.trim().parse().ok());
     number.ok_or_else(|| {
         ServiceError::field(
@@ -212,6 +213,8 @@ struct Reading {
     stop: CancellationToken,
     /// How long whoever reads may.
     lifetime: Lifetime,
+    /// A session is used as long as something is read with it.
+    _in_use: InUse,
 }
 
 impl Reading {

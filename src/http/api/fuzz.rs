@@ -3,12 +3,13 @@
 use std::fmt::Debug;
 
 use axum::extract::Query;
-use axum::http::Uri;
+use axum::http::{HeaderValue, Uri};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::clients::ClientQuery;
 use super::daemons::DrainQuery;
+use super::events::last_event_id;
 use super::layouts::{ExportQuery, ImportQuery};
 use super::partitions::FreshPageQuery;
 use super::tenants::TenantQuery;
@@ -190,6 +191,27 @@ fn a_cursor_leads_to_what_it_was_made_of() {
             let first = Page::parse(None, Some(1)).expect("a page");
             let next = first.cut(vec![(), ()], |()| key.clone()).next_cursor.expect("more to come");
             assert_eq!(&Page::parse(Some(&next), None).expect("its own").after, key);
+        },
+    );
+}
+
+#[test]
+fn last_event_ids() {
+    let samples = ["1", "9223372036854775807", " 17 ", "0"];
+    Inputs::new(samples, &["1", "-", "+", " ", "\t", "0", "9223372036854775808"]).at_most(128 << 10).check(
+        |bytes| {
+            let Ok(value) = HeaderValue::from_bytes(bytes) else { return false };
+            match last_event_id(&value) {
+                Ok(id) => {
+                    let again = HeaderValue::from_str(&id.to_string()).expect("digits");
+                    assert_eq!(last_event_id(&again).expect("its own"), id);
+                    true
+                }
+                Err(error) => {
+                    refused(&Problem::from(error), bytes.len());
+                    false
+                }
+            }
         },
     );
 }

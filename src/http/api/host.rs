@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 
+use super::described::IfMatch;
 use super::{List, WriteQuery};
 use crate::domain::access::Actor;
 use crate::http::AppState;
@@ -61,7 +62,7 @@ pub(super) async fn get_gpu(
 /// Put another GPU in the place of a missing one
 #[utoipa::path(post, path = "/api/v1/gpus/{gpu}/replace", operation_id = "replace_gpu", tag = "host",
     params(("gpu" = String, Path, description = "The missing GPU: UUID or a unique beginning of it"), WriteQuery,
-        ("If-Match" = Option<String>, Header, description = "Replace only in this revision of its daemon")),
+        IfMatch),
     request_body = ReplaceRequest,
     responses((status = 200, description = "Its daemon and its tenants have the new GPU, or a dry run", body = Replacement), WriteProblems))]
 pub(super) async fn replace_gpu(

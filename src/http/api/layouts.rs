@@ -4,6 +4,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
+use super::described::{IfMatch, IfNoneMatch, OperationAccepted};
 use super::{List, PageQuery, WriteQuery, accepted, tagged, written};
 use crate::domain::access::Actor;
 use crate::domain::layout::assertion::Assertion;
@@ -11,7 +12,6 @@ use crate::domain::layout::document::Document;
 use crate::domain::layout::outlook::LayoutPlan;
 use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Version, VersionRef};
-use crate::domain::operation::Operation;
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::AppState;
 use crate::http::extract::{Conditions, Idempotency, Json, Path, Query, TextBody};
@@ -49,8 +49,7 @@ pub(super) async fn get(
 #[utoipa::path(put, path = "/api/v1/layouts/{name}", operation_id = "put_layout", tag = "layouts",
     params(
         ("name" = LayoutName, Path, description = "The layout"), WriteQuery,
-        ("If-Match" = Option<String>, Header, description = "Write only if this is the newest version"),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: create only"),
+        IfMatch, IfNoneMatch,
     ),
     request_body = LayoutRequest,
     responses(
@@ -75,7 +74,7 @@ pub(super) async fn put(
 #[utoipa::path(delete, path = "/api/v1/layouts/{name}", operation_id = "delete_layout", tag = "layouts",
     params(
         ("name" = LayoutName, Path, description = "The layout"), WriteQuery,
-        ("If-Match" = Option<String>, Header, description = "Forget only if this is the newest version"),
+        IfMatch,
     ),
     responses((status = 204, description = "Forgotten with all its versions, or a dry run"), WriteProblems))]
 pub(super) async fn delete(
@@ -147,10 +146,10 @@ pub(super) async fn plan(
 #[utoipa::path(post, path = "/api/v1/layouts/{name}/apply", operation_id = "apply_layout", tag = "layouts",
     params(
         ("name" = LayoutName, Path, description = "The layout"), WriteQuery,
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+        Idempotency,
     ),
     request_body = ApplyRequest,
-    responses((status = 202, description = "The operation that applies it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
+    responses(OperationAccepted, WriteProblems))]
 pub(super) async fn apply(
     State(app): State<AppState>,
     actor: Actor,

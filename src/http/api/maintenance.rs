@@ -3,10 +3,10 @@
 use axum::extract::State;
 use axum::response::Response;
 
+use super::described::OperationAccepted;
 use super::{WriteQuery, accepted};
 use crate::domain::access::Actor;
 use crate::domain::maintenance::MaintenanceRequest;
-use crate::domain::operation::Operation;
 use crate::http::AppState;
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
@@ -30,10 +30,10 @@ pub(super) async fn get(
 #[utoipa::path(post, path = "/api/v1/host/maintenance", operation_id = "begin_maintenance", tag = "host",
     params(
         WriteQuery,
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+        Idempotency,
     ),
     request_body = MaintenanceRequest,
-    responses((status = 202, description = "The operation that begins it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
+    responses(OperationAccepted, WriteProblems))]
 pub(super) async fn begin(
     State(app): State<AppState>,
     actor: Actor,
@@ -50,9 +50,14 @@ pub(super) async fn begin(
 /// End maintenance
 ///
 /// Opens the driver again, starts the daemons, waits until they are ready, and lets clients in as before.
-#[utoipa::path(delete, path = "/api/v1/host/maintenance", operation_id = "end_maintenance", tag = "host",
+#[utoipa::path(
+    delete,
+    path = "/api/v1/host/maintenance",
+    operation_id = "end_maintenance",
+    tag = "host",
     params(WriteQuery),
-    responses((status = 202, description = "The operation that ends it", body = Operation), (status = 200, description = "A dry run: the operation as it would be", body = Operation), WriteProblems))]
+    responses(OperationAccepted, WriteProblems)
+)]
 pub(super) async fn end(
     State(app): State<AppState>,
     actor: Actor,

@@ -3,6 +3,7 @@
 mod audit;
 mod clients;
 mod daemons;
+mod described;
 mod document;
 mod events;
 mod foreign;
@@ -236,8 +237,13 @@ fn tagged<T: Serialize>(status: StatusCode, revision: i64, value: &T) -> Respons
     response
 }
 
+/// A thing that was written, with its entity tag; after a dry run without one, since the next to write gets it for something
+/// else.
 fn written<T: Serialize>(written: &Written<T>, revision: i64, dry_run: bool) -> Response {
-    let status = if written.created && !dry_run { StatusCode::CREATED } else { StatusCode::OK };
+    if dry_run {
+        return (StatusCode::OK, axum::Json(&written.value)).into_response();
+    }
+    let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
     tagged(status, revision, &written.value)
 }
 

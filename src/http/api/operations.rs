@@ -4,12 +4,13 @@ use axum::extract::State;
 use axum::response::Response;
 use uuid::Uuid;
 
-use super::{List, PageQuery, accepted};
+use super::{List, PageQuery, WriteQuery, accepted};
 use crate::domain::access::Actor;
 use crate::domain::operation::{Operation, OperationState};
 use crate::http::AppState;
 use crate::http::extract::{NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::service::WriteOptions;
 
 /// All operations
 #[utoipa::path(get, path = "/api/v1/operations", operation_id = "list_operations", tag = "operations", params(PageQuery),
@@ -37,11 +38,12 @@ pub(super) async fn get(
 /// Call off an operation
 ///
 /// One that has not begun never begins. A drain, and a maintenance while it drains, stop where they are and put back what
-/// they changed: they end `cancelled` a little later. Others run to their end.
+/// they changed: they end `cancelled` a little later. Others run to their end. A dry run answers 200 with the operation as it would
+/// be.
 #[utoipa::path(post, path = "/api/v1/operations/{id}/cancel", operation_id = "cancel_operation", tag = "operations",
-    params(("id" = Uuid, Path, description = "The operation")),
+    params(("id" = Uuid, Path, description = "The operation"), WriteQuery),
     responses(
-        (status = 200, description = "Called off before it began", body = Operation),
+        (status = 200, description = "Called off before it began; or of a dry run, which calls nothing off", body = Operation),
         (status = 202, description = "It stops where it is", body = Operation),
         WriteProblems,
     ))]
@@ -49,8 +51,11 @@ pub(super) async fn cancel(
     State(app): State<AppState>,
     actor: Actor,
     Path(id): Path<Uuid>,
+    Query(query): Query<WriteQuery>,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let operation = app.service.cancel_operation(&actor, id).await?;
-    Ok(accepted(&operation, operation.state == OperationState::Cancelled && operation.started_at.is_none()))
+    let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
+    let operation = app.service.cancel_operation(&actor, id, options).await?;
+    let is_over = operation.state == OperationState::Cancelled && operation.started_at.is_none();
+    Ok(accepted(&operation, query.dry_run || is_over))
 }

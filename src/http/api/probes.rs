@@ -38,7 +38,8 @@ pub struct Readiness {
     pub ready: bool,
     /// Those that do not.
     pub not_ready: Vec<NotReady>,
-    /// Why none of them is looked after: the database belongs to another machine.
+    /// Why none of them is looked after, in words that anybody may read: the database belongs to another machine, or was
+    /// confirmed and is not taken up yet. `GET /api/v1/host` says which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<String>,
 }
@@ -51,6 +52,10 @@ pub struct NotReady {
     /// Where it stands.
     pub phase: Phase,
 }
+
+/// What anybody is told while nothing is looked after: IDs of machines are for those who have a token.
+const READ_ONLY: &str = "the database is another machine's, or its take-up is not done: nothing is adopted, started, stopped or \
+                         changed. GET /api/v1/host says why";
 
 /// Whether the manager lives
 #[utoipa::path(get, path = "/healthz", operation_id = "get_health", tag = "probes", security(()),
@@ -69,8 +74,7 @@ async fn healthz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
         (status = 503, description = "Some daemons are not ready", body = Readiness),
     ))]
 async fn readyz(State(app): State<AppState>) -> Result<(StatusCode, Json<Readiness>), Problem> {
-    let read_only = app.service.read_only().await?.map(|read_only| read_only.reason);
-    Ok(readiness(app.service.not_ready(None).await?, read_only))
+    Ok(readiness(app.service.not_ready(None).await?, app.service.is_read_only()))
 }
 
 /// Whether one daemon is ready
@@ -86,15 +90,12 @@ async fn readyz_daemon(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
 ) -> Result<(StatusCode, Json<Readiness>), Problem> {
-    let read_only = app.service.read_only().await?.map(|read_only| read_only.reason);
-    Ok(readiness(app.service.not_ready(Some(&name)).await?, read_only))
+    Ok(readiness(app.service.not_ready(Some(&name)).await?, app.service.is_read_only()))
 }
 
-fn readiness(
-    not_ready: Vec<(DaemonName, Phase)>,
-    read_only: Option<String>,
-) -> (StatusCode, Json<Readiness>) {
-    let ready = not_ready.is_empty() && read_only.is_none();
+fn readiness(not_ready: Vec<(DaemonName, Phase)>, is_read_only: bool) -> (StatusCode, Json<Readiness>) {
+    let ready = not_ready.is_empty() && !is_read_only;
+    let read_only = is_read_only.then(|| READ_ONLY.to_owned());
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let not_ready = not_ready.into_iter().map(|(daemon, phase)| NotReady { daemon, phase }).collect();
     (status, Json(Readiness { ready, not_ready, read_only }))

@@ -42,7 +42,7 @@ pub(super) async fn get(
 #[utoipa::path(post, path = "/api/v1/replays", operation_id = "create_replay", tag = "layouts",
     params(
         WriteQuery,
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key is done once"),
+        Idempotency,
     ),
     request_body = ReplayRequest,
     responses((status = 202, description = "The replay, and the operation that does it", body = ReplayAccepted), (status = 200, description = "A dry run: both as they would be", body = ReplayAccepted), WriteProblems))]

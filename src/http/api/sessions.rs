@@ -1,6 +1,6 @@
 //! Sessions of browsers.
 
-use axum::extract::{ConnectInfo, State};
+use axum::extract::{ConnectInfo, Extension, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::domain::access::Actor;
 use crate::domain::token::{Secret, TokenId};
 use crate::http::AppState;
+use crate::http::audit::Asked;
 use crate::http::auth::{self, CurrentSession, Peer};
 use crate::http::extract::{Json, NoBody, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
@@ -36,6 +37,7 @@ pub(super) struct LoginRequest {
 pub(super) async fn open(
     State(app): State<AppState>,
     ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(asked): Extension<Asked>,
     Json(request): Json<LoginRequest>,
 ) -> Response {
     let admission = app.service.access().holder(&request.token, peer.origin(), crate::clock::unix_ms());
@@ -47,7 +49,7 @@ pub(super) async fn open(
         let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
         (StatusCode::CREATED, [(header::SET_COOKIE, cookie)], axum::Json(opened.session)).into_response()
     };
-    auth::log_in(&app, &admission.actor, "POST /api/v1/session", answer).await
+    auth::log_in(&app, &admission.actor, None, asked, answer).await
 }
 
 /// The session of this request
@@ -83,21 +85,31 @@ pub(super) struct SessionsQuery {
     /// an admin.
     #[param(pattern = "^(admin|[0-9a-f]{16})$", example = "0123456789abcdef")]
     token: Option<String>,
+    /// The uid of a user of this host whose sessions are to end, in place of a token; those of root and of the manager's own user
+    /// are the admin token's. Naming one takes an admin.
+    #[param(example = 1000)]
+    uid: Option<u32>,
 }
 
 /// Log out everywhere
 #[utoipa::path(delete, path = "/api/v1/sessions", operation_id = "end_sessions", tag = "access", params(SessionsQuery),
-    responses((status = 204, description = "All sessions of the token are over"), WriteProblems))]
+    responses((status = 204, description = "All sessions of the token or the user are over"), WriteProblems))]
 pub(super) async fn end_all(
     State(app): State<AppState>,
     actor: Actor,
     Query(query): Query<SessionsQuery>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    let of = match query.token.as_deref() {
-        None => SessionsOf::Own,
-        Some("admin") => SessionsOf::AdminToken,
-        Some(id) => {
+    let of = match (query.token.as_deref(), query.uid) {
+        (None, None) => SessionsOf::Own,
+        (None, Some(uid)) => SessionsOf::User(uid),
+        (Some(_), Some(_)) => {
+            let both =
+                "the sessions of a token or of a user are ended, not of both at once: leave out one of them";
+            return Err(ServiceError::field("/uid", both).into());
+        }
+        (Some("admin"), None) => SessionsOf::AdminToken,
+        (Some(id), None) => {
             let id = TokenId::parse(id).map_err(|error| ServiceError::field("/token", error.to_string()))?;
             SessionsOf::Token(id)
         }

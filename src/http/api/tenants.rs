@@ -6,6 +6,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::described::{IfMatch, IfNoneMatch};
 use super::{FreshQuery, List, PageQuery, WriteQuery, tagged, written};
 use crate::domain::access::Actor;
 use crate::domain::gpu::GpuRef;
@@ -63,8 +64,7 @@ pub(super) async fn get(
 #[utoipa::path(put, path = "/api/v1/tenants/{name}", operation_id = "put_tenant", tag = "tenants",
     params(
         ("name" = TenantName, Path, description = "The tenant"), WriteQuery,
-        ("If-Match" = Option<String>, Header, description = "Replace only this generation"),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: create only"),
+        IfMatch, IfNoneMatch,
     ),
     request_body = TenantSpec<GpuRef>,
     responses(
@@ -88,7 +88,7 @@ pub(super) async fn put(
 #[utoipa::path(delete, path = "/api/v1/tenants/{name}", operation_id = "delete_tenant", tag = "tenants",
     params(
         ("name" = TenantName, Path, description = "The tenant"), WriteQuery,
-        ("If-Match" = Option<String>, Header, description = "Delete only this generation"),
+        IfMatch,
     ),
     responses((status = 204, description = "Forgotten"), WriteProblems))]
 pub(super) async fn delete(

@@ -5,17 +5,17 @@
 
 use askama::Template;
 use axum::extract::rejection::{FormRejection, QueryRejection};
-use axum::extract::{ConnectInfo, Form, Query, State};
+use axum::extract::{ConnectInfo, Extension, Form, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use serde::Deserialize;
 
 use super::page;
-use crate::domain::audit::{Attempt, Target};
 use crate::domain::token::Secret;
 use crate::http::AppState;
+use crate::http::audit::Asked;
 use crate::http::auth::{self, Peer};
-use crate::http::problem::Problem;
+use crate::http::problem::{Detail, Problem};
 use crate::service::acting::attempting;
 use crate::service::sessions::NewSession;
 
@@ -49,6 +49,7 @@ pub(super) async fn show(form: Result<Query<LoginForm>, QueryRejection>) -> Resp
 pub(super) async fn log_in(
     State(app): State<AppState>,
     ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(asked): Extension<Asked>,
     form: Result<Form<LoginForm>, FormRejection>,
 ) -> Response {
     let Ok(Form(form)) = form else {
@@ -56,8 +57,9 @@ pub(super) async fn log_in(
         return page(StatusCode::BAD_REQUEST, &LoginPage { refused, code: None });
     };
     let (access, now) = (app.service.access(), crate::clock::unix_ms());
-    let admission = match (&form.code, &form.token) {
-        (Some(code), None) => access.redeem(&Secret::shown(code), peer.origin(), now),
+    let code = form.code.as_deref().map(Secret::shown);
+    let admission = match (&code, &form.token) {
+        (Some(code), None) => access.coded(code, peer.origin(), now),
         (None, Some(token)) => access.holder(&Secret::shown(token.trim()), peer.origin(), now),
         _ => None,
     };
@@ -68,19 +70,28 @@ pub(super) async fn log_in(
             "the token is not valid: it is mistyped, has expired, or was revoked"
         };
         app.service.not_authenticated(peer.origin());
-        let answer = auth::failed(&app, peer, refused).await;
-        return match answer.status() {
-            StatusCode::UNAUTHORIZED => {
-                page(StatusCode::UNAUTHORIZED, &LoginPage { refused: Some(refused), code: None })
-            }
-            _ => answer,
-        };
+        return as_page(auth::failed(&app, peer, refused).await, form.code.as_deref());
     };
     let answer = |opened: NewSession| {
         let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
         ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response()
     };
-    auth::log_in(&app, &admission.actor, "POST /login", answer).await
+    let answer = auth::log_in(&app, &admission.actor, code.as_ref(), asked, answer).await;
+    as_page(answer, form.code.as_deref())
+}
+
+/// A problem as the page that it is about, for whoever sits before it; any other answer as it is.
+fn as_page(answer: Response, code: Option<&str>) -> Response {
+    let Some(Detail(refused)) = answer.extensions().get::<Detail>().cloned() else { return answer };
+    let (before, _) = answer.into_parts();
+    // To try again later is of use with what was not used up.
+    let code = code.filter(|_| before.status == StatusCode::TOO_MANY_REQUESTS);
+    let mut answer = page(before.status, &LoginPage { refused: Some(&refused), code });
+    answer.extensions_mut().extend(before.extensions);
+    if let Some(wait) = before.headers.get(header::RETRY_AFTER) {
+        answer.headers_mut().insert(header::RETRY_AFTER, wait.clone());
+    }
+    answer
 }
 
 pub(super) async fn home(
@@ -99,12 +110,12 @@ pub(super) async fn home(
 pub(super) async fn log_out(
     State(app): State<AppState>,
     ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(asked): Extension<Asked>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     if let Some((admission, key)) = auth::session(&app, peer, &headers) {
         auth::same_site(&headers)?;
-        let target = Target::Other("session".to_owned());
-        let attempt = Attempt::of(&admission.actor, None, "POST /logout".to_owned(), target);
+        let attempt = asked.about("session").by(&admission.actor);
         attempting(attempt, app.service.end_session(&admission.actor, Some(key))).await?;
     }
     Ok(([(header::SET_COOKIE, app.auth.no_cookie())], Redirect::to("/login")).into_response())

@@ -1,7 +1,7 @@
 //! What others do to a daemon: sessions held open, limits on files, file systems without room.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -38,8 +38,9 @@ impl Drop for Held {
 pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// `None` where this test may not mount anything.
+    /// Makes the directory where it is to be. `None` where this test may not mount anything.
     pub(crate) fn mount(at: &Path, mebibytes: u32) -> Option<Self> {
+        fs::create_dir_all(at).expect("a directory to mount at");
         let options = format!("size={mebibytes}m,mode=755");
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(at).status();
         if mounted.is_ok_and(|status| status.success()) {
@@ -49,6 +50,15 @@ impl SmallDisk {
             "SKIPPED: a file system cannot be mounted here, which takes root in a mount namespace of its own"
         );
         None
+    }
+
+    /// Takes all the room that is left, until the file that is returned is removed.
+    pub(crate) fn fill(&self) -> PathBuf {
+        let filler = self.0.join("filler");
+        let mut file = fs::File::create(&filler).expect("a file");
+        let written = io::copy(&mut io::repeat(0), &mut file);
+        assert_eq!(written.expect_err("no disk is endless").kind(), io::ErrorKind::StorageFull);
+        filler
     }
 }
 

@@ -81,6 +81,9 @@ fn who_makes_and_revokes_tokens_and_who_logs_in_and_out_is_on_record_and_told() 
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().expect("a type")).collect();
     let opened = ["session.opened"; 3];
     let ended = ["session.ended"; 3];
+    for row in &rows {
+        assert!(row["request"].as_str().is_some_and(|id| id.len() == 36), "{row}");
+    }
     let all: Vec<&str> =
         ["token.created"].into_iter().chain(opened).chain(ended).chain(["token.revoked"]).collect();
     assert_eq!(kinds, all);
@@ -138,6 +141,19 @@ fn a_tenant_is_told_of_its_own_tokens_and_its_end_revokes_them() {
     assert_eq!(told.len(), 2, "{told:#?}");
     let revoked = told.iter().find(|event| event["type"] == "token.revoked").expect("told");
     assert_eq!((&revoked["details"]["id"], &revoked["subject"]), (&json!(web.0), &json!({"tenant": "web"})));
+    // On record under the token's ID, too, by the same request.
+    let rows = rows(&host);
+    let [.., one, other] = rows.as_slice() else { panic!("{rows:#?}") };
+    assert_eq!(
+        (&one["target"], &other["target"]),
+        (&json!("tenants/web"), &json!(format!("tokens/{}", web.0)))
+    );
+    assert_eq!((&one["request"], &one["action"]), (&other["request"], &other["action"]));
+    let revoked_at = |spec: &Value| -> Value {
+        let spec: Value = serde_json::from_str(spec.as_str().expect("JSON text")).expect("JSON");
+        spec["revoked_at"].clone()
+    };
+    assert!(revoked_at(&other["before"]).is_null() && revoked_at(&other["after"]).is_i64(), "{other}");
 }
 
 /// Reads to the end that the other side makes of it.
@@ -169,6 +185,26 @@ fn a_stream_ends_with_the_session_that_it_is_read_with() {
     await_end(&mut third);
     let again = EventStream::open_as(&host.url(), &format!("Cookie: {three}"), "", None).expect("sent");
     assert!(matches!(again, Err((401, _))));
+}
+
+#[test]
+fn a_session_is_used_as_long_as_something_is_read_with_it() {
+    let mut host = Host::ready();
+    let (_, secret) = made(&host, &json!({"name": "console", "grant": "viewer"}));
+    let cookie = cookie(&host, &secret);
+    let open = || {
+        EventStream::open_as(&host.url(), &format!("Cookie: {cookie}"), "?type=tenant.", None)
+            .expect("sent")
+            .expect("a stream")
+    };
+    let mut stream = open();
+    // Whatever happens meanwhile, the page does nothing but watch.
+    host.api().tenant("web", &json!({"daemon": "gpu1", "device_memory_limit": "1G"})).ok();
+    let watched_at = stream.next()["at"].as_i64().expect("a time");
+    assert_eq!(host.end_manager(Signal::TERM), Some(0));
+    let used: i64 =
+        host.ask_sql("SELECT last_used_at || '' FROM sessions").remove(0).parse().expect("a time");
+    assert!(used >= watched_at, "used last at {used}, and watched at {watched_at}");
 }
 
 #[test]

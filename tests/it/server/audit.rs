@@ -226,16 +226,6 @@ fn what_is_refused_is_on_record_though_nobody_waits_for_the_answer() {
 }
 
 #[test]
-fn a_dry_run_is_one_however_it_is_written_and_by_no_other_name() {
-    let host = Host::ready();
-    let delete = |query: &str| host.api().delete(&format!("/api/v1/tenants/none{query}")).status;
-    assert_eq!((delete("?dry_run=%74rue"), delete("?xdry_run=true")), (404, 422));
-    let told = rows(&host, "&target=tenants/none");
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0]["problem"], "urn:mps-manager:problem:invalid-request");
-}
-
-#[test]
 fn what_is_not_called_off_is_refused_and_nothing_else_on_record() {
     let host = Host::ready();
     let stopped = host.api().post("/api/v1/daemons/gpu1/stop?grace_s=0", &json!({}));

@@ -20,18 +20,18 @@ fn path(file: &Path) -> &str {
 }
 
 impl Host {
-    fn keep(&self, verb: &str, file: &Path) -> Output {
+    pub(super) fn keep(&self, verb: &str, file: &Path) -> Output {
         let config = self.dir().join("config.toml");
         self.cli(&[verb, path(file), "--config", path(&config)])
     }
 
-    fn kept(&self, verb: &str, file: &Path) -> String {
+    pub(super) fn kept(&self, verb: &str, file: &Path) -> String {
         let output = self.keep(verb, file);
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn refuses(&self, verb: &str, file: &Path) -> String {
+    pub(super) fn refuses(&self, verb: &str, file: &Path) -> String {
         let output = self.keep(verb, file);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
@@ -48,7 +48,7 @@ impl Host {
 }
 
 /// The first column of all rows of a file that nobody writes.
-fn ask(file: &Path, query: &str) -> Vec<String> {
+pub(super) fn ask(file: &Path, query: &str) -> Vec<String> {
     let options = SqliteConnectOptions::new().filename(file).immutable(true);
     let query = sqlx::AssertSqlSafe(query.to_owned());
     tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -134,7 +134,6 @@ fn a_full_disk_leaves_nothing_of_a_backup_and_the_manager_does_not_mind() {
     host.grow(4);
     host.serve();
     let small = host.dir().join("small");
-    fs::create_dir(&small).unwrap();
     let Some(_disk) = SmallDisk::mount(&small, 2) else { return };
     let said = host.refuses("backup", &small.join("backup.db"));
     assert!(said.contains("is full") && said.contains("nothing is left"), "{said}");
@@ -376,12 +375,20 @@ fn a_restore_brings_back_no_token_that_was_revoked_and_takes_none_away() {
     let (kept, revoked, forgotten) =
         (token(&host, "kept"), token(&host, "revoked"), token(&host, "forgotten"));
     let browser = super::sessions::cookie(&host, &kept.1);
+    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    for name in ["again", "same"] {
+        assert_eq!(host.api().tenant(name, &spec).status, 201);
+    }
+    let of_same = made(&host, &json!({"name": "t", "grant": "tenant:same"}));
     let file = host.dir().join("backup.db");
     host.kept("backup", &file);
 
     assert_eq!(host.api().delete(&format!("/api/v1/tokens/{}", revoked.0)).status, 204);
+    // A tenant of the same name is another one.
+    assert_eq!(host.api().delete("/api/v1/tenants/again").status, 204);
+    assert_eq!(host.api().tenant("again", &spec).status, 201);
+    let of_again = made(&host, &json!({"name": "t", "grant": "tenant:again"}));
     let late = token(&host, "late");
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("late", &spec).status, 201);
     let of_late = made(&host, &json!({"name": "t", "grant": "tenant:late"}));
     host.end_manager(Signal::TERM);
@@ -389,14 +396,36 @@ fn a_restore_brings_back_no_token_that_was_revoked_and_takes_none_away() {
     host.execute_sql(&format!("DELETE FROM tokens WHERE id = '{}'", forgotten.0));
     let said = host.kept("restore", &file);
     assert!(
-        said.contains(&format!("token {} (t) is revoked, since its tenant is forgotten", of_late.0)),
+        said.contains(&format!("token {} (t) is revoked, since its tenant is forgotten", of_late.0))
+            && said.contains(&format!(
+                "token {} (t) is revoked, since the backup has another tenant",
+                of_again.0
+            ))
+            && !said.contains(&of_same.0),
         "{said}"
     );
     host.serve();
     host.await_ready();
     let status = |secret: &str| host.api().with_token(Some(secret)).get("/api/v1/whoami").status;
-    assert_eq!([&kept, &late].map(|token| status(&token.1)), [200; 2]);
-    assert_eq!([&revoked, &forgotten, &of_late].map(|token| status(&token.1)), [401; 3]);
+    assert_eq!([&kept, &late, &of_same].map(|token| status(&token.1)), [200; 3]);
+    assert_eq!([&revoked, &forgotten, &of_late, &of_again].map(|token| status(&token.1)), [401; 4]);
+    // What the restore itself revoked is told of and on record as any other is.
+    let uid = rustix::process::geteuid().as_raw();
+    let told = host.events("&type=token.revoked");
+    let told: Vec<_> = told.iter().map(|event| (&event["details"]["id"], &event["cause"])).collect();
+    let by = json!({"by": "actor", "subject": format!("uid {uid}")});
+    let mut expected = [json!(of_late.0), json!(of_again.0)];
+    // As they are listed.
+    expected.sort_by_key(ToString::to_string);
+    assert_eq!(told, expected.each_ref().map(|id| (id, &by)));
+    let rows = host.api().get(&format!("/api/v1/audit?target=tokens/{}", of_late.0)).ok();
+    let row = &rows["items"][0];
+    assert_eq!((&row["action"], &row["origin"]), (&json!("restore"), &json!("command line")));
+    let revoked_at = |spec: &Value| -> Value {
+        let spec: Value = serde_json::from_str(spec.as_str().unwrap()).unwrap();
+        spec["revoked_at"].clone()
+    };
+    assert!(revoked_at(&row["before"]).is_null() && revoked_at(&row["after"]).is_i64(), "{row}");
     let nobody = host.api().with_token(None);
     let logged_in = nobody.send(reqwest::Method::GET, "/api/v1/whoami", &[("cookie", &browser)], None);
     assert_eq!(logged_in.status, 401, "{}", logged_in.text);
@@ -405,7 +434,7 @@ fn a_restore_brings_back_no_token_that_was_revoked_and_takes_none_away() {
     host.end_manager(Signal::TERM);
     fs::write(host.state("mps-manager.db"), "this was a database").unwrap();
     let said = host.kept("restore", &file);
-    assert!(said.contains("tokens that can be used again") && said.contains(": 3; revoke"), "{said}");
+    assert!(said.contains("tokens that can be used again") && said.contains(": 4; revoke"), "{said}");
 }
 
 /// The entity tag of a thing.

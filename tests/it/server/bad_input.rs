@@ -198,9 +198,12 @@ fn a_query_that_says_something_else_is_refused() {
 fn a_query_that_a_request_does_not_take_is_refused_and_nothing_is_done() {
     let host = Host::ready();
     let api = host.api();
-    for path in ["/api/v1/host?fresh=true", "/api/v1/gpus?limit=5", "/api/v1/whoami?x=1"] {
+    for path in ["/api/v1/host?fresh=true", "/api/v1/gpus?limit=5", "/api/v1/whoami?x=1", "/metrics?x=1"] {
         let told = api.get(path).problem(422, "invalid-request");
         assert!(told["detail"].as_str().is_some_and(|detail| detail.contains("takes none")), "{told}");
+    }
+    for path in ["/healthz?x=1", "/readyz?x=1", "/openapi.json?x=1", "/docs?x=1"] {
+        assert_eq!(api.get(path).status, 200, "{path}");
     }
     let spec =
         json!({ "daemon": "gpu1", "uid": rustix::process::geteuid().as_raw(), "device_memory_limit": "1G" });
@@ -272,13 +275,10 @@ fn no_name_can_be_given_that_is_a_path() {
 fn a_full_disk_is_no_fault_of_the_manager() {
     let mut host = Host::new("");
     let state = host.state("");
-    std::fs::create_dir_all(&state).unwrap();
-    let Some(_disk) = SmallDisk::mount(&state, 16) else { return };
+    let Some(disk) = SmallDisk::mount(&state, 16) else { return };
     host.serve();
     host.await_ready();
-    let filler = host.state("filler");
-    let written = std::io::copy(&mut std::io::repeat(0), &mut std::fs::File::create(&filler).unwrap());
-    assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    let filler = disk.fill();
     let mut refused = 0;
     let spec = |turn: usize| json!({"daemon": "gpu0", "device_memory_limit": "1G", "labels": {"turn": turn.to_string()}});
     for turn in 0..50 {

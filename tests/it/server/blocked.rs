@@ -69,8 +69,7 @@ fn a_start_that_waits_for_what_may_pass_says_so_meanwhile() {
 fn an_operation_that_a_start_with_a_full_disk_finds_ends_when_there_is_room() {
     let mut host = Host::new("control_deadline_s = 60");
     let state = host.state("");
-    fs::create_dir_all(&state).unwrap();
-    let Some(_disk) = SmallDisk::mount(&state, 16) else { return };
+    let Some(disk) = SmallDisk::mount(&state, 16) else { return };
     host.serve();
     host.await_ready();
     let client = host.client("demo");
@@ -79,9 +78,7 @@ fn an_operation_that_a_start_with_a_full_disk_finds_ends_when_there_is_room() {
     let accepted = host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}));
     eventually("it is sent", || (host.logged("gpu0", "Cmd:terminate_client") == 1).then_some(()));
     host.end_manager(rustix::process::Signal::KILL);
-    let filler = host.state("filler");
-    let written = std::io::copy(&mut std::io::repeat(0), &mut fs::File::create(&filler).unwrap());
-    assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    let filler = disk.fill();
     host.serve();
     eventually("its end cannot be written", || {
         host.log().contains("the end of the operation cannot be written yet").then_some(())

@@ -112,6 +112,9 @@ fn operations_on_one_daemon_wait_for_each_other_and_one_that_waits_can_be_called
     let second = stop(1);
     let place = second.header("location").unwrap().to_owned();
     assert_eq!(host.api().get(&place).ok()["state"], "pending");
+    let tried = host.api().post(&format!("{place}/cancel?dry_run=true"), &json!({}));
+    assert_eq!(tried.ok()["state"], "cancelled");
+    assert_eq!(host.api().get(&place).ok()["state"], "pending", "a dry run calls nothing off");
     let cancelled = host.api().post(&format!("{place}/cancel"), &json!({}));
     assert_eq!(cancelled.ok()["state"], "cancelled");
     host.api().post(&format!("{place}/cancel"), &json!({})).problem(409, "conflict");

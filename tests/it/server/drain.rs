@@ -155,8 +155,13 @@ fn a_drain_is_called_off_before_it_begins_and_while_it_waits_and_not_after() {
     let cancelled = host.api().post(&format!("{second}/cancel"), &json!({}));
     assert_eq!((cancelled.status, &cancelled.json()["state"]), (200, &json!("cancelled")));
 
+    let tried = host.api().post(&format!("{first}/cancel?dry_run=true"), &json!({}));
+    assert_eq!((tried.status, tried.header("location")), (200, None));
+    assert!(tried.json()["cancel_requested_at"].is_i64(), "as it would be: {}", tried.text);
+    assert_eq!(host.api().get(&first).ok()["cancel_requested_at"], json!(null));
+
     let stopping = host.api().post(&format!("{first}/cancel"), &json!({}));
-    assert!(stopping.ok()["cancel_requested_at"].is_i64());
+    assert!(stopping.ok()["cancel_requested_at"].is_i64() && stopping.status == 202);
     let operation = host.api().outcome(&stopping);
     assert_eq!((&operation["state"], &operation["error"]), (&json!("cancelled"), &json!(null)));
     assert_eq!(steps(&operation), ["note schedulable", "cordon", "wait for clients", "undo"]);
@@ -244,16 +249,13 @@ fn a_drain_is_asked_for_once_under_its_key_and_nonsense_is_refused() {
 fn a_disk_that_was_full_for_a_moment_blocks_nothing_for_ever() {
     let mut host = Host::new("");
     let state = host.state("");
-    std::fs::create_dir_all(&state).unwrap();
-    let Some(_disk) = SmallDisk::mount(&state, 16) else { return };
+    let Some(disk) = SmallDisk::mount(&state, 16) else { return };
     host.serve();
     host.await_ready();
     let client = host.client("demo");
     let accepted = drain(&host, "timeout_s=600");
     await_step(&host, &place(&accepted), "wait for clients");
-    let filler = host.state("filler");
-    let written = std::io::copy(&mut std::io::repeat(0), &mut std::fs::File::create(&filler).unwrap());
-    assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    let filler = disk.fill();
     drop(client);
     eventually("neither the step nor its undoing can be written", || {
         host.log().contains("it cannot be undone yet").then_some(())

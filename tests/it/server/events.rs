@@ -333,8 +333,13 @@ fn streams_are_bounded_and_a_pruned_number_is_told_as_lost() {
     host.serve();
     host.await_ready();
     let first = host.stream("", None);
-    let _second = host.stream("", None);
-    let third = || EventStream::open(&host.url(), &host.token(), "", None).expect("an answer");
+    // Of so few each reader has one, and the next reader the last.
+    let other = super::tokens::create(&host, "other", "viewer");
+    let _second = EventStream::open(&host.url(), &other, "", None).expect("sent").expect("a stream");
+    let again = EventStream::open(&host.url(), &other, "", None).expect("an answer");
+    assert_eq!(again.err().expect("refused").0, 429);
+    let another = super::tokens::create(&host, "another", "viewer");
+    let third = || EventStream::open(&host.url(), &another, "", None).expect("an answer");
     assert_eq!(third().err().expect("refused").0, 503);
     drop(first);
     eventually("a place is free", || {

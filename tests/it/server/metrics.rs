@@ -13,7 +13,7 @@ use super::tls::Secured;
 use crate::harness::{Host, eventually, signal};
 
 /// Samples by name and labels, as `up{a="b"}`.
-struct Metrics {
+pub(super) struct Metrics {
     samples: BTreeMap<String, f64>,
     types: BTreeMap<String, String>,
     help: BTreeMap<String, String>,
@@ -37,13 +37,13 @@ impl Metrics {
         metrics
     }
 
-    fn of(host: &Host) -> Self {
+    pub(super) fn of(host: &Host) -> Self {
         let answer = host.api().get("/metrics");
         assert_eq!(answer.status, 200, "{}", answer.text);
         Self::parse(&answer.text)
     }
 
-    fn get(&self, sample: &str) -> f64 {
+    pub(super) fn get(&self, sample: &str) -> f64 {
         let sample = format!("mps_manager_{sample}");
         *self.samples.get(&sample).unwrap_or_else(|| panic!("there is no {sample}"))
     }

@@ -2,9 +2,11 @@
 
 mod access_hostile;
 mod access_matrix;
+mod access_scoped;
 mod access_told;
 mod admission;
 mod audit;
+mod audit_refused;
 mod auth;
 mod backups;
 mod bad_input;
@@ -48,6 +50,7 @@ mod reads;
 mod reboot;
 mod refusals;
 mod restart_replays;
+mod restores;
 mod run;
 mod sessions;
 mod share_replays;

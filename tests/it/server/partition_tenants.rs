@@ -314,6 +314,30 @@ fn a_lease_is_of_one_process_in_one_boot() {
 }
 
 #[test]
+fn a_process_of_a_forgotten_tenant_holds_its_partition_against_another_of_its_name() {
+    let mut host = of_first();
+    let file = host.dir().join("backup.db");
+    host.kept("backup", &file);
+    // As if it had been deleted and made again since.
+    host.end_manager(Signal::TERM);
+    host.execute_sql("UPDATE tenants SET created_at = created_at + 1 WHERE name = 'first'");
+    host.serve();
+    host.await_ready();
+    let holder = Holder::new();
+    let lease = json!({"pid": holder.pid()});
+    assert_eq!(host.api().post("/api/v1/tenants/first/leases", &lease).status, 201);
+    host.end_manager(Signal::TERM);
+    host.kept("restore", &file);
+    host.serve();
+    host.await_ready();
+    let again = host.api().post("/api/v1/tenants/first/leases", &lease).problem(409, "conflict");
+    assert!(again["detail"].as_str().unwrap().contains("in for a tenant that is forgotten"), "{again}");
+    refused(&host, "first", &[&format!("process {}-", holder.pid()), "of no known tenant"]);
+    drop(holder);
+    assert_eq!(host.run("first", &["true"]).status.code(), Some(0));
+}
+
+#[test]
 fn whatever_names_a_partition_holds_it() {
     let host = of_first();
     let named = handed_out(&host, "first");

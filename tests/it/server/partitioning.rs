@@ -298,6 +298,16 @@ fn another_die_after_a_restart_stops_at_the_first_id_that_differs() {
     assert!(failed["partitions"].as_array().unwrap().iter().all(|one| one["id"].is_null()), "{failed}");
     let refused = host.api().get("/api/v1/tenants/parts/environment").problem(409, "conflict");
     assert!(refused["detail"].as_str().unwrap().contains("is on record"), "{refused}");
+    // Somebody who is bound to the tenant is told that it is so, and not what is made on the host.
+    let own = host.api().with_token(Some(&super::tokens::create(&host, "t", "tenant:parts")));
+    let tenant = own.get("/api/v1/tenants/parts");
+    for told in [own.get("/api/v1/tenants/parts/environment"), tenant.clone()] {
+        for id in [&cause["got"], &cause["expected"]] {
+            assert!(!told.text.contains(id.as_str().unwrap()), "{}", told.text);
+        }
+        assert!(!told.text.contains("is on record") && told.text.contains("operator"), "{}", told.text);
+    }
+    assert!(tenant.text.contains("(PartitionIdDiffers)"), "{}", tenant.text);
     let output = host.run("parts", &["true"]);
     assert!(!output.status.success() && said(&output).contains("is on record"), "{}", said(&output));
 

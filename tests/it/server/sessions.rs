@@ -6,7 +6,8 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Answer, Host, signal};
+use super::tokens::as_user;
+use crate::harness::{Answer, EventStream, Host, signal};
 
 const NAME: &str = "mps_manager_session";
 /// What a browser says of a request that a page of this server sent.
@@ -242,6 +243,7 @@ fn every_answer_has_strict_headers() {
         ] {
             assert_eq!(answer.header(name), Some(value), "{} {}", answer.status, answer.text);
         }
+        assert!(answer.header("x-request-id").is_some(), "{} {}", answer.status, answer.text);
         let policy = answer.header("content-security-policy").expect("a policy");
         assert!(
             policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"),
@@ -289,6 +291,155 @@ fn submit_unfollowed(host: &Host, form: &str) -> Answer {
         form.len()
     );
     Answer::to_bytes(&host.url(), head.as_bytes())
+}
+
+/// Makes an address as a user of the socket; gives its code.
+fn code_of(host: &Host, uid: u32) -> Result<String, String> {
+    let (code, said) = as_user(host, uid, "", &["login-url"]);
+    match said.trim().split_once("?code=") {
+        Some((_, text)) if code == Some(0) => Ok(text.to_owned()),
+        _ => Err(said),
+    }
+}
+
+#[test]
+fn a_user_who_logs_in_by_an_address_may_what_the_configuration_says_now() {
+    if !crate::harness::is_root() {
+        return;
+    }
+    let mut host = Host::configured("[access]\nusers = { \"4242\" = \"admin\" }");
+    let logged_in = |host: &Host| {
+        let code = code_of(host, 4242).expect("an address");
+        cookie_of(&submit_unfollowed(host, &format!("code={code}")))
+    };
+    let (one, two) = (logged_in(&host), logged_in(&host));
+    let who = whoami(&host, &one).ok();
+    assert_eq!((&who["subject"], &who["grant"]), (&json!("uid 4242"), &json!("admin")));
+    // It is no session of the admin token, and ends with the user's own.
+    assert_eq!(host.api().delete("/api/v1/sessions?token=admin").status, 204);
+    assert_eq!(send(&host, Method::DELETE, "/api/v1/session", &[("cookie", &two), SAME_SITE]).status, 204);
+    assert_eq!((whoami(&host, &one).status, whoami(&host, &two).status), (200, 401));
+    let told = host.events("&type=session.");
+    let message = |event: &serde_json::Value| event["message"].as_str().unwrap().to_owned();
+    assert!(told.iter().all(|event| message(event).contains("a session of uid 4242")), "{told:#?}");
+
+    let config = host.dir().join("config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let granted = |host: &mut Host, users: &str| {
+        host.end_manager(Signal::TERM);
+        std::fs::write(&config, text.replace("users = { \"4242\" = \"admin\" }", users)).unwrap();
+        host.serve();
+        whoami(host, &one)
+    };
+    let viewer = granted(&mut host, "users = { \"4242\" = \"viewer\" }");
+    assert_eq!(viewer.ok()["grant"], "viewer");
+    granted(&mut host, "users = {}").problem(401, "unauthorized");
+    assert_eq!(code_of(&host, 0).map(|code| code.len()), Ok(64), "root could read the admin token");
+}
+
+#[test]
+fn an_admin_ends_the_sessions_of_a_user_and_root_on_the_socket_its_own() {
+    if !crate::harness::is_root() {
+        return;
+    }
+    let host = Host::configured("[access]\nusers = { \"4242\" = \"admin\" }");
+    let logged_in = |uid: u32| {
+        let code = code_of(&host, uid).expect("an address");
+        cookie_of(&submit_unfollowed(&host, &format!("code={code}")))
+    };
+    let (users, roots) = (logged_in(4242), logged_in(0));
+    let all = "/api/v1/sessions";
+    let (_, secret) = token(&host, "operator");
+    let operator = host.api().with_token(Some(&secret));
+    operator.delete(&format!("{all}?uid=4242")).problem(403, "forbidden");
+    host.api().delete(&format!("{all}?uid=4243")).problem(404, "not-found");
+    host.api().delete(&format!("{all}?uid=4242&token=admin")).problem(422, "invalid-request");
+    assert_eq!([&users, &roots].map(|cookie| whoami(&host, cookie).status), [200; 2]);
+    let ended = host.api().delete(&format!("{all}?uid=4242"));
+    assert_eq!(ended.status, 204, "{}", ended.text);
+    assert_eq!([&users, &roots].map(|cookie| whoami(&host, cookie).status), [401, 200]);
+    let row = host.api().get("/api/v1/audit?limit=1").ok()["items"][0].clone();
+    assert_eq!((&row["action"], &row["target"]), (&json!("DELETE /api/v1/sessions"), &json!("users/4242")));
+
+    // On the socket, root is who it is in a browser.
+    assert_eq!(host.api().over(&host.runtime("api.sock")).delete(all).status, 204);
+    whoami(&host, &roots).problem(401, "unauthorized");
+    let again = logged_in(0);
+    assert_eq!(host.api().delete(&format!("{all}?uid=0")).status, 204);
+    whoami(&host, &again).problem(401, "unauthorized");
+}
+
+#[test]
+fn a_stream_that_was_begun_before_its_readers_tenant_was_made_tells_of_it_from_its_first_event_on() {
+    if !crate::harness::is_root() {
+        return;
+    }
+    let mut host = Host::configured("[access]\nusers = { \"4242\" = \"admin\" }");
+    let code = code_of(&host, 4242).expect("an address");
+    let cookie = cookie_of(&submit_unfollowed(&host, &format!("code={code}")));
+    let config = host.dir().join("config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    host.end_manager(Signal::TERM);
+    std::fs::write(&config, text.replace("\"admin\" }", "\"tenant:late\" }")).unwrap();
+    host.serve();
+    host.await_ready();
+    let mut stream = EventStream::open_as(&host.url(), &format!("Cookie: {cookie}"), "", Some(0))
+        .expect("sent")
+        .expect("a stream");
+    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    let mut told = |kind: &str| {
+        let event = stream.next();
+        assert_eq!((&event["type"], &event["subject"]["tenant"]), (&json!(kind), &json!("late")), "{event}");
+        event["id"].as_i64()
+    };
+    // Others' events go by before, and between, and none of the tenant's is lost, its end among them.
+    for round in 0..2 {
+        assert_eq!(host.api().tenant(&format!("other{round}"), &spec).status, 201);
+        assert_eq!(host.api().tenant("late", &spec).status, 201);
+        let created = told("tenant.created");
+        assert_eq!(host.api().delete("/api/v1/tenants/late").status, 204);
+        assert!(told("tenant.deleted") > created);
+    }
+}
+
+#[test]
+fn an_address_outlives_a_log_in_that_comes_too_soon() {
+    let host = Host::ready();
+    let code = code_of(&host, rustix::process::geteuid().as_raw()).expect("an address");
+    let admin = host.token();
+    let nobody = host.api().with_token(None);
+    let too_many = |_: &u32| nobody.post("/api/v1/session", &json!({"token": admin})).status == 429;
+    assert!((0..60).find(too_many).is_some_and(|opened| opened >= 32));
+    for attempt in 0..2 {
+        let refused = submit(&host, &format!("code={code}"));
+        assert_eq!(refused.status, 429, "{attempt}: {}", refused.text);
+        assert!(refused.header("content-type").is_some_and(|kind| kind.starts_with("text/html")));
+        assert!(refused.header("retry-after").is_some_and(|wait| wait.parse::<u32>().is_ok()));
+        assert!(
+            refused.text.contains("too many log-ins") && refused.text.contains(&format!("value=\"{code}\"")),
+            "{}",
+            refused.text
+        );
+    }
+    // One that is no browser is told as any program is.
+    let program = nobody.post("/api/v1/session", &json!({"token": admin}));
+    program.problem(429, "too-many-requests");
+}
+
+#[test]
+fn an_admin_by_its_group_logs_in_with_a_token_of_its_own() {
+    if !crate::harness::is_root() {
+        return;
+    }
+    let host = Host::configured("[access]\ngroups = { \"4343\" = \"admin\" }");
+    let refused = code_of(&host, 4343).expect_err("refused");
+    assert!(
+        refused.contains("uid 4343 has its role by a group") && refused.contains("token create"),
+        "{refused}"
+    );
+    let (_, said) = as_user(&host, 4343, "", &["token", "create", "me", "--grant", "admin"]);
+    let secret = said.lines().find(|line| line.starts_with("mpsm_")).expect("a token");
+    assert_eq!(whoami(&host, &cookie(&host, secret)).ok()["grant"], "admin");
 }
 
 #[test]

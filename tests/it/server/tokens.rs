@@ -305,6 +305,8 @@ fn many_failures_are_answered_late_and_a_valid_token_at_once() {
     refused.problem(429, "too-many-failures");
     let after: u32 = refused.header("retry-after").expect("a time").parse().expect("seconds");
     assert!((1..=6).contains(&after), "{after}");
+    let counted = super::metrics::Metrics::of(&host).get("http_requests_limited_total{scope=\"failures\"}");
+    assert!((counted - 1.0).abs() < 0.1, "{counted}");
     assert_eq!(socket.get("/api/v1/whoami").ok()["grant"], "admin");
 }
 
@@ -328,6 +330,18 @@ fn no_secret_is_in_the_log_or_in_the_database() {
         .with_token(None)
         .get(&format!("/api/v1/tenants/{secret}?token={secret}"))
         .problem(401, "unauthorized");
+    for part in [secret.replace('_', "%5f"), secret.replace('m', "%6D"), admin.clone(), format!("x{admin}")] {
+        for below in
+            ["tokens/PART", "tenants/PART", "operations/PART/cancel", "gpus/PART/replace", "nowhere/PART"]
+        {
+            let path = format!("/api/v1/{}", below.replace("PART", &part));
+            for answer in
+                [host.api().delete(&path), host.api().post(&path, &json!({})), host.api().get(&path)]
+            {
+                assert!((400..500).contains(&answer.status), "{path}: {}", answer.text);
+            }
+        }
+    }
     let form = [("content-type", "application/x-www-form-urlencoded")];
     let code = url.split_once("code=").expect("a code").1.to_owned();
     assert_eq!(host.api().with_token(None).get(&format!("/login?code={code}")).status, 200);
@@ -361,7 +375,7 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 /// Runs the command line as a user with these supplementary groups; gives its exit code and all that it printed.
-fn as_user(host: &Host, uid: u32, groups: &str, arguments: &[&str]) -> (Option<i32>, String) {
+pub(super) fn as_user(host: &Host, uid: u32, groups: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let program = host.dir().join("program");
     if !program.exists() {
         host.program_for_everybody();

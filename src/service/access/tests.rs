@@ -1,0 +1,45 @@
+use super::*;
+
+const MINUTE_MS: i64 = 60_000;
+const LIMITS: SessionLimits = SessionLimits { idle_ms: 30 * MINUTE_MS, max_ms: 12 * 60 * MINUTE_MS };
+
+fn opened(at: i64) -> (Access, Secret) {
+    let users = UserMap { users: [].into(), groups: [].into() };
+    let access = Access::new(&Secret::new([1; 32]), 0, users, LIMITS);
+    let cookie = Secret::new([2; 32]);
+    let digest = cookie.digest();
+    access.begin_session(Session { digest, holder: Holder::AdminToken, created_at: at, last_used_at: at });
+    (access, cookie)
+}
+
+#[test]
+fn whoever_watches_uses_the_session_until_its_last_end() {
+    let begin = unix_ms();
+    let (access, cookie) = opened(begin);
+    let asks = |minutes: i64| access.session(&cookie, Origin::Socket, begin + minutes * MINUTE_MS);
+    let (admission, _) = asks(0).expect("it has just begun");
+    let (watched, other) = (admission.lifetime.in_use(), admission.lifetime.in_use());
+    access.sweep(begin + 700 * MINUTE_MS);
+    assert!(asks(700).is_some(), "somebody watches");
+    assert!(asks(720).is_none(), "twelve hours are over");
+    drop((watched, other));
+    assert!(asks(729).is_none());
+}
+
+#[test]
+fn a_session_that_nobody_watches_any_more_ends_when_it_is_idle() {
+    let begin = unix_ms();
+    let (access, cookie) = opened(begin);
+    let asks = |minutes: i64| access.session(&cookie, Origin::Socket, begin + minutes * MINUTE_MS);
+    let (admission, _) = asks(0).expect("it has just begun");
+    let (watched, other) = (admission.lifetime.in_use(), admission.lifetime.in_use());
+    drop(watched);
+    assert_eq!(
+        access.sweep(begin + 40 * MINUTE_MS).len(),
+        1,
+        "another still watches, which is to be written"
+    );
+    drop(other);
+    assert!(asks(71).is_none());
+    assert!(access.sweep(begin + 71 * MINUTE_MS).is_empty());
+}
