@@ -44,6 +44,7 @@ MEANING = {
     ("import_layouts", "*"): "a document that contradicts itself, a script that says something else, a name beside a document",
     ("begin_maintenance", "/gpus*"): "there is no such GPU",
     ("create_token", "/grant"): "there is no such tenant",
+    ("end_sessions", "/uid"): "beside a token",
     ("list_events", "/type"): "there is no such type",
     ("list_events", "/gpu"): "there is no such GPU",
 }
