@@ -93,7 +93,7 @@ impl<S: Send + Sync> FromRequest<S> for TextBody {
     }
 }
 
-async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<axum::body::Bytes, Problem> {
+pub(super) async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<axum::body::Bytes, Problem> {
     axum::body::Bytes::from_request(request, state).await.map_err(|rejection| {
         if let Some(detail) = too_slow(&rejection) {
             return Problem::new(

@@ -1,4 +1,4 @@
-//! The API over HTTP: thin, everything it does is one call to [`crate::service`].
+//! The API and the pages over HTTP: thin, everything they do is one call to [`crate::service`].
 
 pub mod api;
 mod audit;
@@ -57,7 +57,7 @@ pub struct AppState {
     pub metrics: Metrics,
 }
 
-/// The whole router: the API, its document, and the probes.
+/// The whole router: the API, its document, the pages, and the probes.
 pub fn router(state: AppState) -> Router {
     let (api, open, described) = api::router();
     let queries = query::Queries::of(&described);
@@ -73,7 +73,7 @@ pub fn router(state: AppState) -> Router {
     Router::new()
         .merge(authenticated)
         .merge(open)
-        .merge(pages::router())
+        .merge(pages::router(&state))
         .merge(api::probes::router())
         .merge(docs::router())
         .route("/openapi.json", axum::routing::get(|| std::future::ready(document())))
@@ -94,6 +94,8 @@ pub fn router(state: AppState) -> Router {
         .layer(middleware::from_fn_with_state(state.clone(), bounds::head))
         .layer(middleware::from_fn_with_state(state.clone(), bounds::rate))
         .layer(middleware::from_fn_with_state(state.clone(), audit::answered))
+        // Whatever refused it: outside of the API a browser is told in a page.
+        .layer(middleware::from_fn_with_state(state.clone(), pages::shown))
         // A refusal is an answer too.
         .layer(middleware::from_fn_with_state(state.metrics, counted))
         .layer(middleware::map_response(guard::headers))

@@ -171,6 +171,14 @@ pub(super) struct Kind(pub(super) String);
 #[derive(Debug, Clone)]
 pub(super) struct Detail(pub(super) String);
 
+/// The kind of problem in words, for the same.
+#[derive(Debug, Clone)]
+pub(super) struct Title(pub(super) String);
+
+/// The fields that are wrong, for the same.
+#[derive(Debug, Clone)]
+pub(super) struct Fields(pub(super) Vec<FieldError>);
+
 /// What there were too many of, where an answer is a 429: whoever makes another of it keeps this one in it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limited(pub(super) Limit);
@@ -181,6 +189,8 @@ impl IntoResponse for Problem {
         let mut response = (status, axum::Json(&self)).into_response();
         response.extensions_mut().insert(Kind(self.kind));
         response.extensions_mut().insert(Detail(self.detail));
+        response.extensions_mut().insert(Title(self.title));
+        response.extensions_mut().insert(Fields(self.errors));
         if let Some(limit) = self.limit {
             response.extensions_mut().insert(Limited(limit));
         }

@@ -143,7 +143,27 @@ pub enum GpuProcessKind {
     Bypass,
 }
 
+/// What is said of the host on everything that is shown of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nameplate {
+    /// Its name; `None` for whoever sees nothing of the host.
+    pub hostname: Option<String>,
+    /// Which simulated host it is; `None` for a real one.
+    pub simulated: Option<String>,
+    /// Whether nothing is changed here, since the database belongs to another machine.
+    pub read_only: bool,
+}
+
 impl Service {
+    /// What is said of the host to whoever asks for anything, even while the driver does not answer.
+    pub async fn nameplate(&self, actor: &Actor) -> Nameplate {
+        let driver = self.asked(crate::gpu::Inventory::known_driver).await;
+        let driver = driver.ok().and_then(Result::ok).filter(|driver| driver.simulated);
+        let hostname = actor.may(Right::View).is_ok().then(hostname);
+        let simulated = driver.map(|driver| driver.profile.unwrap_or_default());
+        Nameplate { hostname, simulated, read_only: self.is_read_only() }
+    }
+
     /// The host.
     pub async fn host(&self, actor: &Actor) -> Result<HostView, ServiceError> {
         actor.may(Right::View)?;
@@ -153,7 +173,7 @@ impl Service {
         let read_only = self.read_only().await?;
         let context = self.parts.fleet.context();
         Ok(HostView {
-            hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            hostname: hostname(),
             simulated: driver.simulated,
             profile: driver.profile,
             driver_version: driver.driver_version,
@@ -299,6 +319,10 @@ impl Service {
             .collect();
         Ok(Some(processes))
     }
+}
+
+fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Whether a process is a server of an MPS daemon, whoever's.

@@ -10,6 +10,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use serde::Deserialize;
 
+use super::assets::Assets;
+use super::entrance::local;
 use super::page;
 use crate::domain::token::Secret;
 use crate::http::AppState;
@@ -22,28 +24,71 @@ use crate::service::sessions::NewSession;
 #[derive(Template)]
 #[template(path = "login.html")]
 struct LoginPage<'a> {
+    assets: Assets,
     refused: Option<&'a str>,
     code: Option<&'a str>,
+    next: Option<&'a str>,
+    unsent: Option<&'a Unsent>,
 }
 
 #[derive(Template)]
-#[template(path = "home.html")]
-struct HomePage<'a> {
-    subject: &'a str,
-    grant: &'a str,
-    origin: &'a str,
+#[template(path = "unsent.html")]
+struct UnsentPage<'a> {
+    assets: Assets,
+    to: &'a str,
+    fields: Vec<(String, String)>,
+}
+
+/// A form that was sent after its session had ended, as it was typed.
+#[derive(Debug, Clone)]
+pub(super) struct Unsent {
+    /// Where to.
+    pub(super) to: String,
+    /// Its fields, as browsers encode them.
+    pub(super) form: String,
 }
 
 /// What an address or a form may bring.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 pub(super) struct LoginForm {
     code: Option<String>,
     token: Option<String>,
+    next: Option<String>,
+    unsent_to: Option<String>,
+    unsent: Option<String>,
+}
+
+impl LoginForm {
+    fn code(&self) -> Option<&str> {
+        self.code.as_deref()
+    }
+
+    fn next(&self) -> Option<&str> {
+        self.next.as_deref().and_then(local)
+    }
+
+    fn unsent(&self) -> Option<Unsent> {
+        let to = self.unsent_to.as_deref().and_then(local)?;
+        Some(Unsent { to: to.to_owned(), form: self.unsent.clone().unwrap_or_default() })
+    }
+
+    /// The log-in as it is to be filled in again.
+    fn again(&self, status: StatusCode, refused: &str, code: Option<&str>) -> Response {
+        let unsent = self.unsent();
+        let (next, unsent) = (self.next(), unsent.as_ref());
+        page(status, &LoginPage { assets: Assets, refused: Some(refused), code, next, unsent })
+    }
+}
+
+/// The log-in for whoever needs one first.
+pub(super) fn page_for(status: StatusCode, next: Option<&str>, unsent: Option<Unsent>) -> Response {
+    page(status, &LoginPage { assets: Assets, refused: None, code: None, next, unsent: unsent.as_ref() })
 }
 
 pub(super) async fn show(form: Result<Query<LoginForm>, QueryRejection>) -> Response {
-    let code = form.ok().and_then(|Query(form)| form.code);
-    page(StatusCode::OK, &LoginPage { refused: None, code: code.as_deref() })
+    let form = form.map(|Query(form)| form).unwrap_or_default();
+    let (code, next) = (form.code(), form.next());
+    page(StatusCode::OK, &LoginPage { assets: Assets, refused: None, code, next, unsent: None })
 }
 
 pub(super) async fn log_in(
@@ -53,11 +98,11 @@ pub(super) async fn log_in(
     form: Result<Form<LoginForm>, FormRejection>,
 ) -> Response {
     let Ok(Form(form)) = form else {
-        let refused = Some("the form could not be read: try again");
-        return page(StatusCode::BAD_REQUEST, &LoginPage { refused, code: None });
+        let refused = "the form could not be read: try again";
+        return LoginForm::default().again(StatusCode::BAD_REQUEST, refused, None);
     };
     let (access, now) = (app.service.access(), crate::clock::unix_ms());
-    let code = form.code.as_deref().map(Secret::shown);
+    let code = form.code().map(Secret::shown);
     let admission = match (&code, &form.token) {
         (Some(code), None) => access.coded(code, peer.origin(), now),
         (None, Some(token)) => access.holder(&Secret::shown(token.trim()), peer.origin(), now),
@@ -70,41 +115,39 @@ pub(super) async fn log_in(
             "the token is not valid: it is mistyped, has expired, or was revoked"
         };
         app.service.not_authenticated(peer.origin());
-        return as_page(auth::failed(&app, peer, refused).await, form.code.as_deref());
+        return as_page(auth::failed(&app, peer, refused).await, &form);
     };
     let answer = |opened: NewSession| {
         let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
-        ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response()
+        let inside = match form.unsent() {
+            Some(unsent) => to_send(&unsent),
+            None => Redirect::to(form.next().unwrap_or("/")).into_response(),
+        };
+        ([(header::SET_COOKIE, cookie)], inside).into_response()
     };
     let answer = auth::log_in(&app, &admission.actor, code.as_ref(), asked, answer).await;
-    as_page(answer, form.code.as_deref())
+    as_page(answer, &form)
+}
+
+/// What was typed before the log-in, to be sent with one more word: whoever logs in may be somebody else, and much may
+/// have happened since.
+fn to_send(unsent: &Unsent) -> Response {
+    let fields = form_urlencoded::parse(unsent.form.as_bytes()).into_owned().collect();
+    page(StatusCode::OK, &UnsentPage { assets: Assets, to: &unsent.to, fields })
 }
 
 /// A problem as the page that it is about, for whoever sits before it; any other answer as it is.
-fn as_page(answer: Response, code: Option<&str>) -> Response {
+fn as_page(answer: Response, form: &LoginForm) -> Response {
     let Some(Detail(refused)) = answer.extensions().get::<Detail>().cloned() else { return answer };
     let (before, _) = answer.into_parts();
     // To try again later is of use with what was not used up.
-    let code = code.filter(|_| before.status == StatusCode::TOO_MANY_REQUESTS);
-    let mut answer = page(before.status, &LoginPage { refused: Some(&refused), code });
+    let code = form.code().filter(|_| before.status == StatusCode::TOO_MANY_REQUESTS);
+    let mut answer = form.again(before.status, &refused, code);
     answer.extensions_mut().extend(before.extensions);
     if let Some(wait) = before.headers.get(header::RETRY_AFTER) {
         answer.headers_mut().insert(header::RETRY_AFTER, wait.clone());
     }
     answer
-}
-
-pub(super) async fn home(
-    State(app): State<AppState>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let Some((admission, _)) = auth::session(&app, peer, &headers) else {
-        return Ok(Redirect::to("/login").into_response());
-    };
-    let who = app.service.whoami(&admission.actor).await?;
-    let home = HomePage { subject: &who.subject, grant: &who.grant.to_string(), origin: &who.origin };
-    Ok(page(StatusCode::OK, &home))
 }
 
 pub(super) async fn log_out(

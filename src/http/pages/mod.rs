@@ -1,26 +1,59 @@
-//! Pages for people, rendered here and working without script.
+//! Pages for people: rendered here, complete without script, and live with it.
+//!
+//! A page does what the API does: it calls the same use cases as whoever is logged in, and shows what they answer. Every
+//! page needs a session ([`entrance`]); what is refused is told as a page, too ([`failure`]). Nothing is loaded from
+//! elsewhere, and no script or style stands in a page.
 
+mod assets;
+mod entrance;
+mod failure;
+mod forms;
+mod frame;
+mod gpus;
+mod live;
 mod login;
+mod overview;
+mod sm_map;
+mod words;
 
 use askama::Template;
-use axum::Router;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse as _, Response};
 use axum::routing::{get, post};
+use axum::{Router, middleware};
+use tower_http::compression::CompressionLayer;
 
-use super::AppState;
+pub(super) use failure::shown;
+
 use super::problem::Problem;
+use super::{AppState, audit, bounds, guard};
 use crate::service::ServiceError;
 
-/// What a page may load and where its forms may lead: nothing, and here.
-const POLICY: &str = "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+/// What a page may load, and where its forms may lead: from here, and here.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// The pages.
-pub(super) fn router() -> Router<AppState> {
-    Router::new()
-        .route("/", get(login::home))
+pub(super) fn router(state: &AppState) -> Router<AppState> {
+    let open = Router::new()
         .route("/login", get(login::show).post(login::log_in))
         .route("/logout", post(login::log_out))
+        .merge(assets::router());
+    let pages = Router::new()
+        .route("/", get(overview::show))
+        .route("/live", get(live::follow))
+        .route("/gpus", get(gpus::list))
+        .route("/gpus/{gpu}", get(gpus::show));
+    let pages = pages.layer(middleware::from_fn(guard::caller));
+    let pages = pages.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
+    let pages = pages.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
+    let pages = pages.layer(middleware::from_fn_with_state(state.clone(), entrance::require));
+    open.merge(pages).layer(CompressionLayer::new())
+}
+
+/// A page that answers what was asked.
+fn rendered(template: &impl Template) -> Response {
+    page(StatusCode::OK, template)
 }
 
 fn page(status: StatusCode, template: &impl Template) -> Response {

@@ -1,0 +1,92 @@
+//! The files that pages load: kept in the program, compressed as they are asked for, and named by what is in them.
+//!
+//! A file's address changes with its text, so a browser keeps it for good and never has an old one beside a new page.
+
+use std::sync::LazyLock;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use sha2::{Digest as _, Sha256};
+
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::problem::Problem;
+
+/// A file under the name that pages use for it.
+struct Asset {
+    name: &'static str,
+    mime: &'static str,
+    bytes: &'static [u8],
+}
+
+macro_rules! asset {
+    ($name:literal, $mime:literal, $file:literal) => {
+        Asset {
+            name: $name,
+            mime: $mime,
+            bytes: include_bytes!(concat!("../../../web/assets/console/", $file)),
+        }
+    };
+}
+
+static ASSETS: [Asset; 7] = [
+    asset!("console.css", "text/css; charset=utf-8", "console.css"),
+    asset!("console.js", "text/javascript; charset=utf-8", "console.js"),
+    asset!("htmx.js", "text/javascript; charset=utf-8", "htmx-4.0.1.min.js"),
+    asset!("uplot.js", "text/javascript; charset=utf-8", "uplot-1.6.32.iife.min.js"),
+    asset!("uplot.css", "text/css; charset=utf-8", "uplot-1.6.32.min.css"),
+    asset!("icon.svg", "image/svg+xml", "icon.svg"),
+    asset!("licenses.txt", "text/plain; charset=utf-8", "licenses.txt"),
+];
+
+/// Stands for the text of all files: each address has it, so that they change together.
+static DIGEST: LazyLock<String> = LazyLock::new(|| {
+    let mut digest = Sha256::new();
+    for asset in &ASSETS {
+        digest.update(asset.bytes);
+    }
+    hex::encode(&digest.finalize()[..8])
+});
+
+/// What templates take the addresses from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Assets;
+
+impl Assets {
+    /// The address of a file.
+    #[allow(clippy::unused_self, reason = "called on a value in templates")]
+    pub(super) fn at(&self, name: &str) -> String {
+        debug_assert!(ASSETS.iter().any(|asset| asset.name == name), "{name}");
+        format!("/assets/{}/{name}", *DIGEST)
+    }
+}
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new().route("/assets/{digest}/{name}", get(serve)).route("/favicon.ico", get(icon))
+}
+
+async fn serve(Path((digest, name)): Path<(String, String)>) -> Result<Response, Problem> {
+    let asset = ASSETS.iter().find(|asset| asset.name == name).filter(|_| digest == *DIGEST);
+    asset.map(|asset| answer(asset, "public, max-age=31536000, immutable")).ok_or_else(|| {
+        Problem::new(
+            "no-such-path",
+            StatusCode::NOT_FOUND,
+            "No such path",
+            "there is no such file in this version: load the page again",
+        )
+    })
+}
+
+/// Browsers ask for it by this name where they show something that is no page.
+async fn icon() -> Response {
+    let asset = ASSETS.iter().find(|asset| asset.name == "icon.svg");
+    asset.map_or_else(|| StatusCode::NOT_FOUND.into_response(), |asset| answer(asset, "public, max-age=86400"))
+}
+
+fn answer(asset: &Asset, keep: &'static str) -> Response {
+    let headers = [(header::CONTENT_TYPE, asset.mime), (header::CACHE_CONTROL, keep)];
+    (headers, Bytes::from_static(asset.bytes)).into_response()
+}

@@ -1,0 +1,102 @@
+//! Problems as pages: what happened, what to do about it, and the way back.
+//!
+//! One layer for everything that a browser may meet outside of the API, whichever layer or handler refused it: the answer
+//! keeps its status and its headers, and is told in a page instead of a problem document.
+
+use askama::Template;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::frame::{Frame, Place};
+use super::page;
+use crate::http::AppState;
+use crate::http::auth::{self, Peer};
+use crate::http::problem::{Detail, Fields, Title};
+use crate::service::FieldError;
+
+#[derive(Template)]
+#[template(path = "problem.html")]
+struct ProblemPage<'a> {
+    frame: Frame,
+    status: u16,
+    what: &'a str,
+    detail: &'a str,
+    fields: &'a [FieldError],
+    remedy: &'a str,
+}
+
+#[derive(Template)]
+#[template(path = "problem_outside.html")]
+struct OutsidePage<'a> {
+    assets: super::assets::Assets,
+    status: u16,
+    what: &'a str,
+    detail: &'a str,
+    remedy: &'a str,
+}
+
+/// Tells a browser in a page what is refused.
+pub(in crate::http) async fn shown(
+    State(app): State<AppState>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let headers = is_for_a_person(request.uri(), request.headers()).then(|| request.headers().clone());
+    let response = next.run(request).await;
+    match headers {
+        Some(headers) if response.extensions().get::<Detail>().is_some() && !is_page(&response) => {
+            as_page(&app, peer, &headers, response).await
+        }
+        _ => response,
+    }
+}
+
+/// Whether somebody looks at the answer: programs ask for other things, or say that they take anything.
+fn is_for_a_person(uri: &Uri, headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    !uri.path().starts_with("/api/") && accept.is_some_and(|accept| accept.contains("text/html"))
+}
+
+fn is_page(response: &Response) -> bool {
+    let mime = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    mime.is_some_and(|mime| mime.starts_with("text/html"))
+}
+
+async fn as_page(app: &AppState, peer: Peer, headers: &HeaderMap, response: Response) -> Response {
+    let (mut parts, _) = response.into_parts();
+    let extensions = &parts.extensions;
+    let what = extensions.get::<Title>().map_or("Not possible", |title| title.0.as_str());
+    let detail = extensions.get::<Detail>().map_or("", |detail| detail.0.as_str());
+    let fields = extensions.get::<Fields>().map_or(&[][..], |fields| &fields.0);
+    let (status, remedy) = (parts.status.as_u16(), remedy(parts.status));
+    let told = match auth::session(app, peer, headers) {
+        Some((admission, _)) => {
+            let frame = Frame::of(&app.service, &admission.actor, Place::Elsewhere, what).await;
+            page(parts.status, &ProblemPage { frame, status, what, detail, fields, remedy })
+        }
+        None => page(parts.status, &OutsidePage { assets: super::assets::Assets, status, what, detail, remedy }),
+    };
+    let (told, body) = told.into_parts();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.extend(told.headers);
+    Response::from_parts(parts, body)
+}
+
+/// What to do about a kind of refusal, beside what its own words say.
+fn remedy(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::NOT_FOUND => "It may have been deleted, or the address mistyped.",
+        StatusCode::FORBIDDEN => "An admin of this host can give you a token with that role.",
+        StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED | StatusCode::UNPROCESSABLE_ENTITY => {
+            "Nothing was changed. Go back, mend it, and send it again."
+        }
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+            "Try again in a moment."
+        }
+        status if status.is_server_error() => "The manager's log has the details.",
+        _ => "",
+    }
+}

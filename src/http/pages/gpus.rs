@@ -1,0 +1,217 @@
+//! GPUs: all of them, and one with its SM map, its memory and its processes.
+
+use askama::Template;
+use axum::extract::State;
+use axum::response::Response;
+
+use super::frame::{Frame, Place};
+use super::rendered;
+use super::sm_map::{Named, SmMap};
+use super::words::{Amount, Gauge, compute_mode, or_dash};
+use crate::domain::access::Actor;
+use crate::domain::daemon::Mode;
+use crate::domain::layout::Enforcement;
+use crate::domain::{GpuUuid, TenantName};
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::problem::Problem;
+use crate::service::clients::{ClientFilter, ClientView};
+use crate::service::daemons::DaemonView;
+use crate::service::host::{GpuProcessKind, GpuView};
+use crate::service::page::{MAX_LIMIT, Page};
+
+#[derive(Template)]
+#[template(path = "gpus.html")]
+struct GpusPage {
+    frame: Frame,
+    gpus: Vec<GpuRow>,
+}
+
+#[derive(Template)]
+#[template(path = "gpu.html")]
+struct GpuPage {
+    frame: Frame,
+    row: GpuRow,
+    daemon: Option<DaemonView>,
+    map: Option<SmMap>,
+    /// Whether the map is of partitions, or of SMs that all clients share.
+    partitioned: bool,
+    /// Partitions that thread percentages stand for, which reserve nothing.
+    shares: Vec<ShareRow>,
+    processes: Option<Vec<ProcessRow>>,
+}
+
+/// A GPU as lists and its page show it.
+pub(super) struct GpuRow {
+    pub(super) gpu: GpuView,
+    /// Its memory; `None` for one that is missing.
+    pub(super) memory: Option<Gauge>,
+    /// Processes that go past MPS.
+    pub(super) bypasses: usize,
+}
+
+impl GpuRow {
+    pub(super) fn of(gpu: GpuView) -> Self {
+        let memory = gpu.memory_total.zip(gpu.memory_used);
+        let memory = memory.map(|(total, used)| Gauge::new(used, gpu.memory_promised, total));
+        let bypass = |kind: &GpuProcessKind| *kind == GpuProcessKind::Bypass;
+        let bypasses = gpu.processes.iter().flatten().filter(|process| bypass(&process.kind)).count();
+        Self { gpu, memory, bypasses }
+    }
+
+    /// What people call it.
+    pub(super) fn called(&self) -> String {
+        match self.gpu.index {
+            Some(index) => format!("GPU {index}"),
+            None => format!("GPU {}", self.gpu.uuid),
+        }
+    }
+
+    /// The last segment of its page's address: what survives a reboot.
+    pub(super) fn key(&self) -> &GpuUuid {
+        &self.gpu.uuid
+    }
+
+    pub(super) fn product(&self) -> String {
+        or_dash(self.gpu.name.as_ref())
+    }
+
+    fn sms(&self) -> String {
+        or_dash(self.gpu.sms)
+    }
+
+    fn capability(&self) -> String {
+        or_dash(self.gpu.compute_capability)
+    }
+
+    fn bus(&self) -> String {
+        or_dash(self.gpu.pci_bus_id.as_ref())
+    }
+
+    fn compute_mode(&self) -> String {
+        or_dash(self.gpu.compute_mode.map(compute_mode))
+    }
+
+    fn mig(&self) -> &'static str {
+        match self.gpu.mig_enabled {
+            Some(true) => "on: listed, and not managed",
+            Some(false) => "off",
+            None => "–",
+        }
+    }
+}
+
+/// A partition of a layout that thread percentages make hold.
+struct ShareRow {
+    name: String,
+    tenants: Vec<TenantName>,
+    percentage: String,
+    sms: String,
+}
+
+/// A process on the GPU.
+struct ProcessRow {
+    pid: u32,
+    kind: GpuProcessKind,
+    memory: Option<Amount>,
+    client: Option<ClientView>,
+}
+
+impl ProcessRow {
+    fn kind(&self) -> &'static str {
+        match self.kind {
+            GpuProcessKind::Server => "MPS server",
+            GpuProcessKind::Client => "MPS client",
+            GpuProcessKind::Bypass => "bypass",
+        }
+    }
+
+    fn is_bypass(&self) -> bool {
+        self.kind == GpuProcessKind::Bypass
+    }
+}
+
+pub(super) async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+    let gpus = app.service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
+    let frame = Frame::of(&app.service, &actor, Place::Gpus, "GPUs").await.live();
+    Ok(rendered(&GpusPage { frame, gpus }))
+}
+
+pub(super) async fn show(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    let row = GpuRow::of(app.service.gpu(&actor, &name).await?);
+    let daemon = match &row.gpu.daemon {
+        Some(daemon) => Some(app.service.daemon(&actor, daemon, false).await?),
+        None => None,
+    };
+    let map = daemon.as_ref().and_then(|daemon| partition_map(&row.gpu, daemon));
+    let partitioned = map.is_some();
+    let map = map.or_else(|| shared_map(&row.gpu, daemon.as_ref()));
+    let shares = daemon.as_ref().map(|daemon| shares(&row.gpu, daemon)).unwrap_or_default();
+    let processes = processes(&app, &actor, &row.gpu).await?;
+    let frame = Frame::of(&app.service, &actor, Place::Gpus, &row.called()).await.live();
+    Ok(rendered(&GpuPage { frame, row, daemon, map, partitioned, shares, processes }))
+}
+
+/// The map of a GPU whose daemon lists partitions on it.
+fn partition_map(gpu: &GpuView, daemon: &DaemonView) -> Option<SmMap> {
+    let status = daemon.status.as_ref()?;
+    let listings = status.effective.as_ref()?.partitions.as_ref()?;
+    let listed = listings.iter().find(|listing| listing.gpu == gpu.uuid)?;
+    let layout = status.layout.iter().flat_map(|layout| &layout.partitions);
+    let named: Vec<Named<'_>> = layout
+        .filter(|partition| partition.gpu == gpu.uuid)
+        .map(|partition| Named {
+            id: partition.id.as_ref(),
+            name: partition.partition.as_str(),
+            tenants: &partition.tenants,
+        })
+        .collect();
+    Some(SmMap::partitioned(listed, gpu.compute_capability?.chunk_sms(), &named))
+}
+
+/// The map of a GPU whose SMs are not divided: nobody's, or all clients'.
+fn shared_map(gpu: &GpuView, daemon: Option<&DaemonView>) -> Option<SmMap> {
+    // In static mode a client has the SMs of its partition; before they are listed, nothing can be said.
+    let shares = daemon.is_none_or(|daemon| daemon.spec.mode == Mode::Shared);
+    shares.then_some(())?;
+    Some(SmMap::shared(gpu.sms?, gpu.compute_capability?.chunk_sms()))
+}
+
+fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<ShareRow> {
+    let layout = daemon.status.as_ref().and_then(|status| status.layout.as_ref());
+    let layout = layout.filter(|layout| layout.enforcement == Enforcement::Percentage);
+    let partitions = layout.into_iter().flat_map(|layout| &layout.partitions);
+    partitions
+        .filter(|partition| partition.gpu == gpu.uuid)
+        .map(|partition| ShareRow {
+            name: partition.partition.to_string(),
+            tenants: partition.tenants.clone(),
+            percentage: or_dash(partition.percentage.map(|percentage| format!("{percentage} %"))),
+            sms: or_dash(partition.sms),
+        })
+        .collect()
+}
+
+async fn processes(
+    app: &AppState,
+    actor: &Actor,
+    gpu: &GpuView,
+) -> Result<Option<Vec<ProcessRow>>, Problem> {
+    let Some(listed) = &gpu.processes else { return Ok(None) };
+    let page = Page { after: String::new(), limit: MAX_LIMIT };
+    let clients = app.service.clients(actor, &ClientFilter::default(), false, &page).await?.items;
+    let row = |process: &crate::service::host::GpuProcessView| ProcessRow {
+        pid: process.pid,
+        kind: process.kind,
+        memory: process.used_memory.map(Amount),
+        client: clients.iter().find(|client| client.pid == process.pid).cloned(),
+    };
+    let mut rows: Vec<ProcessRow> = listed.iter().map(row).collect();
+    // What no limit holds is what somebody should look at.
+    rows.sort_by_key(|row| (!row.is_bypass(), row.pid));
+    Ok(Some(rows))
+}

@@ -1,0 +1,222 @@
+//! The SM map of a GPU: one cell a chunk with its SMs, told apart by whose they are.
+//!
+//! How many SMs each has is true. Which ones on the die is known to nobody but MPS, so the cells of a partition stand
+//! together, partitions in the daemon's order, and the page says so.
+
+use crate::domain::partitions::GpuPartitions;
+use crate::domain::{PartitionId, TenantName};
+
+/// Cells in a row.
+const COLUMNS: usize = 10;
+/// Width and height of a cell with the space around it, in the drawing's units.
+const CELL: usize = 48;
+/// Colours that partitions are told apart by; after the last, the first comes again, with its name beside it.
+const COLOURS: usize = 8;
+
+/// What the cells of one owner are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A partition: its number among those of the GPU, which chooses its colour.
+    Partition(usize),
+    /// Whole chunks that a new partition could have.
+    Free,
+    /// SMs that make no whole chunk, or chunks that no partition can have.
+    LeftOver,
+    /// Chunks of a GPU that is not partitioned.
+    Shared,
+}
+
+impl Owner {
+    /// The class of its cells in the style sheet.
+    pub(super) fn class(&self) -> String {
+        match self {
+            Self::Partition(number) => format!("part part-{}", number % COLOURS),
+            Self::Free => "free".to_owned(),
+            Self::LeftOver => "left-over".to_owned(),
+            Self::Shared => "shared".to_owned(),
+        }
+    }
+}
+
+/// One cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub(super) x: usize,
+    pub(super) y: usize,
+    pub(super) sms: u32,
+}
+
+/// All that is one owner's, with its words for those who cannot see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) owner: Owner,
+    /// What it is called.
+    pub(super) name: String,
+    /// Its chunks.
+    pub(super) chunks: u32,
+    /// Its SMs.
+    pub(super) sms: u32,
+    /// Its ID, where it has one.
+    pub(super) id: Option<PartitionId>,
+    /// Who is bound to it.
+    pub(super) tenants: Vec<TenantName>,
+    /// Whether clients use it, by the daemon's word.
+    pub(super) in_use: Option<bool>,
+    pub(super) cells: Vec<Cell>,
+}
+
+impl Group {
+    fn new(owner: Owner, name: String, chunks: u32, sms: u32) -> Self {
+        Self { owner, name, chunks, sms, id: None, tenants: Vec::new(), in_use: None, cells: Vec::new() }
+    }
+
+    /// What it is, in a sentence.
+    pub(super) fn told(&self) -> String {
+        let chunks = if self.chunks == 1 { "1 chunk".to_owned() } else { format!("{} chunks", self.chunks) };
+        let tenants = match self.tenants.as_slice() {
+            [] => String::new(),
+            tenants => {
+                let names: Vec<&str> = tenants.iter().map(TenantName::as_str).collect();
+                format!(", for {}", names.join(", "))
+            }
+        };
+        format!("{}: {} SMs in {chunks}{tenants}", self.name, self.sms)
+    }
+}
+
+/// The map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SmMap {
+    pub(super) groups: Vec<Group>,
+    /// SMs of the GPU.
+    pub(super) sms: u32,
+    /// SMs of a chunk.
+    pub(super) chunk_sms: u32,
+    pub(super) width: usize,
+    pub(super) height: usize,
+}
+
+/// What is known of a partition beside the daemon's list.
+pub(super) struct Named<'a> {
+    pub(super) id: Option<&'a PartitionId>,
+    pub(super) name: &'a str,
+    pub(super) tenants: &'a [TenantName],
+}
+
+impl SmMap {
+    /// A GPU whose SMs all clients share.
+    pub(super) fn shared(sms: u32, chunk_sms: u32) -> Self {
+        let chunks = sms / chunk_sms.max(1);
+        let mut groups = vec![Group::new(Owner::Shared, "shared".to_owned(), chunks, chunks * chunk_sms)];
+        let rest = sms - chunks * chunk_sms;
+        if rest > 0 {
+            groups.push(Group::new(Owner::LeftOver, "left over".to_owned(), 0, rest));
+        }
+        Self::drawn(groups, sms, chunk_sms)
+    }
+
+    /// A GPU as its daemon lists it in static mode; `named` are the partitions of the layout.
+    pub(super) fn partitioned(listed: &GpuPartitions, chunk_sms: u32, named: &[Named<'_>]) -> Self {
+        let mut groups = Vec::new();
+        for (number, partition) in listed.partitions.iter().enumerate() {
+            let known = named.iter().find(|named| named.id == Some(&partition.id));
+            let name = known.map_or_else(|| format!("unnamed {}", number + 1), |known| known.name.to_owned());
+            let mut group =
+                Group::new(Owner::Partition(number), name, partition.chunks, partition.sms);
+            group.id = Some(partition.id.clone());
+            group.in_use = partition.in_use;
+            group.tenants = known.map(|known| known.tenants.to_vec()).unwrap_or_default();
+            groups.push(group);
+        }
+        let free = (listed.free_chunks * chunk_sms).min(listed.free_sms);
+        if free > 0 {
+            groups.push(Group::new(Owner::Free, "free".to_owned(), listed.free_chunks, free));
+        }
+        let rest = listed.free_sms - free;
+        if rest > 0 {
+            groups.push(Group::new(Owner::LeftOver, "left over".to_owned(), 0, rest));
+        }
+        Self::drawn(groups, listed.free_sms + listed.used_sms, chunk_sms)
+    }
+
+    /// Puts the cells in their places: whole chunks first, and what is over in a cell of its own.
+    fn drawn(mut groups: Vec<Group>, sms: u32, chunk_sms: u32) -> Self {
+        let mut at = 0;
+        for group in &mut groups {
+            let mut left = group.sms;
+            while left > 0 {
+                let sms = left.min(chunk_sms.max(1));
+                left -= sms;
+                group.cells.push(Cell { x: at % COLUMNS * CELL, y: at / COLUMNS * CELL, sms });
+                at += 1;
+            }
+        }
+        let rows = at.div_ceil(COLUMNS).max(1);
+        Self { groups, sms, chunk_sms, width: COLUMNS * CELL, height: rows * CELL }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::GpuUuid;
+    use crate::domain::partitions::ListedPartition;
+
+    fn sms(map: &SmMap) -> u32 {
+        map.groups.iter().flat_map(|group| &group.cells).map(|cell| cell.sms).sum()
+    }
+
+    fn partition(id: &str, chunks: u32, sms: u32) -> ListedPartition {
+        ListedPartition {
+            id: PartitionId::parse(id).expect("an ID"),
+            chunks,
+            sms,
+            in_use: Some(false),
+            clients: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_sm_of_the_gpu_is_on_the_map_once() {
+        let shared = SmMap::shared(132, 8);
+        assert_eq!((sms(&shared), shared.groups.len()), (132, 2));
+        assert_eq!(shared.groups[1].sms, 4);
+        // As recorded on an H200: 15 chunks of 8, and 12 SMs beside them.
+        let listed = GpuPartitions {
+            gpu: GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("a UUID"),
+            free_chunks: 6,
+            used_chunks: 9,
+            free_sms: 56,
+            used_sms: 76,
+            partitions: vec![partition("a", 7, 60), partition("b", 2, 16)],
+        };
+        let tenants = [TenantName::parse("web").expect("a name")];
+        let id = PartitionId::parse("a").expect("an ID");
+        let named = [Named { id: Some(&id), name: "web_prod", tenants: &tenants }];
+        let map = SmMap::partitioned(&listed, 8, &named);
+        assert_eq!((map.sms, sms(&map)), (132, 132));
+        let told: Vec<String> = map.groups.iter().map(Group::told).collect();
+        assert_eq!(
+            told,
+            [
+                "web_prod: 60 SMs in 7 chunks, for web",
+                "unnamed 2: 16 SMs in 2 chunks",
+                "free: 48 SMs in 6 chunks",
+                "left over: 8 SMs in 0 chunks"
+            ]
+        );
+        // Seven whole chunks, and the four SMs that it has beside them.
+        assert_eq!(map.groups[0].cells.iter().map(|cell| cell.sms).collect::<Vec<_>>(), [8, 8, 8, 8, 8, 8, 8, 4]);
+    }
+
+    #[test]
+    fn no_two_cells_stand_in_one_place_and_all_are_inside() {
+        let map = SmMap::shared(132, 8);
+        let mut places = std::collections::BTreeSet::new();
+        for cell in map.groups.iter().flat_map(|group| &group.cells) {
+            assert!(places.insert((cell.x, cell.y)), "{cell:?}");
+            assert!(cell.x + CELL <= map.width && cell.y + CELL <= map.height, "{cell:?}");
+        }
+        assert_eq!(sms(&SmMap::shared(0, 8)), 0);
+    }
+}
