@@ -305,12 +305,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let key = text(&parts.headers, &header::HeaderName::from_static("idempotency-key"))?;
-        if key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_KEY) {
+        let is_one =
+            |key: &str| (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
+        if key.as_deref().is_some_and(|key| !is_one(key)) {
             return Err(Problem::new(
                 "invalid-request",
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "Invalid request",
-                format!("the Idempotency-Key must have 1 to {MAX_KEY} characters: a UUID is a good one"),
+                format!(
+                    "the Idempotency-Key must have 1 to {MAX_KEY} characters, printable ASCII without spaces: a UUID is a good one"
+                ),
             ));
         }
         Ok(Self { key, path: parts.uri.path().to_owned() })

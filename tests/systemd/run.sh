@@ -45,6 +45,8 @@ verified() { local said; said=$(systemd-analyze verify --man=no /etc/mps-units/m
 ready() { mps-manager status >/dev/null 2>&1; }
 refuses() { ! "$@"; }
 main_pid() { systemctl show --property=MainPID --value mps-manager; }
+pid_of() { mps-manager status | awk -v daemon="$1" '$1 == daemon { print $3 }'; }
+another_gpu1() { local now; now=$(pid_of gpu1) && [ -d "/proc/$now" ] && [ "$now" != "$1" ]; }
 # The control daemon and the server of gpu0, and the client: all that has to stay.
 pids() { echo "$(mps-manager status | awk '$1 == "gpu0" { print $3, $5 }') $client"; }
 same() { [ "$(pids)" = "$before" ]; }
@@ -125,9 +127,11 @@ inside() {
     check "the unit starts again" systemctl restart mps-manager
     until_true "and adopts what runs" adopted
 
-    check "the scope of gpu1 is stopped" systemctl stop "$(scope_of "$(mps-manager status | awk '$1 == "gpu1" { print $3 }')")"
-    until_true "gpu1 is started again" ready
-    check "in another scope" apart "$(mps-manager status | awk '$1 == "gpu1" { print $3 }')"
+    old=$(pid_of gpu1)
+    check "the scope of gpu1 is stopped" systemctl stop "$(scope_of "$old")"
+    until_true "gpu1 is started again" another_gpu1 "$old"
+    until_true "and is ready" ready
+    check "in another scope" apart "$(pid_of gpu1)"
 
     # A systemd that makes no scopes: the daemon comes up all the same, and says so.
     mkdir -p /opt/refusing
@@ -137,11 +141,11 @@ inside() {
     systemctl restart mps-manager
     until_true "adopted by a manager that gets no scopes" adopted
     check "an adopted daemon keeps its scope" apart "$1" "$2"
-    kill -KILL "$(mps-manager status | awk '$1 == "gpu1" { print $3 }')"
+    kill -KILL "$(pid_of gpu1)"
     until_true "gpu1 is started without a scope, and says why" says 'gpu1: NotIsolated (NoScope): .*Failed to start transient scope unit'
     until_true "and is ready" ready
-    check "in the unit's cgroup" in_unit "$(mps-manager status | awk '$1 == "gpu1" { print $3 }')"
-    check "a stop of the unit leaves that one, too" stop_leaves "$(mps-manager status | awk '$1 == "gpu1" { print $3 }')"
+    check "in the unit's cgroup" in_unit "$(pid_of gpu1)"
+    check "a stop of the unit leaves that one, too" stop_leaves "$(pid_of gpu1)"
     drop_in refusing
     systemctl start mps-manager
     until_true "adopted" adopted
@@ -302,7 +306,9 @@ outside() {
     nsenter --target "$init" --mount --pid --cgroup --uts --ipc --net --root --wd=/ \
         env -i PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin bash /usr/local/bin/mps-systemd-test inside || status=$?
     if [ "$status" != 0 ] || [ -n "${KEEP_LOG:-}" ]; then
-        nsenter --target "$init" --mount --root --wd=/ cat /var/log/mps-manager.log >"${KEEP_LOG:-/dev/stderr}" || true
+        # Opened anew, standard error that is a file would lose what was said before.
+        if [ -n "${KEEP_LOG:-}" ]; then exec 3>"$KEEP_LOG"; else exec 3>&2; fi
+        nsenter --target "$init" --mount --root --wd=/ cat /var/log/mps-manager.log >&3 || true
     fi
     [ "$status" = 0 ] || exit "$status"
     say "all passed in $SECONDS s"

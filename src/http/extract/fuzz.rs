@@ -58,7 +58,7 @@ fn conditions() {
 #[test]
 fn idempotency_keys() {
     let longest = "k".repeat(MAX_KEY);
-    let samples = ["0190d5a2-7b1c-7def-8123-456789abcdef", longest.as_str(), "a key"];
+    let samples = ["0190d5a2-7b1c-7def-8123-456789abcdef", longest.as_str(), "a-key!"];
     let name = HeaderName::from_static("idempotency-key");
     let actor =
         Actor { subject: Subject::User(7), grant: Grant::Host(Role::Operator), origin: Origin::Socket };
@@ -68,6 +68,7 @@ fn idempotency_keys() {
             Ok(idempotency) => {
                 let key = idempotency.of(&actor, &"body").expect("JSON").expect("what was sent");
                 assert!(key.key.as_bytes() == bytes && (1..=MAX_KEY).contains(&bytes.len()));
+                assert!(bytes.iter().all(u8::is_ascii_graphic), "{:?}", key.key);
                 assert!(key.request_hash.len() == 64 && key.owner == "uid 7", "{}", key.owner);
                 true
             }
