@@ -3,6 +3,8 @@
 # start_host NAME [LINE...] serves one, with further lines for its configuration, and exports HOST_<NAME>_URL, _TOKEN and
 # _RUNTIME_DIR once its daemons are ready.
 
+. tests/clients/installed.sh
+
 scratch=$(mktemp -d)
 # Programs of every user have to reach the pipe directories in it: a tenant whose user cannot is refused.
 chmod 755 "$scratch"
@@ -48,26 +50,11 @@ start_host() {
     export "HOST_${name}_TOKEN=$(cat "$home/state/admin.token")"
 }
 
-# python_with REQUIREMENTS: a virtual environment that has exactly these, below the build directory; prints its folder.
-python_with() {
-    local wanted digest
-    digest=$(sha256sum <"$1" | cut -c1-16)
-    wanted=${CARGO_TARGET_DIR:-target}/python/$digest
-    if [ ! -e "$wanted/complete" ]; then
-        rm -rf -- "$wanted"
-        python3 -m venv "$wanted"
-        "$wanted/bin/pip" install -q --require-hashes -r "$1" >&2
-        touch "$wanted/complete"
-    fi
-    realpath "$wanted"
-}
-
-# typescript_with: a folder below the build directory with what package-lock.json has, and the settings of tsc; prints it.
+# typescript_with: the same with the settings of tsc.
 typescript_with() {
-    local folder=${CARGO_TARGET_DIR:-target}/typescript
+    local folder
+    folder=$(node_with tests/clients/typescript)
     rm -rf -- "$folder/built" "$folder"/*.ts
-    mkdir -p "$folder"
-    cp -- tests/clients/typescript/{package.json,package-lock.json,.npmrc,tsconfig.json} "$folder/"
-    (cd "$folder" && npm ci --silent --ignore-scripts >&2)
-    realpath "$folder"
+    cp -- tests/clients/typescript/tsconfig.json "$folder/"
+    echo "$folder"
 }

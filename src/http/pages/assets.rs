@@ -83,7 +83,8 @@ async fn serve(Path((digest, name)): Path<(String, String)>) -> Result<Response,
 /// Browsers ask for it by this name where they show something that is no page.
 async fn icon() -> Response {
     let asset = ASSETS.iter().find(|asset| asset.name == "icon.svg");
-    asset.map_or_else(|| StatusCode::NOT_FOUND.into_response(), |asset| answer(asset, "public, max-age=86400"))
+    asset
+        .map_or_else(|| StatusCode::NOT_FOUND.into_response(), |asset| answer(asset, "public, max-age=86400"))
 }
 
 fn answer(asset: &Asset, keep: &'static str) -> Response {

@@ -86,8 +86,16 @@ mod tests {
         for target in ["/", "/tenants/web?x=1", "/events?type=a,b#c"] {
             assert_eq!(local(target), Some(target));
         }
-        for target in ["", "//evil.example", "/\\evil.example", "https://evil.example", "evil", "/a\nb", "/\u{e9}", "/\t/x"]
-        {
+        for target in [
+            "",
+            "//evil.example",
+            "/\\evil.example",
+            "https://evil.example",
+            "evil",
+            "/a\nb",
+            "/\u{e9}",
+            "/\t/x",
+        ] {
             assert_eq!(local(target), None, "{target:?}");
         }
     }

@@ -77,10 +77,15 @@ async fn as_page(app: &AppState, peer: Peer, headers: &HeaderMap, response: Resp
             let frame = Frame::of(&app.service, &admission.actor, Place::Elsewhere, what).await;
             page(parts.status, &ProblemPage { frame, status, what, detail, fields, remedy })
         }
-        None => page(parts.status, &OutsidePage { assets: super::assets::Assets, status, what, detail, remedy }),
+        None => {
+            page(parts.status, &OutsidePage { assets: super::assets::Assets, status, what, detail, remedy })
+        }
     };
     let (told, body) = told.into_parts();
-    parts.headers.remove(header::CONTENT_LENGTH);
+    // What they say of the document is not so of the page.
+    for name in [header::CONTENT_LENGTH, header::CONTENT_ENCODING] {
+        parts.headers.remove(name);
+    }
     parts.headers.extend(told.headers);
     Response::from_parts(parts, body)
 }

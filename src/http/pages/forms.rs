@@ -203,7 +203,9 @@ impl Refused {
             }
             let inside = pointer.trim_start_matches('/').replace('/', ".");
             // The longest name that the pointer begins with: an item of a list is said of the list.
-            let of = |name: &&&str| inside == **name || inside.strip_prefix(**name).is_some_and(|rest| rest.starts_with('.'));
+            let of = |name: &&&str| {
+                inside == **name || inside.strip_prefix(**name).is_some_and(|rest| rest.starts_with('.'))
+            };
             match fields.iter().filter(of).max_by_key(|name| name.len()) {
                 Some(name) => {
                     let said = refused.by_field.entry((*name).to_string()).or_default();

@@ -196,11 +196,7 @@ fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<ShareRow> {
         .collect()
 }
 
-async fn processes(
-    app: &AppState,
-    actor: &Actor,
-    gpu: &GpuView,
-) -> Result<Option<Vec<ProcessRow>>, Problem> {
+async fn processes(app: &AppState, actor: &Actor, gpu: &GpuView) -> Result<Option<Vec<ProcessRow>>, Problem> {
     let Some(listed) = &gpu.processes else { return Ok(None) };
     let page = Page { after: String::new(), limit: MAX_LIMIT };
     let clients = app.service.clients(actor, &ClientFilter::default(), false, &page).await?.items;

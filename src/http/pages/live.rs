@@ -57,7 +57,7 @@ impl Telling {
             biased;
             () = stop.cancelled() => None,
             () = lifetime.over() => None,
-            stale = self.stale() => stale.then(|| (Ok(Message::default().event("stale").data("")), self)),
+            stale = self.stale() => stale.then(|| (Ok(Message::default().event("stale").data("now")), self)),
         }
     }
 

@@ -54,7 +54,8 @@ pub(super) struct DaemonRow {
 impl DaemonRow {
     fn layout(&self) -> Option<(String, Stands)> {
         let status = self.daemon.status.as_ref()?.layout.as_ref()?;
-        let version = status.version_ref().map_or_else(|| "being taken away".to_owned(), |version| version.to_string());
+        let version =
+            status.version_ref().map_or_else(|| "being taken away".to_owned(), |version| version.to_string());
         Some((version, layout(status.state)))
     }
 }

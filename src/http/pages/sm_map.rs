@@ -121,8 +121,7 @@ impl SmMap {
         for (number, partition) in listed.partitions.iter().enumerate() {
             let known = named.iter().find(|named| named.id == Some(&partition.id));
             let name = known.map_or_else(|| format!("unnamed {}", number + 1), |known| known.name.to_owned());
-            let mut group =
-                Group::new(Owner::Partition(number), name, partition.chunks, partition.sms);
+            let mut group = Group::new(Owner::Partition(number), name, partition.chunks, partition.sms);
             group.id = Some(partition.id.clone());
             group.in_use = partition.in_use;
             group.tenants = known.map(|known| known.tenants.to_vec()).unwrap_or_default();
@@ -206,7 +205,10 @@ mod tests {
             ]
         );
         // Seven whole chunks, and the four SMs that it has beside them.
-        assert_eq!(map.groups[0].cells.iter().map(|cell| cell.sms).collect::<Vec<_>>(), [8, 8, 8, 8, 8, 8, 8, 4]);
+        assert_eq!(
+            map.groups[0].cells.iter().map(|cell| cell.sms).collect::<Vec<_>>(),
+            [8, 8, 8, 8, 8, 8, 8, 4]
+        );
     }
 
     #[test]

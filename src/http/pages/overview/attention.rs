@@ -91,18 +91,19 @@ fn of_host(host: &HostView) -> Vec<Attention> {
             found.push(attention(Tone::Warn, "The certificate ends soon", why, settings()));
         }
     }
-    found.extend(
-        host.isolation
-            .remarks
-            .iter()
-            .map(|remark| attention(Tone::Warn, "Daemons are not isolated", remark, settings())),
-    );
+    // That a host has no scopes is said in its settings: without systemd there is nothing to be done about it.
+    if host.isolation.private_mounts == Some(true) {
+        let why = host.isolation.remarks.last().map_or("", String::as_str);
+        found.push(attention(Tone::Warn, "Other processes may not find the daemons", why, settings()));
+    }
     found
 }
 
 fn of_maintenance(state: MaintenanceState) -> Attention {
     let why = match state {
-        MaintenanceState::Draining => "its daemons take no new clients, and those that are there are waited for",
+        MaintenanceState::Draining => {
+            "its daemons take no new clients, and those that are there are waited for"
+        }
         MaintenanceState::Quitting => "its daemons are being stopped",
         MaintenanceState::Active => "its daemons are down and the driver is not asked, until it is ended",
         MaintenanceState::Ending => "its daemons are being started again",

@@ -1,0 +1,134 @@
+"""A simulated host with a manager of its own, in a directory of its own, gone when it is closed."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+BINARY = os.environ["MPS_MANAGER_BINARY"]
+PATIENCE_S = 30
+
+
+def eventually(what, look, patience=PATIENCE_S):
+    """What `look` gives once it gives anything."""
+    end = time.monotonic() + patience
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < end, f"never happened: {what}"
+        time.sleep(0.05)
+
+
+class Refused(Exception):
+    """What the API refuses, with its problem document."""
+
+    def __init__(self, status, problem):
+        super().__init__(f"{status}: {problem}")
+        self.status, self.problem = status, problem
+
+
+class Host:
+    def __init__(self, profile="h200x2", lines=()):
+        # Short, since the path of a socket is; and open, since programs of every user have to reach the pipe directories in it.
+        self.home = Path(tempfile.mkdtemp(prefix="mb-", dir="/tmp"))
+        self.home.chmod(0o755)
+        self.clients = []
+        config = [f'sim = "{profile}"', f'state_dir = "{self.home}/state"', f'runtime_dir = "{self.home}/run"', *lines]
+        (self.home / "config.toml").write_text("\n".join(['listen = "127.0.0.1:0"', *config]) + "\n")
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "MPS_MANAGER_"))}
+        self.start()
+
+    def start(self):
+        log = open(self.home / "log", "ab")
+        begin = (self.home / "log").stat().st_size
+        command = [BINARY, "serve", "--config", self.home / "config.toml"]
+        self.manager = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment)
+        log.close()
+
+        def address():
+            assert self.manager.poll() is None, (self.home / "log").read_text()
+            said = (self.home / "log").read_bytes()[begin:].decode()
+            return re.search(r"SIMULATED host.* address=(127\.0\.0\.1:\d+)", said)
+
+        self.url = "http://" + eventually("the manager serves", address).group(1)
+        self.token = (self.home / "state/admin.token").read_text().strip()
+        eventually("all daemons are ready", lambda: self.status_of("/readyz") == 200)
+
+    def status_of(self, path):
+        try:
+            return urllib.request.urlopen(self.url + path, timeout=PATIENCE_S).status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def api(self, method, path, body=None, token=None, **headers):
+        """The answer of the API, read as JSON; what it refuses is raised."""
+        headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": "application/json", **headers}
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(self.url + "/api/v1" + path, data=data, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                text = answer.read()
+                return json.loads(text) if text else None
+        except urllib.error.HTTPError as error:
+            raise Refused(error.code, json.loads(error.read())) from None
+
+    def done(self, operation):
+        """An operation once it has succeeded."""
+        def ended():
+            now = self.api("GET", f"/operations/{operation['id']}")
+            assert now["state"] not in ("failed", "cancelled"), now
+            return now if now["state"] == "succeeded" else None
+
+        return eventually("the operation succeeds", ended)
+
+    def login_url(self):
+        return self.api("POST", "/login-urls")["url"]
+
+    def token_for(self, grant, name="somebody"):
+        return self.api("POST", "/tokens", {"name": name, "grant": grant})["secret"]
+
+    def client(self, tenant, *options):
+        """A process of a tenant that is connected, by its PID; `options` are those of the simulated client."""
+        command = [BINARY, "run", "--runtime-dir", self.home / "run", "--tenant", tenant, "--", BINARY, "sim", "client"]
+        process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=self.environment)
+        self.clients.append(process)
+
+        def connected():
+            assert process.poll() is None, "the client is gone"
+            listed = self.api("GET", f"/clients?tenant={tenant}&fresh=true")["items"]
+            return any(client["pid"] == process.pid for client in listed)
+
+        eventually("the client is connected", connected)
+        return process
+
+    def stop(self, how=signal.SIGTERM):
+        self.manager.send_signal(how)
+        self.manager.wait(PATIENCE_S)
+
+    def close(self):
+        for process in self.clients:
+            process.kill()
+            process.wait()
+        if self.manager.poll() is None:
+            self.manager.terminate()
+            self.manager.wait()
+        # Daemons outlive their manager by design: what is of this host has its directory in its environment.
+        ours = (f"MPS_SIM_WORLD={self.home}/".encode(), f"CUDA_MPS_PIPE_DIRECTORY={self.home}/".encode())
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdigit():
+                continue
+            try:
+                environment = (folder / "environ").read_bytes()
+                if any(mark in environment for mark in ours):
+                    os.kill(int(folder.name), signal.SIGKILL)
+            except OSError:
+                continue
+        shutil.rmtree(self.home, ignore_errors=True)

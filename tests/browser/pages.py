@@ -1,0 +1,48 @@
+"""Every page of the console on a host that has something to show, for whatever is to be said of all of them."""
+
+from host import eventually
+
+
+def furnish(host):
+    """Gives a host tenants, clients, a layout and something that needs attention, and tells what its pages are called."""
+    host.done(host.api("DELETE", "/daemons/gpu1")) if clear(host, "gpu1") else None
+    host.api("PUT", "/daemons/gpu1", {"gpus": ["1"], "mode": "static"})
+    for name, limit in [("web", "8G"), ("batch", "16G")]:
+        host.api("PUT", f"/tenants/{name}", {"daemon": "gpu1", "device_memory_limit": limit, "labels": {"team": "search"}})
+    steps = [
+        {"add": {"gpu": 1, "partition": "web", "chunks": 7, "tenants": ["web"]}},
+        {"add": {"gpu": 1, "partition": "batch", "chunks": 5, "tenants": ["batch"]}},
+        {"add": {"gpu": 1, "partition": "spare", "chunks": 1}},
+    ]
+    host.api("PUT", "/layouts/prod", {"layout": {"steps": steps}, "note": "web and batch apart"})
+    eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
+    host.done(host.api("POST", "/layouts/prod/apply", {"daemon": "gpu1"}))
+    for tenant, mib in [("demo", "1024"), ("web", "2048"), ("web", "512")]:
+        host.client(tenant, "--spin", "3600", "--alloc", mib)
+        if tenant == "web" and len(host.clients) == 2:
+            host.api("PUT", "/tenants/web", {"daemon": "gpu1", "device_memory_limit": "8G", "max_clients": 4,
+                                             "labels": {"team": "search"}})
+            eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
+    host.api("POST", "/daemons/gpu0/cordon")
+    return PAGES
+
+
+def clear(host, daemon):
+    """Takes a daemon's tenants away; whether there is such a daemon."""
+    for tenant in host.api("GET", f"/tenants?daemon={daemon}")["items"]:
+        host.api("DELETE", f"/tenants/{tenant['name']}")
+    return any(one["name"] == daemon for one in host.api("GET", "/daemons")["items"])
+
+
+# What each is called in pictures and failures, and where it is; a function is asked with the host.
+PAGES = {
+    "overview": "/",
+    "gpus": "/gpus",
+    "gpu-shared": "/gpus/0",
+    "gpu-partitioned": "/gpus/1",
+    "problem": "/nowhere",
+}
+
+
+def path_of(page, host):
+    return page(host) if callable(page) else page

@@ -1,0 +1,62 @@
+"""Pictures of every page, light and dark, wide and narrow, in a folder; and what each page weighs with all that it loads."""
+
+import os
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from conftest import OPTIONS, Visitor  # noqa: E402
+from host import Host  # noqa: E402
+from pages import furnish, path_of  # noqa: E402
+
+WIDTHS = {"wide": 1440, "narrow": 390, "widest": 2560}
+SCHEMES = ["light", "dark"]
+
+
+def weight(visitor, path):
+    """Bytes of a page and of all that it loads into an empty cache, as they come over the wire."""
+    session = visitor.context.new_cdp_session(visitor.page)
+    session.send("Network.enable")
+    session.send("Network.setCacheDisabled", {"cacheDisabled": True})
+    bytes_of = []
+    session.on("Network.loadingFinished", lambda event: bytes_of.append(event["encodedDataLength"]))
+    visitor.page.goto(path, wait_until="load")
+    visitor.page.wait_for_timeout(300)
+    session.detach()
+    return int(sum(bytes_of))
+
+
+def main(folder):
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    host = Host()
+    try:
+        pages = furnish(host)
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=os.environ["MPS_MANAGER_CHROMIUM"], args=OPTIONS)
+            for scheme in SCHEMES:
+                for name, width in WIDTHS.items():
+                    viewport = {"width": width, "height": 900}
+                    visitor = Visitor(browser, host, True, viewport=viewport, color_scheme=scheme)
+                    visitor.page.goto("/login")
+                    visitor.page.screenshot(path=folder / f"login-{name}-{scheme}.png", full_page=True)
+                    visitor.log_in()
+                    for page, place in pages.items():
+                        visitor.page.goto(path_of(place, host), wait_until="load")
+                        visitor.page.screenshot(path=folder / f"{page}-{name}-{scheme}.png", full_page=True)
+                    visitor.context.close()
+            visitor = Visitor(browser, host, True)
+            visitor.log_in()
+            print("| page | bytes over the wire, with everything |\n| --- | ---: |")
+            for page, place in pages.items():
+                print(f"| {page} | {weight(visitor, path_of(place, host))} |")
+            browser.close()
+    finally:
+        host.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

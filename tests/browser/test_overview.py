@@ -1,0 +1,76 @@
+"""The overview and the GPUs: whether all is well, and live."""
+
+import signal
+import os
+
+from playwright.sync_api import expect
+
+
+def test_all_is_well_until_a_server_dies(own_host, visitor):
+    visit = visitor(own_host)
+    page = visit.log_in()
+    expect(page.get_by_text("All is well")).to_be_visible()
+    visit.accessible()
+    for daemon in ["gpu0", "gpu1"]:
+        expect(page.get_by_role("row", name=daemon)).to_contain_text("ready")
+    own_host.api("POST", "/daemons/gpu1/cordon")
+    if not visit.scripted:
+        page.reload()
+    expect(page.get_by_text("Daemon gpu1 is cordoned")).to_be_visible()
+    visit.accessible()
+    process = own_host.client("demo", "--spin", "600", "--alloc", "512")
+    if not visit.scripted:
+        page.reload()
+    expect(page.get_by_role("row", name="gpu0").get_by_role("cell").last).to_have_text("1")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_page_that_follows_keeps_what_its_reader_did(own_host, visitor, scripted):
+    if not scripted:
+        return
+    visit = visitor(own_host)
+    page = visit.log_in()
+    expect(page.locator("#following")).to_have_text("live")
+    page.locator(".who summary").click()
+    link = page.get_by_role("row", name="gpu0").get_by_role("link", name="gpu0")
+    link.focus()
+    own_host.api("POST", "/daemons/gpu1/cordon")
+    expect(page.get_by_text("Daemon gpu1 is cordoned")).to_be_visible()
+    expect(link).to_be_focused()
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+
+
+def test_the_map_has_every_sm_once(host, visitor):
+    visit = visitor(host)
+    page = visit.log_in(to="/gpus/0")
+    expect(page.get_by_role("heading", name="GPU 0 NVIDIA H200")).to_be_visible()
+    cells = page.locator(".sm-map text").all_text_contents()
+    assert sum(int(cell) for cell in cells) == 132, cells
+    expect(page.get_by_role("group", name="SM map: 132 SMs")).to_be_visible()
+    visit.accessible()
+
+
+def test_a_partitioned_gpu_is_told_apart(own_host, visitor):
+    host = own_host
+    host.api("DELETE", "/tenants/batch")
+    operation = host.api("DELETE", "/daemons/gpu1")
+    host.done(operation)
+    host.api("PUT", "/daemons/gpu1", {"gpus": ["1"], "mode": "static"})
+    host.api("PUT", "/tenants/web", {"daemon": "gpu1", "device_memory_limit": "4G"})
+    steps = [
+        {"add": {"gpu": 1, "partition": "web", "chunks": 7, "tenants": ["web"]}},
+        {"add": {"gpu": 1, "partition": "spare", "chunks": 5}},
+    ]
+    host.api("PUT", "/layouts/prod", {"layout": {"steps": steps}})
+    from host import eventually
+    eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
+    host.done(host.api("POST", "/layouts/prod/apply", {"daemon": "gpu1"}))
+    visit = visitor(host)
+    page = visit.log_in(to="/gpus/1")
+    row = page.get_by_role("row", name="web")
+    expect(row).to_contain_text("56")
+    expect(row.get_by_role("link", name="web")).to_have_attribute("href", "/tenants/web")
+    cells = page.locator(".sm-map text").all_text_contents()
+    assert sum(int(cell) for cell in cells) == 132, cells
+    visit.accessible()

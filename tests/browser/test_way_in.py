@@ -1,0 +1,68 @@
+"""Logging in and out, and what happens to what was typed when a session ends in between."""
+
+from playwright.sync_api import expect
+
+
+def test_somebody_is_led_to_the_log_in_and_back(host, visitor):
+    visit = visitor(host)
+    page = visit.page
+    page.goto("/gpus")
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    visit.accessible()
+    page.get_by_label("Token").fill("not a token")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_contain_text("not valid")
+    page.get_by_label("Token").fill(host.token)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("heading", name="GPUs", exact=True)).to_be_visible()
+    page.locator(".who summary").click()
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    page.goto("/")
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+
+
+def test_an_address_that_logs_in_is_good_once(host, visitor):
+    visit = visitor(host)
+    url = host.login_url()
+    visit.page.goto(url)
+    visit.page.get_by_role("button", name="Log in").click()
+    expect(visit.page.get_by_role("heading", name="Overview")).to_be_visible()
+    again = visitor(host)
+    again.page.goto(url)
+    again.page.get_by_role("button", name="Log in").click()
+    expect(again.page.get_by_role("alert")).to_contain_text("used before")
+
+
+def test_every_page_says_that_the_host_is_simulated(host, visitor):
+    page = visitor(host).log_in()
+    for path in ["/", "/gpus", "/gpus/0", "/nowhere"]:
+        page.goto(path)
+        expect(page.get_by_role("note").filter(has_text="Simulated host")).to_be_visible()
+
+
+def test_what_is_refused_is_told_in_a_page_with_the_way_back(host, visitor):
+    visit = visitor(host)
+    page = visit.page
+    page.goto("/nowhere?<script>")
+    expect(page.get_by_role("heading", name="No such path")).to_be_visible()
+    visit.accessible()
+    visit.log_in()
+    for path, heading in [("/nowhere", "No such path"), ("/gpus/17", "Not found")]:
+        answer = page.goto(path)
+        assert answer.status == 404
+        expect(page.get_by_role("heading", name=heading)).to_be_visible()
+        visit.accessible()
+        page.get_by_role("link", name="To the overview").click()
+        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+def test_whoever_is_bound_to_a_tenant_is_not_offered_the_host(host, visitor):
+    visit = visitor(host)
+    page = visit.log_in(host.token_for("viewer", "looker"))
+    expect(page.get_by_role("navigation")).to_contain_text("GPUs")
+    expect(page.get_by_role("navigation")).not_to_contain_text("Audit")
+    other = visitor(host)
+    page = other.log_in(host.token_for("tenant:demo", "worker"), to="/gpus")
+    expect(page.get_by_role("heading", name="Forbidden")).to_be_visible()
+    expect(page.get_by_role("navigation")).not_to_contain_text("GPUs")
