@@ -24,6 +24,7 @@ def furnish(host):
                                              "labels": {"team": "search"}})
             eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
     host.api("POST", "/daemons/gpu0/cordon")
+    host.token_for("operator", "ci")
     return PAGES
 
 
@@ -40,6 +41,15 @@ PAGES = {
     "gpus": "/gpus",
     "gpu-shared": "/gpus/0",
     "gpu-partitioned": "/gpus/1",
+    "events": "/events",
+    "event": lambda host: f"/events/{host.api('GET', '/events?type=client.connected')['items'][0]['id']}",
+    "audit": "/audit",
+    "tokens": "/tokens",
+    "token": lambda host: f"/tokens/{host.api('GET', '/tokens')['items'][0]['id']}",
+    "token-new": "/tokens/new",
+    "token-revoke": lambda host: f"/tokens/{host.api('GET', '/tokens')['items'][0]['id']}/revoke",
+    "settings": "/settings",
+    "maintenance": "/settings/maintenance",
     "problem": "/nowhere",
 }
 
