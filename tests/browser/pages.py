@@ -40,6 +40,8 @@ PAGES = {
     "gpus": "/gpus",
     "gpu-shared": "/gpus/0",
     "gpu-partitioned": "/gpus/1",
+    "operations": "/operations",
+    "operation": lambda host: "/operations/" + host.api("GET", "/operations?limit=1")["items"][0]["id"],
     "problem": "/nowhere",
 }
 

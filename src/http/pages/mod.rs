@@ -12,6 +12,7 @@ mod frame;
 mod gpus;
 mod live;
 mod login;
+mod operations;
 mod overview;
 mod sm_map;
 mod words;
@@ -43,7 +44,8 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .route("/", get(overview::show))
         .route("/live", get(live::follow))
         .route("/gpus", get(gpus::list))
-        .route("/gpus/{gpu}", get(gpus::show));
+        .route("/gpus/{gpu}", get(gpus::show))
+        .merge(operations::router());
     let pages = pages.layer(middleware::from_fn(guard::caller));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
