@@ -15,6 +15,7 @@ mod gpus;
 mod lists;
 mod live;
 mod login;
+mod operations;
 mod overview;
 mod settings;
 mod sm_map;
@@ -49,6 +50,7 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .route("/live", get(live::follow))
         .route("/gpus", get(gpus::list))
         .route("/gpus/{gpu}", get(gpus::show))
+<<<<<<< HEAD
         .route("/events", get(events::list))
         .route("/events/{id}", get(events::show))
         .route("/audit", get(audit::list))
@@ -63,6 +65,9 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .route("/settings/confirm-host", post(settings::confirm_host))
         .route("/settings/maintenance", get(settings::fill_in_maintenance).post(settings::begin_maintenance))
         .route("/settings/maintenance/end", post(settings::end_maintenance));
+=======
+        .merge(operations::router());
+>>>>>>> main
     let pages = pages.layer(middleware::from_fn(guard::caller));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), record::attempts));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
