@@ -41,7 +41,6 @@ PAGES = {
     "gpus": "/gpus",
     "gpu-shared": "/gpus/0",
     "gpu-partitioned": "/gpus/1",
-<<<<<<< HEAD
     "events": "/events",
     "event": lambda host: f"/events/{host.api('GET', '/events?type=client.connected')['items'][0]['id']}",
     "audit": "/audit",
@@ -51,10 +50,8 @@ PAGES = {
     "token-revoke": lambda host: f"/tokens/{host.api('GET', '/tokens')['items'][0]['id']}/revoke",
     "settings": "/settings",
     "maintenance": "/settings/maintenance",
-=======
     "operations": "/operations",
     "operation": lambda host: "/operations/" + host.api("GET", "/operations?limit=1")["items"][0]["id"],
->>>>>>> main
     "problem": "/nowhere",
 }
 

@@ -2,11 +2,8 @@
 
 use std::fmt;
 
-<<<<<<< HEAD
-use crate::domain::audit::Outcome;
-=======
 use crate::clock::unix_ms;
->>>>>>> main
+use crate::domain::audit::Outcome;
 use crate::domain::daemon::{Condition, Phase};
 use crate::domain::event::Severity;
 use crate::domain::gpu::ComputeMode;
@@ -83,7 +80,6 @@ pub(super) fn severity(severity: Severity) -> State {
 }
 
 /// How an operation stands.
-#[allow(dead_code, reason = "pages to come say it")]
 pub(super) fn operation(of: OperationState) -> State {
     match of {
         OperationState::Pending => state("waiting", Tone::Busy),
