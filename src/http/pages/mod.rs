@@ -10,6 +10,7 @@ mod failure;
 mod forms;
 mod frame;
 mod gpus;
+mod layouts;
 mod live;
 mod login;
 mod overview;
@@ -43,7 +44,8 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .route("/", get(overview::show))
         .route("/live", get(live::follow))
         .route("/gpus", get(gpus::list))
-        .route("/gpus/{gpu}", get(gpus::show));
+        .route("/gpus/{gpu}", get(gpus::show))
+        .merge(layouts::router());
     let pages = pages.layer(middleware::from_fn(guard::caller));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
