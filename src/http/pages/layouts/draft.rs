@@ -163,6 +163,7 @@ impl Draft {
     }
 
     /// The partitions that a removal can name at its place.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "templates call it with references")]
     pub(super) fn before(&self, number: &usize) -> Vec<&str> {
         let (mut there, until) = (Vec::new(), (*number).min(self.steps.len()));
         for step in &self.steps[..until] {

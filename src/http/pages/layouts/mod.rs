@@ -1,11 +1,15 @@
 //! Layouts: all of them, one with its versions and where it is, two versions compared, and a layout forgotten.
 
+mod apply;
 mod diff;
 mod draft;
 mod editor;
 mod export;
 mod ground;
 mod import;
+mod replaying;
+mod replays;
+mod target;
 
 use askama::Template;
 use axum::Router;
@@ -22,6 +26,7 @@ use super::words::{self, Moment, State as Stands, Tone};
 use super::{page, rendered};
 use crate::domain::LayoutName;
 use crate::domain::access::Actor;
+use crate::domain::daemon::Mode;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::layout::{Layout, Version, VersionRef};
 use crate::http::AppState;
@@ -45,6 +50,11 @@ pub(super) fn router() -> Router<AppState> {
         .route("/layouts/{name}/versions/{version}", get(version))
         .route("/layouts/{name}/compare", get(compare))
         .route("/layouts/{name}/export", get(export::download))
+        .route("/layouts/{name}/apply", get(apply::plan).post(apply::apply))
+        .route("/layouts/{name}/assert", get(apply::assert))
+        .route("/replays", get(replays::list))
+        .route("/replays/new", get(replaying::ask).post(replaying::begin))
+        .route("/replays/{id}", get(replays::show))
         .route("/layouts/{name}/delete", get(confirm).post(delete))
 }
 
@@ -105,6 +115,15 @@ impl Holder {
     }
 }
 
+/// The mode of a daemon in a word.
+pub(super) fn mode(daemon: &DaemonView) -> &'static str {
+    match daemon.spec.mode {
+        Mode::Shared => "shared",
+        Mode::Static => "static",
+    }
+}
+
+/// All daemons.
 async fn holders(app: &AppState, actor: &Actor) -> Result<Vec<DaemonView>, Problem> {
     let page = Page { after: String::new(), limit: MAX_LIMIT };
     Ok(app.service.daemons(actor, &page).await?.items)
