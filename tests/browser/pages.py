@@ -60,6 +60,8 @@ PAGES = {
     "replays": "/replays",
     "replay": lambda host: "/replays/" + host.api("GET", "/replays")["items"][0]["id"],
     "replay-new": "/replays/new?layout=prod",
+    "operations": "/operations",
+    "operation": lambda host: "/operations/" + host.api("GET", "/operations?limit=1")["items"][0]["id"],
     "problem": "/nowhere",
 }
 

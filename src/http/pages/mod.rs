@@ -13,6 +13,7 @@ mod gpus;
 mod layouts;
 mod live;
 mod login;
+mod operations;
 mod overview;
 mod sm_map;
 mod words;
@@ -45,7 +46,8 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .route("/live", get(live::follow))
         .route("/gpus", get(gpus::list))
         .route("/gpus/{gpu}", get(gpus::show))
-        .merge(layouts::router());
+        .merge(layouts::router())
+        .merge(operations::router());
     let pages = pages.layer(middleware::from_fn(guard::caller));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::clock::unix_ms;
 use crate::domain::daemon::{Condition, Phase};
 use crate::domain::event::Severity;
 use crate::domain::gpu::ComputeMode;
@@ -174,6 +175,36 @@ impl fmt::Display for Moment {
     }
 }
 
+/// How long something took or takes, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lasting(pub(super) i64);
+
+impl Lasting {
+    /// From one moment to another, which is now where it is not over.
+    pub(super) fn between(from: i64, to: Option<i64>) -> Self {
+        Self(to.unwrap_or_else(unix_ms).saturating_sub(from).max(0))
+    }
+
+    /// To the millisecond.
+    pub(super) fn exact(self) -> String {
+        format!("{} ms", grouped(self.0.unsigned_abs()))
+    }
+}
+
+impl fmt::Display for Lasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0 / 1000;
+        let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+        match (days, hours, minutes) {
+            (0, 0, 0) if seconds < 10 => write!(f, "{}.{} s", seconds, self.0 % 1000 / 100),
+            (0, 0, 0) => write!(f, "{seconds} s"),
+            (0, 0, _) => write!(f, "{minutes} min {:02} s", seconds % 60),
+            (0, _, _) => write!(f, "{hours} h {minutes:02} min"),
+            _ => write!(f, "{days} d {hours:02} h"),
+        }
+    }
+}
+
 /// A part of a whole on a bar, in percent of the bar's length.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Share {
@@ -275,6 +306,23 @@ mod tests {
         assert_eq!(moment.to_string(), "2026-11-22 06:20:05 UTC");
         assert_eq!(moment.machine(), "2026-11-22T06:20:05.123Z");
         assert_eq!(Moment(i64::MAX).to_string(), "1970-01-01 00:00:00 UTC");
+    }
+
+    #[test]
+    fn a_time_that_passed_is_told_as_exactly_as_its_length_needs() {
+        for (ms, shown) in [
+            (0, "0.0 s"),
+            (840, "0.8 s"),
+            (9_999, "9.9 s"),
+            (10_000, "10 s"),
+            (185_000, "3 min 05 s"),
+            (3_600_000, "1 h 00 min"),
+            (90_000_000, "1 d 01 h"),
+        ] {
+            assert_eq!(Lasting(ms).to_string(), shown);
+        }
+        assert_eq!(Lasting(12_345).exact(), "12\u{2009}345 ms");
+        assert_eq!(Lasting::between(5_000, Some(4_000)), Lasting(0), "a clock that was set back");
     }
 
     #[test]
