@@ -203,6 +203,7 @@ impl ReplayPage {
         cause(self.replay.cause)
     }
 
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "templates call it with references")]
     fn took(us: &u64) -> String {
         milliseconds(*us)
     }
