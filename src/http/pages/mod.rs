@@ -5,17 +5,22 @@
 //! elsewhere, and no script or style stands in a page.
 
 mod assets;
+mod audit;
 mod entrance;
+mod events;
 mod failure;
 mod forms;
 mod frame;
 mod gpus;
 mod layouts;
+mod lists;
 mod live;
 mod login;
 mod operations;
 mod overview;
+mod settings;
 mod sm_map;
+mod tokens;
 mod words;
 
 use askama::Template;
@@ -28,7 +33,7 @@ use tower_http::compression::CompressionLayer;
 pub(super) use failure::shown;
 
 use super::problem::Problem;
-use super::{AppState, audit, bounds, guard};
+use super::{AppState, audit as record, bounds, guard};
 use crate::service::ServiceError;
 
 /// What a page may load, and where its forms may lead: from here, and here.
@@ -44,12 +49,15 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
     let pages = Router::new()
         .route("/", get(overview::show))
         .route("/live", get(live::follow))
-        .route("/gpus", get(gpus::list))
-        .route("/gpus/{gpu}", get(gpus::show))
+        .merge(gpus::router())
         .merge(layouts::router())
-        .merge(operations::router());
+        .merge(operations::router())
+        .merge(events::router())
+        .merge(audit::router())
+        .merge(tokens::router())
+        .merge(settings::router());
     let pages = pages.layer(middleware::from_fn(guard::caller));
-    let pages = pages.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
+    let pages = pages.layer(middleware::from_fn_with_state(state.clone(), record::attempts));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), entrance::require));
     open.merge(pages).layer(CompressionLayer::new())

@@ -22,6 +22,7 @@ use self::diff::{Row, line, rows};
 use self::ground::{Ground, Outcome, choose, outcome};
 use super::forms::{Form, Refused};
 use super::frame::{Frame, Place};
+use super::lists::{Asked, Ways};
 use super::words::{self, Moment, State as Stands, Tone};
 use super::{page, rendered};
 use crate::domain::LayoutName;
@@ -36,9 +37,6 @@ use crate::service::daemons::DaemonView;
 use crate::service::layouts::LayoutView;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::{ServiceError, WriteOptions, etag};
-
-/// Rows of a list.
-const ROWS: u32 = 50;
 
 pub(super) fn router() -> Router<AppState> {
     Router::new()
@@ -58,18 +56,6 @@ pub(super) fn router() -> Router<AppState> {
         .route("/layouts/{name}/delete", get(confirm).post(delete))
 }
 
-/// Where a list goes on.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Paging {
-    cursor: Option<String>,
-}
-
-impl Paging {
-    pub(super) fn page(&self) -> Result<Page, ServiceError> {
-        Page::parse(self.cursor.as_deref(), Some(ROWS))
-    }
-}
-
 #[derive(Template)]
 #[template(path = "layouts/list.html")]
 struct ListPage {
@@ -77,7 +63,7 @@ struct ListPage {
     rows: Vec<ListRow>,
     /// Whether this is the first page.
     first: bool,
-    next: Option<String>,
+    ways: Ways,
 }
 
 struct ListRow {
@@ -129,11 +115,7 @@ async fn holders(app: &AppState, actor: &Actor) -> Result<Vec<DaemonView>, Probl
     Ok(app.service.daemons(actor, &page).await?.items)
 }
 
-async fn list(
-    State(app): State<AppState>,
-    actor: Actor,
-    Query(paging): Query<Paging>,
-) -> Result<Response, Problem> {
+async fn list(State(app): State<AppState>, actor: Actor, paging: Asked) -> Result<Response, Problem> {
     let paged = app.service.layouts(&actor, &paging.page()?).await?;
     let daemons = holders(&app, &actor).await?;
     let row = |layout: LayoutView| {
@@ -142,8 +124,9 @@ async fn list(
         ListRow { layout, holders }
     };
     let rows = paged.items.into_iter().map(row).collect();
+    let ways = paging.ways(paged.next_cursor.as_deref());
     let frame = Frame::of(&app.service, &actor, Place::Layouts, "Layouts").await.live();
-    Ok(rendered(&ListPage { frame, rows, first: paging.cursor.is_none(), next: paged.next_cursor }))
+    Ok(rendered(&ListPage { frame, rows, first: paging.is_first(), ways }))
 }
 
 #[derive(Template)]
@@ -157,7 +140,7 @@ struct LayoutPage {
     outcome: Outcome,
     holders: Vec<Holder>,
     versions: Vec<Version>,
-    next: Option<String>,
+    ways: Ways,
 }
 
 impl LayoutPage {
@@ -174,7 +157,7 @@ async fn show(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<LayoutName>,
-    Query(paging): Query<Paging>,
+    paging: Asked,
 ) -> Result<Response, Problem> {
     let view = app.service.layout(&actor, &name).await?;
     shown(&app, &actor, view, None, &paging).await
@@ -184,7 +167,7 @@ async fn version(
     State(app): State<AppState>,
     actor: Actor,
     Path((name, version)): Path<(LayoutName, u32)>,
-    Query(paging): Query<Paging>,
+    paging: Asked,
 ) -> Result<Response, Problem> {
     let view = app.service.layout(&actor, &name).await?;
     let version = app.service.layout_version(&actor, &VersionRef { name, version }).await?;
@@ -196,7 +179,7 @@ async fn shown(
     actor: &Actor,
     view: LayoutView,
     version: Option<Version>,
-    paging: &Paging,
+    paging: &Asked,
 ) -> Result<Response, Problem> {
     let LayoutView { newest, daemons } = view;
     let name = newest.name.clone();
@@ -211,8 +194,9 @@ async fn shown(
     let outcome = outcome_of(&version.layout, ground.as_ref());
     let title = format!("Layout {name}");
     let frame = Frame::of(&app.service, actor, Place::Layouts, &title).await.live();
-    let (versions, next) = (paged.items, paged.next_cursor);
-    Ok(rendered(&LayoutPage { frame, version, newest: number, ground, outcome, holders, versions, next }))
+    let ways = paging.ways(paged.next_cursor.as_deref());
+    let versions = paged.items;
+    Ok(rendered(&LayoutPage { frame, version, newest: number, ground, outcome, holders, versions, ways }))
 }
 
 fn outcome_of(layout: &Layout, ground: Option<&Ground>) -> Outcome {

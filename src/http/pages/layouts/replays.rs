@@ -5,15 +5,15 @@ use axum::extract::State;
 use axum::response::Response;
 use uuid::Uuid;
 
-use super::Paging;
 use super::diff::line;
 use crate::domain::access::Actor;
 use crate::domain::layout::execution::Taken;
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
 use crate::domain::layout::{Change, Step};
 use crate::http::AppState;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::Path;
 use crate::http::pages::frame::{Frame, Place};
+use crate::http::pages::lists::{Asked, Ways};
 use crate::http::pages::rendered;
 use crate::http::pages::words::{Moment, State as Stands, Tone};
 use crate::http::problem::Problem;
@@ -24,7 +24,7 @@ struct ReplaysPage {
     frame: Frame,
     replays: Vec<Replay>,
     first: bool,
-    next: Option<String>,
+    ways: Ways,
 }
 
 #[derive(Template)]
@@ -216,12 +216,12 @@ impl ReplayPage {
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
-    Query(paging): Query<Paging>,
+    paging: Asked,
 ) -> Result<Response, Problem> {
     let paged = app.service.replays(&actor, &paging.page()?).await?;
     let frame = Frame::of(&app.service, &actor, Place::Layouts, "Replays").await.live();
-    let (replays, next) = (paged.items, paged.next_cursor);
-    Ok(rendered(&ReplaysPage { frame, replays, first: paging.cursor.is_none(), next }))
+    let ways = paging.ways(paged.next_cursor.as_deref());
+    Ok(rendered(&ReplaysPage { frame, replays: paged.items, first: paging.is_first(), ways }))
 }
 
 pub(super) async fn show(
