@@ -12,6 +12,7 @@ mod failure;
 mod forms;
 mod frame;
 mod gpus;
+mod layouts;
 mod lists;
 mod live;
 mod login;
@@ -49,6 +50,7 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .route("/", get(overview::show))
         .route("/live", get(live::follow))
         .merge(gpus::router())
+        .merge(layouts::router())
         .merge(operations::router())
         .merge(events::router())
         .merge(audit::router())
