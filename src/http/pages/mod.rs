@@ -5,6 +5,7 @@
 //! elsewhere, and no script or style stands in a page.
 
 mod assets;
+mod daemons;
 mod entrance;
 mod failure;
 mod forms;
@@ -45,6 +46,7 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .route("/live", get(live::follow))
         .route("/gpus", get(gpus::list))
         .route("/gpus/{gpu}", get(gpus::show))
+        .merge(daemons::router())
         .merge(operations::router());
     let pages = pages.layer(middleware::from_fn(guard::caller));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
