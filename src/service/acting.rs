@@ -37,7 +37,7 @@ pub async fn attempting<T>(attempt: Attempt, work: impl Future<Output = T>) -> T
 
 /// Does something as the attempt that is under way now, once it is known what that is about: a path does not name what is
 /// only being made, or what a query names.
-pub async fn about<T>(target: Target, work: impl Future<Output = T>) -> T {
+pub(super) async fn about<T>(target: Target, work: impl Future<Output = T>) -> T {
     match attempt() {
         Some(attempt) => attempting(Attempt { target, ..attempt }, work).await,
         None => work.await,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::acting::cause;
+use super::acting::{about, cause};
 use super::leases::refuse_while_leased;
 use super::page::{Page, Paged};
 use super::placement::Placement;
@@ -12,6 +12,7 @@ use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fa
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::admission;
+use crate::domain::audit::Target;
 use crate::domain::daemon::{Condition, Daemon, Management, Phase};
 use crate::domain::environment;
 use crate::domain::gpu::{Gpu, GpuRef};
@@ -58,8 +59,10 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Written<TenantView>, ServiceError> {
         actor.may(Right::Administer)?;
-        let (service, actor) = (self.clone(), actor.clone());
-        self.to_the_end(async move { service.put_tenant_now(&actor, name, spec, options).await }).await
+        let (service, actor, target) = (self.clone(), actor.clone(), Target::Tenant(name.clone()));
+        let putting =
+            self.to_the_end(async move { service.put_tenant_now(&actor, name, spec, options).await });
+        Box::pin(about(target, putting)).await
     }
 
     async fn put_tenant_now(

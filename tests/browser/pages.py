@@ -24,6 +24,7 @@ def furnish(host):
                                              "labels": {"team": "search"}})
             eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
     host.api("POST", "/daemons/gpu0/cordon")
+    host.token_for("operator", "ci")
     return PAGES
 
 
@@ -46,6 +47,15 @@ PAGES = {
     "daemon-restart": "/daemons/gpu0/restart",
     "daemon-drain": "/daemons/gpu1/drain",
     "daemon-delete": "/daemons/gpu1/delete",
+    "events": "/events",
+    "event": lambda host: f"/events/{host.api('GET', '/events?type=client.connected')['items'][0]['id']}",
+    "audit": "/audit",
+    "tokens": "/tokens",
+    "token": lambda host: f"/tokens/{host.api('GET', '/tokens')['items'][0]['id']}",
+    "token-new": "/tokens/new",
+    "token-revoke": lambda host: f"/tokens/{host.api('GET', '/tokens')['items'][0]['id']}/revoke",
+    "settings": "/settings",
+    "maintenance": "/settings/maintenance",
     "operations": "/operations",
     "operation": lambda host: "/operations/" + host.api("GET", "/operations?limit=1")["items"][0]["id"],
     "problem": "/nowhere",

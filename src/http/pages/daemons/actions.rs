@@ -206,8 +206,8 @@ async fn ask(
     deed: Deed,
 ) -> Result<Response, Problem> {
     let mut form = Form::default();
-    form.set("grace_s", default_grace());
-    form.set("timeout_s", DEFAULT_DRAIN_S);
+    form.set("grace_s", default_grace().to_string());
+    form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
     form.set("on_timeout", "fail");
     let rehearsal = WriteOptions { dry_run: true, ..WriteOptions::default() };
     let in_the_way = match done(&app, &actor, &name, deed, &form, rehearsal).await {
@@ -232,7 +232,7 @@ async fn asking(
 ) -> Result<Response, Problem> {
     let daemon = app.service.daemon(actor, name, false).await?;
     // What is confirmed is what is shown, so it goes by what is there now.
-    form.replace("revision", daemon.revision);
+    form.replace("revision", daemon.revision.to_string());
     let clients = clients(app, actor, name).await?;
     let all = crate::service::page::Page { after: String::new(), limit: crate::service::page::MAX_LIMIT };
     let tenants = app.service.tenants(actor, Some(name), &all).await?.items.len();

@@ -7,7 +7,6 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 
 use super::named;
 use crate::domain::access::Actor;
-use crate::domain::audit::Target;
 use crate::domain::client::ClientId;
 use crate::domain::daemon::Management;
 use crate::domain::{DaemonName, GpuUuid, Priority};
@@ -19,7 +18,6 @@ use crate::http::pages::gpus::GpuRow;
 use crate::http::pages::page;
 use crate::http::pages::words::{self, Amount, Moment};
 use crate::http::problem::Problem;
-use crate::service::acting::about;
 use crate::service::adoption::AdoptRequest;
 use crate::service::daemons::DaemonView;
 use crate::service::foreign::{ForeignClientView, ForeignDaemonView, VerdictView};
@@ -130,6 +128,5 @@ async fn adopted(
     };
     let request = AdoptRequest { process: id.to_string(), management };
     let options = WriteOptions { must_be_new: true, ..WriteOptions::default() };
-    // The path does not name it.
-    about(Target::Daemon(name.clone()), app.service.adopt_daemon(actor, name, request, options)).await
+    app.service.adopt_daemon(actor, name, request, options).await
 }

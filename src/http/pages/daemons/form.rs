@@ -7,7 +7,6 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use serde::Deserialize;
 
 use crate::domain::access::{Actor, Right};
-use crate::domain::audit::Target;
 use crate::domain::daemon::{DaemonSpec, Management, Mode};
 use crate::domain::drift::DriftPolicy;
 use crate::domain::gpu::{ComputeMode, GpuRef};
@@ -19,7 +18,6 @@ use crate::http::pages::frame::{Frame, Place};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::pages::page;
 use crate::http::problem::Problem;
-use crate::service::acting::about;
 use crate::service::daemons::DaemonView;
 use crate::service::{ServiceError, WriteOptions, etag};
 
@@ -133,8 +131,7 @@ pub(super) async fn create(
         let name = named(&form)?;
         let spec: DaemonSpec<GpuRef> = form.read(&FIELDS)?;
         let options = WriteOptions { must_be_new: true, ..WriteOptions::default() };
-        // The path does not name it.
-        about(Target::Daemon(name.clone()), app.service.put_daemon(&actor, name, spec, options)).await
+        app.service.put_daemon(&actor, name, spec, options).await
     };
     match written.await {
         Ok(written) => Ok(Redirect::to(&format!("/daemons/{}", written.value.name)).into_response()),
@@ -154,7 +151,7 @@ pub(super) async fn edit(
     administers(&actor)?;
     let daemon = app.service.daemon(&actor, &name, false).await?;
     let mut form = filled(&daemon.spec);
-    form.set("revision", daemon.revision);
+    form.set("revision", daemon.revision.to_string());
     shown(&app, &actor, Some(daemon), form, Refused::default(), Vec::new()).await
 }
 
@@ -184,7 +181,7 @@ pub(super) async fn change(
         Err(ServiceError::PreconditionFailed(_)) => {
             let now = app.service.daemon(&actor, &name, false).await?;
             let meanwhile = differing(&filled(&now.spec), &form);
-            form.replace("revision", now.revision);
+            form.replace("revision", now.revision.to_string());
             let told = ServiceError::Conflict(
                 "somebody else changed this daemon while you did: look at what is there now, and send the form again if it \
                  is still what you want"
@@ -240,7 +237,7 @@ async fn shown(
 fn filled(spec: &DaemonSpec) -> Form {
     let mut form = Form::default();
     for gpu in &spec.gpus {
-        form.set("gpus", gpu);
+        form.set("gpus", gpu.as_str());
     }
     form.set(
         "mode",
@@ -282,7 +279,7 @@ fn filled(spec: &DaemonSpec) -> Form {
             Some(Priority::BelowNormal) => "below_normal",
         },
     );
-    form.set("memory_overcommit", spec.memory_overcommit);
+    form.set("memory_overcommit", spec.memory_overcommit.to_string());
     form.set(
         "drift_policy",
         match spec.drift_policy {
