@@ -1,8 +1,10 @@
 //! GPUs: all of them, and one with its SM map, its memory and its processes.
 
 use askama::Template;
+use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
+use axum::routing::get;
 
 use super::frame::{Frame, Place};
 use super::rendered;
@@ -19,6 +21,10 @@ use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::daemons::DaemonView;
 use crate::service::host::{GpuProcessKind, GpuView};
 use crate::service::page::{MAX_LIMIT, Page};
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new().route("/gpus", get(list)).route("/gpus/{gpu}", get(show))
+}
 
 #[derive(Template)]
 #[template(path = "gpus.html")]
@@ -131,13 +137,13 @@ impl ProcessRow {
     }
 }
 
-pub(super) async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
     let gpus = app.service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
     let frame = Frame::of(&app.service, &actor, Place::Gpus, "GPUs").await.live();
     Ok(rendered(&GpusPage { frame, gpus }))
 }
 
-pub(super) async fn show(
+async fn show(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<String>,
