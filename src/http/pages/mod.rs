@@ -13,6 +13,7 @@ mod failure;
 mod forms;
 mod frame;
 mod gpus;
+mod layouts;
 mod lists;
 mod live;
 mod login;
@@ -51,6 +52,7 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .route("/live", get(live::follow))
         .merge(gpus::router())
         .merge(daemons::router())
+        .merge(layouts::router())
         .merge(operations::router())
         .merge(events::router())
         .merge(audit::router())
