@@ -239,6 +239,13 @@ impl Service {
         Ok(())
     }
 
+    /// Whether the control process of a daemon was started by somebody else, so that the daemon can be given back.
+    pub async fn is_adopted(&self, actor: &Actor, name: &DaemonName) -> Result<bool, ServiceError> {
+        actor.may(Right::View)?;
+        let mut reader = self.parts.store.read().await?;
+        Ok(is_foreign(store::daemons::incarnation(&mut reader, name).await?.as_ref()))
+    }
+
     /// Gives an adopted daemon back: forgets it and leaves its process as it is.
     pub async fn release_daemon(
         &self,

@@ -15,6 +15,7 @@ use crate::domain::audit::Target;
 use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Management, Mode, Phase};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::{Operation, OperationRequest};
+use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, admission, compute_mode};
 use crate::store;
 use crate::supervisor::LONGEST_PATH;
@@ -221,6 +222,17 @@ impl Service {
             handle.fresh(self.parts.patience).await?;
         }
         Ok(self.daemon_view(daemon))
+    }
+
+    /// What a daemon's spec and its tenants come to; `None` for one that nobody drives.
+    #[allow(clippy::unused_async, reason = "as every use case is called")]
+    pub async fn daemon_desired(
+        &self,
+        actor: &Actor,
+        name: &DaemonName,
+    ) -> Result<Option<Desired>, ServiceError> {
+        actor.may(Right::View)?;
+        Ok(self.parts.fleet.get(name).map(|handle| handle.desired()))
     }
 
     /// Daemons by name.

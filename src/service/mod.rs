@@ -16,6 +16,7 @@ pub mod foreign;
 pub mod host;
 pub mod layouts;
 pub mod leases;
+pub mod logs;
 pub mod maintenance;
 pub mod operations;
 pub mod page;

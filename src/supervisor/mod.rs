@@ -60,6 +60,7 @@ use crate::metrics::control::Commands;
 use crate::mps::process::check_reachable;
 pub use modes::HeldModes;
 
+pub use crate::mps::log::window::{Excerpt, Line, Part, excerpt};
 pub use crate::mps::process::foreign::reachable;
 pub use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
 use crate::mps::{Binaries, Capability, Control};
@@ -349,6 +350,11 @@ impl Handle {
     /// The generation that is wanted now.
     pub fn generation(&self) -> i64 {
         self.shared.desired.borrow().generation
+    }
+
+    /// What is wanted now.
+    pub fn desired(&self) -> Desired {
+        self.shared.desired.borrow().clone()
     }
 
     /// What talking to the daemon took.

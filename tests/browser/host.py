@@ -109,6 +109,35 @@ class Host:
         eventually("the client is connected", connected)
         return process
 
+    def program(self, name, pipe, log, *options, stdin=None, **environment):
+        """Runs a program of the simulated host past the manager, as its owner would."""
+        world = self.home / "run/sim"
+        env = {"MPS_SIM_WORLD": str(world), "CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(log), **environment}
+        return subprocess.run([world / "bin" / name, *options], input=stdin, env=env, check=True, capture_output=True, text=True,
+                              timeout=PATIENCE_S).stdout
+
+    def control(self, pipe, line):
+        """What the control daemon of a pipe directory answers to somebody else."""
+        end = "zz-somebody"
+
+        def said():
+            # Whoever else is in a session keeps this one out: it is tried again until all of it is taken.
+            try:
+                reply = self.program("nvidia-cuda-mps-control", pipe, self.home, stdin=f"{line}\n{end}\n")
+            except subprocess.CalledProcessError:
+                return None
+            return (reply,) if end in reply else None
+
+        return eventually("the daemon takes the line", said)[0]
+
+    def foreign(self, name, gpus):
+        """Starts a control daemon past the manager; its directories are below the one that is returned."""
+        home = self.home / "f" / name
+        for folder in ["pipe", "log"]:
+            (home / folder).mkdir(parents=True)
+        self.program("nvidia-cuda-mps-control", home / "pipe", home / "log", "-d", CUDA_VISIBLE_DEVICES=gpus)
+        return home
+
     def stop(self, how=signal.SIGTERM):
         self.manager.send_signal(how)
         self.manager.wait(PATIENCE_S)

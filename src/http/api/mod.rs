@@ -217,11 +217,11 @@ struct GraceQuery {
     grace_s: u32,
 }
 
-fn default_grace() -> u32 {
+pub(super) fn default_grace() -> u32 {
     10
 }
 
-fn checked_grace(grace_s: u32) -> Result<u32, ServiceError> {
+pub(super) fn checked_grace(grace_s: u32) -> Result<u32, ServiceError> {
     if grace_s <= 3600 {
         return Ok(grace_s);
     }

@@ -81,6 +81,12 @@ impl Form {
         self.0.push((name.to_owned(), value.into()));
     }
 
+    /// The same in place of what is there.
+    pub(super) fn replace(&mut self, name: &str, value: impl Into<String>) {
+        self.0.retain(|(key, _)| key != name);
+        self.set(name, value);
+    }
+
     /// What the form says, as the API would be told it.
     pub(super) fn read<T: DeserializeOwned>(&self, fields: &[Field]) -> Result<T, ServiceError> {
         let json = self.json(fields)?;

@@ -6,6 +6,7 @@
 
 mod assets;
 mod audit;
+mod daemons;
 mod entrance;
 mod events;
 mod failure;
@@ -50,6 +51,7 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .route("/", get(overview::show))
         .route("/live", get(live::follow))
         .merge(gpus::router())
+        .merge(daemons::router())
         .merge(layouts::router())
         .merge(operations::router())
         .merge(events::router())

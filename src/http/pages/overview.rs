@@ -52,7 +52,21 @@ pub(super) struct DaemonRow {
 }
 
 impl DaemonRow {
-    fn layout(&self) -> Option<(String, Stands)> {
+    /// A daemon with so many clients, on a host with these GPUs.
+    pub(super) fn of(daemon: DaemonView, gpus: &[GpuRow], clients: usize) -> Self {
+        let called = |uuid: &GpuUuid| {
+            let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
+            (uuid.clone(), known.map_or_else(|| uuid.to_string(), GpuRow::called))
+        };
+        Self {
+            stands: words::phase(daemon.status.as_ref().map(|status| status.phase)),
+            gpus: daemon.spec.gpus.iter().map(called).collect(),
+            clients,
+            daemon,
+        }
+    }
+
+    pub(super) fn layout(&self) -> Option<(String, Stands)> {
         let status = self.daemon.status.as_ref()?.layout.as_ref()?;
         let version =
             status.version_ref().map_or_else(|| "being taken away".to_owned(), |version| version.to_string());
@@ -85,16 +99,8 @@ pub(super) async fn daemon_rows(
     let daemons = app.service.daemons(actor, page).await?.items;
     let clients = app.service.clients(actor, &ClientFilter::default(), false, page).await?.items;
     let row = |daemon: DaemonView| {
-        let called = |uuid: &GpuUuid| {
-            let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
-            (uuid.clone(), known.map_or_else(|| uuid.to_string(), GpuRow::called))
-        };
-        DaemonRow {
-            stands: words::phase(daemon.status.as_ref().map(|status| status.phase)),
-            gpus: daemon.spec.gpus.iter().map(called).collect(),
-            clients: clients.iter().filter(|client| client.daemon == daemon.name).count(),
-            daemon,
-        }
+        let clients = clients.iter().filter(|client| client.daemon == daemon.name).count();
+        DaemonRow::of(daemon, gpus, clients)
     };
     Ok(daemons.into_iter().map(row).collect())
 }

@@ -7,6 +7,7 @@ mod event;
 mod follow;
 #[cfg(test)]
 mod fuzz;
+pub mod window;
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;

@@ -1,0 +1,132 @@
+//! A control daemon that somebody else started: what it is, and what it can be taken up as.
+
+use askama::Template;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Redirect, Response};
+
+use super::named;
+use crate::domain::access::Actor;
+use crate::domain::client::ClientId;
+use crate::domain::daemon::Management;
+use crate::domain::{DaemonName, GpuUuid, Priority};
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::pages::forms::{Form, Refused};
+use crate::http::pages::frame::{Frame, Place};
+use crate::http::pages::gpus::GpuRow;
+use crate::http::pages::page;
+use crate::http::pages::words::{self, Amount, Moment};
+use crate::http::problem::Problem;
+use crate::service::adoption::AdoptRequest;
+use crate::service::daemons::DaemonView;
+use crate::service::foreign::{ForeignClientView, ForeignDaemonView, VerdictView};
+use crate::service::{ServiceError, WriteOptions, Written};
+
+const NAMES: [&str; 2] = ["name", "management"];
+
+#[derive(Template)]
+#[template(path = "daemons/foreign.html")]
+struct ForeignPage {
+    frame: Frame,
+    daemon: ForeignDaemonView,
+    gpus: Vec<(GpuUuid, String)>,
+    form: Form,
+    refused: Refused,
+}
+
+impl ForeignPage {
+    fn verdicts(&self) -> [(&'static str, &'static str, &VerdictView); 2] {
+        let adoption = &self.daemon.adoption;
+        [
+            ("managed", "Adopted: kept as it is now, and started again when it dies", &adoption.managed),
+            ("observed", "Observed: looked at, and never changed", &adoption.observed),
+        ]
+    }
+
+    fn is_possible(&self) -> bool {
+        self.daemon.adoption.managed.possible || self.daemon.adoption.observed.possible
+    }
+
+    fn chosen(&self, word: &str) -> bool {
+        self.form.text("management") == word
+    }
+
+    fn memory(&self, client: &ForeignClientView) -> String {
+        let known = client.memory.iter().filter_map(|memory| memory.used_bytes).reduce(u64::saturating_add);
+        words::or_dash(known.map(Amount))
+    }
+
+    fn limit(&self, bytes: &Option<u64>) -> String {
+        bytes.map_or_else(|| "none".to_owned(), |bytes| Amount(bytes).to_string())
+    }
+}
+
+pub(super) async fn show(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    shown(&app, &actor, &id, Form::default(), Refused::default()).await
+}
+
+async fn shown(
+    app: &AppState,
+    actor: &Actor,
+    id: &str,
+    mut form: Form,
+    refused: Refused,
+) -> Result<Response, Problem> {
+    let daemon = app.service.foreign_daemon(actor, id).await?;
+    let gpus: Vec<GpuRow> = app.service.gpu_views(actor).await?.into_iter().map(GpuRow::of).collect();
+    if refused.is_empty() {
+        let first = daemon.gpus.iter().flatten().next();
+        let index = gpus.iter().find(|row| Some(&row.gpu.uuid) == first).and_then(|row| row.gpu.index);
+        form.set("name", index.map(|index| format!("gpu{index}")).unwrap_or_default());
+        form.set("management", if daemon.adoption.managed.possible { "managed" } else { "observed" });
+    }
+    let gpus = named(&daemon, &gpus);
+    let status = if refused.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+    let title = format!("Control daemon {}", daemon.pid);
+    let frame = Frame::of(&app.service, actor, Place::Daemons, &title).await;
+    Ok(page(status, &ForeignPage { frame, daemon, gpus, form, refused }))
+}
+
+pub(super) async fn adopt(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(id): Path<ClientId>,
+    form: Form,
+) -> Result<Response, Problem> {
+    match adopted(&app, &actor, id, &form).await {
+        Ok(written) => Ok(Redirect::to(&format!("/daemons/{}", written.value.name)).into_response()),
+        Err(error @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => Err(error.into()),
+        Err(error) => {
+            let error = match error {
+                ServiceError::PreconditionFailed(_) => {
+                    ServiceError::field("/name", "there is a daemon of this name: choose another")
+                }
+                error => error,
+            };
+            shown(&app, &actor, &id.to_string(), form, Refused::of(error, &NAMES)).await
+        }
+    }
+}
+
+async fn adopted(
+    app: &AppState,
+    actor: &Actor,
+    id: ClientId,
+    form: &Form,
+) -> Result<Written<DaemonView>, ServiceError> {
+    let name = DaemonName::parse(form.text("name"));
+    let name = name.map_err(|error| ServiceError::field("/name", error.to_string()))?;
+    let management = match form.text("management") {
+        "managed" => Management::Managed,
+        "observed" => Management::Observed,
+        _ => return Err(ServiceError::field("/management", "choose one")),
+    };
+    let request = AdoptRequest { process: id.to_string(), management };
+    let options = WriteOptions { must_be_new: true, ..WriteOptions::default() };
+    app.service.adopt_daemon(actor, name, request, options).await
+}

@@ -1,0 +1,246 @@
+//! Daemons: all of them, one with everything that is known of it, and what is done to one.
+
+mod actions;
+mod foreign;
+mod form;
+mod logs;
+mod settings;
+
+use askama::Template;
+use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::{get, post};
+
+use self::settings::Setting;
+use super::frame::{Frame, Place};
+use super::gpus::GpuRow;
+use super::overview::{DaemonRow, daemon_rows};
+use super::rendered;
+use super::words::{self, Amount, Moment, State as Stands, Tone};
+use crate::domain::access::Actor;
+use crate::domain::client::AttributedBy;
+use crate::domain::daemon::{DesiredState, Management, Mode, Phase};
+use crate::domain::drift::DriftPolicy;
+use crate::domain::event::{Event, EventFilter};
+use crate::domain::layout::Enforcement;
+use crate::domain::layout::status::LayoutStatus;
+use crate::domain::{DaemonName, GpuUuid};
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::problem::Problem;
+use crate::service::clients::{ClientFilter, ClientView};
+use crate::service::events::Order;
+use crate::service::foreign::ForeignDaemonView;
+use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::tenants::TenantView;
+
+/// Events that are shown of a daemon.
+const EVENTS: u32 = 10;
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/daemons", get(list))
+        .route("/daemons/new", get(form::new).post(form::create))
+        .route("/daemons/{name}", get(show))
+        .route("/daemons/{name}/edit", get(form::edit).post(form::change))
+        .route("/daemons/{name}/logs", get(logs::show))
+        .route("/foreign-daemons/{id}", get(foreign::show))
+        .route("/foreign-daemons/{id}/adopt", post(foreign::adopt))
+        .merge(actions::router())
+}
+
+#[derive(Template)]
+#[template(path = "daemons/list.html")]
+struct DaemonsPage {
+    frame: Frame,
+    rows: Vec<Listed>,
+    unheld: Vec<GpuRow>,
+    foreign: Vec<ForeignRow>,
+}
+
+/// A daemon in the list.
+struct Listed {
+    row: DaemonRow,
+    tenants: usize,
+    /// Memory that is promised to its tenants on all of its GPUs.
+    promised: Amount,
+}
+
+/// A control daemon of somebody else's in the list.
+struct ForeignRow {
+    daemon: ForeignDaemonView,
+    gpus: Vec<(GpuUuid, String)>,
+}
+
+#[derive(Template)]
+#[template(path = "daemons/daemon.html")]
+struct DaemonPage {
+    frame: Frame,
+    row: DaemonRow,
+    settings: Vec<Setting>,
+    clients: Vec<ClientRow>,
+    tenants: Vec<TenantRow>,
+    events: Vec<Event>,
+    is_adopted: bool,
+}
+
+/// A client of a daemon.
+pub(super) struct ClientRow {
+    pub(super) client: ClientView,
+    pub(super) memory: Option<Amount>,
+}
+
+impl ClientRow {
+    pub(super) fn of(client: ClientView) -> Self {
+        let known = client.memory.iter().filter_map(|memory| memory.used_bytes);
+        let memory = known.reduce(u64::saturating_add).map(Amount);
+        Self { client, memory }
+    }
+
+    pub(super) fn since(&self) -> Moment {
+        Moment(self.client.since)
+    }
+
+    /// How sure its tenant is.
+    pub(super) fn by(&self) -> &'static str {
+        match self.client.attributed_by {
+            AttributedBy::Lease => "by its lease",
+            AttributedBy::Uid => "by its user",
+            AttributedBy::Environment => "by its environment, a hint",
+            AttributedBy::Unattributed => "nothing tells",
+        }
+    }
+}
+
+/// A tenant of a daemon.
+struct TenantRow {
+    tenant: TenantView,
+    ready: Stands,
+    limit: Option<Amount>,
+}
+
+impl DaemonPage {
+    fn is_wanted(&self) -> bool {
+        self.row.daemon.spec.desired_state == DesiredState::Running
+    }
+
+    fn is_observed(&self) -> bool {
+        self.row.daemon.spec.management == Management::Observed
+    }
+
+    fn is_stopped(&self) -> bool {
+        let phase = self.row.daemon.status.as_ref().map(|status| status.phase);
+        phase == Some(Phase::Stopped) || !self.is_wanted()
+    }
+
+    fn mode(&self) -> &'static str {
+        mode(self.row.daemon.spec.mode)
+    }
+
+    fn drifts(&self) -> bool {
+        self.settings.iter().any(Setting::differs)
+    }
+
+    fn called(&self, uuid: &GpuUuid) -> String {
+        let known = self.row.gpus.iter().find(|(known, _)| known == uuid);
+        known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
+    }
+
+    /// The clients that a server has.
+    fn clients_of(&self, server: u32) -> usize {
+        self.clients.iter().filter(|row| row.client.server == server).count()
+    }
+
+    /// How many partitions of the layout are there, of those that it has.
+    fn made(&self, layout: &LayoutStatus) -> String {
+        let of = layout.partitions.len();
+        let made = match layout.enforcement {
+            Enforcement::Static => layout.partitions.iter().filter(|one| one.id.is_some()).count(),
+            Enforcement::Percentage => {
+                layout.partitions.iter().filter(|one| one.percentage.is_some()).count()
+            }
+        };
+        format!("{made} of {of}")
+    }
+}
+
+/// A mode in words.
+pub(super) fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Shared => "shared: all clients share all SMs",
+        Mode::Static => "static: each client has the SMs of its partition",
+    }
+}
+
+async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+    let service = &app.service;
+    let page = Page { after: String::new(), limit: MAX_LIMIT };
+    let gpus: Vec<GpuRow> = service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
+    let mut rows = Vec::new();
+    for row in daemon_rows(&app, &actor, &gpus, &page).await? {
+        let tenants = service.tenants(&actor, Some(&row.daemon.name), &page).await?.items.len();
+        let own = |gpu: &&GpuRow| row.daemon.spec.gpus.contains(&gpu.gpu.uuid);
+        let promised = Amount(gpus.iter().filter(own).map(|gpu| gpu.gpu.memory_promised).sum());
+        rows.push(Listed { row, tenants, promised });
+    }
+    let foreign = service.foreign_daemons(&actor).await?;
+    let foreign =
+        foreign.into_iter().map(|daemon| ForeignRow { gpus: named(&daemon, &gpus), daemon }).collect();
+    let free = |row: &GpuRow| row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true);
+    let unheld = gpus.into_iter().filter(free).collect();
+    let frame = Frame::of(service, &actor, Place::Daemons, "Daemons").await.live();
+    Ok(rendered(&DaemonsPage { frame, rows, unheld, foreign }))
+}
+
+/// What people call the GPUs of a foreign daemon.
+fn named(daemon: &ForeignDaemonView, gpus: &[GpuRow]) -> Vec<(GpuUuid, String)> {
+    let called = |uuid: &GpuUuid| {
+        let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
+        (uuid.clone(), known.map_or_else(|| uuid.to_string(), GpuRow::called))
+    };
+    daemon.gpus.iter().flatten().map(called).collect()
+}
+
+async fn show(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<DaemonName>,
+) -> Result<Response, Problem> {
+    let service = &app.service;
+    let daemon = service.daemon(&actor, &name, false).await?;
+    let gpus: Vec<GpuRow> = service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
+    let desired = service.daemon_desired(&actor, &name).await?;
+    let clients = clients(&app, &actor, &name).await?;
+    let all = Page { after: String::new(), limit: MAX_LIMIT };
+    let tenants = service.tenants(&actor, Some(&name), &all).await?.items;
+    let tenants = tenants.into_iter().map(|tenant| TenantRow {
+        ready: words::ready(&tenant.status.conditions),
+        limit: tenant.spec.device_memory_limit.map(|limit| Amount(limit.bytes())),
+        tenant,
+    });
+    let about = EventFilter { daemon: Some(name.clone()), ..EventFilter::default() };
+    let newest = Page { after: String::new(), limit: EVENTS };
+    let events = service.events(&actor, about, Order::NewestFirst, &newest).await?.items;
+    let is_adopted = service.is_adopted(&actor, &name).await?;
+    let tenants = tenants.collect();
+    let row = DaemonRow::of(daemon, &gpus, clients.len());
+    let effective = row.daemon.status.as_ref().and_then(|status| status.effective.as_ref());
+    let settings = settings::of(desired.as_ref(), effective, |uuid| {
+        gpus.iter().find(|row| row.gpu.uuid == *uuid).map_or_else(|| uuid.to_string(), GpuRow::called)
+    });
+    let frame = Frame::of(service, &actor, Place::Daemons, &format!("Daemon {name}")).await.live();
+    Ok(rendered(&DaemonPage { frame, row, settings, clients, tenants, events, is_adopted }))
+}
+
+/// The clients of a daemon.
+pub(super) async fn clients(
+    app: &AppState,
+    actor: &Actor,
+    name: &DaemonName,
+) -> Result<Vec<ClientRow>, Problem> {
+    let filter = ClientFilter { daemon: Some(name.clone()), tenant: None };
+    let all = Page { after: String::new(), limit: MAX_LIMIT };
+    let clients = app.service.clients(actor, &filter, false, &all).await?.items;
+    Ok(clients.into_iter().map(ClientRow::of).collect())
+}

@@ -1,0 +1,144 @@
+//! Settings: what is wanted of each beside what was read back.
+
+use crate::domain::GpuUuid;
+use crate::domain::daemon::{Effective, MemoryReading};
+use crate::domain::plan::Desired;
+use crate::domain::{MemoryLimit, Priority, ThreadPercentage};
+use crate::http::pages::words::{Amount, State, Tone};
+
+/// One setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Setting {
+    /// What it is.
+    pub(super) name: String,
+    pub(super) wanted: String,
+    pub(super) read: String,
+    agrees: Option<bool>,
+}
+
+impl Setting {
+    /// Whether it was read otherwise than it should be.
+    pub(super) fn differs(&self) -> bool {
+        self.agrees == Some(false)
+    }
+
+    /// How it stands; `None` where that cannot be said.
+    pub(super) fn stands(&self) -> State {
+        match self.agrees {
+            Some(true) => State { word: "as wanted", tone: Tone::Good },
+            Some(false) => State { word: "differs", tone: Tone::Warn },
+            None => State { word: "not known", tone: Tone::Quiet },
+        }
+    }
+}
+
+/// All settings of a daemon: those of servers to come, and those of each server that there is.
+pub(super) fn of(
+    desired: Option<&Desired>,
+    effective: Option<&Effective>,
+    called: impl Fn(&GpuUuid) -> String,
+) -> Vec<Setting> {
+    let Some(desired) = desired else { return Vec::new() };
+    let percentage = format!("{} %", desired.percentage);
+    let read = |value: Option<String>| value.unwrap_or_else(|| "not read yet".to_owned());
+    let setting = |name: String, wanted: &str, seen: Option<String>| Setting {
+        name,
+        wanted: wanted.to_owned(),
+        agrees: seen.as_ref().map(|seen| seen == wanted),
+        read: read(seen),
+    };
+    let percent = |value: Option<ThreadPercentage>| value.map(|value| format!("{value} %"));
+    let default_percentage = effective.and_then(|seen| seen.default_active_thread_percentage);
+    let default_priority = effective.and_then(|seen| seen.default_priority);
+    let mut settings = vec![
+        setting("Active thread percentage, default".into(), &percentage, percent(default_percentage)),
+        setting(
+            "Client priority, default".into(),
+            priority(desired.priority),
+            default_priority.map(|seen| priority(seen).to_owned()),
+        ),
+    ];
+    let limits = |of: &str, readings: Option<&[MemoryReading]>| -> Vec<Setting> {
+        let limit = |(ordinal, gpu): (usize, &GpuUuid)| {
+            let wanted = desired.memory_limits.get(ordinal).copied().flatten();
+            let reading = readings.and_then(|readings| readings.get(ordinal));
+            memory(format!("Device memory limit on {}, {of}", called(gpu)), wanted, reading)
+        };
+        desired.gpus.iter().enumerate().map(limit).collect()
+    };
+    settings.extend(limits("default", effective.map(|seen| seen.default_memory_limits.as_slice())));
+    for server in effective.iter().flat_map(|seen| &seen.servers) {
+        let of = format!("server {}", server.pid);
+        settings.push(setting(
+            format!("Active thread percentage, {of}"),
+            &percentage,
+            percent(server.active_thread_percentage),
+        ));
+        settings.extend(limits(&of, Some(&server.memory_limits)));
+    }
+    settings
+}
+
+fn priority(priority: Priority) -> &'static str {
+    match priority {
+        Priority::Normal => "normal",
+        Priority::BelowNormal => "below normal",
+    }
+}
+
+fn memory(name: String, wanted: Option<MemoryLimit>, reading: Option<&MemoryReading>) -> Setting {
+    const GIB: u64 = 1 << 30;
+    let bytes = wanted.map(MemoryLimit::bytes);
+    let shown =
+        |bytes: Option<u64>| bytes.map_or_else(|| "none".to_owned(), |bytes| Amount(bytes).to_string());
+    let wanted = shown(bytes);
+    let Some(reading) = reading else {
+        return Setting { name, wanted, read: "not read yet".to_owned(), agrees: None };
+    };
+    if let Some(text) = &reading.unreadable {
+        return Setting { name, wanted, read: text.clone(), agrees: Some(false) };
+    }
+    // The daemon prints whole GiB, rounded down, where nothing else tells.
+    let (read, agrees) = match reading.bytes {
+        Some(seen) if !reading.exact => (
+            format!("{} or a part of a GiB more", Amount(seen)),
+            bytes.map(|bytes| bytes / GIB) == Some(seen / GIB),
+        ),
+        seen => (shown(seen), seen == bytes),
+    };
+    Setting { name, wanted, read, agrees: Some(agrees) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(bytes: Option<u64>, exact: bool, unreadable: Option<&str>) -> MemoryReading {
+        MemoryReading {
+            gpu: GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("a GPU"),
+            bytes,
+            exact,
+            unreadable: unreadable.map(str::to_owned),
+            in_server_log: None,
+        }
+    }
+
+    #[test]
+    fn a_limit_that_is_printed_in_whole_gib_agrees_with_any_in_it() {
+        let wanted = Some(MemoryLimit::parse("1536M").expect("a limit"));
+        let look = |of: MemoryReading| memory("x".into(), wanted, Some(&of));
+        let rounded = look(reading(Some(1 << 30), false, None));
+        assert!(!rounded.differs());
+        assert_eq!(
+            (rounded.wanted.as_str(), rounded.read.as_str()),
+            ("1.5 GiB", "1 GiB or a part of a GiB more")
+        );
+        assert!(look(reading(Some(2 << 30), false, None)).differs());
+        assert!(!look(reading(Some(1536 << 20), true, None)).differs());
+        assert!(look(reading(Some(1 << 30), true, None)).differs());
+        assert!(look(reading(None, true, None)).differs());
+        assert!(look(reading(None, false, Some("0G"))).differs());
+        let unread = memory("x".into(), None, None);
+        assert_eq!((unread.wanted.as_str(), unread.stands().word), ("none", "not known"));
+    }
+}
