@@ -75,6 +75,12 @@ impl Form {
         self.0.push((name.to_owned(), value.to_string()));
     }
 
+    /// The same in the place of what was typed.
+    pub(super) fn replace(&mut self, name: &str, value: impl ToString) {
+        self.0.retain(|(key, _)| key != name);
+        self.set(name, value);
+    }
+
     /// What the form says, as the API would be told it.
     pub(super) fn read<T: DeserializeOwned>(&self, fields: &[Field]) -> Result<T, ServiceError> {
         let json = self.json(fields)?;
@@ -218,6 +224,11 @@ impl Refused {
             }
         }
         refused
+    }
+
+    /// Something that is said of the form as a whole.
+    pub(super) fn whole_form(detail: &str) -> Self {
+        Self { whole: vec![detail.to_owned()], ..Self::default() }
     }
 
     /// What is wrong with a field.

@@ -5,15 +5,19 @@
 //! elsewhere, and no script or style stands in a page.
 
 mod assets;
+mod chart;
+mod clients;
 mod entrance;
 mod failure;
 mod forms;
 mod frame;
 mod gpus;
+mod list;
 mod live;
 mod login;
 mod overview;
 mod sm_map;
+mod tenants;
 mod words;
 
 use askama::Template;
@@ -43,7 +47,18 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .route("/", get(overview::show))
         .route("/live", get(live::follow))
         .route("/gpus", get(gpus::list))
-        .route("/gpus/{gpu}", get(gpus::show));
+        .route("/gpus/{gpu}", get(gpus::show))
+        .route("/gpus/{gpu}/history", get(gpus::history))
+        .route("/tenants", get(tenants::all).post(tenants::create))
+        .route("/tenants/new", get(tenants::new))
+        .route("/tenants/new/predict", post(tenants::predict))
+        .route("/tenants/{name}", get(tenants::show))
+        .route("/tenants/{name}/edit", get(tenants::edit).post(tenants::change))
+        .route("/tenants/{name}/delete", get(tenants::confirm_delete).post(tenants::delete))
+        .route("/tenants/{name}/history", get(tenants::history))
+        .route("/clients", get(clients::all))
+        .route("/clients/{id}", get(clients::show))
+        .route("/clients/{id}/terminate", get(clients::confirm_terminate).post(clients::terminate));
     let pages = pages.layer(middleware::from_fn(guard::caller));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
@@ -54,6 +69,14 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
 /// A page that answers what was asked.
 fn rendered(template: &impl Template) -> Response {
     page(StatusCode::OK, template)
+}
+
+/// A form that is shown once more with what is wrong in it: it has the status of the problem, and goes on record as that.
+fn refused_with(template: &impl Template, problem: Problem) -> Response {
+    let (refused, _) = problem.into_response().into_parts();
+    let mut shown = page(refused.status, template);
+    shown.extensions_mut().extend(refused.extensions);
+    shown
 }
 
 fn page(status: StatusCode, template: &impl Template) -> Response {
