@@ -86,6 +86,11 @@ impl Problem {
         }
     }
 
+    /// The status of its answer.
+    pub(super) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
     /// One of too many; the answer is counted by that.
     pub(super) fn too_many(kind: &str, limit: Limit, title: &str, detail: String, wait_s: u64) -> Self {
         let problem = Self::new(kind, StatusCode::TOO_MANY_REQUESTS, title, detail);
@@ -185,7 +190,7 @@ pub(super) struct Limited(pub(super) Limit);
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status = self.status();
         let mut response = (status, axum::Json(&self)).into_response();
         response.extensions_mut().insert(Kind(self.kind));
         response.extensions_mut().insert(Detail(self.detail));

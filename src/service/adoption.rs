@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::acting::about;
 use super::daemons::{DaemonView, not_found, refuse_with_tenants};
 use super::foreign::held;
 use super::maintenance::refuse_in_maintenance;
@@ -14,6 +15,7 @@ use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fa
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
+use crate::domain::audit::Target;
 use crate::domain::client::ClientId;
 use crate::domain::daemon::{
     Daemon, DaemonSpec, Home, Incarnation, Management, Phase, Standing, check_management,
@@ -48,8 +50,9 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Written<DaemonView>, ServiceError> {
         actor.may(Right::Administer)?;
-        let service = self.clone();
-        self.to_the_end(async move { service.adopt_now(name, request, options).await }).await
+        let (service, target) = (self.clone(), Target::Daemon(name.clone()));
+        let adopting = self.to_the_end(async move { service.adopt_now(name, request, options).await });
+        Box::pin(about(target, adopting)).await
     }
 
     async fn adopt_now(

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::acting::about;
 use super::adoption::{LETTING_GO, is_foreign};
 use super::foreign::held;
 use super::layouts::fit_layout;
@@ -10,6 +11,7 @@ use super::page::{Page, Paged};
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
+use crate::domain::audit::Target;
 use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Management, Mode, Phase};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::{Operation, OperationRequest};
@@ -54,8 +56,9 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Written<DaemonView>, ServiceError> {
         actor.may(Right::Administer)?;
-        let service = self.clone();
-        self.to_the_end(async move { service.put_daemon_now(name, spec, options).await }).await
+        let (service, target) = (self.clone(), Target::Daemon(name.clone()));
+        let putting = self.to_the_end(async move { service.put_daemon_now(name, spec, options).await });
+        Box::pin(about(target, putting)).await
     }
 
     async fn put_daemon_now(

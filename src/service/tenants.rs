@@ -77,11 +77,10 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Written<TenantView>, ServiceError> {
         actor.may(Right::Administer)?;
-        let (service, actor) = (self.clone(), actor.clone());
-        // A form that makes one is sent to where all of them are, so its path does not name it.
-        let target = Target::Tenant(name.clone());
-        let work = async move { service.put_tenant_now(&actor, name, spec, options).await };
-        about(target, self.to_the_end(work)).await
+        let (service, actor, target) = (self.clone(), actor.clone(), Target::Tenant(name.clone()));
+        let putting =
+            self.to_the_end(async move { service.put_tenant_now(&actor, name, spec, options).await });
+        Box::pin(about(target, putting)).await
     }
 
     async fn put_tenant_now(

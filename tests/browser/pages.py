@@ -24,6 +24,7 @@ def furnish(host):
                                              "labels": {"team": "search"}})
             eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
     host.api("POST", "/daemons/gpu0/cordon")
+    host.token_for("operator", "ci")
     return PAGES
 
 
@@ -40,6 +41,26 @@ PAGES = {
     "gpus": "/gpus",
     "gpu-shared": "/gpus/0",
     "gpu-partitioned": "/gpus/1",
+    "tenants": "/tenants",
+    "tenant": "/tenants/web",
+    "tenant-shared": "/tenants/demo",
+    "tenant-new": "/tenants/new",
+    "tenant-edit": "/tenants/demo/edit",
+    "tenant-delete": "/tenants/batch/delete",
+    "clients": "/clients",
+    "client": lambda host: f"/clients/{host.api('GET', '/clients')['items'][0]['id']}",
+    "client-terminate": lambda host: f"/clients/{host.api('GET', '/clients')['items'][0]['id']}/terminate",
+    "events": "/events",
+    "event": lambda host: f"/events/{host.api('GET', '/events?type=client.connected')['items'][0]['id']}",
+    "audit": "/audit",
+    "tokens": "/tokens",
+    "token": lambda host: f"/tokens/{host.api('GET', '/tokens')['items'][0]['id']}",
+    "token-new": "/tokens/new",
+    "token-revoke": lambda host: f"/tokens/{host.api('GET', '/tokens')['items'][0]['id']}/revoke",
+    "settings": "/settings",
+    "maintenance": "/settings/maintenance",
+    "operations": "/operations",
+    "operation": lambda host: "/operations/" + host.api("GET", "/operations?limit=1")["items"][0]["id"],
     "problem": "/nowhere",
 }
 

@@ -156,6 +156,10 @@ fn open_to_all() -> BTreeMap<&'static str, &'static str> {
         ("record_refusals", "the record of refusals"),
         ("say_stopped", "the manager's own end"),
         ("check_store", "/healthz, which says nothing but whether the manager lives"),
+        (
+            "nameplate",
+            "told to whoever is let in: whether the host is real, and its name to those who see the host",
+        ),
         ("read_only", "/readyz, and asked by every use case that writes"),
         ("not_ready", "/readyz, which load balancers ask without a token"),
     ])

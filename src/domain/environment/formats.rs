@@ -1,6 +1,7 @@
 //! The environment of a tenant's processes as others take it: JSON, containers, units.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use super::quoted;
 
@@ -21,17 +22,18 @@ pub fn as_container_options(variables: &BTreeMap<String, String>) -> String {
 /// which such a file cannot hold.
 pub fn as_env_file(variables: &BTreeMap<String, String>) -> Option<String> {
     let whole = variables.values().all(|value| !value.contains(['\n', '\r']));
-    whole.then(|| variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect())
+    let line = |(name, value): (&String, &String)| format!("{name}={value}");
+    whole.then(|| variables.iter().map(line).collect::<Vec<_>>().join("\n") + "\n")
 }
 
 /// Lines for the `[Service]` section of a unit.
 pub fn as_unit(variables: &BTreeMap<String, String>, unset: &[String]) -> String {
     let mut lines = String::new();
     if !unset.is_empty() {
-        lines.push_str(&format!("UnsetEnvironment={}\n", unset.join(" ")));
+        let _ = writeln!(lines, "UnsetEnvironment={}", unset.join(" "));
     }
     for (name, value) in variables {
-        lines.push_str(&format!("Environment=\"{name}={}\"\n", in_unit(value)));
+        let _ = writeln!(lines, "Environment=\"{name}={}\"", in_unit(value));
     }
     lines
 }

@@ -59,7 +59,7 @@ pub(super) struct Assets;
 impl Assets {
     /// The address of a file.
     #[allow(clippy::unused_self, reason = "called on a value in templates")]
-    pub(super) fn at(&self, name: &str) -> String {
+    pub(super) fn at(self, name: &str) -> String {
         debug_assert!(ASSETS.iter().any(|asset| asset.name == name), "{name}");
         format!("/assets/{}/{name}", *DIGEST)
     }

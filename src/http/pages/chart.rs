@@ -75,12 +75,13 @@ impl Chart {
         };
         let memory = of(|point| point.memory);
         let clients = of(|point| u64::from(point.clients));
-        let panels = match memory.is_empty() {
-            true => Vec::new(),
-            false => vec![
+        let panels = if memory.is_empty() {
+            Vec::new()
+        } else {
+            vec![
                 Panel { id: "memory", title: "Memory", unit: Unit::Bytes, lines: memory },
                 Panel { id: "clients", title: "Clients", unit: Unit::Clients, lines: clients },
-            ],
+            ]
         };
         Self { href, now: unix_ms(), span_ms: SPAN_MS, every_ms: EVERY_MS, panels }
     }

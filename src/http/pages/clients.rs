@@ -1,38 +1,38 @@
 //! Clients: all of them, one with what is known of it, and its end.
 
 use askama::Template;
+use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
-use serde::Deserialize;
+use axum::routing::get;
 
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
+use super::lists::{Asked, Ways};
+use super::rendered;
+use super::tenants::daemon_names;
 use super::words::Amount;
-use super::{list, rendered};
 use crate::domain::access::{Actor, Role};
 use crate::domain::client::ClientId;
 use crate::domain::event::{Event, EventFilter};
-use crate::domain::{DaemonName, GpuUuid};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::Path;
 use crate::http::problem::Problem;
 use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::events::Order;
 use crate::service::page::Page;
 use crate::service::{ServiceError, WriteOptions};
 
+pub(super) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/clients", get(all))
+        .route("/clients/{id}", get(show))
+        .route("/clients/{id}/terminate", get(confirm_terminate).post(terminate))
+}
+
 /// Events that are shown of a client.
 const EVENTS: u32 = 20;
-
-/// What the list is asked for.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct ListQuery {
-    #[serde(default)]
-    daemon: String,
-    #[serde(default)]
-    tenant: String,
-    cursor: Option<String>,
-}
 
 #[derive(Template)]
 #[template(path = "clients.html")]
@@ -43,7 +43,7 @@ struct ClientsPage {
     tenant: String,
     daemons: Vec<DaemonName>,
     of_host: bool,
-    pages: list::Pages,
+    ways: Ways,
 }
 
 impl ClientsPage {
@@ -62,22 +62,18 @@ pub(super) fn memory(client: &ClientView) -> Option<Amount> {
     told.reduce(u64::saturating_add).map(Amount)
 }
 
-pub(super) async fn all(
-    State(app): State<AppState>,
-    actor: Actor,
-    Query(query): Query<ListQuery>,
-) -> Result<Response, Problem> {
-    let page = list::page(query.cursor.as_deref())?;
-    let (daemon, tenant) = (query.daemon.trim().to_owned(), query.tenant.trim().to_owned());
-    let filter = ClientFilter { daemon: list::name(&daemon)?, tenant: list::name(&tenant)? };
-    let found = app.service.clients(&actor, &filter, false, &page).await?;
+async fn all(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
+    let (daemon, tenant) =
+        (asked.parsed("daemon", DaemonName::parse)?, asked.parsed("tenant", TenantName::parse)?);
+    let filter = ClientFilter { daemon: daemon.clone(), tenant: tenant.clone() };
+    let found = app.service.clients(&actor, &filter, false, &asked.page()?).await?;
     let frame = Frame::of(&app.service, &actor, Place::Clients, "Clients").await.live();
     let of_host = frame.may(Role::Viewer);
-    let daemons = if of_host { list::daemons(&app, &actor).await? } else { Vec::new() };
-    let filters = [("daemon", daemon.as_str()), ("tenant", tenant.as_str())];
-    let pages = list::Pages::of("/clients", &filters, query.cursor.is_some(), found.next_cursor);
-    let clients = found.items;
-    Ok(rendered(&ClientsPage { frame, clients, daemon, tenant, daemons, of_host, pages }))
+    let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
+    let ways = asked.ways(found.next_cursor.as_deref());
+    let daemon = daemon.map(String::from).unwrap_or_default();
+    let tenant = tenant.map(String::from).unwrap_or_default();
+    Ok(rendered(&ClientsPage { frame, clients: found.items, daemon, tenant, daemons, of_host, ways }))
 }
 
 #[derive(Template)]
@@ -98,7 +94,7 @@ impl ClientPage {
     }
 }
 
-pub(super) async fn show(
+async fn show(
     State(app): State<AppState>,
     actor: Actor,
     Path(id): Path<ClientId>,
@@ -116,9 +112,10 @@ pub(super) async fn show(
     let title = format!("Client {}", id.pid);
     let frame = Frame::of(service, &actor, Place::Clients, &title).await.live();
     let of_host = frame.may(Role::Viewer);
-    let gpus: Vec<GpuRow> = match of_host && client.is_some() {
-        true => service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect(),
-        false => Vec::new(),
+    let gpus: Vec<GpuRow> = if of_host && client.is_some() {
+        service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect()
+    } else {
+        Vec::new()
     };
     let called = |uuid: &GpuUuid| {
         let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
@@ -138,7 +135,7 @@ struct TerminatePage {
     refused: Option<String>,
 }
 
-pub(super) async fn confirm_terminate(
+async fn confirm_terminate(
     State(app): State<AppState>,
     actor: Actor,
     Path(id): Path<ClientId>,
@@ -155,7 +152,7 @@ pub(super) async fn confirm_terminate(
     Ok(rendered(&TerminatePage { frame, client, refused }))
 }
 
-pub(super) async fn terminate(
+async fn terminate(
     State(app): State<AppState>,
     actor: Actor,
     Path(id): Path<ClientId>,

@@ -53,7 +53,7 @@ async fn way_in(request: Request) -> Response {
         Ok(bytes) => String::from_utf8(bytes.to_vec()).unwrap_or_default(),
         Err(_) => String::new(),
     };
-    login::page_for(StatusCode::UNAUTHORIZED, None, Some(Unsent { to: target, form }))
+    login::page_for(StatusCode::UNAUTHORIZED, &Unsent { to: target, form })
 }
 
 fn accepts_events(request: &Request) -> bool {

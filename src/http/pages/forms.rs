@@ -21,6 +21,7 @@ pub(super) struct Form(Vec<(String, String)>);
 
 /// How the text of a field becomes JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code, reason = "forms to come have them")]
 pub(super) enum Shape {
     /// Text; left out where it is empty.
     Text,
@@ -60,6 +61,11 @@ impl Form {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.trim())
     }
 
+    /// Everything, in the order of the form.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Whether a box is ticked.
     pub(super) fn ticked(&self, name: &str) -> bool {
         !self.text(name).is_empty()
@@ -71,12 +77,12 @@ impl Form {
     }
 
     /// What is shown before anybody has typed.
-    pub(super) fn set(&mut self, name: &str, value: impl ToString) {
-        self.0.push((name.to_owned(), value.to_string()));
+    pub(super) fn set(&mut self, name: &str, value: impl Into<String>) {
+        self.0.push((name.to_owned(), value.into()));
     }
 
     /// The same in the place of what was typed.
-    pub(super) fn replace(&mut self, name: &str, value: impl ToString) {
+    pub(super) fn replace(&mut self, name: &str, value: impl Into<String>) {
         self.0.retain(|(key, _)| key != name);
         self.set(name, value);
     }

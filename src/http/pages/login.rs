@@ -80,9 +80,10 @@ impl LoginForm {
     }
 }
 
-/// The log-in for whoever needs one first.
-pub(super) fn page_for(status: StatusCode, next: Option<&str>, unsent: Option<Unsent>) -> Response {
-    page(status, &LoginPage { assets: Assets, refused: None, code: None, next, unsent: unsent.as_ref() })
+/// The log-in for whoever has to send something after it.
+pub(super) fn page_for(status: StatusCode, unsent: &Unsent) -> Response {
+    let unsent = Some(unsent);
+    page(status, &LoginPage { assets: Assets, refused: None, code: None, next: None, unsent })
 }
 
 pub(super) async fn show(form: Result<Query<LoginForm>, QueryRejection>) -> Response {

@@ -5,19 +5,24 @@
 //! elsewhere, and no script or style stands in a page.
 
 mod assets;
+mod audit;
 mod chart;
 mod clients;
 mod entrance;
+mod events;
 mod failure;
 mod forms;
 mod frame;
 mod gpus;
-mod list;
+mod lists;
 mod live;
 mod login;
+mod operations;
 mod overview;
+mod settings;
 mod sm_map;
 mod tenants;
+mod tokens;
 mod words;
 
 use askama::Template;
@@ -30,7 +35,7 @@ use tower_http::compression::CompressionLayer;
 pub(super) use failure::shown;
 
 use super::problem::Problem;
-use super::{AppState, audit, bounds, guard};
+use super::{AppState, audit as record, bounds, guard};
 use crate::service::ServiceError;
 
 /// What a page may load, and where its forms may lead: from here, and here.
@@ -49,18 +54,25 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .route("/gpus", get(gpus::list))
         .route("/gpus/{gpu}", get(gpus::show))
         .route("/gpus/{gpu}/history", get(gpus::history))
-        .route("/tenants", get(tenants::all).post(tenants::create))
-        .route("/tenants/new", get(tenants::new))
-        .route("/tenants/new/predict", post(tenants::predict))
-        .route("/tenants/{name}", get(tenants::show))
-        .route("/tenants/{name}/edit", get(tenants::edit).post(tenants::change))
-        .route("/tenants/{name}/delete", get(tenants::confirm_delete).post(tenants::delete))
-        .route("/tenants/{name}/history", get(tenants::history))
-        .route("/clients", get(clients::all))
-        .route("/clients/{id}", get(clients::show))
-        .route("/clients/{id}/terminate", get(clients::confirm_terminate).post(clients::terminate));
+        .route("/events", get(events::list))
+        .route("/events/{id}", get(events::show))
+        .route("/audit", get(audit::list))
+        .route("/tokens", get(tokens::list))
+        .route("/tokens/new", get(tokens::fill_in).post(tokens::create))
+        .route("/tokens/{id}", get(tokens::show))
+        .route("/tokens/{id}/revoke", get(tokens::confirm_revoke).post(tokens::revoke))
+        .route("/tokens/{id}/end-sessions", post(tokens::end_sessions))
+        .route("/settings", get(settings::show))
+        .route("/settings/log-out-everywhere", post(settings::log_out_everywhere))
+        .route("/settings/login-url", post(settings::login_url))
+        .route("/settings/confirm-host", post(settings::confirm_host))
+        .route("/settings/maintenance", get(settings::fill_in_maintenance).post(settings::begin_maintenance))
+        .route("/settings/maintenance/end", post(settings::end_maintenance))
+        .merge(operations::router())
+        .merge(tenants::router())
+        .merge(clients::router());
     let pages = pages.layer(middleware::from_fn(guard::caller));
-    let pages = pages.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
+    let pages = pages.layer(middleware::from_fn_with_state(state.clone(), record::attempts));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), entrance::require));
     open.merge(pages).layer(CompressionLayer::new())

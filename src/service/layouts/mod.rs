@@ -14,10 +14,12 @@ pub(super) use documents::take;
 pub(super) use of_daemon::fit_layout;
 pub use partitions::PartitionView;
 
+use super::acting::about;
 use super::page::{Page, Paged};
 use super::{FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
+use crate::domain::audit::Target;
 use crate::domain::layout::{self, Invalid, Layout, Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
 use crate::store::layouts::NewVersion;
@@ -55,8 +57,8 @@ impl Service {
     ) -> Result<Written<LayoutView>, ServiceError> {
         actor.may(Right::Operate)?;
         let author = actor.subject.to_string();
-        let service = self.clone();
-        self.to_the_end(async move {
+        let (service, target) = (self.clone(), Target::Layout(name.clone()));
+        let putting = self.to_the_end(async move {
             let LayoutRequest { layout, note } = request;
             layout.check().map_err(|error| invalid("/layout", error))?;
             check_note(note.as_deref())?;
@@ -80,8 +82,8 @@ impl Service {
                 })
             });
             written.await
-        })
-        .await
+        });
+        Box::pin(about(target, putting)).await
     }
 
     /// A layout in its newest version.

@@ -8,7 +8,7 @@ use crate::domain::layout::status::LayoutState;
 use crate::domain::maintenance::MaintenanceState;
 use crate::http::AppState;
 use crate::http::pages::gpus::GpuRow;
-use crate::http::pages::words::{Moment, Tone};
+use crate::http::pages::words::{Gauge, Moment, Tone};
 use crate::http::problem::Problem;
 use crate::service::events::Order;
 use crate::service::host::HostView;
@@ -198,7 +198,7 @@ fn of_gpu(row: &GpuRow) -> Vec<Attention> {
         let why = "no limit holds it: end it, or set the daemon's compute mode to exclusive_process";
         found.push(attention(Tone::Warn, what, why, look()));
     }
-    if let Some(memory) = row.memory.filter(|memory| memory.is_overcommitted()) {
+    if let Some(memory) = row.memory.filter(Gauge::is_overcommitted) {
         let why = format!(
             "{} are promised to tenants of {} that there are: {} more than all can have at once",
             memory.promised,

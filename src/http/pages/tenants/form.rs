@@ -10,6 +10,7 @@ use super::super::forms::{Field, Form, Refused, Shape};
 use super::super::frame::{Frame, Place};
 use super::super::gpus::GpuRow;
 use super::super::{refused_with, rendered};
+use super::daemon_names;
 use super::prediction::Outcome;
 use crate::domain::access::{Actor, Role};
 use crate::domain::gpu::GpuRef;
@@ -18,7 +19,6 @@ use crate::domain::{DaemonName, Priority, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
 use crate::http::problem::Problem;
-use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::TenantView;
 use crate::service::{FieldError, ServiceError, WriteOptions, etag};
 
@@ -85,25 +85,25 @@ struct PredictionPart {
 
 /// What somebody who comes from elsewhere has chosen already.
 #[derive(Debug, Default, serde::Deserialize)]
-pub(in crate::http::pages) struct Chosen {
+pub(super) struct Chosen {
     #[serde(default)]
     daemon: String,
 }
 
-pub(in crate::http::pages) async fn new(
+pub(super) async fn new(
     State(app): State<AppState>,
     actor: Actor,
     Query(chosen): Query<Chosen>,
 ) -> Result<Response, Problem> {
     let mut form = Form::default();
-    form.set("uid", 0);
-    form.set("max_clients", 1);
+    form.set("uid", "0");
+    form.set("max_clients", "1");
     form.set("daemon", chosen.daemon);
     let page = form_page(&app, &actor, form, Asking::default()).await?;
     Ok(rendered(&page))
 }
 
-pub(in crate::http::pages) async fn create(
+pub(super) async fn create(
     State(app): State<AppState>,
     actor: Actor,
     form: Form,
@@ -130,7 +130,7 @@ pub(in crate::http::pages) async fn create(
     }
 }
 
-pub(in crate::http::pages) async fn edit(
+pub(super) async fn edit(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<TenantName>,
@@ -140,7 +140,7 @@ pub(in crate::http::pages) async fn edit(
     Ok(rendered(&form_page(&app, &actor, filled(&tenant), asking).await?))
 }
 
-pub(in crate::http::pages) async fn change(
+pub(super) async fn change(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<TenantName>,
@@ -164,7 +164,7 @@ pub(in crate::http::pages) async fn change(
 }
 
 /// What stands beside the form, for a script that asks while somebody types.
-pub(in crate::http::pages) async fn predict(
+pub(super) async fn predict(
     State(app): State<AppState>,
     actor: Actor,
     form: Form,
@@ -197,13 +197,11 @@ async fn form_page(
         let needs = format!("this needs the role admin, and {} has {}", actor.subject, actor.grant);
         return Err(ServiceError::Forbidden(needs).into());
     }
-    let all = Page { after: String::new(), limit: MAX_LIMIT };
-    let daemons: Vec<DaemonName> =
-        app.service.daemons(actor, &all).await?.items.into_iter().map(|daemon| daemon.name).collect();
+    let daemons = daemon_names(app, actor).await?;
     if form.text("daemon").is_empty()
         && let Some(first) = daemons.first()
     {
-        form.replace("daemon", first);
+        form.replace("daemon", first.as_str());
     }
     let held = |row: &GpuRow| row.gpu.daemon.is_some();
     let gpus = app.service.gpu_views(actor).await?.into_iter().map(GpuRow::of).filter(held).collect();
@@ -324,26 +322,26 @@ fn both<A, B>(a: Result<A, ServiceError>, b: Result<B, ServiceError>) -> Result<
 /// The form of a tenant as it is.
 fn filled(tenant: &TenantView) -> Form {
     let (spec, mut form) = (&tenant.spec, Form::default());
-    form.set("name", &tenant.name);
-    form.set("daemon", &spec.daemon);
-    form.set("uid", spec.uid);
+    form.set("name", tenant.name.as_str());
+    form.set("daemon", spec.daemon.as_str());
+    form.set("uid", spec.uid.to_string());
     for gpu in &spec.gpus {
-        form.set("gpus", gpu);
+        form.set("gpus", gpu.as_str());
     }
     if let Some(limit) = spec.device_memory_limit {
         let mib = limit.mib();
         let typed = if mib.is_multiple_of(1024) { format!("{}G", mib / 1024) } else { format!("{mib}M") };
         form.set("device_memory_limit", typed);
     }
-    form.set("max_clients", spec.max_clients);
+    form.set("max_clients", spec.max_clients.to_string());
     match (spec.sms, spec.active_thread_percentage) {
         (Some(sms), _) => {
             form.set("share", "sms");
-            form.set("sms", sms);
+            form.set("sms", sms.to_string());
         }
         (None, Some(percentage)) => {
             form.set("share", "percentage");
-            form.set("active_thread_percentage", percentage);
+            form.set("active_thread_percentage", percentage.to_string());
         }
         (None, None) => form.set("share", "default"),
     }

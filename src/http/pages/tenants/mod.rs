@@ -5,19 +5,19 @@ mod form;
 mod prediction;
 
 use askama::Template;
+use axum::Router;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Redirect, Response};
-use serde::Deserialize;
-
-pub(super) use form::{change, create, edit, new, predict};
+use axum::routing::{get, post};
 
 use self::environment::Environment;
 use super::chart::Chart;
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
+use super::lists::{Asked, Ways};
+use super::rendered;
 use super::words::{self, Amount, Moment, State as Stands, or_dash};
-use super::{list, rendered};
 use crate::domain::access::{Actor, Role};
 use crate::domain::client::AttributedBy;
 use crate::domain::daemon::{Condition, Mode};
@@ -26,7 +26,7 @@ use crate::domain::layout::status::PartitionStatus;
 use crate::domain::tenant::{EnforcedBy, context_bytes};
 use crate::domain::{DaemonName, GpuUuid, Priority, TenantName};
 use crate::http::AppState;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::Path;
 use crate::http::problem::Problem;
 use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::daemons::DaemonView;
@@ -35,18 +35,19 @@ use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::{TenantFilter, TenantView};
 use crate::service::{ServiceError, WriteOptions, etag};
 
+pub(super) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/tenants", get(all).post(form::create))
+        .route("/tenants/new", get(form::new))
+        .route("/tenants/new/predict", post(form::predict))
+        .route("/tenants/{name}", get(show))
+        .route("/tenants/{name}/edit", get(form::edit).post(form::change))
+        .route("/tenants/{name}/delete", get(confirm_delete).post(delete))
+        .route("/tenants/{name}/history", get(history))
+}
+
 /// Events that are shown of a tenant.
 const EVENTS: u32 = 10;
-
-/// What the list is asked for.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct ListQuery {
-    #[serde(default)]
-    q: String,
-    #[serde(default)]
-    daemon: String,
-    cursor: Option<String>,
-}
 
 #[derive(Template)]
 #[template(path = "tenants.html")]
@@ -58,7 +59,7 @@ struct TenantsPage {
     daemons: Vec<DaemonName>,
     /// Whether whoever looks may look at the host's daemons.
     of_host: bool,
-    pages: list::Pages,
+    ways: Ways,
 }
 
 impl TenantsPage {
@@ -106,27 +107,25 @@ fn share(tenant: &TenantView) -> String {
     }
 }
 
-pub(super) async fn all(
-    State(app): State<AppState>,
-    actor: Actor,
-    Query(query): Query<ListQuery>,
-) -> Result<Response, Problem> {
-    let page = list::page(query.cursor.as_deref())?;
-    let (q, daemon) = (query.q.trim().to_owned(), query.daemon.trim().to_owned());
-    let filter =
-        TenantFilter { daemon: list::name(&daemon)?, text: (!q.is_empty()).then(|| q.to_lowercase()) };
-    let found = app.service.tenants(&actor, &filter, &page).await?;
+async fn all(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
+    let q = asked.text("q").unwrap_or_default().to_owned();
+    let daemon = asked.parsed("daemon", DaemonName::parse)?;
+    let filter = TenantFilter { daemon: daemon.clone(), text: asked.text("q").map(str::to_lowercase) };
+    let found = app.service.tenants(&actor, &filter, &asked.page()?).await?;
     let frame = Frame::of(&app.service, &actor, Place::Tenants, "Tenants").await.live();
     let of_host = frame.may(Role::Viewer);
-    let daemons = if of_host { list::daemons(&app, &actor).await? } else { Vec::new() };
-    let pages = list::Pages::of(
-        "/tenants",
-        &[("q", &q), ("daemon", &daemon)],
-        query.cursor.is_some(),
-        found.next_cursor,
-    );
+    let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
+    let ways = asked.ways(found.next_cursor.as_deref());
     let rows = found.items.into_iter().map(TenantRow::of).collect();
-    Ok(rendered(&TenantsPage { frame, rows, q, daemon, daemons, of_host, pages }))
+    let daemon = daemon.map(String::from).unwrap_or_default();
+    Ok(rendered(&TenantsPage { frame, rows, q, daemon, daemons, of_host, ways }))
+}
+
+/// The daemons that a filter or a form offers.
+pub(super) async fn daemon_names(app: &AppState, actor: &Actor) -> Result<Vec<DaemonName>, Problem> {
+    let all = Page { after: String::new(), limit: MAX_LIMIT };
+    let daemons = app.service.daemons(actor, &all).await?.items;
+    Ok(daemons.into_iter().map(|daemon| daemon.name).collect())
 }
 
 #[derive(Template)]
@@ -176,7 +175,7 @@ impl TenantPage {
     }
 }
 
-pub(super) async fn show(
+async fn show(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<TenantName>,
@@ -190,9 +189,10 @@ pub(super) async fn show(
         Ok(daemon) if of_host => Some(daemon),
         _ => None,
     };
-    let known: Vec<GpuRow> = match of_host {
-        true => service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect(),
-        false => Vec::new(),
+    let known: Vec<GpuRow> = if of_host {
+        service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect()
+    } else {
+        Vec::new()
     };
     let called = |uuid: &GpuUuid| known.iter().find(|row| row.gpu.uuid == *uuid).map(GpuRow::called);
     let gpus = tenant.status.gpus.iter();
@@ -205,9 +205,10 @@ pub(super) async fn show(
     let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
     let partitioned = daemon.as_ref().is_some_and(|daemon| daemon.spec.mode == Mode::Static);
     // Partitions are proven by a look of their own, which a page that follows does not ask for every few seconds.
-    let environment = match headers.contains_key("hx-request") && partitioned {
-        true => Environment::Kept,
-        false => Environment::of(service.tenant_environment(&actor, &name).await, &name),
+    let environment = if headers.contains_key("hx-request") && partitioned {
+        Environment::Kept
+    } else {
+        Environment::of(service.tenant_environment(&actor, &name).await, &name)
     };
     let chart = Chart::of_tenant(&name, service.tenant_history(&actor, &name).await?);
     Ok(rendered(&TenantPage {
@@ -332,7 +333,7 @@ struct DeletePage {
     refused: Option<String>,
 }
 
-pub(super) async fn confirm_delete(
+async fn confirm_delete(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<TenantName>,
@@ -348,7 +349,7 @@ pub(super) async fn confirm_delete(
     Ok(rendered(&DeletePage { frame, tenant, refused }))
 }
 
-pub(super) async fn delete(
+async fn delete(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<TenantName>,
@@ -361,7 +362,7 @@ pub(super) async fn delete(
 }
 
 /// What a tenant held in the last hour, for the script that draws it.
-pub(super) async fn history(
+async fn history(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<TenantName>,

@@ -1,0 +1,170 @@
+//! The audit: who did what, with what each change was before and after.
+
+use std::collections::BTreeSet;
+
+use askama::Template;
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::Value;
+
+use super::forms::{Form, Refused};
+use super::frame::{Frame, Place};
+use super::lists::{Asked, Ways};
+use super::words::{Moment, State as Stands, outcome};
+use super::{page, rendered};
+use crate::domain::access::Actor;
+use crate::domain::audit::{AuditRecord, Head, Outcome};
+use crate::http::AppState;
+use crate::http::problem::Problem;
+use crate::service::ServiceError;
+use crate::service::audit::AuditFilter;
+
+const OUTCOMES: [Outcome; 3] = [Outcome::Done, Outcome::Refused, Outcome::Failed];
+/// Fields of the filter.
+const FILTER: [&str; 3] = ["actor", "target", "outcome"];
+
+#[derive(Template)]
+#[template(path = "audit.html")]
+struct AuditPage<'a> {
+    frame: Frame,
+    asked: &'a Form,
+    refused: Refused,
+    rows: Vec<Row>,
+    head: Option<Head>,
+    ways: Option<Ways>,
+}
+
+impl AuditPage<'_> {
+    fn is_filtered(&self) -> bool {
+        FILTER.into_iter().any(|name| !self.asked.text(name).is_empty())
+    }
+}
+
+/// A row, and what it changed.
+struct Row {
+    record: AuditRecord,
+    at: Moment,
+    came: Stands,
+    /// Where what it is about is seen.
+    subject: Option<String>,
+    changes: Vec<Change>,
+}
+
+/// A field that a change touched.
+#[derive(Debug, PartialEq, Eq)]
+struct Change {
+    field: String,
+    before: Option<String>,
+    after: Option<String>,
+}
+
+pub(super) async fn list(
+    State(app): State<AppState>,
+    actor: Actor,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let found = found(&app, &actor, &asked).await;
+    let frame = Frame::of(&app.service, &actor, Place::Audit, "Audit").await;
+    match found {
+        Ok((rows, head, ways)) => {
+            let (refused, head, ways) = (Refused::default(), Some(head), Some(ways));
+            Ok(rendered(&AuditPage { frame, asked: asked.form(), refused, rows, head, ways }))
+        }
+        Err(error @ ServiceError::Invalid(_)) => {
+            let status = Problem::from(error.clone()).status();
+            let refused = Refused::of(error, &FILTER);
+            let shown =
+                AuditPage { frame, asked: asked.form(), refused, rows: Vec::new(), head: None, ways: None };
+            Ok(page(status, &shown))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<(Vec<Row>, Head, Ways), ServiceError> {
+    let filter = AuditFilter {
+        actor: asked.text("actor").map(str::to_owned),
+        target: asked.text("target").map(str::to_owned),
+        outcome: asked.parsed("outcome", parse_outcome)?,
+        since: None,
+        until: None,
+    };
+    let paged = app.service.audit(actor, &filter, &asked.page()?).await?;
+    let head = app.service.audit_head(actor).await?;
+    let ways = asked.ways(paged.next_cursor.as_deref());
+    Ok((paged.items.into_iter().map(Row::of).collect(), head, ways))
+}
+
+fn parse_outcome(text: &str) -> Result<Outcome, String> {
+    let found = OUTCOMES.into_iter().find(|outcome| outcome.as_str() == text);
+    found.ok_or_else(|| format!("{text:?} is no outcome: choose one of the list"))
+}
+
+impl Row {
+    fn of(record: AuditRecord) -> Self {
+        let has_page = ["daemons/", "tenants/", "layouts/", "tokens/", "operations/", "replays/"];
+        let is_one = |target: &str| {
+            has_page.iter().any(|kind| {
+                target
+                    .strip_prefix(kind)
+                    .is_some_and(|name| !name.is_empty() && !name.contains('{') && !name.contains('/'))
+            })
+        };
+        Self {
+            at: Moment(record.at),
+            came: outcome(record.outcome),
+            subject: is_one(&record.target).then(|| format!("/{}", record.target)),
+            changes: changes(record.before.as_deref(), record.after.as_deref()),
+            record,
+        }
+    }
+}
+
+/// What a change touched, field by field; what stayed is left out.
+fn changes(before: Option<&str>, after: Option<&str>) -> Vec<Change> {
+    let read = |text: Option<&str>| match text.map(serde_json::from_str::<Value>) {
+        Some(Ok(Value::Object(fields))) => fields,
+        _ => serde_json::Map::new(),
+    };
+    let (before, after) = (read(before), read(after));
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let text = |value: Option<&Value>| {
+        value.filter(|value| !value.is_null()).map(|value| match value {
+            Value::String(text) => text.clone(),
+            value => value.to_string(),
+        })
+    };
+    names
+        .into_iter()
+        .filter(|name| before.get(*name) != after.get(*name))
+        .map(|name| Change {
+            field: name.clone(),
+            before: text(before.get(name)),
+            after: text(after.get(name)),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_change_touched_is_told() {
+        let told = changes(
+            Some(r#"{"daemon":"gpu0","sms":32,"labels":{}}"#),
+            Some(r#"{"daemon":"gpu0","labels":{"a":"b"}}"#),
+        );
+        let change = |field: &str, before: Option<&str>, after: Option<&str>| Change {
+            field: field.into(),
+            before: before.map(Into::into),
+            after: after.map(Into::into),
+        };
+        assert_eq!(
+            told,
+            [change("labels", Some("{}"), Some(r#"{"a":"b"}"#)), change("sms", Some("32"), None)]
+        );
+        assert_eq!(changes(None, Some(r#"{"daemon":"gpu0"}"#)), [change("daemon", None, Some("gpu0"))]);
+        assert!(changes(None, None).is_empty() && changes(Some("no JSON"), None).is_empty());
+    }
+}

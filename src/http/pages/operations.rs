@@ -1,0 +1,359 @@
+//! Operations: all of them, and one step by step while it runs.
+
+use askama::Template;
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::routing::{get, post};
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::frame::{Frame, Place};
+use super::rendered;
+use super::words::{self, Lasting, Moment, State as Stands, Tone};
+use crate::domain::access::Actor;
+use crate::domain::event::{Cause, EventFilter, EventType};
+use crate::domain::maintenance::OnTimeout;
+use crate::domain::operation::{Operation, OperationRequest, OperationState, Step};
+use crate::http::AppState;
+use crate::http::extract::{Path, Query};
+use crate::http::problem::Problem;
+use crate::service::WriteOptions;
+use crate::service::events::Order;
+use crate::service::page::Page;
+
+/// Operations of a page.
+const SHOWN: u32 = 50;
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/operations", get(list))
+        .route("/operations/{id}", get(show))
+        .route("/operations/{id}/cancel", post(cancel))
+}
+
+#[derive(Template)]
+#[template(path = "operations.html")]
+struct OperationsPage {
+    frame: Frame,
+    rows: Vec<OperationRow>,
+    next: Option<String>,
+    is_first: bool,
+}
+
+#[derive(Template)]
+#[template(path = "operation.html")]
+struct OperationPage {
+    frame: Frame,
+    row: OperationRow,
+    steps: Vec<StepRow>,
+    facts: Vec<(&'static str, String)>,
+    /// Who asked for it, as long as the journal knows.
+    by: Option<String>,
+    /// Whether it can be called off, and what that does.
+    call_off: Option<&'static str>,
+}
+
+/// An operation as lists and its page show it.
+pub(super) struct OperationRow {
+    pub(super) operation: Operation,
+    pub(super) stands: Stands,
+    /// What it does, as `Restart`.
+    pub(super) what: &'static str,
+    /// What it does that to, in the order in which it should be gone back to.
+    pub(super) subjects: Vec<Way>,
+}
+
+/// A way to what an operation is about.
+pub(super) struct Way {
+    pub(super) href: String,
+    pub(super) label: String,
+}
+
+impl Way {
+    fn new(href: String, label: String) -> Self {
+        Self { href, label }
+    }
+}
+
+impl OperationRow {
+    pub(super) fn of(operation: Operation) -> Self {
+        Self {
+            stands: words::operation(operation.state),
+            what: what(&operation.request),
+            subjects: subjects(&operation),
+            operation,
+        }
+    }
+
+    pub(super) fn asked(&self) -> Moment {
+        Moment(self.operation.created_at)
+    }
+
+    /// How long it took, or has taken; `None` before it begins.
+    pub(super) fn lasting(&self) -> Option<Lasting> {
+        let begun = self.operation.started_at?;
+        Some(Lasting::between(begun, self.operation.finished_at))
+    }
+
+    fn ended(&self) -> Option<Moment> {
+        self.operation.finished_at.map(Moment)
+    }
+
+    fn begun(&self) -> Option<Moment> {
+        self.operation.started_at.map(Moment)
+    }
+
+    /// What is last known of how it goes, in a line.
+    fn lately(&self) -> String {
+        if let Some(error) = &self.operation.error {
+            return error.clone();
+        }
+        let Some(step) = self.operation.steps.last() else { return "–".to_owned() };
+        match &step.outcome {
+            Some(outcome) => format!("{}: {outcome}", step.name),
+            None => step.name.clone(),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.operation.state.is_final()
+    }
+
+    fn is_stopping(&self) -> bool {
+        !self.is_over() && self.operation.cancel_requested_at.is_some()
+    }
+}
+
+/// A step of an operation.
+struct StepRow {
+    name: String,
+    began: Moment,
+    lasting: Lasting,
+    stands: Stands,
+    outcome: String,
+}
+
+impl StepRow {
+    /// A step; `is_last` is whether none was taken after it.
+    fn of(step: &Step, state: OperationState, is_last: bool) -> Self {
+        let word = |word, tone| Stands { word, tone };
+        let stands = match (step.finished_at, state) {
+            (None, OperationState::Running) if is_last => word("under way", Tone::Busy),
+            (None, _) => word("cut off", Tone::Warn),
+            (Some(_), OperationState::Failed) if is_last => word("failed", Tone::Bad),
+            (Some(_), _) => word("done", Tone::Good),
+        };
+        Self {
+            name: step.name.clone(),
+            began: Moment(step.started_at),
+            lasting: Lasting::between(step.started_at, step.finished_at),
+            stands,
+            outcome: step.outcome.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// What an operation does.
+fn what(request: &OperationRequest) -> &'static str {
+    match request {
+        OperationRequest::StartDaemon => "Start",
+        OperationRequest::StopDaemon { .. } => "Stop",
+        OperationRequest::RestartDaemon { .. } => "Restart",
+        OperationRequest::DeleteDaemon { .. } => "Delete",
+        OperationRequest::TerminateClient { .. } => "Terminate",
+        OperationRequest::DrainDaemon { .. } => "Drain",
+        OperationRequest::BeginMaintenance { .. } => "Begin maintenance",
+        OperationRequest::EndMaintenance => "End maintenance",
+        OperationRequest::ApplyLayout { .. } => "Apply layout",
+        OperationRequest::ReplayLayout { .. } => "Replay layout",
+    }
+}
+
+/// What an operation is about: first what whoever asked for it came from.
+fn subjects(operation: &Operation) -> Vec<Way> {
+    let mut ways = Vec::new();
+    match &operation.request {
+        OperationRequest::TerminateClient { client } => {
+            ways.push(Way::new(format!("/clients/{client}"), format!("client {}", client.pid)));
+        }
+        OperationRequest::BeginMaintenance { .. } | OperationRequest::EndMaintenance => {
+            ways.push(Way::new("/settings#maintenance".to_owned(), "maintenance".to_owned()));
+        }
+        OperationRequest::ApplyLayout { layout, version, .. } => {
+            ways.push(Way::new(
+                format!("/layouts/{layout}/versions/{version}"),
+                format!("layout {layout} version {version}"),
+            ));
+        }
+        OperationRequest::ReplayLayout { replay, layout, version } => {
+            ways.push(Way::new(
+                format!("/replays/{replay}"),
+                format!("replay of {layout} version {version}"),
+            ));
+        }
+        OperationRequest::StartDaemon
+        | OperationRequest::StopDaemon { .. }
+        | OperationRequest::RestartDaemon { .. }
+        | OperationRequest::DeleteDaemon { .. }
+        | OperationRequest::DrainDaemon { .. } => {}
+    }
+    let gone = matches!(operation.request, OperationRequest::DeleteDaemon { .. })
+        && operation.state == OperationState::Succeeded;
+    ways.extend(operation.daemons.iter().map(|name| {
+        let href = if gone { "/daemons".to_owned() } else { format!("/daemons/{name}") };
+        Way::new(href, format!("daemon {name}"))
+    }));
+    ways
+}
+
+/// What was asked for in particular.
+fn facts(request: &OperationRequest) -> Vec<(&'static str, String)> {
+    let grace = |seconds: u32| vec![("Grace for clients", format!("{seconds} s"))];
+    let drain = |timeout_s: u32, on_timeout: OnTimeout| {
+        let then = match on_timeout {
+            OnTimeout::Fail => "they go on, and the operation fails",
+            OnTimeout::Terminate => "they are terminated",
+        };
+        vec![("Clients get", format!("{timeout_s} s to end")), ("Those left then", then.to_owned())]
+    };
+    match request {
+        OperationRequest::StopDaemon { grace_s }
+        | OperationRequest::RestartDaemon { grace_s }
+        | OperationRequest::DeleteDaemon { grace_s } => grace(*grace_s),
+        OperationRequest::DrainDaemon { timeout_s, on_timeout }
+        | OperationRequest::BeginMaintenance { timeout_s, on_timeout, .. } => drain(*timeout_s, *on_timeout),
+        OperationRequest::ApplyLayout { recreate, note, .. } => {
+            let kept = if *recreate { "may be made again" } else { "stay as they are" };
+            let mut facts = vec![("Partitions that stay", kept.to_owned())];
+            facts.extend(note.clone().map(|note| ("Note", note)));
+            facts
+        }
+        OperationRequest::StartDaemon
+        | OperationRequest::TerminateClient { .. }
+        | OperationRequest::EndMaintenance
+        | OperationRequest::ReplayLayout { .. } => Vec::new(),
+    }
+}
+
+/// What calling it off does; `None` where it cannot be called off.
+fn call_off(operation: &Operation) -> Option<&'static str> {
+    match operation.state {
+        OperationState::Pending => Some("It has not begun: called off, it never does."),
+        OperationState::Running if operation.cancellable && operation.cancel_requested_at.is_none() => {
+            Some("It stops where it is and puts back what it changed.")
+        }
+        _ => None,
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListQuery {
+    cursor: Option<String>,
+}
+
+async fn list(
+    State(app): State<AppState>,
+    actor: Actor,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, Problem> {
+    let page = Page::parse(query.cursor.as_deref(), Some(SHOWN))?;
+    let paged = app.service.operations(&actor, &page).await?;
+    let rows = paged.items.into_iter().map(OperationRow::of).collect();
+    let frame = Frame::of(&app.service, &actor, Place::Operations, "Operations").await.live();
+    let (next, is_first) = (paged.next_cursor, query.cursor.is_none());
+    Ok(rendered(&OperationsPage { frame, rows, next, is_first }))
+}
+
+async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<Uuid>) -> Result<Response, Problem> {
+    let operation = app.service.operation(&actor, id).await?;
+    let by = asked_by(&app, &actor, id).await?;
+    let last = operation.steps.len().saturating_sub(1);
+    let step = |(at, step): (usize, &Step)| StepRow::of(step, operation.state, at == last);
+    let steps = operation.steps.iter().enumerate().map(step).collect();
+    let facts = facts(&operation.request);
+    let row = OperationRow::of(operation);
+    let subject = row.subjects.first().map_or("", |subject| subject.label.as_str());
+    let frame =
+        Frame::of(&app.service, &actor, Place::Operations, &format!("{} {subject}", row.what)).await.live();
+    let call_off = call_off(&row.operation).filter(|_| frame.operates());
+    Ok(rendered(&OperationPage { frame, row, steps, facts, by, call_off }))
+}
+
+/// Who asked for it, by the journal; `None` once that event is pruned.
+async fn asked_by(app: &AppState, actor: &Actor, id: Uuid) -> Result<Option<String>, Problem> {
+    let filter = EventFilter {
+        types: vec![EventType::OperationRequested],
+        operation: Some(id),
+        ..EventFilter::default()
+    };
+    let page = Page { after: String::new(), limit: 1 };
+    let asked = app.service.events(actor, filter, Order::OldestFirst, &page).await?.items;
+    Ok(asked.into_iter().next().map(|event| match event.cause {
+        Cause::Actor { subject } => subject,
+        _ => "the manager itself".to_owned(),
+    }))
+}
+
+async fn cancel(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(id): Path<Uuid>,
+) -> Result<Response, Problem> {
+    app.service.cancel_operation(&actor, id, WriteOptions::default()).await?;
+    Ok(Redirect::to(&format!("/operations/{id}")).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(state: OperationState, request: OperationRequest) -> Operation {
+        Operation {
+            id: Uuid::nil(),
+            request,
+            daemons: vec!["gpu0".parse().expect("a name")],
+            state,
+            error: None,
+            created_at: 0,
+            started_at: Some(0),
+            finished_at: None,
+            cancellable: false,
+            cancel_requested_at: None,
+            steps: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_step_that_nobody_ended_is_under_way_only_in_an_operation_that_is() {
+        let step = |finished_at| Step { name: "stop".into(), started_at: 0, finished_at, outcome: None };
+        let word = |finished_at, state, is_last| StepRow::of(&step(finished_at), state, is_last).stands.word;
+        assert_eq!(word(None, OperationState::Running, true), "under way");
+        assert_eq!(word(None, OperationState::Running, false), "cut off", "a manager died in it");
+        assert_eq!(word(None, OperationState::Failed, true), "cut off");
+        assert_eq!(word(Some(1), OperationState::Failed, true), "failed");
+        assert_eq!(word(Some(1), OperationState::Failed, false), "done");
+    }
+
+    #[test]
+    fn what_can_be_called_off_is_offered_once() {
+        let drain = OperationRequest::DrainDaemon { timeout_s: 1, on_timeout: OnTimeout::Fail };
+        assert!(call_off(&operation(OperationState::Pending, drain.clone())).is_some());
+        let mut running = operation(OperationState::Running, drain);
+        assert!(call_off(&running).is_none());
+        running.cancellable = true;
+        assert!(call_off(&running).is_some());
+        running.cancel_requested_at = Some(1);
+        assert!(call_off(&running).is_none());
+    }
+
+    #[test]
+    fn the_way_back_from_a_daemon_that_is_gone_is_the_list() {
+        let delete = OperationRequest::DeleteDaemon { grace_s: 1 };
+        let back = |state| subjects(&operation(state, delete.clone()))[0].href.clone();
+        assert_eq!(back(OperationState::Running), "/daemons/gpu0");
+        assert_eq!(back(OperationState::Failed), "/daemons/gpu0");
+        assert_eq!(back(OperationState::Succeeded), "/daemons");
+    }
+}

@@ -1,0 +1,186 @@
+//! Settings: who one is, which host this is and how it is reached, and its maintenance.
+
+use askama::Template;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Redirect, Response};
+
+use super::forms::{Field, Form, Refused, Shape};
+use super::frame::{Frame, Place};
+use super::gpus::GpuRow;
+use super::words::Moment;
+use super::{page, rendered};
+use crate::domain::GpuUuid;
+use crate::domain::access::{Actor, Right};
+use crate::domain::maintenance::{DEFAULT_DRAIN_S, MaintenanceRequest, MaintenanceState};
+use crate::domain::token::Secret;
+use crate::http::AppState;
+use crate::http::auth::CurrentSession;
+use crate::http::problem::Problem;
+use crate::service::host::HostView;
+use crate::service::maintenance::MaintenanceView;
+use crate::service::sessions::{SessionView, SessionsOf};
+use crate::service::take_up::ConfirmRequest;
+use crate::service::whoami::WhoamiView;
+use crate::service::{ServiceError, WriteOptions};
+
+const MAINTENANCE: [Field; 3] =
+    [("gpus", Shape::List), ("timeout_s", Shape::Whole), ("on_timeout", Shape::Text)];
+
+#[derive(Template)]
+#[template(path = "settings.html")]
+struct SettingsPage {
+    frame: Frame,
+    who: WhoamiView,
+    session: Option<SessionView>,
+    /// What is the host's, for those who see it.
+    host: Option<HostPart>,
+}
+
+struct HostPart {
+    view: HostView,
+    maintenance: MaintenanceView,
+    certificate: Option<Moment>,
+}
+
+#[derive(Template)]
+#[template(path = "maintenance_begin.html")]
+struct BeginPage<'a> {
+    frame: Frame,
+    form: &'a Form,
+    refused: Refused,
+    gpus: Vec<GpuRow>,
+}
+
+#[derive(Template)]
+#[template(path = "login_url.html")]
+struct LoginUrlPage {
+    frame: Frame,
+    url: Secret,
+    until: Moment,
+}
+
+impl HostPart {
+    /// When the maintenance began, where there is one.
+    fn since(&self) -> Option<Moment> {
+        self.maintenance.since.map(Moment)
+    }
+
+    fn maintenance(&self) -> &'static str {
+        match self.maintenance.state {
+            None => "none",
+            Some(MaintenanceState::Draining) => {
+                "draining: no new client is let in, and those that are there are waited for"
+            }
+            Some(MaintenanceState::Quitting) => "its daemons are being stopped",
+            Some(MaintenanceState::Active) => "in force: its daemons are down, and the driver is not asked",
+            Some(MaintenanceState::Ending) => "ending: its daemons are being started again",
+        }
+    }
+
+    fn can_end(&self) -> bool {
+        self.maintenance.state == Some(MaintenanceState::Active)
+    }
+}
+
+impl SettingsPage {
+    fn opened(&self) -> Option<(Moment, Moment)> {
+        self.session.as_ref().map(|session| (Moment(session.created_at), Moment(session.ends_at)))
+    }
+}
+
+async fn frame(app: &AppState, actor: &Actor, title: &str) -> Frame {
+    Frame::of(&app.service, actor, Place::Settings, title).await
+}
+
+pub(super) async fn show(
+    State(app): State<AppState>,
+    actor: Actor,
+    CurrentSession(key): CurrentSession,
+) -> Result<Response, Problem> {
+    let who = app.service.whoami(&actor).await?;
+    let session = app.service.session(&actor, key).await.ok();
+    let host = match actor.may(Right::View) {
+        Ok(()) => {
+            let (view, maintenance) =
+                (app.service.host(&actor).await?, app.service.maintenance(&actor).await?);
+            let certificate = view.listening.tls.as_ref().map(|tls| Moment(tls.not_after));
+            Some(HostPart { view, maintenance, certificate })
+        }
+        Err(_) => None,
+    };
+    Ok(rendered(&SettingsPage { frame: frame(&app, &actor, "Settings").await, who, session, host }))
+}
+
+/// Ends all sessions of whoever is logged in, this one with them.
+pub(super) async fn log_out_everywhere(
+    State(app): State<AppState>,
+    actor: Actor,
+) -> Result<Response, Problem> {
+    Box::pin(app.service.end_sessions(&actor, SessionsOf::Own)).await?;
+    Ok(Redirect::to("/login").into_response())
+}
+
+/// An address that logs in once, shown in the answer itself: one that shows it would show it again.
+pub(super) async fn login_url(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+    let made = app.service.create_login_code(&actor).await?;
+    let frame = frame(&app, &actor, "An address that logs in").await;
+    Ok(rendered(&LoginUrlPage { frame, url: app.auth.login_url(&made.code), until: Moment(made.expires_at) }))
+}
+
+/// Makes the database this machine's.
+pub(super) async fn confirm_host(
+    State(app): State<AppState>,
+    actor: Actor,
+    form: Form,
+) -> Result<Response, Problem> {
+    let request: ConfirmRequest = form.read(&[("machine_id", Shape::Text)])?;
+    app.service.confirm_host(&actor, request, false).await?;
+    Ok(Redirect::to("/").into_response())
+}
+
+pub(super) async fn fill_in_maintenance(
+    State(app): State<AppState>,
+    actor: Actor,
+) -> Result<Response, Problem> {
+    let mut form = Form::default();
+    form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
+    let gpus = gpus(&app, &actor).await?;
+    let frame = frame(&app, &actor, "Begin maintenance").await;
+    Ok(rendered(&BeginPage { frame, form: &form, refused: Refused::default(), gpus }))
+}
+
+async fn gpus(app: &AppState, actor: &Actor) -> Result<Vec<GpuRow>, ServiceError> {
+    Ok(app.service.gpu_views(actor).await?.into_iter().map(GpuRow::of).collect())
+}
+
+pub(super) async fn begin_maintenance(
+    State(app): State<AppState>,
+    actor: Actor,
+    form: Form,
+) -> Result<Response, Problem> {
+    let asked = match form.read::<MaintenanceRequest>(&MAINTENANCE) {
+        Ok(request) => app.service.begin_maintenance(&actor, request, WriteOptions::default(), None).await,
+        Err(refused) => Err(refused),
+    };
+    match asked {
+        Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
+        Err(error) => {
+            let status = Problem::from(error.clone()).status();
+            let refused = Refused::of(error, &MAINTENANCE.map(|(name, _)| name));
+            let gpus = gpus(&app, &actor).await?;
+            let frame = frame(&app, &actor, "Begin maintenance").await;
+            Ok(page(status, &BeginPage { frame, form: &form, refused, gpus }))
+        }
+    }
+}
+
+pub(super) async fn end_maintenance(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+    let operation = app.service.end_maintenance(&actor, WriteOptions::default()).await?;
+    Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response())
+}
+
+impl BeginPage<'_> {
+    fn takes(&self, gpu: &GpuUuid) -> bool {
+        self.form.has("gpus", gpu.as_str())
+    }
+}

@@ -1,0 +1,185 @@
+//! Tokens: who may come in, made with their secret shown once, and taken back.
+
+use askama::Template;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Redirect, Response};
+
+use super::forms::{Field, Form, Refused, Shape};
+use super::frame::{Frame, Place};
+use super::lists::{Asked, Ways};
+use super::words::{Moment, State as Stands, token};
+use super::{page, rendered};
+use crate::domain::access::Actor;
+use crate::domain::token::{Secret, TokenId, TokenState};
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::problem::Problem;
+use crate::service::WriteOptions;
+use crate::service::sessions::SessionsOf;
+use crate::service::tokens::{TokenRequest, TokenView};
+
+const FIELDS: [Field; 3] = [("name", Shape::Text), ("grant", Shape::Text), ("expires_in_s", Shape::Whole)];
+/// What the form offers for how long a token is good, in seconds.
+const LIFETIMES: [(&str, &str); 5] = [
+    ("3600", "an hour"),
+    ("86400", "a day"),
+    ("2592000", "30 days"),
+    ("31536000", "a year"),
+    ("", "until it is revoked"),
+];
+
+#[derive(Template)]
+#[template(path = "tokens.html")]
+struct TokensPage {
+    frame: Frame,
+    rows: Vec<Row>,
+    ways: Ways,
+}
+
+#[derive(Template)]
+#[template(path = "token.html")]
+struct TokenPage {
+    frame: Frame,
+    row: Row,
+}
+
+#[derive(Template)]
+#[template(path = "token_new.html")]
+struct NewPage<'a> {
+    frame: Frame,
+    form: &'a Form,
+    refused: Refused,
+}
+
+#[derive(Template)]
+#[template(path = "token_made.html")]
+struct MadePage {
+    frame: Frame,
+    row: Row,
+    secret: Option<Secret>,
+}
+
+#[derive(Template)]
+#[template(path = "token_revoke.html")]
+struct RevokePage {
+    frame: Frame,
+    row: Row,
+}
+
+struct Row {
+    token: TokenView,
+    stands: Stands,
+    created: Moment,
+    expires: Option<Moment>,
+    used: Option<Moment>,
+    revoked: Option<Moment>,
+}
+
+impl Row {
+    fn of(view: TokenView) -> Self {
+        Self {
+            stands: token(view.state),
+            created: Moment(view.created_at),
+            expires: view.expires_at.map(Moment),
+            used: view.last_used_at.map(Moment),
+            revoked: view.revoked_at.map(Moment),
+            token: view,
+        }
+    }
+
+    /// Whether it lets anybody in.
+    fn is_good(&self) -> bool {
+        self.token.state == TokenState::Active
+    }
+}
+
+async fn frame(app: &AppState, actor: &Actor, title: &str) -> Frame {
+    Frame::of(&app.service, actor, Place::Tokens, title).await
+}
+
+pub(super) async fn list(
+    State(app): State<AppState>,
+    actor: Actor,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let paged = app.service.tokens(&actor, &asked.page()?).await?;
+    let ways = asked.ways(paged.next_cursor.as_deref());
+    let rows = paged.items.into_iter().map(Row::of).collect();
+    Ok(rendered(&TokensPage { frame: frame(&app, &actor, "Tokens").await, rows, ways }))
+}
+
+pub(super) async fn show(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(id): Path<TokenId>,
+) -> Result<Response, Problem> {
+    let row = Row::of(app.service.token(&actor, &id).await?);
+    let frame = frame(&app, &actor, &format!("Token {}", row.token.name)).await;
+    Ok(rendered(&TokenPage { frame, row }))
+}
+
+pub(super) async fn fill_in(
+    State(app): State<AppState>,
+    actor: Actor,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    // Refuses whoever may not make one before they have typed it.
+    let first = crate::service::page::Page { after: String::new(), limit: 1 };
+    app.service.tokens(&actor, &first).await?;
+    let mut form = asked.form().clone();
+    form.set("expires_in_s", "86400");
+    let (frame, refused) = (frame(&app, &actor, "New token").await, Refused::default());
+    Ok(rendered(&NewPage { frame, form: &form, refused }))
+}
+
+pub(super) async fn create(
+    State(app): State<AppState>,
+    actor: Actor,
+    form: Form,
+) -> Result<Response, Problem> {
+    let made = match form.read::<TokenRequest>(&FIELDS) {
+        Ok(request) => app.service.create_token(&actor, request, WriteOptions::default()).await,
+        Err(refused) => Err(refused),
+    };
+    match made {
+        // Shown in the answer itself: an address that shows it would show it again.
+        Ok(made) => {
+            let frame = frame(&app, &actor, "Token made").await;
+            Ok(rendered(&MadePage { frame, row: Row::of(made.token), secret: made.secret }))
+        }
+        Err(error) => {
+            let status = Problem::from(error.clone()).status();
+            let refused = Refused::of(error, &FIELDS.map(|(name, _)| name));
+            Ok(page(status, &NewPage { frame: frame(&app, &actor, "New token").await, form: &form, refused }))
+        }
+    }
+}
+
+pub(super) async fn confirm_revoke(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(id): Path<TokenId>,
+) -> Result<Response, Problem> {
+    let row = Row::of(app.service.token(&actor, &id).await?);
+    let frame = frame(&app, &actor, &format!("Revoke token {}", row.token.name)).await;
+    Ok(rendered(&RevokePage { frame, row }))
+}
+
+pub(super) async fn revoke(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(id): Path<TokenId>,
+) -> Result<Response, Problem> {
+    app.service.revoke_token(&actor, id.clone(), WriteOptions::default()).await?;
+    Ok(Redirect::to(&format!("/tokens/{id}")).into_response())
+}
+
+/// Ends the sessions that were opened with a token, which stays good.
+pub(super) async fn end_sessions(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(id): Path<TokenId>,
+) -> Result<Response, Problem> {
+    Box::pin(app.service.end_sessions(&actor, SessionsOf::Token(id.clone()))).await?;
+    Ok(Redirect::to(&format!("/tokens/{id}")).into_response())
+}

@@ -1,0 +1,170 @@
+"""Events, audit, tokens and settings."""
+
+import re
+
+from playwright.sync_api import expect
+
+from host import Refused, eventually
+
+
+def test_events_are_filtered_on_the_server_and_told_in_full(host, visitor):
+    visit = visitor(host)
+    page = visit.log_in(to="/events")
+    expect(page.get_by_role("listitem").filter(has_text="daemon gpu0")).not_to_have_count(0)
+    page.get_by_label("Type").select_option("daemon.ready")
+    page.get_by_label("Daemon").fill("gpu1")
+    page.get_by_role("button", name="Filter").click()
+    listed = page.locator(".events > li")
+    expect(listed.first).to_contain_text("gpu1")
+    assert set(page.locator(".events code").all_text_contents()) == {"daemon.ready"}
+    expect(page.get_by_label("Daemon")).to_have_value("gpu1")
+    visit.accessible()
+    listed.first.get_by_role("link").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("daemon.ready")
+    expect(page.get_by_role("main").get_by_role("link", name="gpu1", exact=True)).to_have_attribute("href", "/daemons/gpu1")
+    visit.accessible()
+
+
+def test_a_filter_that_cannot_be_is_told_beside_its_field(host, visitor):
+    visit = visitor(host)
+    page = visit.log_in()
+    answer = page.goto("/events?daemon=GPU!&severity=info")
+    assert answer.status == 422
+    expect(page.locator("#wrong-daemon")).to_contain_text("GPU!")
+    expect(page.get_by_label("Daemon")).to_have_value("GPU!")
+    visit.accessible()
+    assert page.goto("/events?daemon=nosuch").status == 200
+    expect(page.get_by_text("No event fits this filter")).to_be_visible()
+
+
+def test_a_long_list_comes_in_pages(own_host, visitor):
+    for _ in range(30):
+        own_host.api("POST", "/daemons/gpu1/cordon")
+        own_host.api("POST", "/daemons/gpu1/uncordon")
+    page = visitor(own_host).log_in(to="/events?type=daemon.changed")
+    first = page.locator(".events > li a").all_text_contents()
+    assert len(first) == 50
+    newest = page.locator(".events > li a").first.get_attribute("href")
+    page.get_by_role("link", name="Next page").click()
+    expect(page.locator(".events > li")).to_have_count(10)
+    page.get_by_role("link", name="First page").click()
+    expect(page.locator(".events > li a").first).to_have_attribute("href", newest)
+
+
+def test_what_happens_stands_in_the_list_without_a_reload(own_host, visitor, scripted):
+    if not scripted:
+        return
+    page = visitor(own_host).log_in(to="/events")
+    expect(page.locator("#following")).to_have_text("live")
+    own_host.api("POST", "/daemons/gpu1/cordon")
+    expect(page.locator(".events > li", has_text="daemon.changed")).not_to_have_count(0)
+
+
+def test_a_token_is_made_used_and_revoked_and_all_of_it_is_on_record(host, visitor, scripted):
+    name = f"ci_{'yes' if scripted else 'no'}"
+    visit = visitor(host)
+    page = visit.log_in(to="/tokens")
+    page.get_by_role("link", name="New token").click()
+    page.get_by_label("Name").fill("CI")
+    page.get_by_label("May").fill("operator")
+    page.get_by_role("button", name="Make it").click()
+    expect(page.locator("#wrong-name")).to_contain_text("CI")
+    expect(page.get_by_label("May")).to_have_value("operator")
+    visit.accessible()
+    page.get_by_label("Name").fill(name)
+    page.get_by_role("button", name="Make it").click()
+    expect(page.get_by_role("heading", name=f"Token {name} is made")).to_be_visible()
+    visit.accessible()
+    secret = page.locator("#secret").text_content().strip()
+    assert host.api("GET", "/whoami", token=secret)["grant"] == "operator"
+    page.get_by_role("link", name="Done").click()
+    assert secret not in page.content()
+    page.get_by_role("link", name=name).click()
+    page.get_by_role("link", name="Revoke it").click()
+    visit.accessible()
+    page.get_by_role("button", name="Revoke it").click()
+    expect(page.get_by_text("revoked", exact=True)).to_be_visible()
+    try:
+        host.api("GET", "/whoami", token=secret)
+        raise AssertionError("it still lets somebody in")
+    except Refused as refused:
+        assert refused.status == 401
+    page.goto("/audit")
+    rows = page.get_by_role("row").filter(has_text="POST /tokens/{id}/revoke")
+    expect(rows.first).to_contain_text("admin token")
+    expect(rows.first).to_contain_text("done")
+    expect(rows.first.get_by_role("link")).to_have_attribute("href", re.compile("^/tokens/[0-9a-f]{16}$"))
+    visit.accessible()
+
+
+def test_the_audit_tells_what_a_change_changed(host, visitor):
+    host.api("PUT", "/tenants/demo", {"daemon": "gpu0", "device_memory_limit": "3G"})
+    host.api("PUT", "/tenants/demo", {"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25})
+    visit = visitor(host)
+    page = visit.log_in(to="/audit?target=tenants/demo")
+    row = page.get_by_role("row").filter(has_text="PUT /api/v1/tenants/{name}").first
+    row.locator("summary").click()
+    changed = row.get_by_role("row").filter(has_text="device_memory_limit")
+    expect(changed.locator("del")).to_have_text("3221225472")
+    expect(changed.locator("ins")).to_have_text("4294967296")
+    visit.accessible()
+    answer = page.goto("/audit?outcome=maybe")
+    assert answer.status == 422
+    expect(page.locator("#wrong-outcome")).to_contain_text("maybe")
+
+
+def test_whoever_may_not_see_the_audit_is_told_so(host, visitor):
+    visit = visitor(host)
+    page = visit.log_in(host.token_for("operator", "operating"))
+    for path in ["/audit", "/tokens", "/tokens/new"]:
+        assert page.goto(path).status == 403
+        expect(page.get_by_role("heading", name="Forbidden")).to_be_visible()
+
+
+def test_somebody_logs_out_everywhere(own_host, visitor):
+    token = own_host.token_for("viewer", "twice")
+    one, other = visitor(own_host), visitor(own_host)
+    one.log_in(token)
+    page = other.log_in(token, to="/settings")
+    expect(page.get_by_text("twice").first).to_be_visible()
+    other.accessible()
+    page.get_by_role("button", name="Log out everywhere").click()
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    one.page.goto("/gpus")
+    expect(one.page.get_by_role("heading", name="Log in")).to_be_visible()
+
+
+def test_an_address_that_logs_in_is_made_in_the_settings(host, visitor):
+    visit = visitor(host)
+    page = visit.log_in(to="/settings")
+    page.get_by_role("button", name="Make an address that logs in").click()
+    visit.accessible()
+    url = page.locator("#url").text_content().strip()
+    other = visitor(host)
+    other.page.goto(url)
+    other.page.get_by_role("button", name="Log in").click()
+    expect(other.page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+def test_maintenance_is_begun_and_ended(own_host, visitor):
+    visit = visitor(own_host)
+    page = visit.log_in(to="/settings")
+    page.get_by_role("link", name="Begin maintenance").click()
+    page.get_by_label("GPU 1").check()
+    page.get_by_label("Seconds that clients get").fill("soon")
+    page.get_by_role("button", name="Begin maintenance").click()
+    expect(page.locator("#wrong-timeout_s")).to_contain_text("soon")
+    expect(page.get_by_label("GPU 1")).to_be_checked()
+    visit.accessible()
+    page.get_by_label("Seconds that clients get").fill("5")
+    page.get_by_role("button", name="Begin maintenance").click()
+    page.wait_for_url("**/operations/*")
+    eventually("the maintenance is in force", lambda: own_host.api("GET", "/host/maintenance")["state"] == "active")
+    page.goto("/")
+    expect(page.get_by_text("Maintenance", exact=True)).to_be_visible()
+    page.get_by_role("link", name="See to it").click()
+    expect(page.get_by_text("No process has a device file of these GPUs open.")).to_be_visible()
+    visit.accessible()
+    page.get_by_role("button", name="End it").click()
+    page.wait_for_url("**/operations/*")
+    eventually("the maintenance is over", lambda: own_host.api("GET", "/host/maintenance")["state"] is None)

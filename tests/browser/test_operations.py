@@ -1,0 +1,84 @@
+"""Operations: followed step by step, and called off."""
+
+from playwright.sync_api import expect
+
+
+def follow(page, scripted, look):
+    """Looks until it is so: by itself with a script, and by loading the page again without."""
+    from host import eventually
+
+    if scripted:
+        look(15_000)
+        return
+
+    def seen():
+        page.reload()
+        try:
+            look(1)
+            return True
+        except AssertionError:
+            return False
+
+    eventually("the page shows it", seen)
+
+
+def test_a_restart_is_followed_step_by_step(host, visitor, scripted):
+    operation = host.api("POST", "/daemons/gpu0/restart?grace_s=0")
+    visit = visitor(host)
+    page = visit.log_in(to=f"/operations/{operation['id']}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Restart daemon gpu0")
+    follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("succeeded", timeout=ms))
+    steps = page.locator("table.steps tbody tr")
+    expect(steps.locator("th")).to_have_text(["note the running process", "stop", "wait until ready"])
+    expect(steps.locator(".state")).to_have_text(["done"] * 3)
+    expect(steps.nth(1)).to_contain_text("replaced by process")
+    expect(page.get_by_role("button", name="Call it off")).to_have_count(0)
+    who = host.api("GET", f"/events?operation={operation['id']}&type=operation.requested")["items"][0]["cause"]["subject"]
+    expect(page.locator("dl.facts")).to_contain_text(f"by {who}")
+    visit.accessible()
+    page.get_by_role("link", name="All operations").click()
+    row = page.get_by_role("row").nth(1)
+    expect(row).to_contain_text("Restart")
+    expect(row).to_contain_text("succeeded")
+    expect(row.get_by_role("link", name="daemon gpu0")).to_have_attribute("href", "/daemons/gpu0")
+    visit.accessible()
+
+
+def test_a_drain_is_called_off(own_host, visitor, scripted):
+    host = own_host
+    host.client("demo", "--spin", "600", "--alloc", "64")
+    operation = host.api("POST", "/daemons/gpu0/drain?timeout_s=600")
+    visit = visitor(host)
+    page = visit.log_in(to=f"/operations/{operation['id']}")
+    waits = page.get_by_role("row", name="wait for clients")
+    follow(page, scripted, lambda ms: expect(waits).to_contain_text("under way", timeout=ms))
+    expect(page.get_by_text("600 s to end")).to_be_visible()
+    page.get_by_role("button", name="Call it off").click()
+    follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("called off", timeout=ms))
+    expect(page.get_by_role("row", name="undo")).to_contain_text("done")
+    assert host.api("GET", "/daemons/gpu0")["spec"]["schedulable"] is True
+    # Who only looks is offered nothing, and an address that is no operation's is told of.
+    looker = visitor(host)
+    page = looker.log_in(host.token_for("viewer"), to=f"/operations/{operation['id']}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Drain daemon gpu0")
+    page.goto("/operations/00000000-0000-7000-8000-000000000000")
+    expect(page.get_by_text("It may have been deleted")).to_be_visible()
+
+
+def test_operations_are_paged_and_a_tenant_sees_its_own(own_host, visitor):
+    host = own_host
+    for _ in range(51):
+        host.done(host.api("POST", "/daemons/gpu0/start"))
+    visit = visitor(host)
+    page = visit.log_in(to="/operations")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="Older").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.get_by_role("link", name="Older")).to_have_count(0)
+    visit.accessible()
+    page.get_by_role("link", name="Newest").click()
+    expect(page.locator("tbody tr")).to_have_count(50)
+    own = visitor(host)
+    page = own.log_in(host.token_for("tenant:demo"), to="/operations")
+    expect(page.get_by_text("Nothing was asked for yet")).to_be_visible()
+    own.accessible()
