@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use askama::Template;
+use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
+use axum::routing::get;
 use serde_json::Value;
 
 use super::forms::{Form, Refused};
@@ -22,6 +24,10 @@ use crate::service::audit::AuditFilter;
 const OUTCOMES: [Outcome; 3] = [Outcome::Done, Outcome::Refused, Outcome::Failed];
 /// Fields of the filter.
 const FILTER: [&str; 3] = ["actor", "target", "outcome"];
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new().route("/audit", get(list))
+}
 
 #[derive(Template)]
 #[template(path = "audit.html")]
@@ -58,11 +64,7 @@ struct Change {
     after: Option<String>,
 }
 
-pub(super) async fn list(
-    State(app): State<AppState>,
-    actor: Actor,
-    asked: Asked,
-) -> Result<Response, Problem> {
+async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
     let found = found(&app, &actor, &asked).await;
     let frame = Frame::of(&app.service, &actor, Place::Audit, "Audit").await;
     match found {

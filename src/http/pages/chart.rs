@@ -133,7 +133,7 @@ impl Panel {
     }
 
     /// The class that gives a line its colour, by its place.
-    #[allow(clippy::unused_self, reason = "called on a value in templates")]
+    #[allow(clippy::unused_self, clippy::trivially_copy_pass_by_ref, reason = "as templates call it")]
     pub(super) fn class(&self, place: &usize) -> String {
         format!("line-{}", place % COLOURS)
     }

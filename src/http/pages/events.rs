@@ -1,8 +1,10 @@
 //! Events: what happened, filtered, live, and one with all that is told of it.
 
 use askama::Template;
+use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
+use axum::routing::get;
 use serde_json::Value;
 
 use super::forms::{Form, Refused};
@@ -29,6 +31,10 @@ const WITHIN: [(&str, &str, i64); 3] = [
     ("24h", "the last day", 24 * 60 * 60 * 1000),
     ("7d", "the last week", 7 * 24 * 60 * 60 * 1000),
 ];
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new().route("/events", get(list)).route("/events/{id}", get(show))
+}
 
 #[derive(Template)]
 #[template(path = "events.html")]
@@ -67,11 +73,7 @@ struct EventPage {
     details: Vec<(String, String)>,
 }
 
-pub(super) async fn list(
-    State(app): State<AppState>,
-    actor: Actor,
-    asked: Asked,
-) -> Result<Response, Problem> {
+async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
     let found = found(&app, &actor, &asked).await;
     let frame = Frame::of(&app.service, &actor, Place::Events, "Events").await;
     let types = groups();
@@ -136,11 +138,7 @@ fn groups() -> Vec<(&'static str, Vec<EventType>)> {
     groups
 }
 
-pub(super) async fn show(
-    State(app): State<AppState>,
-    actor: Actor,
-    Path(id): Path<i64>,
-) -> Result<Response, Problem> {
+async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<i64>) -> Result<Response, Problem> {
     let event = app.service.event(&actor, id).await?;
     let frame = Frame::of(&app.service, &actor, Place::Events, &format!("Event {id}")).await;
     let details = serde_json::to_value(&event.details).unwrap_or_default();

@@ -1,8 +1,10 @@
 //! GPUs: all of them, and one with its SM map, its memory and its processes.
 
 use askama::Template;
+use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
+use axum::routing::get;
 
 use super::chart::Chart;
 use super::frame::{Frame, Place};
@@ -20,6 +22,13 @@ use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::daemons::DaemonView;
 use crate::service::host::{GpuProcessKind, GpuView};
 use crate::service::page::{MAX_LIMIT, Page};
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/gpus", get(list))
+        .route("/gpus/{gpu}", get(show))
+        .route("/gpus/{gpu}/history", get(history))
+}
 
 #[derive(Template)]
 #[template(path = "gpus.html")]
@@ -134,13 +143,13 @@ impl ProcessRow {
     }
 }
 
-pub(super) async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
     let gpus = app.service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
     let frame = Frame::of(&app.service, &actor, Place::Gpus, "GPUs").await.live();
     Ok(rendered(&GpusPage { frame, gpus }))
 }
 
-pub(super) async fn show(
+async fn show(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<String>,
@@ -217,7 +226,7 @@ async fn processes(app: &AppState, actor: &Actor, gpu: &GpuView) -> Result<Optio
 }
 
 /// What tenants held of a GPU in the last hour, for the script that draws it.
-pub(super) async fn history(
+async fn history(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<String>,

@@ -51,26 +51,14 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
     let pages = Router::new()
         .route("/", get(overview::show))
         .route("/live", get(live::follow))
-        .route("/gpus", get(gpus::list))
-        .route("/gpus/{gpu}", get(gpus::show))
-        .route("/gpus/{gpu}/history", get(gpus::history))
-        .route("/events", get(events::list))
-        .route("/events/{id}", get(events::show))
-        .route("/audit", get(audit::list))
-        .route("/tokens", get(tokens::list))
-        .route("/tokens/new", get(tokens::fill_in).post(tokens::create))
-        .route("/tokens/{id}", get(tokens::show))
-        .route("/tokens/{id}/revoke", get(tokens::confirm_revoke).post(tokens::revoke))
-        .route("/tokens/{id}/end-sessions", post(tokens::end_sessions))
-        .route("/settings", get(settings::show))
-        .route("/settings/log-out-everywhere", post(settings::log_out_everywhere))
-        .route("/settings/login-url", post(settings::login_url))
-        .route("/settings/confirm-host", post(settings::confirm_host))
-        .route("/settings/maintenance", get(settings::fill_in_maintenance).post(settings::begin_maintenance))
-        .route("/settings/maintenance/end", post(settings::end_maintenance))
-        .merge(operations::router())
+        .merge(gpus::router())
         .merge(tenants::router())
-        .merge(clients::router());
+        .merge(clients::router())
+        .merge(operations::router())
+        .merge(events::router())
+        .merge(audit::router())
+        .merge(tokens::router())
+        .merge(settings::router());
     let pages = pages.layer(middleware::from_fn(guard::caller));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), record::attempts));
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));

@@ -5,10 +5,10 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
-use serde::Deserialize;
 use uuid::Uuid;
 
 use super::frame::{Frame, Place};
+use super::lists::{Asked, Ways};
 use super::rendered;
 use super::words::{self, Lasting, Moment, State as Stands, Tone};
 use crate::domain::access::Actor;
@@ -16,14 +16,11 @@ use crate::domain::event::{Cause, EventFilter, EventType};
 use crate::domain::maintenance::OnTimeout;
 use crate::domain::operation::{Operation, OperationRequest, OperationState, Step};
 use crate::http::AppState;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::Path;
 use crate::http::problem::Problem;
 use crate::service::WriteOptions;
 use crate::service::events::Order;
 use crate::service::page::Page;
-
-/// Operations of a page.
-const SHOWN: u32 = 50;
 
 pub(super) fn router() -> Router<AppState> {
     Router::new()
@@ -37,8 +34,7 @@ pub(super) fn router() -> Router<AppState> {
 struct OperationsPage {
     frame: Frame,
     rows: Vec<OperationRow>,
-    next: Option<String>,
-    is_first: bool,
+    ways: Ways,
 }
 
 #[derive(Template)]
@@ -247,23 +243,12 @@ fn call_off(operation: &Operation) -> Option<&'static str> {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ListQuery {
-    cursor: Option<String>,
-}
-
-async fn list(
-    State(app): State<AppState>,
-    actor: Actor,
-    Query(query): Query<ListQuery>,
-) -> Result<Response, Problem> {
-    let page = Page::parse(query.cursor.as_deref(), Some(SHOWN))?;
-    let paged = app.service.operations(&actor, &page).await?;
+async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
+    let paged = app.service.operations(&actor, &asked.page()?).await?;
     let rows = paged.items.into_iter().map(OperationRow::of).collect();
     let frame = Frame::of(&app.service, &actor, Place::Operations, "Operations").await.live();
-    let (next, is_first) = (paged.next_cursor, query.cursor.is_none());
-    Ok(rendered(&OperationsPage { frame, rows, next, is_first }))
+    let ways = asked.ways(paged.next_cursor.as_deref());
+    Ok(rendered(&OperationsPage { frame, rows, ways }))
 }
 
 async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<Uuid>) -> Result<Response, Problem> {

@@ -1,8 +1,10 @@
 //! Settings: who one is, which host this is and how it is reached, and its maintenance.
 
 use askama::Template;
+use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::routing::{get, post};
 
 use super::forms::{Field, Form, Refused, Shape};
 use super::frame::{Frame, Place};
@@ -25,6 +27,16 @@ use crate::service::{ServiceError, WriteOptions};
 
 const MAINTENANCE: [Field; 3] =
     [("gpus", Shape::List), ("timeout_s", Shape::Whole), ("on_timeout", Shape::Text)];
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/settings", get(show))
+        .route("/settings/log-out-everywhere", post(log_out_everywhere))
+        .route("/settings/login-url", post(login_url))
+        .route("/settings/confirm-host", post(confirm_host))
+        .route("/settings/maintenance", get(fill_in_maintenance).post(begin_maintenance))
+        .route("/settings/maintenance/end", post(end_maintenance))
+}
 
 #[derive(Template)]
 #[template(path = "settings.html")]
@@ -92,7 +104,7 @@ async fn frame(app: &AppState, actor: &Actor, title: &str) -> Frame {
     Frame::of(&app.service, actor, Place::Settings, title).await
 }
 
-pub(super) async fn show(
+async fn show(
     State(app): State<AppState>,
     actor: Actor,
     CurrentSession(key): CurrentSession,
@@ -112,36 +124,26 @@ pub(super) async fn show(
 }
 
 /// Ends all sessions of whoever is logged in, this one with them.
-pub(super) async fn log_out_everywhere(
-    State(app): State<AppState>,
-    actor: Actor,
-) -> Result<Response, Problem> {
+async fn log_out_everywhere(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
     Box::pin(app.service.end_sessions(&actor, SessionsOf::Own)).await?;
     Ok(Redirect::to("/login").into_response())
 }
 
 /// An address that logs in once, shown in the answer itself: one that shows it would show it again.
-pub(super) async fn login_url(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+async fn login_url(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
     let made = app.service.create_login_code(&actor).await?;
     let frame = frame(&app, &actor, "An address that logs in").await;
     Ok(rendered(&LoginUrlPage { frame, url: app.auth.login_url(&made.code), until: Moment(made.expires_at) }))
 }
 
 /// Makes the database this machine's.
-pub(super) async fn confirm_host(
-    State(app): State<AppState>,
-    actor: Actor,
-    form: Form,
-) -> Result<Response, Problem> {
+async fn confirm_host(State(app): State<AppState>, actor: Actor, form: Form) -> Result<Response, Problem> {
     let request: ConfirmRequest = form.read(&[("machine_id", Shape::Text)])?;
     app.service.confirm_host(&actor, request, false).await?;
     Ok(Redirect::to("/").into_response())
 }
 
-pub(super) async fn fill_in_maintenance(
-    State(app): State<AppState>,
-    actor: Actor,
-) -> Result<Response, Problem> {
+async fn fill_in_maintenance(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
     let mut form = Form::default();
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
     let gpus = gpus(&app, &actor).await?;
@@ -153,7 +155,7 @@ async fn gpus(app: &AppState, actor: &Actor) -> Result<Vec<GpuRow>, ServiceError
     Ok(app.service.gpu_views(actor).await?.into_iter().map(GpuRow::of).collect())
 }
 
-pub(super) async fn begin_maintenance(
+async fn begin_maintenance(
     State(app): State<AppState>,
     actor: Actor,
     form: Form,
@@ -174,7 +176,7 @@ pub(super) async fn begin_maintenance(
     }
 }
 
-pub(super) async fn end_maintenance(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+async fn end_maintenance(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
     let operation = app.service.end_maintenance(&actor, WriteOptions::default()).await?;
     Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response())
 }

@@ -1,8 +1,10 @@
 //! Tokens: who may come in, made with their secret shown once, and taken back.
 
 use askama::Template;
+use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::routing::{get, post};
 
 use super::forms::{Field, Form, Refused, Shape};
 use super::frame::{Frame, Place};
@@ -27,6 +29,15 @@ const LIFETIMES: [(&str, &str); 5] = [
     ("31536000", "a year"),
     ("", "until it is revoked"),
 ];
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/tokens", get(list))
+        .route("/tokens/new", get(fill_in).post(create))
+        .route("/tokens/{id}", get(show))
+        .route("/tokens/{id}/revoke", get(confirm_revoke).post(revoke))
+        .route("/tokens/{id}/end-sessions", post(end_sessions))
+}
 
 #[derive(Template)]
 #[template(path = "tokens.html")]
@@ -97,18 +108,14 @@ async fn frame(app: &AppState, actor: &Actor, title: &str) -> Frame {
     Frame::of(&app.service, actor, Place::Tokens, title).await
 }
 
-pub(super) async fn list(
-    State(app): State<AppState>,
-    actor: Actor,
-    asked: Asked,
-) -> Result<Response, Problem> {
+async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
     let paged = app.service.tokens(&actor, &asked.page()?).await?;
     let ways = asked.ways(paged.next_cursor.as_deref());
     let rows = paged.items.into_iter().map(Row::of).collect();
     Ok(rendered(&TokensPage { frame: frame(&app, &actor, "Tokens").await, rows, ways }))
 }
 
-pub(super) async fn show(
+async fn show(
     State(app): State<AppState>,
     actor: Actor,
     Path(id): Path<TokenId>,
@@ -118,11 +125,7 @@ pub(super) async fn show(
     Ok(rendered(&TokenPage { frame, row }))
 }
 
-pub(super) async fn fill_in(
-    State(app): State<AppState>,
-    actor: Actor,
-    asked: Asked,
-) -> Result<Response, Problem> {
+async fn fill_in(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
     // Refuses whoever may not make one before they have typed it.
     let first = crate::service::page::Page { after: String::new(), limit: 1 };
     app.service.tokens(&actor, &first).await?;
@@ -132,11 +135,7 @@ pub(super) async fn fill_in(
     Ok(rendered(&NewPage { frame, form: &form, refused }))
 }
 
-pub(super) async fn create(
-    State(app): State<AppState>,
-    actor: Actor,
-    form: Form,
-) -> Result<Response, Problem> {
+async fn create(State(app): State<AppState>, actor: Actor, form: Form) -> Result<Response, Problem> {
     let made = match form.read::<TokenRequest>(&FIELDS) {
         Ok(request) => app.service.create_token(&actor, request, WriteOptions::default()).await,
         Err(refused) => Err(refused),
@@ -155,7 +154,7 @@ pub(super) async fn create(
     }
 }
 
-pub(super) async fn confirm_revoke(
+async fn confirm_revoke(
     State(app): State<AppState>,
     actor: Actor,
     Path(id): Path<TokenId>,
@@ -165,7 +164,7 @@ pub(super) async fn confirm_revoke(
     Ok(rendered(&RevokePage { frame, row }))
 }
 
-pub(super) async fn revoke(
+async fn revoke(
     State(app): State<AppState>,
     actor: Actor,
     Path(id): Path<TokenId>,
@@ -175,7 +174,7 @@ pub(super) async fn revoke(
 }
 
 /// Ends the sessions that were opened with a token, which stays good.
-pub(super) async fn end_sessions(
+async fn end_sessions(
     State(app): State<AppState>,
     actor: Actor,
     Path(id): Path<TokenId>,

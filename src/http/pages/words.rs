@@ -81,7 +81,6 @@ pub(super) fn severity(severity: Severity) -> State {
 }
 
 /// How an operation stands.
-#[allow(dead_code, reason = "pages to come say it")]
 pub(super) fn operation(of: OperationState) -> State {
     match of {
         OperationState::Pending => state("waiting", Tone::Busy),

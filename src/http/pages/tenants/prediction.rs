@@ -1,6 +1,7 @@
 //! What a tenant would get, beside the form in which somebody describes it.
 
 use super::super::words::Amount;
+use crate::domain::MemoryLimit;
 use crate::domain::daemon::Mode;
 use crate::domain::prediction::{Outlook, Prediction};
 
@@ -47,7 +48,7 @@ impl OutlookRow<'_> {
     }
 
     pub(super) fn limit(&self) -> Amount {
-        Amount(self.told.limit.map_or(self.gpu.memory, |limit| limit.bytes()))
+        Amount(self.told.limit.map_or(self.gpu.memory, MemoryLimit::bytes))
     }
 
     pub(super) fn usable(&self) -> Option<Amount> {
