@@ -17,6 +17,13 @@ def furnish(host):
     host.api("PUT", "/layouts/prod", {"layout": {"steps": steps}, "note": "web and batch apart"})
     eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
     host.done(host.api("POST", "/layouts/prod/apply", {"daemon": "gpu1"}))
+    host.api("PUT", "/layouts/empty", {"layout": {"steps": []}})
+    host.done(host.api("POST", "/layouts/empty/apply", {"daemon": "gpu1"}))
+    host.done(host.api("POST", "/replays", {"layout": "prod", "daemon": "gpu1"})["operation"])
+    # A version that has to wait for the clients that come now, and asks for too much at its end.
+    more = [{"add": {"gpu": 1, "partition": "front", "chunks": 9, "tenants": ["web"]}}, *steps[1:2],
+            {"add": {"gpu": 1, "partition": "much", "chunks": 4}}]
+    host.api("PUT", "/layouts/prod", {"layout": {"steps": more}, "note": "web gets more"})
     for tenant, mib in [("demo", "1024"), ("web", "2048"), ("web", "512")]:
         host.client(tenant, "--spin", "3600", "--alloc", mib)
         if tenant == "web" and len(host.clients) == 2:
@@ -50,6 +57,19 @@ PAGES = {
     "clients": "/clients",
     "client": lambda host: f"/clients/{host.api('GET', '/clients')['items'][0]['id']}",
     "client-terminate": lambda host: f"/clients/{host.api('GET', '/clients')['items'][0]['id']}/terminate",
+    "layouts": "/layouts",
+    "layout": "/layouts/prod",
+    "layout-earlier": "/layouts/prod/versions/1",
+    "layouts-compared": "/layouts/prod/compare",
+    "layout-new": "/layouts/new",
+    "layout-edit": "/layouts/prod/edit",
+    "layout-import": "/layouts/import",
+    "layout-plan": "/layouts/prod/apply?daemon=gpu1",
+    "layout-compared-now": "/layouts/prod/assert?daemon=gpu1",
+    "layout-delete": "/layouts/prod/delete",
+    "replays": "/replays",
+    "replay": lambda host: "/replays/" + host.api("GET", "/replays")["items"][0]["id"],
+    "replay-new": "/replays/new?layout=prod",
     "events": "/events",
     "event": lambda host: f"/events/{host.api('GET', '/events?type=client.connected')['items'][0]['id']}",
     "audit": "/audit",

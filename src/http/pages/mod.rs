@@ -14,6 +14,7 @@ mod failure;
 mod forms;
 mod frame;
 mod gpus;
+mod layouts;
 mod lists;
 mod live;
 mod login;
@@ -54,6 +55,7 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .merge(gpus::router())
         .merge(tenants::router())
         .merge(clients::router())
+        .merge(layouts::router())
         .merge(operations::router())
         .merge(events::router())
         .merge(audit::router())

@@ -138,6 +138,32 @@ impl SmMap {
         Self::drawn(groups, listed.free_sms + listed.used_sms, chunk_sms)
     }
 
+    /// A GPU as it is to be divided: partitions with their chunks and tenants, in order, and what they leave.
+    pub(super) fn planned(
+        partitions: &[(String, u32, Vec<TenantName>)],
+        sms: u32,
+        chunk_sms: u32,
+        chunk_count: u32,
+    ) -> Self {
+        let mut groups = Vec::new();
+        let mut used = 0;
+        for (number, (name, chunks, tenants)) in partitions.iter().enumerate() {
+            let mut group = Group::new(Owner::Partition(number), name.clone(), *chunks, chunks * chunk_sms);
+            group.tenants.clone_from(tenants);
+            groups.push(group);
+            used += chunks;
+        }
+        let free = chunk_count.saturating_sub(used);
+        if free > 0 {
+            groups.push(Group::new(Owner::Free, "free".to_owned(), free, free * chunk_sms));
+        }
+        let rest = sms.saturating_sub(chunk_count * chunk_sms);
+        if rest > 0 {
+            groups.push(Group::new(Owner::LeftOver, "in no chunk".to_owned(), 0, rest));
+        }
+        Self::drawn(groups, sms, chunk_sms)
+    }
+
     /// Puts the cells in their places: whole chunks first, and what is over in a cell of its own.
     fn drawn(mut groups: Vec<Group>, sms: u32, chunk_sms: u32) -> Self {
         let mut at = 0;
@@ -209,6 +235,27 @@ mod tests {
             map.groups[0].cells.iter().map(|cell| cell.sms).collect::<Vec<_>>(),
             [8, 8, 8, 8, 8, 8, 8, 4]
         );
+    }
+
+    #[test]
+    fn what_is_planned_leaves_the_rest_free() {
+        let map = SmMap::planned(
+            &[("web".to_owned(), 7, Vec::new()), ("batch".to_owned(), 5, Vec::new())],
+            132,
+            8,
+            15,
+        );
+        let told: Vec<String> = map.groups.iter().map(Group::told).collect();
+        assert_eq!(
+            told,
+            [
+                "web: 56 SMs in 7 chunks",
+                "batch: 40 SMs in 5 chunks",
+                "free: 24 SMs in 3 chunks",
+                "in no chunk: 12 SMs in 0 chunks"
+            ]
+        );
+        assert_eq!(sms(&map), 132);
     }
 
     #[test]

@@ -1,0 +1,284 @@
+//! A layout put on a daemon: first what it would come to, as a diff, then the wish to have it. And whether a daemon has it.
+
+use askama::Template;
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Redirect, Response};
+
+use super::target::{Places, RoleChoice, gpu_map};
+use crate::domain::access::{Actor, Right};
+use crate::domain::client::ClientId;
+use crate::domain::layout::active::PartitionPolicy;
+use crate::domain::layout::assertion::Assertion;
+use crate::domain::layout::outlook::{LayoutPlan, StepOutlook};
+use crate::domain::layout::plan::{Action, Blocked, Reason};
+use crate::domain::layout::{Version, VersionRef};
+use crate::domain::{GpuUuid, LayoutName};
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::pages::forms::{Form, Refused};
+use crate::http::pages::frame::{Frame, Place};
+use crate::http::pages::page;
+use crate::http::pages::words::Moment;
+use crate::http::problem::Problem;
+use crate::service::clients::{ClientFilter, ClientView};
+use crate::service::daemons::DaemonView;
+use crate::service::layouts::{ApplyRequest, LayoutTarget};
+use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::{ServiceError, WriteOptions};
+
+#[derive(Template)]
+#[template(path = "layouts/apply.html")]
+struct ApplyPage<'a> {
+    frame: Frame,
+    version: Version,
+    numbers: Vec<u32>,
+    places: Places,
+    daemon: Option<DaemonView>,
+    roles: Vec<RoleChoice>,
+    plan: Option<LayoutPlan>,
+    /// The clients that the plan names, as far as they are connected.
+    clients: Vec<ClientView>,
+    form: &'a Form,
+    refused: Refused,
+}
+
+#[derive(Template)]
+#[template(path = "layouts/assert.html")]
+struct AssertPage {
+    frame: Frame,
+    version: Version,
+    daemon: DaemonView,
+    places: Places,
+    assertion: Assertion,
+}
+
+pub(super) async fn plan(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<LayoutName>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    actor.may(Right::View).map_err(ServiceError::from)?;
+    let form = Form::parse(query.unwrap_or_default().as_bytes());
+    planned(&app, &actor, name, &form, None).await
+}
+
+pub(super) async fn apply(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<LayoutName>,
+    form: Form,
+) -> Result<Response, Problem> {
+    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    let version = version_of(&app, &actor, &name, &form).await?;
+    let places = Places::of(&app, &actor).await?;
+    let Some(daemon) = places.daemon(form.text("daemon"), version.layout.enforcement) else {
+        return planned(&app, &actor, name, &form, None).await;
+    };
+    let note = form.text("note").replace("\r\n", "\n");
+    let request = ApplyRequest {
+        daemon: daemon.name.clone(),
+        version: Some(version.version),
+        layout: None,
+        gpu_map: gpu_map(&places.roles(&name, &version.layout, daemon, &form)),
+        recreate: form.ticked("recreate"),
+        drift_policy: match form.text("drift_policy") {
+            "report" => Some(PartitionPolicy::Report),
+            "repair" => Some(PartitionPolicy::Repair),
+            _ => None,
+        },
+        note: Some(note).filter(|note| !note.is_empty()),
+    };
+    match app.service.apply_layout(&actor, name.clone(), request, WriteOptions::default(), None).await {
+        Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
+        Err(error) => planned(&app, &actor, name, &form, Some(error)).await,
+    }
+}
+
+async fn version_of(
+    app: &AppState,
+    actor: &Actor,
+    name: &LayoutName,
+    form: &Form,
+) -> Result<Version, Problem> {
+    match form.text("version").parse() {
+        Ok(version) => {
+            Ok(app.service.layout_version(actor, &VersionRef { name: name.clone(), version }).await?)
+        }
+        Err(_) => Ok(app.service.layout(actor, name).await?.newest),
+    }
+}
+
+/// The plan, and what was refused before it.
+async fn planned(
+    app: &AppState,
+    actor: &Actor,
+    name: LayoutName,
+    form: &Form,
+    error: Option<ServiceError>,
+) -> Result<Response, Problem> {
+    let version = version_of(app, actor, &name, form).await?;
+    let all = Page { after: String::new(), limit: MAX_LIMIT };
+    let versions = app.service.layout_versions(actor, &name, &all).await?.items;
+    let numbers = versions.into_iter().map(|version| version.version).collect();
+    let places = Places::of(app, actor).await?;
+    let daemon = places.daemon(form.text("daemon"), version.layout.enforcement).cloned();
+    let (mut roles, mut plan, mut refusal) = (Vec::new(), None, None);
+    if let Some(daemon) = &daemon {
+        roles = places.roles(&name, &version.layout, daemon, form);
+        let target = LayoutTarget {
+            daemon: daemon.name.clone(),
+            version: Some(version.version),
+            gpu_map: gpu_map(&roles),
+            layout: None,
+        };
+        match app.service.plan_layout(actor, &name, &target).await {
+            Ok(planned) => plan = Some(planned),
+            Err(error) => refusal = Some(error),
+        }
+    } else if !form.text("daemon").is_empty() {
+        let kind = "daemon";
+        refusal = Some(ServiceError::NotFound { kind, name: form.text("daemon").chars().take(80).collect() });
+    }
+    let status = if error.is_some() { status(error.as_ref()) } else { status(refusal.as_ref()) };
+    // What the plan tells in full stands there, and is not said twice.
+    let told = match (&plan, error) {
+        (Some(plan), Some(ServiceError::Blocked { .. })) if !plan.blocked.is_empty() => None,
+        (_, error) => error.or(refusal),
+    };
+    let refused = told.map(|error| Refused::of(error, &["note"])).unwrap_or_default();
+    let clients = match &plan {
+        Some(plan) if plan.blocked.iter().any(|one| matches!(one.what, Blocked::InUse { .. })) => {
+            app.service.clients(actor, &ClientFilter::default(), false, &all).await?.items
+        }
+        _ => Vec::new(),
+    };
+    let title = format!("Plan layout {name}");
+    let frame = Frame::of(&app.service, actor, Place::Layouts, &title).await;
+    let shown = ApplyPage { frame, version, numbers, places, daemon, roles, plan, clients, form, refused };
+    Ok(page(status, &shown))
+}
+
+fn status(error: Option<&ServiceError>) -> StatusCode {
+    error.map_or(StatusCode::OK, |error| {
+        StatusCode::from_u16(Problem::from(error.clone()).status).unwrap_or(StatusCode::CONFLICT)
+    })
+}
+
+impl ApplyPage<'_> {
+    fn is_on(&self, daemon: &DaemonView) -> bool {
+        self.daemon.as_ref().is_some_and(|chosen| chosen.name == daemon.name)
+    }
+
+    /// The steps of a GPU in their order.
+    fn steps<'p>(plan: &'p LayoutPlan, gpu: &GpuUuid) -> Vec<PlanRow<'p>> {
+        plan.steps.iter().filter(|step| step.step.gpu == *gpu).map(PlanRow).collect()
+    }
+
+    fn called(&self, gpu: &GpuUuid) -> String {
+        self.places.called(gpu)
+    }
+
+    /// Those who are in the way, with what they are where they are connected.
+    fn holders(&self, what: &Blocked) -> Vec<(ClientId, Option<&ClientView>)> {
+        let Blocked::InUse { clients, .. } = what else { return Vec::new() };
+        let view = |id: &ClientId| (*id, self.clients.iter().find(|client| client.id == *id));
+        clients.iter().map(view).collect()
+    }
+
+    /// What to do about it.
+    fn remedy(&self, what: &Blocked) -> Remedy {
+        let daemon = self.daemon.as_ref().map_or("", |daemon| daemon.name.as_str());
+        let (href, label) = match what {
+            Blocked::TooManyChunks { .. } => (
+                format!(
+                    "/layouts/{}/edit?version={}&daemon={daemon}",
+                    self.version.name, self.version.version
+                ),
+                "Edit the layout",
+            ),
+            Blocked::InUse { .. } => (format!("/daemons/{daemon}#clients"), "All clients of the daemon"),
+            Blocked::MadeAgain { .. } => ("#recreate".to_owned(), "Allow it below"),
+            Blocked::NotListed { .. } => (format!("/daemons/{daemon}"), "See the daemon"),
+            Blocked::OwnShare(own) => (format!("/tenants/{}/edit", own.tenant), "Edit the tenant"),
+        };
+        Remedy { href, label }
+    }
+
+    /// Whether it can be applied as it is planned, with everything allowed that can be.
+    fn is_possible(plan: &LayoutPlan) -> bool {
+        plan.refusals(true).next().is_none()
+    }
+}
+
+struct Remedy {
+    href: String,
+    label: &'static str,
+}
+
+/// A step of the plan in the diff.
+struct PlanRow<'p>(&'p StepOutlook);
+
+impl PlanRow<'_> {
+    fn class(&self) -> &'static str {
+        match self.0.step.action {
+            Action::Keep => "same",
+            Action::Add => "new",
+            Action::Remove => "gone",
+        }
+    }
+
+    fn word(&self) -> &'static str {
+        match (self.0.step.action, self.0.step.reason) {
+            (Action::Keep, _) => "stays",
+            (Action::Add, Reason::MadeAgain) => "made again",
+            (Action::Add, _) => "made",
+            (Action::Remove, _) => "removed",
+        }
+    }
+
+    fn why(&self) -> &'static str {
+        match (self.0.step.action, self.0.step.reason) {
+            (Action::Keep, _) => "as it is, and not touched",
+            (_, Reason::Layout) => "the layout says so",
+            (_, Reason::NotInLayout) => "the layout does not have it",
+            (_, Reason::MadeAgain) => "in the layout's order, for the ID that the layout gives",
+            (_, Reason::CutShort) => "made by steps that were cut short",
+            (_, Reason::Unknown) => "somebody else made it",
+        }
+    }
+
+    fn id(&self) -> Option<String> {
+        let step = &self.0.step;
+        step.id.as_ref().or(step.expected.as_ref()).map(ToString::to_string)
+    }
+}
+
+/// Compares a daemon with a layout now.
+pub(super) async fn assert(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<LayoutName>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    actor.may(Right::View).map_err(ServiceError::from)?;
+    let form = Form::parse(query.unwrap_or_default().as_bytes());
+    let version = version_of(&app, &actor, &name, &form).await?;
+    let places = Places::of(&app, &actor).await?;
+    let daemon = places.daemon(form.text("daemon"), version.layout.enforcement).cloned();
+    let daemon = daemon.ok_or_else(|| ServiceError::NotFound {
+        kind: "daemon",
+        name: form.text("daemon").chars().take(80).collect(),
+    })?;
+    let target = LayoutTarget {
+        daemon: daemon.name.clone(),
+        version: Some(version.version),
+        gpu_map: gpu_map(&places.roles(&name, &version.layout, &daemon, &form)),
+        layout: None,
+    };
+    let assertion = app.service.assert_layout(&actor, &name, &target).await?;
+    let title = format!("Layout {name} on {}", daemon.name);
+    let frame = Frame::of(&app.service, &actor, Place::Layouts, &title).await;
+    Ok(page(StatusCode::OK, &AssertPage { frame, version, daemon, places, assertion }))
+}

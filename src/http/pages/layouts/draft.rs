@@ -1,0 +1,389 @@
+//! A layout as it is being written: what was typed, step by step, with what is wrong beside each step.
+//!
+//! Nothing that was typed is ever lost: a draft is read from its form and shown again as it was, whatever of it is no layout
+//! yet. A step has the number of its place, in its fields' names as in the pointers of what is refused.
+
+use crate::domain::layout::{AddStep, Enforcement, Layout, RemoveStep, Step};
+use crate::domain::{PartitionName, TenantName};
+use crate::http::pages::forms::Form;
+use crate::service::FieldError;
+
+/// Steps that a form may bring: one more than a layout may have, so that the refusal is seen.
+const MOST: usize = crate::domain::layout::MAX_STEPS + 1;
+
+/// A layout as it is being written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Draft {
+    pub(super) percentage: bool,
+    pub(super) sku: String,
+    pub(super) steps: Vec<DraftStep>,
+    /// What is wrong beside the steps.
+    pub(super) wrong: Vec<String>,
+    /// What is wrong with the product name.
+    pub(super) wrong_sku: Option<String>,
+}
+
+/// A step as it is being written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct DraftStep {
+    pub(super) removes: bool,
+    pub(super) gpu: String,
+    pub(super) partition: String,
+    pub(super) chunks: String,
+    pub(super) tenants: String,
+    /// What is wrong, by the name of the field.
+    pub(super) wrong: Vec<(&'static str, String)>,
+    /// What does not fit the GPU that it is looked at on.
+    pub(super) unfit: Option<String>,
+    /// Whether the reader goes on here.
+    pub(super) focus: bool,
+}
+
+impl DraftStep {
+    /// What is wrong with a field.
+    pub(super) fn wrong(&self, field: &str) -> Option<&str> {
+        self.wrong.iter().find(|(name, _)| *name == field).map(|(_, why)| why.as_str())
+    }
+
+    fn refuse(&mut self, field: &'static str, why: String) {
+        self.wrong.push((field, why));
+    }
+
+    fn added(role: String) -> Self {
+        Self { gpu: role, focus: true, ..Self::default() }
+    }
+}
+
+/// A button of the editor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pressed {
+    Add,
+    Remove,
+    Drop(usize),
+    Up(usize),
+    Down(usize),
+    /// Shows what was typed and what is wrong with it.
+    Look,
+    Save,
+}
+
+impl Pressed {
+    /// The button by its value; whatever is none looks.
+    pub(super) fn of(value: &str) -> Self {
+        let numbered = value.split_once('-').and_then(|(verb, number)| Some((verb, number.parse().ok()?)));
+        match (value, numbered) {
+            ("add", _) => Self::Add,
+            ("remove", _) => Self::Remove,
+            ("save", _) => Self::Save,
+            (_, Some(("drop", number))) => Self::Drop(number),
+            (_, Some(("up", number))) => Self::Up(number),
+            (_, Some(("down", number))) => Self::Down(number),
+            _ => Self::Look,
+        }
+    }
+}
+
+impl Draft {
+    /// A layout to go on from.
+    pub(super) fn of(layout: &Layout) -> Self {
+        let step = |step: &Step| match step {
+            Step::Add(add) => DraftStep {
+                gpu: add.gpu.to_string(),
+                partition: add.partition.to_string(),
+                chunks: add.chunks.to_string(),
+                tenants: names(&add.tenants),
+                ..DraftStep::default()
+            },
+            Step::Remove(remove) => {
+                DraftStep { removes: true, partition: remove.partition.to_string(), ..DraftStep::default() }
+            }
+        };
+        Self {
+            percentage: layout.enforcement == Enforcement::Percentage,
+            sku: layout.sku.clone().unwrap_or_default(),
+            steps: layout.steps.iter().map(step).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// What was typed.
+    pub(super) fn typed(form: &Form) -> Self {
+        let step = |key: &str| {
+            let of = |field: &str| form.typed(&format!("step-{key}-{field}")).to_owned();
+            DraftStep {
+                removes: of("kind") == "remove",
+                gpu: of("gpu"),
+                partition: of("partition"),
+                chunks: of("chunks"),
+                tenants: of("tenants"),
+                ..DraftStep::default()
+            }
+        };
+        Self {
+            percentage: form.text("enforcement") == "percentage",
+            sku: form.typed("sku").to_owned(),
+            steps: form.all("step").take(MOST).map(step).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Does what a button says.
+    pub(super) fn press(&mut self, pressed: Pressed) {
+        let last = self.steps.len();
+        match pressed {
+            Pressed::Add => {
+                let role = self.steps.iter().rev().find(|step| !step.removes).map(|step| step.gpu.clone());
+                self.steps.push(DraftStep::added(role.unwrap_or_else(|| "0".to_owned())));
+            }
+            Pressed::Remove => {
+                self.steps.push(DraftStep { removes: true, focus: true, ..DraftStep::default() });
+            }
+            Pressed::Drop(number) if number < last => {
+                self.steps.remove(number);
+                let next = number.min(self.steps.len().saturating_sub(1));
+                self.focus(next);
+            }
+            Pressed::Up(number) if number > 0 && number < last => {
+                self.steps.swap(number, number - 1);
+                self.focus(number - 1);
+            }
+            Pressed::Down(number) if number + 1 < last => {
+                self.steps.swap(number, number + 1);
+                self.focus(number + 1);
+            }
+            Pressed::Drop(_) | Pressed::Up(_) | Pressed::Down(_) | Pressed::Look | Pressed::Save => {}
+        }
+        self.steps.truncate(MOST);
+    }
+
+    fn focus(&mut self, number: usize) {
+        if let Some(step) = self.steps.get_mut(number) {
+            step.focus = true;
+        }
+    }
+
+    /// The partitions that a removal can name at its place.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "templates call it with references")]
+    pub(super) fn before(&self, number: &usize) -> Vec<&str> {
+        let (mut there, until) = (Vec::new(), (*number).min(self.steps.len()));
+        for step in &self.steps[..until] {
+            let name = step.partition.trim();
+            if step.removes {
+                there.retain(|other| *other != name);
+            } else if !name.is_empty() {
+                there.push(name);
+            }
+        }
+        there
+    }
+
+    /// The steps that are whole, each with its place, with what is wrong beside the others; `strict` holds what was not filled
+    /// in against it, too.
+    pub(super) fn read(&mut self, strict: bool) -> Vec<(usize, Step)> {
+        let mut whole = Vec::new();
+        for (number, step) in self.steps.iter_mut().enumerate() {
+            whole.extend(step.read(strict).map(|step| (number, step)));
+        }
+        let (places, steps): (Vec<usize>, Vec<Step>) = whole.iter().cloned().unzip();
+        if let Err(invalid) = self.layout_of(steps).check() {
+            self.refuse(&invalid.pointer, invalid.reason.to_string(), &places);
+        }
+        whole
+    }
+
+    /// The layout, where nothing is wrong with it.
+    pub(super) fn layout(&mut self) -> Option<Layout> {
+        let steps = self.read(true).into_iter().map(|(_, step)| step).collect();
+        self.is_right().then(|| self.layout_of(steps))
+    }
+
+    fn layout_of(&self, steps: Vec<Step>) -> Layout {
+        let enforcement = if self.percentage { Enforcement::Percentage } else { Enforcement::Static };
+        let sku = Some(self.sku.trim().to_owned()).filter(|sku| !sku.is_empty());
+        Layout { enforcement, sku, steps }
+    }
+
+    fn is_right(&self) -> bool {
+        self.wrong.is_empty()
+            && self.wrong_sku.is_none()
+            && self.steps.iter().all(|step| step.wrong.is_empty())
+    }
+
+    /// Takes up what the service refuses; gives what is of no step.
+    pub(super) fn refuse_all(&mut self, errors: Vec<FieldError>) -> Vec<FieldError> {
+        let places: Vec<usize> = (0..self.steps.len()).collect();
+        let of_layout = |error: &FieldError| error.pointer.starts_with("/layout/");
+        let (own, others): (Vec<_>, Vec<_>) = errors.into_iter().partition(of_layout);
+        for FieldError { pointer, detail } in own {
+            self.refuse(pointer.trim_start_matches("/layout"), detail, &places);
+        }
+        others
+    }
+
+    /// Puts a refusal beside the step that its pointer names; `places` are those of the layout's steps.
+    fn refuse(&mut self, pointer: &str, why: String, places: &[usize]) {
+        let mut parts = pointer.trim_start_matches('/').split('/');
+        let step = match (parts.next(), parts.next().and_then(|number| number.parse::<usize>().ok())) {
+            (Some("sku"), _) => {
+                self.wrong_sku = Some(why);
+                return;
+            }
+            (Some("steps"), Some(number)) => places.get(number).and_then(|place| self.steps.get_mut(*place)),
+            _ => None,
+        };
+        let Some(step) = step else {
+            self.wrong.push(why);
+            return;
+        };
+        let field = match parts.nth(1) {
+            Some("gpu") => "gpu",
+            Some("chunks") => "chunks",
+            Some("tenants") => "tenants",
+            _ => "partition",
+        };
+        step.refuse(field, why);
+    }
+}
+
+impl DraftStep {
+    fn read(&mut self, strict: bool) -> Option<Step> {
+        let partition = self.name(strict);
+        if self.removes {
+            return Some(Step::Remove(RemoveStep { partition: partition? }));
+        }
+        let gpu = self.number("gpu", "0", strict);
+        let chunks = self.number("chunks", "4", strict);
+        let tenants = self.tenants();
+        Some(Step::Add(AddStep { gpu: gpu?, partition: partition?, chunks: chunks?, tenants: tenants? }))
+    }
+
+    fn name(&mut self, strict: bool) -> Option<PartitionName> {
+        let text = self.partition.trim();
+        if text.is_empty() {
+            if strict {
+                self.refuse("partition", "fill this in".to_owned());
+            }
+            return None;
+        }
+        match PartitionName::parse(text) {
+            Ok(name) => Some(name),
+            Err(error) => {
+                self.refuse("partition", error.to_string());
+                None
+            }
+        }
+    }
+
+    fn number(&mut self, field: &'static str, example: &str, strict: bool) -> Option<u32> {
+        let text = if field == "gpu" { self.gpu.trim() } else { self.chunks.trim() };
+        if text.is_empty() {
+            if strict {
+                self.refuse(field, "fill this in".to_owned());
+            }
+            return None;
+        }
+        match text.parse() {
+            Ok(number) => Some(number),
+            Err(_) => {
+                let shown: String = text.chars().take(80).collect();
+                self.refuse(
+                    field,
+                    format!("{shown:?} is not a whole number: give digits only, as {example}"),
+                );
+                None
+            }
+        }
+    }
+
+    fn tenants(&mut self) -> Option<Vec<TenantName>> {
+        let typed = self.tenants.clone();
+        let names = typed.split([',', ' ', '\t']).filter(|name| !name.is_empty());
+        let read: Result<Vec<TenantName>, _> = names.map(TenantName::parse).collect();
+        read.map_err(|error| self.refuse("tenants", error.to_string())).ok()
+    }
+}
+
+/// Names with commas between them.
+pub(super) fn names(tenants: &[TenantName]) -> String {
+    let names: Vec<&str> = tenants.iter().map(TenantName::as_str).collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draft(text: &str) -> Draft {
+        Draft::typed(&Form::parse(text.as_bytes()))
+    }
+
+    const TWO: &str = "enforcement=static&sku=&step=0&step-0-kind=add&step-0-gpu=0&step-0-partition=web&step-0-chunks=7\
+                       &step-0-tenants=a,+b&step=1&step-1-kind=remove&step-1-partition=web";
+
+    #[test]
+    fn a_layout_is_the_same_after_it_was_shown_and_sent() {
+        let mut typed = draft(TWO.replace("a,+b", "").as_str());
+        let layout = typed.layout().expect("a layout");
+        assert_eq!(layout.steps.len(), 2);
+        let mut again = Draft::of(&layout);
+        assert_eq!(again.layout(), Some(layout));
+    }
+
+    #[test]
+    fn what_is_wrong_stands_beside_its_step_and_what_was_typed_is_kept() {
+        let mut typed = draft(TWO);
+        assert_eq!(typed.layout(), None);
+        let why = typed.steps[0].wrong("tenants").expect("a word");
+        assert!(why.contains("removed by a later step"), "{why}");
+
+        let mut typed = draft("step=x&step-x-kind=add&step-x-gpu=0&step-x-partition=Web&step-x-chunks=two");
+        assert_eq!(typed.layout(), None);
+        let step = &typed.steps[0];
+        assert!(step.wrong("chunks").expect("a word").contains("\"two\""), "{step:?}");
+        assert!(step.wrong("partition").is_some() && step.chunks == "two" && step.partition == "Web");
+    }
+
+    #[test]
+    fn an_unfinished_step_is_held_against_nobody_before_it_is_saved() {
+        let mut typed = draft(TWO.replace("a,+b", "").as_str());
+        typed.press(Pressed::Add);
+        assert_eq!((typed.read(false).len(), typed.is_right()), (2, true));
+        assert_eq!(typed.layout(), None);
+        assert_eq!(typed.steps[2].wrong("partition"), Some("fill this in"));
+        // A pointer counts the steps of the layout, which lacks the unfinished one.
+        typed.steps.swap(0, 2);
+        for step in &mut typed.steps {
+            step.wrong.clear();
+        }
+        typed.read(false);
+        assert!(typed.steps[1].wrong("partition").expect("a word").contains("no partition web"));
+    }
+
+    #[test]
+    fn buttons_add_drop_and_move_and_the_rest_stays() {
+        let mut typed = draft(TWO);
+        typed.press(Pressed::of("add"));
+        assert_eq!((typed.steps[2].gpu.as_str(), typed.steps[2].focus), ("0", true));
+        typed.press(Pressed::of("up-2"));
+        assert!(!typed.steps[1].removes && typed.steps[2].removes);
+        typed.press(Pressed::of("drop-1"));
+        assert_eq!(typed.steps.len(), 2);
+        for nothing in ["up-0", "down-1", "drop-7", "up-x", "", "drop-", "up-18446744073709551615"] {
+            let before = typed.clone();
+            typed.press(Pressed::of(nothing));
+            assert_eq!(typed, before, "{nothing}");
+        }
+        assert_eq!(typed.before(&1), ["web"]);
+        assert!(typed.before(&2).is_empty());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_sent_is_shown_again(bytes in proptest::collection::vec(0u8.., 0..300), number in 0usize..5) {
+            let mut typed = Draft::typed(&Form::parse(&bytes));
+            typed.press(Pressed::Up(number));
+            typed.press(Pressed::Drop(number));
+            typed.read(true);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! A layout as a file: with the IDs that its steps gave on a daemon, or bare.
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+
+use crate::domain::access::Actor;
+use crate::domain::layout::VersionRef;
+use crate::domain::layout::text::{self, Format};
+use crate::domain::{DaemonName, LayoutName};
+use crate::http::AppState;
+use crate::http::extract::{Path, Query};
+use crate::http::problem::Problem;
+
+/// What is exported.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    /// The daemon whose IDs go with it; none without it.
+    daemon: Option<DaemonName>,
+    /// The version, where no daemon says which; the newest without it.
+    version: Option<u32>,
+    #[serde(default)]
+    format: Spelling,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Spelling {
+    #[default]
+    Yaml,
+    Json,
+}
+
+pub(super) async fn download(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<LayoutName>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Response, Problem> {
+    let (document, called) = match (&wanted.daemon, wanted.version) {
+        (Some(daemon), _) => {
+            (app.service.export_layout(&actor, &name, daemon).await?, format!("{name}.recorded"))
+        }
+        (None, Some(version)) => {
+            let version =
+                app.service.layout_version(&actor, &VersionRef { name: name.clone(), version }).await?;
+            let called = format!("{name}.{}", version.version);
+            (text::bare(name, &version.layout, version.note), called)
+        }
+        (None, None) => {
+            let newest = app.service.layout(&actor, &name).await?.newest;
+            (text::bare(name.clone(), &newest.layout, newest.note), name.to_string())
+        }
+    };
+    let (mime, ending, format) = match wanted.format {
+        Spelling::Yaml => ("application/yaml", "yaml", Format::Yaml),
+        Spelling::Json => ("application/json", "json", Format::Json),
+    };
+    let disposition = format!("attachment; filename=\"{called}.{ending}\"");
+    let headers = [(header::CONTENT_TYPE, mime.to_owned()), (header::CONTENT_DISPOSITION, disposition)];
+    Ok((headers, text::write(&document, format)).into_response())
+}

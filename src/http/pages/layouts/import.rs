@@ -1,0 +1,158 @@
+//! Layouts from a text: a document that was exported or written by hand, or a shell script.
+//!
+//! The text is typed or pasted into one field, and a script puts a file's text there: so what is sent is seen first, a
+//! refusal is shown with the text that it is about, and no other way of sending a file has to be read.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Redirect, Response};
+
+use crate::domain::LayoutName;
+use crate::domain::access::{Actor, Right};
+use crate::domain::layout::document::Document;
+use crate::domain::layout::text::{self, Format};
+use crate::http::AppState;
+use crate::http::pages::forms::{Form, Refused};
+use crate::http::pages::frame::{Frame, Place};
+use crate::http::pages::page;
+use crate::http::problem::Problem;
+use crate::service::layouts::LayoutText;
+use crate::service::{ServiceError, WriteOptions};
+
+#[derive(Template)]
+#[template(path = "layouts/import.html")]
+struct ImportPage<'a> {
+    frame: Frame,
+    form: &'a Form,
+    refused: Refused,
+}
+
+pub(super) async fn show(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    Ok(asked(&app, &actor, &Form::default(), Refused::default(), StatusCode::OK).await)
+}
+
+async fn asked(app: &AppState, actor: &Actor, form: &Form, refused: Refused, status: StatusCode) -> Response {
+    let frame = Frame::of(&app.service, actor, Place::Layouts, "Import layouts").await;
+    page(status, &ImportPage { frame, form, refused })
+}
+
+pub(super) async fn import(
+    State(app): State<AppState>,
+    actor: Actor,
+    form: Form,
+) -> Result<Response, Problem> {
+    let imported = match read(&form) {
+        Ok(text) => app.service.import_layouts(&actor, text, WriteOptions::default()).await,
+        Err(error) => Err(error),
+    };
+    match imported.as_deref() {
+        Ok([one]) => Ok(Redirect::to(&format!("/layouts/{}", one.newest.name)).into_response()),
+        Ok(_) => Ok(Redirect::to("/layouts").into_response()),
+        Err(error @ (ServiceError::Invalid(_) | ServiceError::Conflict(_))) => {
+            let refused = Refused::of(in_its_place(error.clone()), &["text", "name"]);
+            Ok(asked(&app, &actor, &form, refused, StatusCode::UNPROCESSABLE_ENTITY).await)
+        }
+        Err(other) => Err(other.clone().into()),
+    }
+}
+
+/// What is imported: a document as it is, or under another name, or a script.
+fn read(form: &Form) -> Result<LayoutText, ServiceError> {
+    let text = form.typed("text").replace("\r\n", "\n");
+    if text.trim().is_empty() {
+        return Err(ServiceError::field(
+            "/text",
+            "there is nothing to import: paste a document, or choose a file",
+        ));
+    }
+    let name = Some(form.text("name")).filter(|name| !name.is_empty()).map(LayoutName::parse).transpose();
+    let name = name.map_err(|error| ServiceError::field("/name", error.to_string()))?;
+    match (form.text("kind"), name) {
+        ("script", Some(name)) => Ok(LayoutText::Script { text, name }),
+        ("script", None) => {
+            Err(ServiceError::field("/name", "a script has no name for its layout: give one"))
+        }
+        // JSON is YAML.
+        (_, None) => Ok(LayoutText::Document { text, format: Format::Yaml }),
+        (_, Some(name)) => renamed(&text, name),
+    }
+}
+
+/// The document's only layout under another name; what is sealed is sealed again, once its seal is known to be good.
+fn renamed(text: &str, name: LayoutName) -> Result<LayoutText, ServiceError> {
+    let read = text::read(text, Format::Yaml)
+        .map_err(|error| ServiceError::field(&error.pointer, error.reason.to_string()))?;
+    let sealed = read.checksum.is_some();
+    let several = read.layouts.len();
+    let mut entries = read.layouts.into_values();
+    let (Some(entry), None) = (entries.next(), entries.next()) else {
+        let why =
+            format!("the document has {several} layouts, which have names of their own: leave this empty");
+        return Err(ServiceError::field("/name", why));
+    };
+    let layouts = BTreeMap::from([(name, entry)]);
+    let document = if sealed {
+        Document::sealed(layouts)
+    } else {
+        Document { version: read.version, layouts, checksum: None }
+    };
+    Ok(LayoutText::Document { text: text::write(&document, Format::Json), format: Format::Json })
+}
+
+/// The place in the document stands before what is wrong there, and the field is that of the text.
+fn in_its_place(error: ServiceError) -> ServiceError {
+    let ServiceError::Invalid(errors) = error else { return error };
+    let of_text = |mut error: crate::service::FieldError| {
+        if error.pointer != "/name" && error.pointer != "/text" {
+            if !error.pointer.is_empty() {
+                error.detail = format!("{}: {}", error.pointer, error.detail);
+            }
+            "/text".clone_into(&mut error.pointer);
+        }
+        error
+    };
+    ServiceError::Invalid(errors.into_iter().map(of_text).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCUMENT: &str = "version: v1\nlayouts: {web: {steps: []}}\n";
+
+    fn form(fields: &[(&str, &str)]) -> Form {
+        let mut form = Form::default();
+        for (name, value) in fields {
+            form.set(name, value);
+        }
+        form
+    }
+
+    #[test]
+    fn a_document_with_one_layout_takes_another_name() {
+        let LayoutText::Document { text, .. } =
+            read(&form(&[("text", DOCUMENT), ("name", "other")])).expect("one")
+        else {
+            panic!("a document");
+        };
+        let read = text::read(&text, Format::Json).expect("a document");
+        assert_eq!(read.layouts.keys().map(LayoutName::as_str).collect::<Vec<_>>(), ["other"]);
+        let two = DOCUMENT.replace("web:", "a: {steps: []}, b:");
+        let refused = super::read(&form(&[("text", &two), ("name", "other")])).expect_err("two");
+        assert!(format!("{refused:?}").contains("2 layouts"), "{refused:?}");
+    }
+
+    #[test]
+    fn a_refusal_says_where_in_the_text() {
+        let errors =
+            vec![crate::service::FieldError { pointer: "/layouts/web/sku".into(), detail: "no".into() }];
+        let refused = Refused::of(in_its_place(ServiceError::Invalid(errors)), &["text", "name"]);
+        assert_eq!(refused.field("text"), Some("/layouts/web/sku: no"));
+        let script = read(&form(&[("text", "x"), ("kind", "script")])).expect_err("no name");
+        assert_eq!(Refused::of(in_its_place(script), &["text", "name"]).field("text"), None);
+    }
+}

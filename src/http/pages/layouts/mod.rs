@@ -1,0 +1,308 @@
+//! Layouts: all of them, one with its versions and where it is, two versions compared, and a layout forgotten.
+
+mod apply;
+mod diff;
+mod draft;
+mod editor;
+mod export;
+mod ground;
+mod import;
+mod replaying;
+mod replays;
+mod target;
+
+use askama::Template;
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::routing::get;
+use serde::Deserialize;
+
+use self::diff::{Row, line, rows};
+use self::ground::{Ground, Outcome, choose, outcome};
+use super::forms::{Form, Refused};
+use super::frame::{Frame, Place};
+use super::lists::{Asked, Ways};
+use super::words::{self, Moment, State as Stands, Tone};
+use super::{page, rendered};
+use crate::domain::LayoutName;
+use crate::domain::access::Actor;
+use crate::domain::daemon::Mode;
+use crate::domain::layout::status::LayoutStatus;
+use crate::domain::layout::{Layout, Version, VersionRef};
+use crate::http::AppState;
+use crate::http::extract::{Path, Query};
+use crate::http::problem::Problem;
+use crate::service::daemons::DaemonView;
+use crate::service::layouts::LayoutView;
+use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::{ServiceError, WriteOptions, etag};
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/layouts", get(list))
+        .route("/layouts/new", get(editor::new).post(editor::write_new))
+        .route("/layouts/import", get(import::show).post(import::import))
+        .route("/layouts/{name}", get(show))
+        .route("/layouts/{name}/edit", get(editor::edit).post(editor::write))
+        .route("/layouts/{name}/versions/{version}", get(version))
+        .route("/layouts/{name}/compare", get(compare))
+        .route("/layouts/{name}/export", get(export::download))
+        .route("/layouts/{name}/apply", get(apply::plan).post(apply::apply))
+        .route("/layouts/{name}/assert", get(apply::assert))
+        .route("/replays", get(replays::list))
+        .route("/replays/new", get(replaying::ask).post(replaying::begin))
+        .route("/replays/{id}", get(replays::show))
+        .route("/layouts/{name}/delete", get(confirm).post(delete))
+}
+
+#[derive(Template)]
+#[template(path = "layouts/list.html")]
+struct ListPage {
+    frame: Frame,
+    rows: Vec<ListRow>,
+    /// Whether this is the first page.
+    first: bool,
+    ways: Ways,
+}
+
+struct ListRow {
+    layout: LayoutView,
+    holders: Vec<Holder>,
+}
+
+/// A daemon that holds a version of a layout, or is to.
+struct Holder {
+    daemon: DaemonView,
+    version: u32,
+    stands: Stands,
+}
+
+impl Holder {
+    fn of(daemon: DaemonView, name: &LayoutName) -> Option<Self> {
+        let active = daemon.spec.layout.as_ref().filter(|active| active.name == *name)?;
+        let version = active.version;
+        let status = daemon.status.as_ref().and_then(|status| status.layout.as_ref());
+        let of_this = status.filter(|status| status.name.as_ref() == Some(name));
+        let unknown = Stands { word: "not looked at yet", tone: Tone::Busy };
+        let stands = of_this.map_or(unknown, |status| words::layout(status.state));
+        Some(Self { daemon, version, stands })
+    }
+
+    fn status(&self) -> Option<&LayoutStatus> {
+        self.daemon.status.as_ref()?.layout.as_ref()
+    }
+
+    /// What people call the GPU.
+    fn gpu(&self, uuid: &crate::domain::GpuUuid) -> String {
+        let place = self.daemon.spec.layout.iter().flat_map(|layout| &layout.gpu_map);
+        let role = place.clone().find(|(_, gpu)| *gpu == uuid).map(|(role, _)| *role);
+        role.map_or_else(|| uuid.to_string(), |role| format!("GPU {role} of the layout"))
+    }
+}
+
+/// The mode of a daemon in a word.
+pub(super) fn mode(daemon: &DaemonView) -> &'static str {
+    match daemon.spec.mode {
+        Mode::Shared => "shared",
+        Mode::Static => "static",
+    }
+}
+
+/// All daemons.
+async fn holders(app: &AppState, actor: &Actor) -> Result<Vec<DaemonView>, Problem> {
+    let page = Page { after: String::new(), limit: MAX_LIMIT };
+    Ok(app.service.daemons(actor, &page).await?.items)
+}
+
+async fn list(State(app): State<AppState>, actor: Actor, paging: Asked) -> Result<Response, Problem> {
+    let paged = app.service.layouts(&actor, &paging.page()?).await?;
+    let daemons = holders(&app, &actor).await?;
+    let row = |layout: LayoutView| {
+        let own = daemons.iter().filter(|daemon| layout.daemons.contains(&daemon.name));
+        let holders = own.filter_map(|daemon| Holder::of(daemon.clone(), &layout.newest.name)).collect();
+        ListRow { layout, holders }
+    };
+    let rows = paged.items.into_iter().map(row).collect();
+    let ways = paging.ways(paged.next_cursor.as_deref());
+    let frame = Frame::of(&app.service, &actor, Place::Layouts, "Layouts").await.live();
+    Ok(rendered(&ListPage { frame, rows, first: paging.is_first(), ways }))
+}
+
+#[derive(Template)]
+#[template(path = "layouts/layout.html")]
+struct LayoutPage {
+    frame: Frame,
+    version: Version,
+    /// The newest version's number; whether this is it.
+    newest: u32,
+    ground: Option<Ground>,
+    outcome: Outcome,
+    holders: Vec<Holder>,
+    versions: Vec<Version>,
+    ways: Ways,
+}
+
+impl LayoutPage {
+    fn is_newest(&self) -> bool {
+        self.version.version == self.newest
+    }
+
+    fn line(step: &crate::domain::layout::Step) -> String {
+        line(step)
+    }
+}
+
+async fn show(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<LayoutName>,
+    paging: Asked,
+) -> Result<Response, Problem> {
+    let view = app.service.layout(&actor, &name).await?;
+    shown(&app, &actor, view, None, &paging).await
+}
+
+async fn version(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path((name, version)): Path<(LayoutName, u32)>,
+    paging: Asked,
+) -> Result<Response, Problem> {
+    let view = app.service.layout(&actor, &name).await?;
+    let version = app.service.layout_version(&actor, &VersionRef { name, version }).await?;
+    shown(&app, &actor, view, Some(version), &paging).await
+}
+
+async fn shown(
+    app: &AppState,
+    actor: &Actor,
+    view: LayoutView,
+    version: Option<Version>,
+    paging: &Asked,
+) -> Result<Response, Problem> {
+    let LayoutView { newest, daemons } = view;
+    let name = newest.name.clone();
+    let paged = app.service.layout_versions(actor, &name, &paging.page()?).await?;
+    let holders = holders(app, actor).await?.into_iter().filter(|daemon| daemons.contains(&daemon.name));
+    let holders: Vec<Holder> = holders.filter_map(|daemon| Holder::of(daemon, &name)).collect();
+    let grounds = ground::all(app, actor).await?;
+    let number = newest.version;
+    let version = version.unwrap_or(newest);
+    let on = holders.first().map_or("", |holder| holder.daemon.name.as_str());
+    let ground = choose(&grounds, on, version.layout.sku.as_deref()).cloned();
+    let outcome = outcome_of(&version.layout, ground.as_ref());
+    let title = format!("Layout {name}");
+    let frame = Frame::of(&app.service, actor, Place::Layouts, &title).await.live();
+    let ways = paging.ways(paged.next_cursor.as_deref());
+    let versions = paged.items;
+    Ok(rendered(&LayoutPage { frame, version, newest: number, ground, outcome, holders, versions, ways }))
+}
+
+fn outcome_of(layout: &Layout, ground: Option<&Ground>) -> Outcome {
+    ground.map(|ground| outcome(layout.steps.iter().enumerate(), ground)).unwrap_or_default()
+}
+
+#[derive(Template)]
+#[template(path = "layouts/compare.html")]
+struct ComparePage {
+    frame: Frame,
+    left: Version,
+    right: Version,
+    rows: Vec<Row>,
+    /// The versions that can be chosen, the newest first.
+    numbers: Vec<u32>,
+    ground: Option<Ground>,
+    /// What each comes to.
+    outcomes: [Outcome; 2],
+}
+
+impl ComparePage {
+    fn is_same(&self) -> bool {
+        self.rows.iter().all(|row| row.kind == diff::Kind::Same)
+    }
+}
+
+/// Which versions are compared: the newest with the one before it, unless others are named.
+#[derive(Debug, Deserialize)]
+pub(super) struct Compared {
+    from: Option<u32>,
+    to: Option<u32>,
+}
+
+async fn compare(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<LayoutName>,
+    Query(compared): Query<Compared>,
+) -> Result<Response, Problem> {
+    let page = Page { after: String::new(), limit: MAX_LIMIT };
+    let versions = app.service.layout_versions(&actor, &name, &page).await?.items;
+    let numbers: Vec<u32> = versions.iter().map(|version| version.version).collect();
+    let to = compared.to.or_else(|| numbers.first().copied()).unwrap_or(1);
+    let before = || numbers.iter().copied().find(|number| *number < to).unwrap_or(to);
+    let from = compared.from.unwrap_or_else(before);
+    let version = |version| VersionRef { name: name.clone(), version };
+    let left = app.service.layout_version(&actor, &version(from)).await?;
+    let right = app.service.layout_version(&actor, &version(to)).await?;
+    let rows = rows(&left.layout, &right.layout);
+    let grounds = ground::all(&app, &actor).await?;
+    let ground = choose(&grounds, "", right.layout.sku.as_deref()).cloned();
+    let outcomes = [&left, &right].map(|version| outcome_of(&version.layout, ground.as_ref()));
+    let title = format!("Layout {name}: versions {from} and {to}");
+    let frame = Frame::of(&app.service, &actor, Place::Layouts, &title).await;
+    Ok(rendered(&ComparePage { frame, left, right, rows, numbers, ground, outcomes }))
+}
+
+#[derive(Template)]
+#[template(path = "layouts/delete.html")]
+struct DeletePage {
+    frame: Frame,
+    newest: Version,
+    daemons: Vec<crate::domain::DaemonName>,
+    refused: Refused,
+}
+
+/// What is to be forgotten, and whether it can be.
+async fn confirm(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<LayoutName>,
+) -> Result<Response, Problem> {
+    let options = WriteOptions { dry_run: true, ..WriteOptions::default() };
+    let tried = app.service.delete_layout(&actor, name.clone(), options).await;
+    asked(&app, &actor, &name, tried.err()).await
+}
+
+async fn asked(
+    app: &AppState,
+    actor: &Actor,
+    name: &LayoutName,
+    error: Option<ServiceError>,
+) -> Result<Response, Problem> {
+    let error = match error {
+        Some(error @ (ServiceError::Conflict(_) | ServiceError::PreconditionFailed(_))) => Some(error),
+        Some(other) => return Err(other.into()),
+        None => None,
+    };
+    let refused = error.map(|error| Refused::of(error, &[])).unwrap_or_default();
+    let LayoutView { newest, daemons } = app.service.layout(actor, name).await?;
+    let frame = Frame::of(&app.service, actor, Place::Layouts, &format!("Delete layout {name}")).await;
+    let status =
+        if refused.is_empty() { axum::http::StatusCode::OK } else { axum::http::StatusCode::CONFLICT };
+    Ok(page(status, &DeletePage { frame, newest, daemons, refused }))
+}
+
+async fn delete(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<LayoutName>,
+    form: Form,
+) -> Result<Response, Problem> {
+    let version = form.text("version").parse::<i64>().ok();
+    let options = WriteOptions { if_match: version.map(etag), ..WriteOptions::default() };
+    match app.service.delete_layout(&actor, name.clone(), options).await {
+        Ok(()) => Ok(Redirect::to("/layouts").into_response()),
+        Err(error) => asked(&app, &actor, &name, Some(error)).await,
+    }
+}

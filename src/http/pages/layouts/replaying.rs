@@ -1,0 +1,222 @@
+//! A replay that is asked for: told first, step by step, and begun once somebody has seen that.
+
+use askama::Template;
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Redirect, Response};
+
+use super::diff::line;
+use super::target::{Places, RoleChoice, gpu_map};
+use crate::domain::access::{Actor, Right};
+use crate::domain::layout::document::{Document, Provenance};
+use crate::domain::layout::text::{self, Format};
+use crate::domain::layout::{Enforcement, Layout, VersionRef};
+use crate::domain::{DaemonName, LayoutName};
+use crate::http::AppState;
+use crate::http::pages::forms::{Form, Refused};
+use crate::http::pages::frame::{Frame, Place};
+use crate::http::pages::page;
+use crate::http::pages::words::Moment;
+use crate::http::problem::Problem;
+use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::replays::ReplayRequest;
+use crate::service::{FieldError, ServiceError, WriteOptions};
+
+const FIELDS: [&str; 5] = ["text", "entry", "layout", "version", "daemon"];
+
+#[derive(Template)]
+#[template(path = "layouts/replaying.html")]
+struct ReplayingPage<'a> {
+    frame: Frame,
+    form: &'a Form,
+    layouts: Vec<LayoutName>,
+    places: Places,
+    roles: Vec<RoleChoice>,
+    told: Option<Told>,
+    refused: Refused,
+    /// In what the GPUs here are not those of the document.
+    fingerprint: Vec<FieldError>,
+}
+
+/// What the replay would do.
+struct Told {
+    daemon: DaemonName,
+    steps: Vec<(String, Option<String>)>,
+    provenance: Option<Provenance>,
+    is_document: bool,
+    enforcement: Enforcement,
+}
+
+/// What is to be replayed, as far as it can be read.
+struct Subject {
+    name: LayoutName,
+    layout: Layout,
+    document: Option<Document>,
+}
+
+pub(super) async fn ask(
+    State(app): State<AppState>,
+    actor: Actor,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    let form = Form::parse(query.unwrap_or_default().as_bytes());
+    let places = Places::of(&app, &actor).await?;
+    answer(&app, &actor, &form, places, Outcome::default()).await
+}
+
+pub(super) async fn begin(
+    State(app): State<AppState>,
+    actor: Actor,
+    form: Form,
+) -> Result<Response, Problem> {
+    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    let places = Places::of(&app, &actor).await?;
+    let only_look = form.text("do") != "start";
+    let mut outcome = Outcome::default();
+    let tried = attempt(&app, &actor, &form, &places, only_look, &mut outcome).await;
+    match tried {
+        Ok(Some(replay)) => Ok(Redirect::to(&format!("/replays/{replay}")).into_response()),
+        Ok(None) => answer(&app, &actor, &form, places, outcome).await,
+        Err(error) => {
+            outcome.told = None;
+            outcome.error = Some(error);
+            answer(&app, &actor, &form, places, outcome).await
+        }
+    }
+}
+
+#[derive(Default)]
+struct Outcome {
+    roles: Vec<RoleChoice>,
+    told: Option<Told>,
+    error: Option<ServiceError>,
+}
+
+/// Begins the replay and gives its ID, or only says what it would do.
+async fn attempt(
+    app: &AppState,
+    actor: &Actor,
+    form: &Form,
+    places: &Places,
+    only_look: bool,
+    outcome: &mut Outcome,
+) -> Result<Option<uuid::Uuid>, ServiceError> {
+    let subject = subject(app, actor, form).await?;
+    let daemon = places.daemon(form.text("daemon"), subject.layout.enforcement);
+    let daemon =
+        daemon.ok_or_else(|| ServiceError::field("/daemon", "choose the daemon that it is replayed on"))?;
+    let roles = places.roles(&subject.name, &subject.layout, daemon, form);
+    let map = gpu_map(&roles);
+    outcome.roles = roles;
+    let name = daemon.name.clone();
+    let document = subject.document.as_ref().map(serde_json::to_value).transpose();
+    let document = document.map_err(|error| ServiceError::Internal(error.to_string()))?;
+    let is_document = document.is_some();
+    let request = ReplayRequest {
+        entry: is_document.then(|| subject.name.clone()),
+        layout: (!is_document).then(|| subject.name.clone()),
+        version: if is_document { None } else { version(form)? },
+        document,
+        daemon: name.clone(),
+        gpu_map: map,
+        force: form.ticked("force"),
+    };
+    let options = WriteOptions { dry_run: only_look, ..WriteOptions::default() };
+    let accepted = app.service.replay(actor, request, options, None).await?;
+    if !only_look {
+        return Ok(Some(accepted.replay));
+    }
+    let entry = subject.document.as_ref().and_then(|document| document.layouts.get(&subject.name));
+    let recorded = entry.and_then(|entry| entry.recorded.as_ref());
+    let id = |number: usize| recorded?.ids.get(number).map(ToString::to_string);
+    let steps =
+        subject.layout.steps.iter().enumerate().map(|(number, step)| (line(step), id(number))).collect();
+    outcome.told = Some(Told {
+        daemon: name,
+        steps,
+        provenance: recorded.map(|recorded| recorded.provenance.clone()),
+        is_document,
+        enforcement: subject.layout.enforcement,
+    });
+    Ok(None)
+}
+
+fn version(form: &Form) -> Result<Option<u32>, ServiceError> {
+    match form.text("version") {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| {
+            let shown: String = text.chars().take(80).collect();
+            ServiceError::field(
+                "/version",
+                format!("{shown:?} is no version: give its number, or nothing for the newest"),
+            )
+        }),
+    }
+}
+
+async fn subject(app: &AppState, actor: &Actor, form: &Form) -> Result<Subject, ServiceError> {
+    if form.text("kind") != "document" {
+        let name = form.text("layout");
+        let name = LayoutName::parse(name)
+            .map_err(|_| ServiceError::field("/layout", "choose a layout of this host"))?;
+        let layout = match version(form)? {
+            Some(version) => {
+                app.service.layout_version(actor, &VersionRef { name: name.clone(), version }).await?.layout
+            }
+            None => app.service.layout(actor, &name).await?.newest.layout,
+        };
+        return Ok(Subject { name, layout, document: None });
+    }
+    let typed = form.typed("text");
+    if typed.trim().is_empty() {
+        return Err(ServiceError::field(
+            "/text",
+            "there is nothing to replay: paste a document, or choose a file",
+        ));
+    }
+    let document = text::read(typed, Format::Yaml).map_err(|error| {
+        let place = if error.pointer.is_empty() { String::new() } else { format!("{}: ", error.pointer) };
+        ServiceError::field("/text", format!("{place}{}", error.reason))
+    })?;
+    let names: Vec<&str> = document.layouts.keys().map(LayoutName::as_str).collect();
+    let wanted = form.text("entry");
+    let name = match (wanted, document.layouts.len()) {
+        ("", 1) => document.layouts.keys().next(),
+        _ => document.layouts.keys().find(|name| name.as_str() == wanted),
+    };
+    let several = format!("name a layout of the document, which has {}", names.join(", "));
+    let name = name.cloned().ok_or_else(|| ServiceError::field("/entry", several))?;
+    let layout = document.layouts[&name].layout();
+    Ok(Subject { name, layout, document: Some(document) })
+}
+
+async fn answer(
+    app: &AppState,
+    actor: &Actor,
+    form: &Form,
+    places: Places,
+    outcome: Outcome,
+) -> Result<Response, Problem> {
+    let Outcome { roles, told, error } = outcome;
+    let all = Page { after: String::new(), limit: MAX_LIMIT };
+    let layouts = app.service.layouts(actor, &all).await?.items;
+    let layouts = layouts.into_iter().map(|layout| layout.newest.name).collect();
+    let problem = error.clone().map(Problem::from);
+    let status =
+        problem.and_then(|problem| StatusCode::from_u16(problem.status).ok()).unwrap_or(StatusCode::OK);
+    let (refused, fingerprint) = match error {
+        Some(ServiceError::OtherHardware { errors, .. }) => (Refused::default(), errors),
+        Some(error @ (ServiceError::Internal(_) | ServiceError::Forbidden(_))) => return Err(error.into()),
+        Some(error) => (Refused::of(error, &FIELDS), Vec::new()),
+        None => (Refused::default(), Vec::new()),
+    };
+    let frame = Frame::of(&app.service, actor, Place::Layouts, "Replay a layout").await;
+    Ok(page(status, &ReplayingPage { frame, form, layouts, places, roles, told, refused, fingerprint }))
+}
+
+impl ReplayingPage<'_> {
+    fn field(error: &FieldError) -> &str {
+        error.pointer.rsplit('/').next().unwrap_or_default()
+    }
+}

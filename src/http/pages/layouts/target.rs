@@ -1,0 +1,103 @@
+//! Where a layout is put: which daemon, and which of its GPUs plays which role.
+
+use std::collections::BTreeMap;
+
+use crate::domain::access::Actor;
+use crate::domain::daemon::Mode;
+use crate::domain::gpu::GpuRef;
+use crate::domain::layout::{Enforcement, Layout, Role};
+use crate::domain::{GpuUuid, LayoutName};
+use crate::http::AppState;
+use crate::http::pages::forms::Form;
+use crate::http::pages::gpus::GpuRow;
+use crate::http::problem::Problem;
+use crate::service::daemons::DaemonView;
+
+/// The daemons of this host, and the GPUs that they may offer.
+pub(super) struct Places {
+    pub(super) daemons: Vec<DaemonView>,
+    gpus: Vec<GpuRow>,
+}
+
+/// A role of the layout, and the GPUs that can play it.
+pub(super) struct RoleChoice {
+    pub(super) role: Role,
+    pub(super) gpus: Vec<GpuChoice>,
+}
+
+/// A GPU that can be chosen.
+pub(super) struct GpuChoice {
+    pub(super) uuid: GpuUuid,
+    pub(super) called: String,
+    pub(super) chosen: bool,
+}
+
+impl Places {
+    pub(super) async fn of(app: &AppState, actor: &Actor) -> Result<Self, Problem> {
+        let gpus = app.service.gpu_views(actor).await?.into_iter().map(GpuRow::of).collect();
+        Ok(Self { daemons: super::holders(app, actor).await?, gpus })
+    }
+
+    /// The daemon that is named, or the only one that can hold the layout.
+    pub(super) fn daemon(&self, named: &str, enforcement: Enforcement) -> Option<&DaemonView> {
+        if !named.is_empty() {
+            return self.daemons.iter().find(|daemon| daemon.name.as_str() == named);
+        }
+        let mode = match enforcement {
+            Enforcement::Static => Mode::Static,
+            Enforcement::Percentage => Mode::Shared,
+        };
+        let mut fit =
+            self.daemons.iter().filter(|daemon| daemon.spec.mode == mode && !daemon.spec.is_observed());
+        fit.next().filter(|_| fit.next().is_none())
+    }
+
+    /// What people call a GPU.
+    pub(super) fn called(&self, gpu: &GpuUuid) -> String {
+        let known = self.gpus.iter().find(|row| row.gpu.uuid == *gpu);
+        known.map_or_else(|| gpu.to_string(), GpuRow::called)
+    }
+
+    /// The GPU of each role: as was chosen, as the daemon has it, by the host's order, or else the daemon's in its order.
+    pub(super) fn roles(
+        &self,
+        name: &LayoutName,
+        layout: &Layout,
+        daemon: &DaemonView,
+        form: &Form,
+    ) -> Vec<RoleChoice> {
+        let held = daemon.spec.layout.as_ref().filter(|held| held.name == *name);
+        let offered = &daemon.spec.gpus;
+        let sku = layout.sku.clone().or_else(|| {
+            let first = self.gpus.iter().find(|row| offered.first() == Some(&row.gpu.uuid))?;
+            first.gpu.name.clone()
+        });
+        let of_sku: Vec<&GpuUuid> =
+            self.gpus.iter().filter(|row| row.gpu.name == sku).map(|row| &row.gpu.uuid).collect();
+        let choice = |(place, role): (usize, Role)| {
+            let typed = form.text(&format!("gpu-{role}")).to_owned();
+            let typed = offered.iter().find(|gpu| gpu.as_str() == typed);
+            let kept = held.and_then(|held| held.gpu_map.get(&role));
+            let by_index = usize::try_from(role).ok().and_then(|role| of_sku.get(role).copied());
+            let by_index = by_index.filter(|gpu| offered.contains(gpu));
+            let chosen =
+                typed.or(kept).or(by_index).or_else(|| offered.get(place)).or_else(|| offered.first());
+            let gpu = |uuid: &GpuUuid| GpuChoice {
+                uuid: uuid.clone(),
+                called: self.called(uuid),
+                chosen: Some(uuid) == chosen,
+            };
+            RoleChoice { role, gpus: offered.iter().map(gpu).collect() }
+        };
+        layout.roles().into_iter().enumerate().map(choice).collect()
+    }
+}
+
+/// The choice as a request says it.
+pub(super) fn gpu_map(roles: &[RoleChoice]) -> BTreeMap<Role, GpuRef> {
+    let chosen = |choice: &RoleChoice| {
+        let gpu = choice.gpus.iter().find(|gpu| gpu.chosen)?;
+        Some((choice.role, GpuRef(gpu.uuid.to_string())))
+    };
+    roles.iter().filter_map(chosen).collect()
+}

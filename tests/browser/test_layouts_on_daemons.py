@@ -1,0 +1,251 @@
+"""Layouts on daemons: planned, applied, blocked, compared, and replayed here and on other hosts."""
+
+import json
+import re
+import subprocess
+
+import pytest
+from playwright.sync_api import expect
+
+from host import Host, eventually
+from test_layouts import add, fill, press, static, write
+
+OTHER_DIE = "h200x2@13.1:gpcs=9.9.8.9.9.4.9.9"
+
+
+@pytest.fixture
+def static_host():
+    host = Host()
+    static(host)
+    yield host
+    host.close()
+
+
+@pytest.fixture(params=["h200x2", OTHER_DIE], ids=["the same die", "another die"])
+def second_host(request):
+    host = Host(request.param)
+    static(host)
+    host.same = request.param == "h200x2"
+    yield host
+    host.close()
+
+
+def past_the_manager(host, line):
+    """Sends a command to the second daemon with NVIDIA's own program, once nobody else is talking to it."""
+    home = host.home / "run"
+    environment = {"MPS_SIM_WORLD": home / "sim", "CUDA_MPS_PIPE_DIRECTORY": home / "daemons/gpu1/pipe",
+                   "CUDA_MPS_LOG_DIRECTORY": home / "daemons/gpu1/log"}
+
+    def taken():
+        said = subprocess.run([home / "sim/bin/nvidia-cuda-mps-control"], input=f"{line}\nzz-direct\n", text=True,
+                              capture_output=True, env=environment, check=False)
+        return "zz-direct" in said.stdout
+
+    eventually("the daemon takes a direct caller", taken)
+
+
+def operation_ends(page, host):
+    """The operation that the page is of, once it has ended."""
+    found = re.search(r"/operations/([0-9a-f-]{36})$", page.url)
+    assert found, page.url
+
+    def ended():
+        now = host.api("GET", f"/operations/{found[1]}")
+        return now if now["state"] not in ("pending", "running") else None
+
+    return eventually("the operation ends", ended)
+
+
+def apply(page, host, layout):
+    page.goto(f"/layouts/{layout}/apply?daemon=gpu1")
+    press(page, "Apply to gpu1")
+    page.wait_for_url("**/operations/*")
+    operation = operation_ends(page, host)
+    assert operation["state"] == "succeeded", operation
+
+
+def test_from_the_editor_to_a_replay_on_another_host(static_host, second_host, visitor):
+    host = static_host
+    visit = visitor(host)
+    page = visit.log_in(to="/layouts/new")
+    page.get_by_label("Name").fill("prod")
+    fill(page, 1, partition="web", chunks=7)
+    for number, (partition, chunks) in enumerate([("gap", 2), ("batch", 5)], 2):
+        press(page, "Add a partition")
+        fill(page, number, partition=partition, chunks=chunks)
+    press(page, "Remove a partition")
+    fill(page, 4, partition="gap")
+    press(page, "Create")
+
+    # The plan is a diff that changes nothing.
+    page.get_by_role("link", name="Plan and apply").click()
+    rows = page.locator(".diff tbody tr")
+    expect(rows.locator("th")).to_have_text(["made", "made", "made", "removed"])
+    expect(page.get_by_text("Chunks used 0 → 12, free 15 → 3")).to_be_visible()
+    visit.accessible()
+    assert host.api("GET", "/daemons/gpu1/partitions")["items"] == []
+    page.get_by_label("Note").fill("for the web")
+    press(page, "Apply to gpu1")
+    page.wait_for_url("**/operations/*")
+    assert operation_ends(page, host)["state"] == "succeeded"
+
+    page.goto("/layouts/prod")
+    there = {one["partition"]: one["id"] for one in host.api("GET", "/daemons/gpu1/partitions?fresh=true")["items"]}
+    for partition, name in there.items():
+        row = page.get_by_role("group", name="Partitions on gpu1").get_by_role("row", name=partition)
+        expect(row.locator("code")).to_have_text([name, name])
+    visit.accessible()
+    page.get_by_role("link", name="Compare now").click()
+    expect(page.get_by_text("gpu1 has it,")).to_be_visible()
+    visit.accessible()
+    page.get_by_role("link", name="Plan", exact=True).click()
+    expect(page.get_by_text("Nothing to do:")).to_be_visible()
+    page.goto("/layouts/prod")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export with IDs, YAML").click()
+    document = download.value.path().read_text()
+    recorded = host.api("GET", "/layouts/prod/export?daemon=gpu1")["layouts"]["prod"]["recorded"]["ids"]
+
+    # On the other host it is told what would be done, and then done.
+    other = visitor(second_host)
+    page = other.log_in(to="/replays")
+    expect(page.get_by_text("A replay takes a layout's steps from empty GPUs")).to_be_visible()
+    other.accessible()
+    page.get_by_role("link", name="Replay a layout").click()
+    other.accessible()
+    page.get_by_label("A document that was exported elsewhere").check()
+    press(page, "See what it would do")
+    expect(page.get_by_text("there is nothing to replay")).to_be_visible()
+    page.get_by_label("Document", exact=True).fill(document)
+    page.get_by_label("Daemon").select_option("gpu1")
+    press(page, "See what it would do")
+    told = page.get_by_role("group", name="Steps of the replay")
+    expect(told.locator("code")).to_have_text(recorded)
+    other.accessible()
+    assert second_host.api("GET", "/daemons/gpu1/partitions?fresh=true")["items"] == []
+    press(page, "Replay it on gpu1")
+    page.wait_for_url("**/replays/*")
+    record = page.url.rsplit("/", 1)[1]
+
+    def ended():
+        now = second_host.api("GET", f"/replays/{record}")
+        return now if now["verdict"] != "pending" else None
+
+    replay = eventually("the replay ends", ended)
+    page.reload()
+    steps = page.get_by_role("group", name="Step by step").locator("tbody tr")
+    if second_host.same:
+        expect(page.get_by_text("same as on record")).to_be_visible()
+        expect(steps.get_by_text("same", exact=True)).to_have_count(4)
+    else:
+        expect(page.locator(".lead")).to_have_text("differs")
+        first = steps.filter(has_text="first difference")
+        expect(first).to_have_count(1)
+        differs = next(step for step in replay["steps"]
+                       if not step["undo"] and step["expected"] and step["expected"] != step["id"])
+        expect(first.locator("code")).to_have_text([differs["expected"], differs["id"]])
+        expect(first.locator("mark")).to_have_count(2)
+        expect(page.get_by_role("heading", name="The way back, and what is of no step")).to_be_visible()
+    other.accessible()
+    page.goto("/replays")
+    expect(page.get_by_role("row", name="prod version 1")).to_contain_text("same" if second_host.same else "differs")
+    # And it is there under another name.
+    page.goto("/layouts/import")
+    page.get_by_label("Name").fill("prod_again")
+    page.get_by_label("Text", exact=True).fill(document)
+    press(page, "Import")
+    expect(page.locator(".sequence li")).to_have_count(4)
+
+
+def test_a_blocked_apply_names_the_client_and_the_way_out(static_host, visitor):
+    host = static_host
+    host.api("PUT", "/tenants/web", {"daemon": "gpu1", "device_memory_limit": "4G"})
+    write(host, "prod", add("web", 7, "web"), add("batch", 5))
+    visit = visitor(host)
+    page = visit.log_in()
+    apply(page, host, "prod")
+    client = host.client("web", "--spin", "600")
+    write(host, "prod", add("batch", 9))
+    page.goto("/layouts/prod/apply?daemon=gpu1")
+    blocked = page.get_by_role("listitem").filter(has_text="has to be removed and is in use")
+    expect(blocked.get_by_role("link", name=f"Client {client.pid}")).to_have_attribute(
+        "href", re.compile(rf"^/clients/{client.pid}-\d+$"))
+    expect(blocked.get_by_role("link", name="web", exact=True)).to_have_attribute("href", "/tenants/web")
+    expect(page.get_by_role("button", name="Apply to gpu1")).to_have_count(0)
+    visit.accessible()
+    page.get_by_role("link", name="web", exact=True).first.wait_for()
+    page.goto("/layouts/prod/assert?daemon=gpu1")
+    expect(page.get_by_text("gpu1 does not have it")).to_be_visible()
+    visit.accessible()
+    # Where it came into the way after the plan was looked at, the apply is refused with it.
+    client.kill()
+    client.wait()
+    eventually("the client is gone", lambda: not host.api("GET", "/clients?tenant=web&fresh=true")["items"])
+    page.goto("/layouts/prod/apply?daemon=gpu1")
+    host.client("web", "--spin", "600")
+    press(page, "Apply to gpu1")
+    expect(page.get_by_role("heading", name="What stands in the way")).to_be_visible()
+    assert page.url.endswith("/layouts/prod/apply")
+
+
+def test_what_has_to_be_made_again_is_made_again_only_when_told(static_host, visitor):
+    host = static_host
+    write(host, "prod", add("web", 7), add("batch", 5))
+    visit = visitor(host)
+    page = visit.log_in()
+    apply(page, host, "prod")
+    write(host, "prod", add("batch", 5), add("web", 7))
+    page.goto("/layouts/prod/apply?daemon=gpu1")
+    press(page, "Apply to gpu1")
+    expect(page.get_by_role("heading", name="What stands in the way")).to_be_visible()
+    visit.accessible()
+    page.get_by_label("Make partitions again that stay").check()
+    press(page, "Apply to gpu1")
+    page.wait_for_url("**/operations/*")
+    assert operation_ends(page, host)["state"] == "succeeded"
+    page.goto("/layouts/prod/delete")
+    expect(page.get_by_role("alert")).to_contain_text("is held by the daemons gpu1")
+    visit.accessible()
+
+
+def test_what_others_changed_is_told(static_host, visitor):
+    host = static_host
+    write(host, "prod", add("web", 7))
+    visit = visitor(host)
+    page = visit.log_in()
+    apply(page, host, "prod")
+    uuid = host.api("GET", "/gpus/1")["uuid"]
+    past_the_manager(host, f"sm_partition add {uuid} 2")
+    eventually("it is seen", lambda: host.api("GET", "/daemons/gpu1?fresh=true")["status"]["layout"]["state"] == "drifted")
+    page.goto("/layouts/prod")
+    expect(page.get_by_text("Somebody else changed its partitions:")).to_be_visible()
+    expect(page.get_by_text("of 2 chunks is not the layout's")).to_be_visible()
+    visit.accessible()
+    page.get_by_role("link", name="Apply it again").click()
+    expect(page.locator(".diff tbody tr").filter(has_text="somebody else made it")).to_have_count(1)
+
+
+def test_a_document_of_other_hardware_is_refused_field_by_field(static_host, visitor):
+    host = static_host
+    other = Host("l40sx1@13.1")
+    try:
+        host.api("PUT", "/layouts/prod", {"layout": {"steps": [add("web", 7)]}})
+        visit = visitor(host)
+        apply(visit.log_in(), host, "prod")
+        document = host.api("GET", "/layouts/prod/export?daemon=gpu1")
+        for tenant in other.api("GET", "/tenants")["items"]:
+            other.api("DELETE", f"/tenants/{tenant['name']}")
+        other.api("PUT", "/daemons/gpu0", {"gpus": ["0"], "mode": "static"})
+        eventually("gpu0 is ready", lambda: other.status_of("/readyz/daemons/gpu0") == 200)
+        visit = visitor(other)
+        page = visit.log_in(to="/replays/new")
+        page.get_by_label("A document that was exported elsewhere").check()
+        page.get_by_label("Document", exact=True).fill(json.dumps(document))
+        page.get_by_label("Daemon").select_option("gpu0")
+        press(page, "See what it would do")
+        alert = page.get_by_role("alert")
+        expect(alert).to_contain_text("recorded on something else")
+        expect(alert.get_by_role("listitem").filter(has_text="sms")).not_to_have_count(0)
+        visit.accessible()
+    finally:
+        other.close()

@@ -1,0 +1,77 @@
+// The editor of layouts without reloads: its buttons send the form as they do without a script, and what comes back is
+// put in the place of what stands there. What is typed meanwhile is never lost: an answer to an older text is thrown away, and
+// the form is sent again.
+"use strict";
+
+(() => {
+  // The text of a file is put into the field that the file's own names.
+  document.addEventListener("change", async (event) => {
+    const file = event.target.matches("input[type=file][data-into]") && event.target.files[0];
+    if (file) document.getElementById(event.target.dataset.into).value = await file.text();
+  });
+
+  const form = document.getElementById("editor");
+  if (!form) return;
+  let sending = 0;
+
+  const typed = () => new URLSearchParams(new FormData(form));
+
+  async function ask(what) {
+    const mine = ++sending;
+    for (;;) {
+      const before = typed();
+      const body = new URLSearchParams([...before, ...Object.entries(what)]);
+      const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "text/html" } });
+      if (mine !== sending) return null;
+      if (answer.status === 401) { window.location.reload(); return null; }
+      if (answer.ok && typed().toString() === before.toString()) {
+        return new DOMParser().parseFromString(await answer.text(), "text/html");
+      }
+      if (!answer.ok) return null;
+    }
+  }
+
+  const put = (shown, id) => document.getElementById(id).replaceWith(document.adoptNode(shown.getElementById(id)));
+
+  // What is wrong is shown beside each field, and no field is touched.
+  function tell(shown) {
+    put(shown, "outcome");
+    for (const told of document.querySelectorAll(".step-told")) {
+      const now = shown.getElementById(told.id);
+      if (now) told.replaceWith(document.adoptNode(now));
+    }
+    for (const field of form.querySelectorAll("#steps input[id], #sku")) {
+      const now = shown.getElementById(field.id);
+      field.toggleAttribute("aria-invalid", now?.getAttribute("aria-invalid") === "true");
+      if (now?.hasAttribute("aria-invalid")) field.setAttribute("aria-invalid", "true");
+    }
+  }
+
+  form.addEventListener("submit", async (event) => {
+    const pressed = event.submitter?.value;
+    if (!pressed || pressed === "save" || pressed === "look") return;
+    event.preventDefault();
+    const verb = pressed.split("-")[0];
+    const shown = await ask({ do: pressed, lenient: "yes" });
+    if (!shown) return;
+    const next = shown.querySelector("#steps [autofocus]")?.id;
+    put(shown, "steps");
+    put(shown, "told");
+    put(shown, "outcome");
+    // A step that is moved is followed by the focus, so that it can be moved on with the same key.
+    const field = next && document.getElementById(next);
+    const again = field && (verb === "up" || verb === "down")
+      && field.closest(".step").querySelector(`.moves button[value^="${verb}-"]:not(:disabled)`);
+    (again || field || form.querySelector('button[value="add"]')).focus();
+  }, true);
+
+  let timer = null;
+  form.addEventListener("input", (event) => {
+    if (event.target.id === "note" || event.target.id === "name") return;
+    clearTimeout(timer);
+    timer = setTimeout(async () => {
+      const shown = await ask({ do: "look", lenient: "yes" });
+      if (shown) tell(shown);
+    }, 300);
+  });
+})();
