@@ -127,7 +127,7 @@ mod tests {
     fn form(fields: &[(&str, &str)]) -> Form {
         let mut form = Form::default();
         for (name, value) in fields {
-            form.set(name, value);
+            form.set(name, *value);
         }
         form
     }
