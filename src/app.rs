@@ -173,7 +173,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
 }
 
 /// What goes on beside the requests for as long as the manager serves.
-fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 5] {
+fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 6] {
     let every = Duration::from_secs(config.look_interval_s.into());
     let keep = recording::Keep { days: config.events.keep_days, count: config.events.keep_count };
     [
@@ -182,6 +182,7 @@ fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 5] {
         tokio::spawn(service.clone().prune_events(keep)),
         tokio::spawn(service.clone().keep_audit()),
         tokio::spawn(service.clone().keep_book()),
+        tokio::spawn(service.clone().keep_history()),
     ]
 }
 

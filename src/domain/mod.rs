@@ -18,6 +18,7 @@ pub mod foreign;
 #[cfg(test)]
 mod fuzz;
 pub mod gpu;
+pub mod history;
 mod inode;
 pub mod isolation;
 pub mod layout;
@@ -30,6 +31,7 @@ pub mod partition_id;
 pub mod partitions;
 pub mod percentage;
 pub mod plan;
+pub mod prediction;
 pub mod priority;
 pub mod session;
 pub mod tenant;

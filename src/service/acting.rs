@@ -230,7 +230,7 @@ async fn specs(
         Target::Token(id) => tokens.extend(store::tokens::get(db, id).await?),
         Target::Other(_) => {
             daemons = store::daemons::all(&mut *db).await?;
-            tenants = store::tenants::page(&mut *db, None, "", i64::MAX).await?;
+            tenants = store::tenants::page(&mut *db, None, None, "", i64::MAX).await?;
             layouts = store::layouts::page(db, "", i64::MAX).await?;
         }
     }

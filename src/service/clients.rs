@@ -8,7 +8,6 @@ use super::{IdempotencyKey, Service, ServiceError, WriteOptions, remembered};
 use crate::domain::access::{Actor, Right};
 use crate::domain::client::{AttributedBy, Candidate, ClientFacts, ClientId, Signs, attribute};
 use crate::domain::operation::{Operation, OperationRequest};
-use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::store;
 
@@ -181,10 +180,8 @@ pub(super) async fn candidates(
     db: store::Transaction<'_>,
     daemon: &DaemonName,
 ) -> Result<Vec<Candidate>, ServiceError> {
-    let tenants = store::tenants::of_daemon(db, daemon).await?.into_iter();
-    let candidate =
-        |tenant: Tenant| Candidate { tenant: tenant.name, daemon: daemon.clone(), uid: tenant.spec.uid };
-    Ok(tenants.map(candidate).collect())
+    let users = store::tenants::users(db, daemon).await?.into_iter();
+    Ok(users.map(|(tenant, uid)| Candidate { tenant, daemon: daemon.clone(), uid }).collect())
 }
 
 fn view(

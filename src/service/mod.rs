@@ -13,6 +13,7 @@ mod error;
 pub mod events;
 mod figures;
 pub mod foreign;
+mod history;
 pub mod host;
 pub mod layouts;
 pub mod leases;
@@ -22,6 +23,7 @@ pub mod operations;
 pub mod page;
 mod placement;
 mod places;
+mod prediction;
 pub mod recording;
 pub mod replace;
 pub mod replays;
@@ -61,6 +63,8 @@ pub struct Service {
     streams: Arc<places::Places>,
     /// Refusals that wait to be put on record.
     refusals: Arc<acting::Refusals>,
+    /// What tenants held lately.
+    history: Arc<history::Remembered>,
 }
 
 /// What a [`Service`] is made of.
@@ -127,7 +131,8 @@ impl Service {
     pub fn new(parts: Parts) -> Self {
         let streams = places::Places::new(parts.streams);
         let (taken_up, book) = (Arc::default(), watch::Sender::default());
-        Self { parts: Arc::new(parts), taken_up, book, streams, refusals: Arc::default() }
+        let (refusals, history) = (Arc::default(), Arc::default());
+        Self { parts: Arc::new(parts), taken_up, book, streams, refusals, history }
     }
 
     /// Runs a use case that writes to its end, whether or not its caller waits for it; refuses it on a database of

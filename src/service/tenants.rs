@@ -1,5 +1,7 @@
 //! Tenants: written, read, forgotten; and their environment.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::acting::{about, cause};
@@ -47,6 +49,27 @@ pub struct EnvironmentView {
     pub variables: std::collections::BTreeMap<String, String>,
     /// Variables to unset: each would change what the client meets.
     pub unset: Vec<String>,
+}
+
+/// Which tenants are wanted.
+#[derive(Debug, Clone, Default)]
+pub struct TenantFilter {
+    /// Those of this daemon.
+    pub daemon: Option<DaemonName>,
+    /// Those with this text in their names.
+    pub text: Option<String>,
+}
+
+impl TenantFilter {
+    /// The tenants of a daemon.
+    pub fn of(daemon: &DaemonName) -> Self {
+        Self { daemon: Some(daemon.clone()), text: None }
+    }
+
+    fn fits(&self, tenant: &Tenant) -> bool {
+        self.daemon.as_ref().is_none_or(|daemon| tenant.spec.daemon == *daemon)
+            && self.text.as_ref().is_none_or(|text| tenant.name.as_str().contains(text.as_str()))
+    }
 }
 
 impl Service {
@@ -144,7 +167,11 @@ impl Service {
     }
 
     /// A process stays with the daemon that it was started for, whatever becomes of its tenant.
-    async fn refuse_move_with_clients(&self, name: &TenantName, to: &DaemonName) -> Result<(), ServiceError> {
+    pub(super) async fn refuse_move_with_clients(
+        &self,
+        name: &TenantName,
+        to: &DaemonName,
+    ) -> Result<(), ServiceError> {
         let current = store::tenants::get(&mut *self.parts.store.read().await?, name).await?;
         let Some(from) = current.map(|tenant| tenant.spec.daemon).filter(|from| from != to) else {
             return Ok(());
@@ -178,6 +205,7 @@ impl Service {
             let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
             let boot_id = service.parts.fleet.context().boot_id.clone();
             let by = cause();
+            let forgotten = name.clone();
             let (desired, revoked) = service
                 .write(move |db| {
                     Box::pin(async move {
@@ -196,6 +224,7 @@ impl Service {
                 .await?;
             if !dry_run {
                 service.parts.access.end(&revoked).await;
+                service.history.forget(&forgotten);
                 service.publish(desired);
             }
             Ok(())
@@ -219,26 +248,35 @@ impl Service {
         self.tenant_view(actor, tenant, &gpus).await
     }
 
-    /// Tenants by name, of one daemon if one is named.
+    /// Tenants by name.
     pub async fn tenants(
         &self,
         actor: &Actor,
-        daemon: Option<&DaemonName>,
+        filter: &TenantFilter,
         page: &Page,
     ) -> Result<Paged<TenantView>, ServiceError> {
         actor.may(Right::ViewOwn)?;
         page.key::<TenantName>()?;
         let mut reader = self.parts.store.read().await?;
         let tenants = match actor.scope() {
-            None => store::tenants::page(&mut reader, daemon, &page.after, page.rows()).await?,
+            None => {
+                let (daemon, text) = (filter.daemon.as_ref(), filter.text.as_deref());
+                store::tenants::page(&mut reader, daemon, text, &page.after, page.rows()).await?
+            }
             Some(own) => {
-                let listed = |tenant: &Tenant| {
-                    daemon.is_none_or(|daemon| tenant.spec.daemon == *daemon)
-                        && tenant.name.as_str() > page.after.as_str()
-                };
+                let listed =
+                    |tenant: &Tenant| filter.fits(tenant) && tenant.name.as_str() > page.after.as_str();
                 store::tenants::get(&mut reader, own).await?.into_iter().filter(listed).collect()
             }
         };
+        let mut daemons = BTreeMap::new();
+        for tenant in &tenants {
+            if !daemons.contains_key(&tenant.spec.daemon)
+                && let Some(daemon) = store::daemons::get(&mut reader, &tenant.spec.daemon).await?
+            {
+                daemons.insert(tenant.spec.daemon.clone(), daemon);
+            }
+        }
         drop(reader);
         let gpus = self.held_gpus().await?;
         let paged = page.cut(tenants, |tenant| tenant.name.to_string());
@@ -247,7 +285,8 @@ impl Service {
         for tenant in paged.items {
             let connected =
                 clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
-            items.push(self.view_with(actor, tenant, &gpus, connected).await?);
+            let daemon = daemons.get(&tenant.spec.daemon).cloned();
+            items.push(self.view_with(actor, tenant, daemon, &gpus, connected));
         }
         Ok(Paged { items, next_cursor: paged.next_cursor })
     }
@@ -290,11 +329,7 @@ impl Service {
     /// The daemon of a tenant as it is stored now.
     async fn daemon_of(&self, tenant: &Tenant) -> Result<Daemon, ServiceError> {
         let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &tenant.spec.daemon).await?;
-        daemon.ok_or_else(|| {
-            let (daemon, name) = (&tenant.spec.daemon, &tenant.name);
-            let refused = format!("daemon {daemon} of tenant {name} was deleted meanwhile: try again");
-            ServiceError::Conflict(refused).for_all()
-        })
+        daemon.ok_or_else(|| without_daemon(tenant))
     }
 
     /// The same, once its driver tells where its layout stands by it: what was written a moment ago, of whichever tenant, is
@@ -337,17 +372,19 @@ impl Service {
     ) -> Result<TenantView, ServiceError> {
         let clients = self.attributed().await?;
         let connected = clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
-        self.view_with(actor, tenant, gpus, connected).await
+        let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &tenant.spec.daemon).await?;
+        Ok(self.view_with(actor, tenant, daemon, gpus, connected))
     }
 
     /// A tenant as an actor is shown it.
-    async fn view_with(
+    fn view_with(
         &self,
         actor: &Actor,
         tenant: Tenant,
+        stored: Option<Daemon>,
         gpus: &[Gpu],
         connected: usize,
-    ) -> Result<TenantView, ServiceError> {
+    ) -> TenantView {
         let mut status = TenantStatus {
             observed_generation: 0,
             conditions: Vec::new(),
@@ -355,7 +392,7 @@ impl Service {
             effective: None,
             clients: u32::try_from(connected).unwrap_or(u32::MAX),
         };
-        let resolved = self.daemon_of(&tenant).await;
+        let resolved = stored.ok_or_else(|| without_daemon(&tenant));
         let resolved =
             resolved.and_then(|stored| Ok((self.resolved(&tenant, &stored, gpus)?, stored.generation)));
         let daemon = self.parts.fleet.get(&tenant.spec.daemon).map(|handle| handle.observed().status);
@@ -419,7 +456,7 @@ impl Service {
             }
         }
         let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
-        Ok(TenantView { name, generation, created_at, updated_at, spec, status })
+        TenantView { name, generation, created_at, updated_at, spec, status }
     }
 }
 
@@ -439,6 +476,12 @@ fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Option<Conditio
             ),
         )
     })
+}
+
+fn without_daemon(tenant: &Tenant) -> ServiceError {
+    let (daemon, name) = (&tenant.spec.daemon, &tenant.name);
+    let refused = format!("daemon {daemon} of tenant {name} was deleted meanwhile: try again");
+    ServiceError::Conflict(refused).for_all()
 }
 
 pub(super) fn not_found(name: &TenantName) -> ServiceError {

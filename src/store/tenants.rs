@@ -61,10 +61,31 @@ pub async fn of_daemon(db: &mut SqliteConnection, daemon: &DaemonName) -> Result
     .collect()
 }
 
-/// Up to `limit` tenants by name, from the one after `after`; of one daemon, if one is named.
+/// The tenants of a daemon by name, each with the user that its processes run as: what attribution needs, without reading each
+/// spec.
+pub async fn users(
+    db: &mut SqliteConnection,
+    daemon: &DaemonName,
+) -> Result<Vec<(TenantName, u32)>, StoreError> {
+    let daemon = daemon.as_str();
+    let rows = sqlx::query!(
+        r#"SELECT name AS "name!", coalesce(json_extract(spec, '$.uid'), 0) AS "uid!: i64"
+           FROM tenants WHERE daemon = ? ORDER BY name"#,
+        daemon
+    );
+    let user = |name: &str, uid: i64| {
+        let name = parsed("a tenant's name", TenantName::parse(name))?;
+        Ok((name, parsed("a tenant's user", u32::try_from(uid))?))
+    };
+    rows.fetch_all(db).await?.into_iter().map(|row| user(&row.name, row.uid)).collect()
+}
+
+/// Up to `limit` tenants by name, from the one after `after`: of one daemon, if one is named, and with a text in their names, if
+/// one is given.
 pub async fn page(
     db: &mut SqliteConnection,
     daemon: Option<&DaemonName>,
+    text: Option<&str>,
     after: &str,
     limit: i64,
 ) -> Result<Vec<Tenant>, StoreError> {
@@ -72,9 +93,11 @@ pub async fn page(
     sqlx::query_as!(
         TenantRow,
         r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at
-           FROM tenants WHERE name > ?1 AND (?2 IS NULL OR daemon = ?2) ORDER BY name LIMIT ?3"#,
+           FROM tenants WHERE name > ?1 AND (?2 IS NULL OR daemon = ?2) AND (?3 IS NULL OR instr(name, ?3) > 0)
+           ORDER BY name LIMIT ?4"#,
         after,
         daemon,
+        text,
         limit
     )
     .fetch_all(db)

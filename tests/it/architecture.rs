@@ -150,6 +150,7 @@ fn open_to_all() -> BTreeMap<&'static str, &'static str> {
         ("write_last_uses", "the manager's own end"),
         ("prune_events", "the manager's own task"),
         ("keep_book", "the manager's own task"),
+        ("keep_history", "the manager's own task"),
         ("keep_audit", "the manager's own task"),
         ("refused", "the record of a refusal"),
         ("record_refusals", "the record of refusals"),
@@ -220,6 +221,7 @@ fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
         ("clients", "processes of the tenant"),
         ("client", "a process of the tenant"),
         ("tenant_environment", "the tenant's variables"),
+        ("tenant_history", "figures of the tenant's processes"),
         ("lease", "the tenant's variables, and the process that was named"),
     ])
 }

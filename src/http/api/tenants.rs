@@ -18,7 +18,7 @@ use crate::http::problem::{Problem, ReadProblems, WriteProblems};
 use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::leases::{LeaseRequest, LeaseView};
 use crate::service::page::Page;
-use crate::service::tenants::{EnvironmentView, TenantView};
+use crate::service::tenants::{EnvironmentView, TenantFilter, TenantView};
 
 /// Which tenants.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -43,7 +43,8 @@ pub(super) async fn list(
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<List<TenantView>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
-    Ok(axum::Json(app.service.tenants(&actor, query.daemon.as_ref(), &page).await?.into()))
+    let filter = TenantFilter { daemon: query.daemon, text: None };
+    Ok(axum::Json(app.service.tenants(&actor, &filter, &page).await?.into()))
 }
 
 /// One tenant

@@ -232,6 +232,11 @@ impl Refused {
         refused
     }
 
+    /// Something that is said of the form as a whole.
+    pub(super) fn whole_form(detail: &str) -> Self {
+        Self { whole: vec![detail.to_owned()], ..Self::default() }
+    }
+
     /// What is wrong with a field.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         self.by_field.get(name).map(String::as_str)

@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 
+use super::chart::Chart;
 use super::frame::{Frame, Place};
 use super::rendered;
 use super::sm_map::{Named, SmMap};
@@ -23,7 +24,10 @@ use crate::service::host::{GpuProcessKind, GpuView};
 use crate::service::page::{MAX_LIMIT, Page};
 
 pub(super) fn router() -> Router<AppState> {
-    Router::new().route("/gpus", get(list)).route("/gpus/{gpu}", get(show))
+    Router::new()
+        .route("/gpus", get(list))
+        .route("/gpus/{gpu}", get(show))
+        .route("/gpus/{gpu}/history", get(history))
 }
 
 #[derive(Template)]
@@ -45,6 +49,8 @@ struct GpuPage {
     /// Partitions that thread percentages stand for, which reserve nothing.
     shares: Vec<ShareRow>,
     processes: Option<Vec<ProcessRow>>,
+    /// What tenants held of it in the last hour.
+    chart: Chart,
 }
 
 /// A GPU as lists and its page show it.
@@ -158,8 +164,9 @@ async fn show(
     let map = map.or_else(|| shared_map(&row.gpu, daemon.as_ref()));
     let shares = daemon.as_ref().map(|daemon| shares(&row.gpu, daemon)).unwrap_or_default();
     let processes = processes(&app, &actor, &row.gpu).await?;
+    let chart = Chart::of_gpu(row.key(), &app.service.gpu_history(&actor, row.key()).await?);
     let frame = Frame::of(&app.service, &actor, Place::Gpus, &row.called()).await.live();
-    Ok(rendered(&GpuPage { frame, row, daemon, map, partitioned, shares, processes }))
+    Ok(rendered(&GpuPage { frame, row, daemon, map, partitioned, shares, processes, chart }))
 }
 
 /// The map of a GPU whose daemon lists partitions on it.
@@ -216,4 +223,15 @@ async fn processes(app: &AppState, actor: &Actor, gpu: &GpuView) -> Result<Optio
     // What no limit holds is what somebody should look at.
     rows.sort_by_key(|row| (!row.is_bypass(), row.pid));
     Ok(Some(rows))
+}
+
+/// What tenants held of a GPU in the last hour, for the script that draws it.
+async fn history(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<String>,
+) -> Result<axum::Json<Chart>, Problem> {
+    let gpu = app.service.gpu(&actor, &name).await?.uuid;
+    let lines = app.service.gpu_history(&actor, &gpu).await?;
+    Ok(axum::Json(Chart::of_gpu(&gpu, &lines)))
 }

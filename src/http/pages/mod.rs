@@ -6,6 +6,8 @@
 
 mod assets;
 mod audit;
+mod chart;
+mod clients;
 mod daemons;
 mod entrance;
 mod events;
@@ -21,6 +23,7 @@ mod operations;
 mod overview;
 mod settings;
 mod sm_map;
+mod tenants;
 mod tokens;
 mod words;
 
@@ -52,6 +55,8 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .route("/live", get(live::follow))
         .merge(gpus::router())
         .merge(daemons::router())
+        .merge(tenants::router())
+        .merge(clients::router())
         .merge(layouts::router())
         .merge(operations::router())
         .merge(events::router())
@@ -68,6 +73,14 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
 /// A page that answers what was asked.
 fn rendered(template: &impl Template) -> Response {
     page(StatusCode::OK, template)
+}
+
+/// A form that is shown once more with what is wrong in it: it has the status of the problem, and goes on record as that.
+fn refused_with(template: &impl Template, problem: Problem) -> Response {
+    let (refused, _) = problem.into_response().into_parts();
+    let mut shown = page(refused.status, template);
+    shown.extensions_mut().extend(refused.extensions);
+    shown
 }
 
 fn page(status: StatusCode, template: &impl Template) -> Response {

@@ -9,6 +9,7 @@ use crate::domain::event::Severity;
 use crate::domain::gpu::ComputeMode;
 use crate::domain::layout::status::LayoutState;
 use crate::domain::operation::OperationState;
+use crate::domain::tenant::EnforcedBy;
 use crate::domain::token::TokenState;
 
 /// How something stands, for the eye: never told by colour alone, since each has a sign of its own.
@@ -128,6 +129,16 @@ pub(super) fn ready(conditions: &[Condition]) -> State {
         Some(ready) if ready.reason == "AwaitingReadBack" => state("applying", Tone::Busy),
         Some(_) => state("not ready", Tone::Warn),
         None => state("unknown", Tone::Quiet),
+    }
+}
+
+/// What makes a value hold; `None` where that is not known yet.
+pub(super) fn enforced_by(of: Option<EnforcedBy>) -> State {
+    match of {
+        Some(EnforcedBy::Server) => state("the server", Tone::Good),
+        Some(EnforcedBy::Environment) => state("the environment alone", Tone::Warn),
+        Some(EnforcedBy::None) => state("nothing: there is no limit", Tone::Quiet),
+        None => state("not known", Tone::Quiet),
     }
 }
 

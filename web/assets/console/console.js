@@ -47,7 +47,8 @@
   // A part that is asked for again and refused is not put into the page.
   document.addEventListener("htmx:before:response", (event) => {
     const status = event.detail.ctx.response.status;
-    if (status === 401) window.location.reload();
+    // A page that follows leads to the log-in; one with a form in it keeps what was typed, until it is sent.
+    if (status === 401 && document.querySelector("main[data-live]")) window.location.reload();
     if (status >= 400) event.preventDefault();
   });
 

@@ -21,6 +21,7 @@ use crate::http::pages::frame::{Frame, Place};
 use crate::http::pages::{page, words};
 use crate::http::problem::Problem;
 use crate::service::daemons::DaemonView;
+use crate::service::tenants::TenantFilter;
 use crate::service::{ServiceError, WriteOptions, etag};
 
 /// What is asked about before it is done.
@@ -235,7 +236,7 @@ async fn asking(
     form.replace("revision", daemon.revision.to_string());
     let clients = clients(app, actor, name).await?;
     let all = crate::service::page::Page { after: String::new(), limit: crate::service::page::MAX_LIMIT };
-    let tenants = app.service.tenants(actor, Some(name), &all).await?.items.len();
+    let tenants = app.service.tenants(actor, &TenantFilter::of(name), &all).await?.items.len();
     let status = if refused.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
     let title = format!("{} daemon {name}", deed.title());
     let frame = Frame::of(&app.service, actor, Place::Daemons, &title).await;

@@ -51,15 +51,17 @@ impl ForeignPage {
     fn chosen(&self, word: &str) -> bool {
         self.form.text("management") == word
     }
+}
 
-    fn memory(&self, client: &ForeignClientView) -> String {
-        let known = client.memory.iter().filter_map(|memory| memory.used_bytes).reduce(u64::saturating_add);
-        words::or_dash(known.map(Amount))
-    }
+/// The memory of a client on all GPUs.
+fn held(client: &ForeignClientView) -> String {
+    let known = client.memory.iter().filter_map(|memory| memory.used_bytes).reduce(u64::saturating_add);
+    words::or_dash(known.map(Amount))
+}
 
-    fn limit(&self, bytes: &Option<u64>) -> String {
-        bytes.map_or_else(|| "none".to_owned(), |bytes| Amount(bytes).to_string())
-    }
+/// A memory limit as it was read.
+fn limit(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "none".to_owned(), |bytes| Amount(bytes).to_string())
 }
 
 pub(super) async fn show(

@@ -33,6 +33,7 @@ use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::events::Order;
 use crate::service::foreign::ForeignDaemonView;
 use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::tenants::TenantFilter;
 use crate::service::tenants::TenantView;
 
 /// Events that are shown of a daemon.
@@ -151,18 +152,16 @@ impl DaemonPage {
     fn clients_of(&self, server: u32) -> usize {
         self.clients.iter().filter(|row| row.client.server == server).count()
     }
+}
 
-    /// How many partitions of the layout are there, of those that it has.
-    fn made(&self, layout: &LayoutStatus) -> String {
-        let of = layout.partitions.len();
-        let made = match layout.enforcement {
-            Enforcement::Static => layout.partitions.iter().filter(|one| one.id.is_some()).count(),
-            Enforcement::Percentage => {
-                layout.partitions.iter().filter(|one| one.percentage.is_some()).count()
-            }
-        };
-        format!("{made} of {of}")
-    }
+/// How many partitions of the layout are there, of those that it has.
+fn made(layout: &LayoutStatus) -> String {
+    let of = layout.partitions.len();
+    let made = match layout.enforcement {
+        Enforcement::Static => layout.partitions.iter().filter(|one| one.id.is_some()).count(),
+        Enforcement::Percentage => layout.partitions.iter().filter(|one| one.percentage.is_some()).count(),
+    };
+    format!("{made} of {of}")
 }
 
 /// A mode in words.
@@ -179,7 +178,7 @@ async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Pro
     let gpus: Vec<GpuRow> = service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
     let mut rows = Vec::new();
     for row in daemon_rows(&app, &actor, &gpus, &page).await? {
-        let tenants = service.tenants(&actor, Some(&row.daemon.name), &page).await?.items.len();
+        let tenants = service.tenants(&actor, &TenantFilter::of(&row.daemon.name), &page).await?.items.len();
         let own = |gpu: &&GpuRow| row.daemon.spec.gpus.contains(&gpu.gpu.uuid);
         let promised = Amount(gpus.iter().filter(own).map(|gpu| gpu.gpu.memory_promised).sum());
         rows.push(Listed { row, tenants, promised });
@@ -213,7 +212,7 @@ async fn show(
     let desired = service.daemon_desired(&actor, &name).await?;
     let clients = clients(&app, &actor, &name).await?;
     let all = Page { after: String::new(), limit: MAX_LIMIT };
-    let tenants = service.tenants(&actor, Some(&name), &all).await?.items;
+    let tenants = service.tenants(&actor, &TenantFilter::of(&name), &all).await?.items;
     let tenants = tenants.into_iter().map(|tenant| TenantRow {
         ready: words::ready(&tenant.status.conditions),
         limit: tenant.spec.device_memory_limit.map(|limit| Amount(limit.bytes())),

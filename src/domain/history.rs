@@ -1,0 +1,160 @@
+//! What tenants held in the last hour: a short memory for charts, of bounded size.
+//!
+//! A tenant is in it from its first client until an hour after its last.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{GpuUuid, TenantName};
+
+/// Time between two points, in milliseconds.
+pub const EVERY_MS: i64 = 5_000;
+/// How far back it goes, in milliseconds.
+pub const SPAN_MS: i64 = 60 * 60 * 1000;
+/// Points of a line at most: one more than the span has, for a timer that is early.
+const POINTS: usize = 721;
+/// Lines at most; a line is of a tenant, or of a tenant on one GPU.
+const LINES: usize = 512;
+
+/// What there was at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Point {
+    /// When, in unix milliseconds.
+    pub at: i64,
+    /// Clients that were connected.
+    pub clients: u32,
+    /// Memory that they held, in bytes, as far as the driver told.
+    pub memory: u64,
+}
+
+/// What a tenant has at the moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Its clients.
+    pub clients: u32,
+    /// On each GPU: how many of them are there, and the bytes that they hold.
+    pub gpus: BTreeMap<GpuUuid, (u32, u64)>,
+}
+
+/// A line's owner, and its GPU where it is of one.
+type Key = (TenantName, Option<GpuUuid>);
+
+/// What tenants held lately.
+#[derive(Debug, Default)]
+pub struct History {
+    lines: BTreeMap<Key, VecDeque<Point>>,
+}
+
+impl History {
+    /// Adds what there is now; what is older than the span is forgotten.
+    pub fn record(&mut self, now: i64, held: &BTreeMap<TenantName, Held>) {
+        for (tenant, held) in held {
+            let memory = held.gpus.values().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+            self.add((tenant.clone(), None), Point { at: now, clients: held.clients, memory });
+            for (gpu, (clients, memory)) in &held.gpus {
+                let point = Point { at: now, clients: *clients, memory: *memory };
+                self.add((tenant.clone(), Some(gpu.clone())), point);
+            }
+        }
+        self.lines.retain(|_, points| {
+            // Whoever had something and is not there any more has nothing.
+            if points.back().is_some_and(|last| last.at != now) {
+                push(points, Point { at: now, clients: 0, memory: 0 });
+            }
+            while points.front().is_some_and(|first| first.at <= now - SPAN_MS) {
+                points.pop_front();
+            }
+            points.iter().any(|point| point.clients > 0 || point.memory > 0)
+        });
+    }
+
+    fn add(&mut self, key: Key, point: Point) {
+        let full = self.lines.len() >= LINES;
+        match self.lines.get_mut(&key) {
+            Some(points) => push(points, point),
+            None if full => {}
+            None => {
+                self.lines.insert(key, VecDeque::from([point]));
+            }
+        }
+    }
+
+    /// Forgets a tenant: another that gets its name begins anew.
+    pub fn forget(&mut self, tenant: &TenantName) {
+        self.lines.retain(|(name, _), _| name != tenant);
+    }
+
+    /// What a tenant held, the oldest first.
+    pub fn of_tenant(&self, tenant: &TenantName) -> Vec<Point> {
+        let points = self.lines.get(&(tenant.clone(), None));
+        points.map(|points| points.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// What each tenant held of a GPU, by name.
+    pub fn of_gpu(&self, gpu: &GpuUuid) -> Vec<(TenantName, Vec<Point>)> {
+        let here = self.lines.iter().filter(|((_, of), _)| of.as_ref() == Some(gpu));
+        here.map(|((name, _), points)| (name.clone(), points.iter().copied().collect())).collect()
+    }
+}
+
+fn push(points: &mut VecDeque<Point>, point: Point) {
+    if points.len() >= POINTS {
+        points.pop_front();
+    }
+    points.push_back(point);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::tenant::tests::h200;
+
+    fn name(text: &str) -> TenantName {
+        TenantName::parse(text).expect("name")
+    }
+
+    fn held(tenants: &[(&str, u32, u64)]) -> BTreeMap<TenantName, Held> {
+        let one = |(tenant, clients, memory): &(&str, u32, u64)| {
+            let gpus = BTreeMap::from([(h200(0).uuid, (*clients, *memory))]);
+            (name(tenant), Held { clients: *clients, gpus })
+        };
+        tenants.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_tenant_stays_for_an_hour_after_its_last_client() {
+        let mut history = History::default();
+        history.record(0, &held(&[("web", 2, 100)]));
+        history.record(EVERY_MS, &held(&[]));
+        let point = |at, clients, memory| Point { at, clients, memory };
+        assert_eq!(history.of_tenant(&name("web")), [point(0, 2, 100), point(EVERY_MS, 0, 0)]);
+        assert_eq!(history.of_gpu(&h200(0).uuid).len(), 1);
+        assert!(history.of_gpu(&h200(1).uuid).is_empty());
+        history.record(SPAN_MS - 1, &held(&[]));
+        assert_eq!(history.of_tenant(&name("web")).len(), 3);
+        history.record(SPAN_MS, &held(&[]));
+        assert!(history.of_tenant(&name("web")).is_empty(), "nothing was held in the last hour");
+        assert!(history.lines.is_empty());
+    }
+
+    #[test]
+    fn it_is_bounded_whoever_comes_and_however_often() {
+        let mut history = History::default();
+        let many: Vec<String> = (0..1000).map(|number| format!("t{number}")).collect();
+        let many: Vec<(&str, u32, u64)> = many.iter().map(|name| (name.as_str(), 1, 1)).collect();
+        history.record(0, &held(&many));
+        assert_eq!(history.lines.len(), LINES);
+        for at in 0..2000 {
+            history.record(at, &held(&[("t0", 1, 1)]));
+        }
+        assert_eq!(history.of_tenant(&name("t0")).len(), POINTS);
+    }
+
+    #[test]
+    fn a_forgotten_tenant_leaves_nothing() {
+        let mut history = History::default();
+        history.record(0, &held(&[("web", 1, 1), ("batch", 1, 1)]));
+        history.forget(&name("web"));
+        assert!(history.of_tenant(&name("web")).is_empty());
+        assert_eq!(history.of_gpu(&h200(0).uuid).len(), 1);
+    }
+}

@@ -1,0 +1,194 @@
+//! What a tenant would get on its daemon, and what stands in its way, before anything of it is written.
+
+use super::admission::{Refusal, admit, budget};
+use super::daemon::{DaemonSpec, Mode};
+use super::gpu::Gpu;
+use super::percentage::is_measured;
+use super::tenant::{Resolved, TenantSpec, context_bytes, gpus_of, resolve};
+use super::{DaemonName, GpuUuid, MemoryLimit, TenantName, ThreadPercentage};
+
+/// What a tenant would get, GPU by GPU, and why it would be refused.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prediction {
+    /// How its daemon shares out SMs.
+    pub mode: Mode,
+    /// Its thread percentage; `None` in static mode, and where nothing gives what is asked for.
+    pub percentage: Option<ThreadPercentage>,
+    /// Its memory limit per process; `None` is the whole GPU.
+    pub limit: Option<MemoryLimit>,
+    /// Clients that a GPU takes with this version of MPS.
+    pub ceiling: u32,
+    /// How many times the memory of a GPU may be promised, as the daemon's spec has it.
+    pub overcommit: String,
+    /// Each of its GPUs.
+    pub gpus: Vec<Outlook>,
+    /// What would be refused and why, by the field of the spec to look at first.
+    pub refusals: Vec<Refusal>,
+}
+
+/// What a tenant would get of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outlook {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Its place among those of the host.
+    pub index: u32,
+    /// SMs that it has; `None` where the driver does not tell.
+    pub total_sms: Option<u32>,
+    /// SMs that a client would see; `None` where a partition decides it, or nothing gives what is asked for.
+    pub sms: Option<u32>,
+    /// Whether that was measured on this kind of GPU, or only follows from what was.
+    pub is_measured: bool,
+    /// Bytes that the context of a client takes from its limit, about.
+    pub context: Option<u64>,
+    /// Bytes that are left of the limit to a client, about.
+    pub usable: Option<u64>,
+    /// Bytes of the GPU.
+    pub memory: u64,
+    /// Bytes that may be promised on it.
+    pub allowed: u64,
+    /// Bytes that are promised to other tenants.
+    pub promised: u64,
+    /// Bytes that the tenant would be promised.
+    pub budget: u64,
+    /// Clients that the tenants on it may have, this one included.
+    pub clients: u64,
+}
+
+impl Outlook {
+    /// Bytes that could still be promised afterwards; `None` where it is too much already.
+    pub fn left(&self) -> Option<u64> {
+        self.allowed.checked_sub(self.promised.saturating_add(self.budget))
+    }
+
+    /// Bytes that are promised too much.
+    pub fn over(&self) -> u64 {
+        self.promised.saturating_add(self.budget).saturating_sub(self.allowed)
+    }
+}
+
+/// Works out what `tenant` would get on its daemon beside `others`, which are there.
+pub fn predict(
+    daemon: (&DaemonName, &DaemonSpec),
+    tenant: (&TenantName, &TenantSpec),
+    others: &[(TenantName, TenantSpec)],
+    gpus: &[Gpu],
+    ceiling: u32,
+) -> Prediction {
+    let ((daemon_name, daemon), (name, tenant)) = (daemon, tenant);
+    let mut refusals = Vec::new();
+    if let Err((field, error)) = tenant.check() {
+        refusals.push(Refusal { field, detail: error.to_string() });
+    }
+    let mut all = others.to_vec();
+    all.push((name.clone(), tenant.clone()));
+    refusals.extend(admit(daemon_name.as_str(), daemon, &all, gpus, ceiling).err());
+    let resolved = resolve(tenant, daemon, gpus).ok();
+    let seen = gpus_of(tenant, daemon);
+    let outlook = |gpu: &Gpu| outlook(gpu, daemon, tenant, resolved.as_ref(), others);
+    let limit = tenant.device_memory_limit.or(daemon.defaults.device_memory_limit);
+    Prediction {
+        mode: daemon.mode,
+        percentage: resolved
+            .as_ref()
+            .filter(|_| daemon.mode == Mode::Shared)
+            .map(|resolved| resolved.percentage),
+        limit,
+        ceiling,
+        overcommit: daemon.memory_overcommit.to_string(),
+        gpus: gpus.iter().filter(|gpu| seen.contains(&gpu.uuid)).map(outlook).collect(),
+        refusals,
+    }
+}
+
+fn outlook(
+    gpu: &Gpu,
+    daemon: &DaemonSpec,
+    tenant: &TenantSpec,
+    resolved: Option<&Resolved>,
+    others: &[(TenantName, TenantSpec)],
+) -> Outlook {
+    let here = || {
+        others
+            .iter()
+            .filter(|(_, other)| other.gpus.is_empty() || other.gpus.contains(&gpu.uuid))
+            .map(|(_, o)| o)
+    };
+    let sms = resolved.and_then(|resolved| resolved.predicted_sms(gpu.sms?));
+    let context = sms.map(context_bytes);
+    let limit = tenant.device_memory_limit.or(daemon.defaults.device_memory_limit);
+    let limit = limit.map_or(gpu.memory_total, MemoryLimit::bytes);
+    let clients: u64 = here().map(|other| u64::from(other.max_clients)).sum();
+    Outlook {
+        gpu: gpu.uuid.clone(),
+        index: gpu.index,
+        total_sms: gpu.sms,
+        sms,
+        is_measured: is_measured(gpu),
+        context,
+        usable: context.map(|context| limit.saturating_sub(context)),
+        memory: gpu.memory_total,
+        allowed: daemon.memory_overcommit.budget(gpu.memory_total),
+        promised: here().fold(0, |sum, other| sum.saturating_add(budget(other, daemon, gpu))),
+        budget: budget(tenant, daemon, gpu),
+        clients: clients + u64::from(tenant.max_clients),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::tenant::tests::{h200, spec};
+
+    fn of(daemon: &str, tenant: &str, others: &[&str]) -> Prediction {
+        let daemon: DaemonSpec =
+            serde_json::from_str(&format!("{{\"gpus\":[\"{}\"]{daemon}}}", h200(0).uuid)).expect("daemon");
+        let name = |text: &str| TenantName::parse(text).expect("name");
+        let others: Vec<_> = others
+            .iter()
+            .enumerate()
+            .map(|(number, json)| (name(&format!("t{number}")), spec(json)))
+            .collect();
+        let of = DaemonName::parse("gpu0").expect("name");
+        predict((&of, &daemon), (&name("web"), &spec(tenant)), &others, &[h200(0), h200(1)], 60)
+    }
+
+    #[test]
+    fn sms_and_memory_are_what_a_client_will_see() {
+        let told = of(
+            "",
+            r#"{"daemon":"gpu0","device_memory_limit":"4G","sms":32,"max_clients":2}"#,
+            &[r#"{"daemon":"gpu0","device_memory_limit":"10G","max_clients":3}"#],
+        );
+        let [gpu] = &told.gpus[..] else { panic!("the daemon has one GPU: {told:?}") };
+        assert_eq!((gpu.sms, gpu.total_sms, gpu.is_measured), (Some(32), Some(132), true));
+        assert_eq!(gpu.usable, Some((4 << 30) - context_bytes(32)));
+        assert_eq!((gpu.promised, gpu.budget, gpu.clients), (30 << 30, 8 << 30, 5));
+        assert_eq!(gpu.left(), Some(150_109_880_320 - (38 << 30)));
+        assert_eq!((gpu.over(), told.refusals.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_would_be_refused_is_told_with_all_that_is_known_beside_it() {
+        let told = of("", r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":2}"#, &[]);
+        assert_eq!(told.refusals[0].field, "device_memory_limit");
+        assert_eq!((told.gpus[0].left(), told.gpus[0].sms), (None, Some(132)));
+        assert!(told.gpus[0].over() > 0);
+        let odd = of("", r#"{"daemon":"gpu0","device_memory_limit":"4G","sms":33}"#, &[]);
+        assert_eq!((odd.refusals[0].field, odd.gpus[0].sms, odd.percentage), ("sms", None, None));
+        assert_eq!(odd.gpus[0].budget, 4 << 30);
+    }
+
+    #[test]
+    fn a_partition_decides_in_static_mode() {
+        let told = of(r#","mode":"static""#, r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#, &[]);
+        assert_eq!((told.percentage, told.gpus[0].sms, told.gpus[0].usable), (None, None, None));
+        assert!(told.refusals.is_empty(), "{:?}", told.refusals);
+    }
+
+    #[test]
+    fn a_limit_that_the_context_takes_leaves_nothing() {
+        let told = of("", r#"{"daemon":"gpu0","device_memory_limit":"256M"}"#, &[]);
+        assert_eq!(told.gpus[0].usable, Some(0));
+    }
+}

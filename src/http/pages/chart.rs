@@ -1,0 +1,162 @@
+//! Strip charts of the last hour: drawn here for whoever has no script, and told in JSON to the script that draws them better.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::words::Amount;
+use crate::clock::unix_ms;
+use crate::domain::history::{EVERY_MS, Point, SPAN_MS};
+use crate::domain::{GpuUuid, TenantName};
+
+/// The size of a panel that is drawn here; what stands beside it is laid out by the style sheet.
+const WIDTH: i64 = 720;
+const HEIGHT: u64 = 120;
+/// Colours that lines have; further ones begin again.
+const COLOURS: usize = 8;
+
+/// Charts of one thing, one above the other, over the same hour.
+#[derive(Debug, Serialize)]
+pub(super) struct Chart {
+    /// Where the script asks for it again.
+    #[serde(skip)]
+    pub(super) href: String,
+    /// When it was drawn, in unix milliseconds.
+    now: i64,
+    /// How far back it goes, in milliseconds.
+    span_ms: i64,
+    /// Time between two points, in milliseconds.
+    every_ms: i64,
+    pub(super) panels: Vec<Panel>,
+}
+
+/// Lines of one unit.
+#[derive(Debug, Serialize)]
+pub(super) struct Panel {
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    /// `bytes` or `clients`.
+    unit: Unit,
+    pub(super) lines: Vec<Line>,
+}
+
+/// A tenant's figures: when, in unix milliseconds, and how much.
+#[derive(Debug, Serialize)]
+pub(super) struct Line {
+    pub(super) name: String,
+    points: Vec<(i64, u64)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Unit {
+    Bytes,
+    Clients,
+}
+
+impl Unit {
+    fn told(self, value: u64) -> String {
+        match self {
+            Self::Bytes => Amount(value).to_string(),
+            Self::Clients if value == 1 => "1 client".to_owned(),
+            Self::Clients => format!("{value} clients"),
+        }
+    }
+}
+
+impl Chart {
+    fn new(href: String, lines: &[(TenantName, Vec<Point>)]) -> Self {
+        let of = |value: fn(&Point) -> u64| {
+            let line = |(name, points): &(TenantName, Vec<Point>)| Line {
+                name: name.to_string(),
+                points: points.iter().map(|point| (point.at, value(point))).collect(),
+            };
+            lines.iter().filter(|(_, points)| !points.is_empty()).map(line).collect::<Vec<_>>()
+        };
+        let memory = of(|point| point.memory);
+        let clients = of(|point| u64::from(point.clients));
+        let panels = if memory.is_empty() {
+            Vec::new()
+        } else {
+            vec![
+                Panel { id: "memory", title: "Memory", unit: Unit::Bytes, lines: memory },
+                Panel { id: "clients", title: "Clients", unit: Unit::Clients, lines: clients },
+            ]
+        };
+        Self { href, now: unix_ms(), span_ms: SPAN_MS, every_ms: EVERY_MS, panels }
+    }
+
+    pub(super) fn of_tenant(name: &TenantName, points: Vec<Point>) -> Self {
+        Self::new(format!("/tenants/{name}/history"), &[(name.clone(), points)])
+    }
+
+    pub(super) fn of_gpu(gpu: &GpuUuid, lines: &[(TenantName, Vec<Point>)]) -> Self {
+        Self::new(format!("/gpus/{gpu}/history"), lines)
+    }
+
+    /// The points of a line as it is drawn here: the hour from left to right.
+    pub(super) fn drawn(&self, panel: &Panel, line: &Line) -> String {
+        let (begin, top) = (self.now - SPAN_MS, panel.top());
+        let mut points = String::new();
+        for (at, value) in line.points.iter().filter(|(at, _)| *at >= begin) {
+            let x = (at - begin).min(SPAN_MS) * WIDTH / SPAN_MS;
+            let height = u128::from(*value) * u128::from(HEIGHT) / u128::from(top);
+            let y = HEIGHT - u64::try_from(height).unwrap_or(HEIGHT);
+            let _ = write!(points, "{x},{y} ");
+        }
+        points
+    }
+}
+
+impl Panel {
+    /// The value at the upper edge: the greatest, and never 0.
+    fn top(&self) -> u64 {
+        let values = self.lines.iter().flat_map(|line| line.points.iter().map(|(_, value)| *value));
+        values.max().unwrap_or(0).max(1)
+    }
+
+    /// The same in words.
+    pub(super) fn upper(&self) -> String {
+        self.unit.told(self.top())
+    }
+
+    /// What a line comes to now.
+    pub(super) fn latest(&self, line: &Line) -> String {
+        self.unit.told(line.points.last().map_or(0, |(_, value)| *value))
+    }
+
+    /// The whole of it for whoever does not see it.
+    pub(super) fn told(&self) -> String {
+        let lines: Vec<String> =
+            self.lines.iter().map(|line| format!("{} {} now", line.name, self.latest(line))).collect();
+        format!("{} in the last hour, at most {}: {}", self.title, self.upper(), lines.join(", "))
+    }
+
+    /// The class that gives a line its colour, by its place.
+    #[allow(clippy::unused_self, clippy::trivially_copy_pass_by_ref, reason = "as templates call it")]
+    pub(super) fn class(&self, place: &usize) -> String {
+        format!("line-{}", place % COLOURS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_goes_from_left_to_right_and_the_greatest_value_is_at_the_top() {
+        let name = TenantName::parse("web").expect("name");
+        let point = |at, memory| Point { at, clients: 1, memory };
+        let mut chart = Chart::of_tenant(&name, vec![point(0, 0), point(SPAN_MS, 4 << 30)]);
+        chart.now = SPAN_MS;
+        let memory = &chart.panels[0];
+        assert_eq!(chart.drawn(memory, &memory.lines[0]), "0,120 720,0 ");
+        assert_eq!(memory.told(), "Memory in the last hour, at most 4 GiB: web 4 GiB now");
+        assert_eq!(chart.panels[1].told(), "Clients in the last hour, at most 1 client: web 1 client now");
+        chart.now = 2 * SPAN_MS;
+        assert_eq!(chart.drawn(&chart.panels[0], &chart.panels[0].lines[0]), "0,0 ", "an hour is shown");
+        let json = serde_json::to_value(&chart).expect("JSON");
+        assert_eq!(json["panels"][0]["lines"][0]["points"][1], serde_json::json!([SPAN_MS, 4u64 << 30]));
+        assert!(Chart::of_tenant(&name, Vec::new()).panels.is_empty());
+    }
+}

@@ -1,0 +1,162 @@
+//! Clients: all of them, one with what is known of it, and its end.
+
+use askama::Template;
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::routing::get;
+
+use super::frame::{Frame, Place};
+use super::gpus::GpuRow;
+use super::lists::{Asked, Ways};
+use super::rendered;
+use super::tenants::daemon_names;
+use super::words::Amount;
+use crate::domain::access::{Actor, Role};
+use crate::domain::client::ClientId;
+use crate::domain::event::{Event, EventFilter};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::problem::Problem;
+use crate::service::clients::{ClientFilter, ClientView};
+use crate::service::events::Order;
+use crate::service::page::Page;
+use crate::service::{ServiceError, WriteOptions};
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/clients", get(all))
+        .route("/clients/{id}", get(show))
+        .route("/clients/{id}/terminate", get(confirm_terminate).post(terminate))
+}
+
+/// Events that are shown of a client.
+const EVENTS: u32 = 20;
+
+#[derive(Template)]
+#[template(path = "clients.html")]
+struct ClientsPage {
+    frame: Frame,
+    clients: Vec<ClientView>,
+    daemon: String,
+    tenant: String,
+    daemons: Vec<DaemonName>,
+    of_host: bool,
+    ways: Ways,
+}
+
+impl ClientsPage {
+    fn is_filtered(&self) -> bool {
+        !self.tenant.is_empty() || !self.daemon.is_empty()
+    }
+
+    fn terminates(&self) -> bool {
+        self.frame.operates() || self.frame.grant.tenant().is_some()
+    }
+}
+
+/// All memory of a client, where the driver tells of some.
+pub(super) fn memory(client: &ClientView) -> Option<Amount> {
+    let told = client.memory.iter().filter_map(|memory| memory.used_bytes);
+    told.reduce(u64::saturating_add).map(Amount)
+}
+
+async fn all(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
+    let (daemon, tenant) =
+        (asked.parsed("daemon", DaemonName::parse)?, asked.parsed("tenant", TenantName::parse)?);
+    let filter = ClientFilter { daemon: daemon.clone(), tenant: tenant.clone() };
+    let found = app.service.clients(&actor, &filter, false, &asked.page()?).await?;
+    let frame = Frame::of(&app.service, &actor, Place::Clients, "Clients").await.live();
+    let of_host = frame.may(Role::Viewer);
+    let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
+    let ways = asked.ways(found.next_cursor.as_deref());
+    let daemon = daemon.map(String::from).unwrap_or_default();
+    let tenant = tenant.map(String::from).unwrap_or_default();
+    Ok(rendered(&ClientsPage { frame, clients: found.items, daemon, tenant, daemons, of_host, ways }))
+}
+
+#[derive(Template)]
+#[template(path = "client.html")]
+struct ClientPage {
+    frame: Frame,
+    id: ClientId,
+    /// What is seen of it; `None` once it is gone.
+    client: Option<ClientView>,
+    of_host: bool,
+    memory: Vec<(GpuUuid, String, Option<Amount>)>,
+    events: Vec<Event>,
+}
+
+impl ClientPage {
+    fn terminates(&self) -> bool {
+        self.frame.operates() || self.frame.grant.tenant().is_some()
+    }
+}
+
+async fn show(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(id): Path<ClientId>,
+) -> Result<Response, Problem> {
+    let service = &app.service;
+    let newest = Page { after: String::new(), limit: EVENTS };
+    let filter = EventFilter { client: Some(id), ..EventFilter::default() };
+    let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
+    let client = match service.client(&actor, id).await {
+        Ok(client) => Some(client),
+        // What is told of it stays when it is gone.
+        Err(ServiceError::NotFound { .. }) if !events.is_empty() => None,
+        Err(error) => return Err(error.into()),
+    };
+    let title = format!("Client {}", id.pid);
+    let frame = Frame::of(service, &actor, Place::Clients, &title).await.live();
+    let of_host = frame.may(Role::Viewer);
+    let gpus: Vec<GpuRow> = if of_host && client.is_some() {
+        service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect()
+    } else {
+        Vec::new()
+    };
+    let called = |uuid: &GpuUuid| {
+        let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
+        known.map_or_else(|| uuid.to_string(), GpuRow::called)
+    };
+    let memory = client.iter().flat_map(|client| &client.memory);
+    let memory = memory.map(|one| (one.gpu.clone(), called(&one.gpu), one.used_bytes.map(Amount))).collect();
+    Ok(rendered(&ClientPage { frame, id, client, of_host, memory, events }))
+}
+
+#[derive(Template)]
+#[template(path = "client_terminate.html")]
+struct TerminatePage {
+    frame: Frame,
+    client: ClientView,
+    /// Why it would be refused.
+    refused: Option<String>,
+}
+
+async fn confirm_terminate(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(id): Path<ClientId>,
+) -> Result<Response, Problem> {
+    let client = app.service.client(&actor, id).await?;
+    let rehearsal = WriteOptions { dry_run: true, ..WriteOptions::default() };
+    let refused = match app.service.terminate(&actor, id, rehearsal, None).await {
+        Ok(_) => None,
+        Err(error @ ServiceError::Forbidden(_)) => return Err(error.into()),
+        Err(error) => Some(Problem::from(error).detail),
+    };
+    let title = format!("Terminate client {}", id.pid);
+    let frame = Frame::of(&app.service, &actor, Place::Clients, &title).await;
+    Ok(rendered(&TerminatePage { frame, client, refused }))
+}
+
+async fn terminate(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(id): Path<ClientId>,
+) -> Result<Response, Problem> {
+    let operation = app.service.terminate(&actor, id, WriteOptions::default(), None).await?;
+    Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response())
+}

@@ -1,0 +1,372 @@
+//! Tenants: all of them, one with what holds it and what it has, made, changed and forgotten.
+
+mod environment;
+mod form;
+mod prediction;
+
+use askama::Template;
+use axum::Router;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::routing::{get, post};
+
+use self::environment::Environment;
+use super::chart::Chart;
+use super::frame::{Frame, Place};
+use super::gpus::GpuRow;
+use super::lists::{Asked, Ways};
+use super::rendered;
+use super::words::{self, Amount, Moment, State as Stands, or_dash};
+use crate::domain::access::{Actor, Role};
+use crate::domain::client::AttributedBy;
+use crate::domain::daemon::{Condition, Mode};
+use crate::domain::event::{Event, EventFilter};
+use crate::domain::layout::status::PartitionStatus;
+use crate::domain::tenant::{EnforcedBy, context_bytes};
+use crate::domain::{DaemonName, GpuUuid, Priority, TenantName};
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::problem::Problem;
+use crate::service::clients::{ClientFilter, ClientView};
+use crate::service::daemons::DaemonView;
+use crate::service::events::Order;
+use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::tenants::{TenantFilter, TenantView};
+use crate::service::{ServiceError, WriteOptions, etag};
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/tenants", get(all).post(form::create))
+        .route("/tenants/new", get(form::new))
+        .route("/tenants/new/predict", post(form::predict))
+        .route("/tenants/{name}", get(show))
+        .route("/tenants/{name}/edit", get(form::edit).post(form::change))
+        .route("/tenants/{name}/delete", get(confirm_delete).post(delete))
+        .route("/tenants/{name}/history", get(history))
+}
+
+/// Events that are shown of a tenant.
+const EVENTS: u32 = 10;
+
+#[derive(Template)]
+#[template(path = "tenants.html")]
+struct TenantsPage {
+    frame: Frame,
+    rows: Vec<TenantRow>,
+    q: String,
+    daemon: String,
+    daemons: Vec<DaemonName>,
+    /// Whether whoever looks may look at the host's daemons.
+    of_host: bool,
+    ways: Ways,
+}
+
+impl TenantsPage {
+    fn is_filtered(&self) -> bool {
+        !self.q.is_empty() || !self.daemon.is_empty()
+    }
+}
+
+/// A tenant in a line.
+struct TenantRow {
+    tenant: TenantView,
+    stands: Stands,
+}
+
+impl TenantRow {
+    fn of(tenant: TenantView) -> Self {
+        Self { stands: words::ready(&tenant.status.conditions), tenant }
+    }
+
+    fn limit(&self) -> Option<Amount> {
+        self.tenant.spec.device_memory_limit.map(|limit| Amount(limit.bytes()))
+    }
+
+    fn share(&self) -> String {
+        share(&self.tenant)
+    }
+
+    fn effective(&self) -> String {
+        let Some(effective) = &self.tenant.status.effective else { return "–".to_owned() };
+        let memory =
+            effective.device_memory_limit.bytes.map_or("whole GPU".into(), |b| Amount(b).to_string());
+        match effective.threads.predicted_sms {
+            Some(sms) => format!("{memory}, {sms} SMs"),
+            None => memory,
+        }
+    }
+}
+
+/// The share of the SMs as the spec has it.
+fn share(tenant: &TenantView) -> String {
+    match (tenant.spec.sms, tenant.spec.active_thread_percentage) {
+        (Some(sms), _) => format!("{sms} SMs"),
+        (None, Some(percentage)) => format!("{percentage} %"),
+        (None, None) => "–".to_owned(),
+    }
+}
+
+async fn all(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
+    let q = asked.text("q").unwrap_or_default().to_owned();
+    let daemon = asked.parsed("daemon", DaemonName::parse)?;
+    let filter = TenantFilter { daemon: daemon.clone(), text: asked.text("q").map(str::to_lowercase) };
+    let found = app.service.tenants(&actor, &filter, &asked.page()?).await?;
+    let frame = Frame::of(&app.service, &actor, Place::Tenants, "Tenants").await.live();
+    let of_host = frame.may(Role::Viewer);
+    let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
+    let ways = asked.ways(found.next_cursor.as_deref());
+    let rows = found.items.into_iter().map(TenantRow::of).collect();
+    let daemon = daemon.map(String::from).unwrap_or_default();
+    Ok(rendered(&TenantsPage { frame, rows, q, daemon, daemons, of_host, ways }))
+}
+
+/// The daemons that a filter or a form offers.
+pub(super) async fn daemon_names(app: &AppState, actor: &Actor) -> Result<Vec<DaemonName>, Problem> {
+    let all = Page { after: String::new(), limit: MAX_LIMIT };
+    let daemons = app.service.daemons(actor, &all).await?.items;
+    Ok(daemons.into_iter().map(|daemon| daemon.name).collect())
+}
+
+#[derive(Template)]
+#[template(path = "tenant.html")]
+struct TenantPage {
+    frame: Frame,
+    tenant: TenantView,
+    stands: Stands,
+    /// Whether whoever looks may look at the host's daemons and GPUs.
+    of_host: bool,
+    gpus: Vec<(GpuUuid, String)>,
+    settings: Vec<Setting>,
+    places: Vec<PartitionStatus>,
+    clients: Vec<ClientView>,
+    chart: Chart,
+    environment: Environment,
+    events: Vec<Event>,
+}
+
+/// A value that somebody asked for beside the one that holds.
+struct Setting {
+    name: &'static str,
+    configured: String,
+    effective: String,
+    exactly: String,
+    enforced_by: Option<EnforcedBy>,
+}
+
+impl Setting {
+    fn enforced(&self) -> Stands {
+        words::enforced_by(self.enforced_by)
+    }
+}
+
+impl TenantPage {
+    fn conditions(&self) -> impl Iterator<Item = &Condition> {
+        self.tenant.status.conditions.iter()
+    }
+
+    /// Whether processes of it may be ended here.
+    fn terminates(&self) -> bool {
+        self.frame.operates() || self.frame.grant.tenant().is_some()
+    }
+
+    fn read_at(&self) -> Option<Moment> {
+        self.tenant.status.effective.as_ref().map(|effective| Moment(effective.observed_at))
+    }
+}
+
+async fn show(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<TenantName>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let service = &app.service;
+    let tenant = service.tenant(&actor, &name, false).await?;
+    let frame = Frame::of(service, &actor, Place::Tenants, name.as_str()).await.live();
+    let of_host = frame.may(Role::Viewer);
+    let daemon = match service.daemon(&actor, &tenant.spec.daemon, false).await {
+        Ok(daemon) if of_host => Some(daemon),
+        _ => None,
+    };
+    let known: Vec<GpuRow> = if of_host {
+        service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect()
+    } else {
+        Vec::new()
+    };
+    let called = |uuid: &GpuUuid| known.iter().find(|row| row.gpu.uuid == *uuid).map(GpuRow::called);
+    let gpus = tenant.status.gpus.iter();
+    let gpus = gpus.map(|uuid| (uuid.clone(), called(uuid).unwrap_or_else(|| uuid.to_string()))).collect();
+    let everything = Page { after: String::new(), limit: MAX_LIMIT };
+    let filter = ClientFilter { tenant: Some(name.clone()), daemon: None };
+    let clients = service.clients(&actor, &filter, false, &everything).await?.items;
+    let newest = Page { after: String::new(), limit: EVENTS };
+    let filter = EventFilter { tenant: Some(name.clone()), ..EventFilter::default() };
+    let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
+    let partitioned = daemon.as_ref().is_some_and(|daemon| daemon.spec.mode == Mode::Static);
+    // Partitions are proven by a look of their own, which a page that follows does not ask for every few seconds.
+    let environment = if headers.contains_key("hx-request") && partitioned {
+        Environment::Kept
+    } else {
+        Environment::of(service.tenant_environment(&actor, &name).await, &name)
+    };
+    let chart = Chart::of_tenant(&name, service.tenant_history(&actor, &name).await?);
+    Ok(rendered(&TenantPage {
+        stands: words::ready(&tenant.status.conditions),
+        settings: settings(&tenant, daemon.as_ref()),
+        places: places(&name, daemon.as_ref()),
+        frame,
+        of_host,
+        gpus,
+        clients,
+        chart,
+        environment,
+        events,
+        tenant,
+    }))
+}
+
+/// What was asked for beside what holds.
+fn settings(tenant: &TenantView, daemon: Option<&DaemonView>) -> Vec<Setting> {
+    let left = |default: Option<String>, or: &str| match (daemon, default) {
+        (None, _) => "left to its daemon".to_owned(),
+        (Some(_), Some(default)) => format!("its daemon's default: {default}"),
+        (Some(_), None) => format!("its daemon's default: {or}"),
+    };
+    let (spec, defaults) = (&tenant.spec, daemon.map(|daemon| daemon.spec.defaults));
+    let effective = tenant.status.effective.as_ref();
+    let limit =
+        |bytes: Option<u64>| bytes.map_or("the whole GPU".to_owned(), |bytes| Amount(bytes).to_string());
+    let default = defaults.and_then(|defaults| defaults.device_memory_limit);
+    let memory = Setting {
+        name: "Memory of each process, on each GPU",
+        configured: match spec.device_memory_limit {
+            Some(own) => limit(Some(own.bytes())),
+            None => left(default.map(|default| limit(Some(default.bytes()))), "the whole GPU"),
+        },
+        effective: or_dash(effective.map(|effective| limit(effective.device_memory_limit.bytes))),
+        exactly: usable(tenant),
+        enforced_by: effective.map(|effective| effective.device_memory_limit.enforced_by),
+    };
+    let default = defaults.and_then(|defaults| defaults.active_thread_percentage);
+    let partitioned = daemon.is_some_and(|daemon| daemon.spec.mode == Mode::Static);
+    let threads = Setting {
+        name: "Share of the SMs",
+        configured: match (spec.sms, spec.active_thread_percentage) {
+            (None, None) if partitioned => "its partition, by the layout".to_owned(),
+            (None, None) => left(default.map(|default| format!("{default} %")), "all SMs"),
+            _ => share(tenant),
+        },
+        effective: match effective.map(|effective| &effective.threads) {
+            None => "–".to_owned(),
+            Some(_) if partitioned => "the SMs of its partition".to_owned(),
+            Some(threads) => match threads.predicted_sms {
+                Some(sms) => format!("{sms} SMs ({} %)", threads.active_thread_percentage),
+                None => format!("{} %", threads.active_thread_percentage),
+            },
+        },
+        exactly: match effective.map(|effective| &effective.threads) {
+            Some(threads) if threads.predicted_sms.is_some() && threads.measured_on_this_gpu => {
+                "as measured on this kind of GPU".to_owned()
+            }
+            Some(threads) if threads.predicted_sms.is_some() => {
+                "predicted: not measured on this GPU".to_owned()
+            }
+            _ => String::new(),
+        },
+        enforced_by: effective.filter(|_| !partitioned).map(|effective| effective.threads.enforced_by),
+    };
+    let default = defaults.and_then(|defaults| defaults.priority);
+    let priority = Setting {
+        name: "Priority",
+        configured: match spec.priority {
+            Some(own) => priority(own).to_owned(),
+            None => left(default.map(|default| priority(default).to_owned()), "normal"),
+        },
+        effective: or_dash(effective.map(|effective| priority(effective.priority.priority))),
+        exactly: "a hint to the GPU".to_owned(),
+        enforced_by: effective.map(|effective| effective.priority.enforced_by),
+    };
+    vec![memory, threads, priority]
+}
+
+/// What is left of the limit to a process.
+fn usable(tenant: &TenantView) -> String {
+    let told = tenant.status.effective.as_ref().and_then(|effective| {
+        let (limit, sms) = (effective.device_memory_limit.bytes?, effective.threads.predicted_sms?);
+        let left = limit.saturating_sub(context_bytes(sms));
+        Some(format!("about {} of it usable, after its context", Amount(left)))
+    });
+    told.unwrap_or_default()
+}
+
+pub(super) fn priority(priority: Priority) -> &'static str {
+    match priority {
+        Priority::Normal => "normal",
+        Priority::BelowNormal => "below normal",
+    }
+}
+
+/// The partitions that a layout binds a tenant to.
+fn places(name: &TenantName, daemon: Option<&DaemonView>) -> Vec<PartitionStatus> {
+    let layout = daemon.and_then(|daemon| daemon.status.as_ref()?.layout.as_ref());
+    let partitions = layout.into_iter().flat_map(|layout| &layout.partitions);
+    partitions.filter(|partition| partition.tenants.contains(name)).cloned().collect()
+}
+
+/// How it is known whose a client is, in a few words.
+pub(super) fn attributed(by: AttributedBy) -> &'static str {
+    match by {
+        AttributedBy::Lease => "started by mps-manager run",
+        AttributedBy::Uid => "by its user, which only this tenant has",
+        AttributedBy::Environment => "by its environment, a hint that it could have forged",
+        AttributedBy::Unattributed => "nothing tells",
+    }
+}
+
+#[derive(Template)]
+#[template(path = "tenant_delete.html")]
+struct DeletePage {
+    frame: Frame,
+    tenant: TenantView,
+    /// Why it would be refused.
+    refused: Option<String>,
+}
+
+async fn confirm_delete(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<TenantName>,
+) -> Result<Response, Problem> {
+    let tenant = app.service.tenant(&actor, &name, false).await?;
+    let rehearsal = WriteOptions { dry_run: true, ..WriteOptions::default() };
+    let refused = match app.service.delete_tenant(&actor, name.clone(), rehearsal).await {
+        Ok(()) => None,
+        Err(error @ ServiceError::Forbidden(_)) => return Err(error.into()),
+        Err(error) => Some(Problem::from(error).detail),
+    };
+    let frame = Frame::of(&app.service, &actor, Place::Tenants, &format!("Delete {name}")).await;
+    Ok(rendered(&DeletePage { frame, tenant, refused }))
+}
+
+async fn delete(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<TenantName>,
+    form: super::forms::Form,
+) -> Result<Response, Problem> {
+    let revision = form.text("revision").parse().ok();
+    let options = WriteOptions { if_match: revision.map(etag), ..WriteOptions::default() };
+    app.service.delete_tenant(&actor, name, options).await?;
+    Ok(Redirect::to("/tenants").into_response())
+}
+
+/// What a tenant held in the last hour, for the script that draws it.
+async fn history(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<TenantName>,
+) -> Result<axum::Json<Chart>, Problem> {
+    let points = app.service.tenant_history(&actor, &name).await?;
+    Ok(axum::Json(Chart::of_tenant(&name, points)))
+}

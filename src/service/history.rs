@@ -1,0 +1,92 @@
+//! What tenants held in the last hour, for charts; in memory only, from what drivers observe anyway.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{Service, ServiceError};
+use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
+use crate::domain::client::{Candidate, Signs, attribute};
+use crate::domain::history::{EVERY_MS, Held, History, Point};
+use crate::domain::{GpuUuid, TenantName};
+
+/// What is remembered, shared by all who ask.
+#[derive(Debug, Default)]
+pub(super) struct Remembered(Mutex<History>);
+
+impl Remembered {
+    fn history(&self) -> MutexGuard<'_, History> {
+        // A panic elsewhere leaves it with some lines longer than others, which the next record mends.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets a tenant that was deleted.
+    pub(super) fn forget(&self, tenant: &TenantName) {
+        self.history().forget(tenant);
+    }
+}
+
+impl Service {
+    /// Remembers what tenants hold, every few seconds, for ever.
+    pub async fn keep_history(self) {
+        let every = Duration::from_millis(EVERY_MS.unsigned_abs());
+        let mut timer = tokio::time::interval(every);
+        timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            timer.tick().await;
+            let held = self.held_now();
+            self.history.history().record(unix_ms(), &held);
+        }
+    }
+
+    /// What each tenant holds, by the last look at its daemon and the last reading of what was committed: no daemon and no
+    /// database is asked.
+    fn held_now(&self) -> BTreeMap<TenantName, Held> {
+        let book = self.book.borrow().clone();
+        let mut held: BTreeMap<TenantName, Held> = BTreeMap::new();
+        for (daemon, observed) in self.parts.fleet.observed() {
+            if observed.clients.is_empty() {
+                continue;
+            }
+            let here = book.tenants.iter().filter(|tenant| tenant.spec.daemon == daemon);
+            let candidates: Vec<Candidate> = here
+                .map(|tenant| Candidate {
+                    tenant: tenant.name.clone(),
+                    daemon: daemon.clone(),
+                    uid: tenant.spec.uid,
+                })
+                .collect();
+            for client in &observed.clients {
+                let (tenant, _) = attribute(&Signs::from(client), &daemon, &book.leases, &candidates);
+                let Some(tenant) = tenant else { continue };
+                let held = held.entry(tenant).or_default();
+                held.clients += 1;
+                for (gpu, used) in &client.memory {
+                    let (clients, memory) = held.gpus.entry(gpu.clone()).or_default();
+                    *clients += 1;
+                    *memory = memory.saturating_add(used.unwrap_or(0));
+                }
+            }
+        }
+        held
+    }
+
+    /// What a tenant held in the last hour, the oldest first; empty where it had no client.
+    #[allow(clippy::unused_async, reason = "as every use case is called")]
+    pub async fn tenant_history(&self, actor: &Actor, name: &TenantName) -> Result<Vec<Point>, ServiceError> {
+        actor.may(Right::ViewTenant(name))?;
+        Ok(self.history.history().of_tenant(name))
+    }
+
+    /// What each tenant held of a GPU in the last hour, by name.
+    #[allow(clippy::unused_async, reason = "as every use case is called")]
+    pub async fn gpu_history(
+        &self,
+        actor: &Actor,
+        gpu: &GpuUuid,
+    ) -> Result<Vec<(TenantName, Vec<Point>)>, ServiceError> {
+        actor.may(Right::View)?;
+        Ok(self.history.history().of_gpu(gpu))
+    }
+}

@@ -1,0 +1,74 @@
+//! What a tenant would get, told before anything is written.
+
+use super::shares::refuse_own_share;
+use super::{Service, ServiceError};
+use crate::domain::access::{Actor, Right};
+use crate::domain::admission::Refusal;
+use crate::domain::daemon::Management;
+use crate::domain::gpu::GpuRef;
+use crate::domain::prediction::{Prediction, predict};
+use crate::domain::tenant::TenantSpec;
+use crate::domain::{InvalidValue, TenantName};
+use crate::store;
+
+impl Service {
+    /// What a tenant would get of its daemon, and everything for which it would be refused now.
+    ///
+    /// `name` is that of a tenant that is there and is to be changed, or of one to be made, as far as somebody has thought of
+    /// one. Nothing is written, and nothing is asked of a daemon. It fails only where nothing can be told: without a daemon or
+    /// with GPUs that are not there.
+    pub async fn predict_tenant(
+        &self,
+        actor: &Actor,
+        name: Option<&TenantName>,
+        is_new: bool,
+        spec: TenantSpec<GpuRef>,
+    ) -> Result<Prediction, ServiceError> {
+        actor.may(Right::View)?;
+        let gpus = self.gpus().await?;
+        let spec =
+            spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        let mut reader = self.parts.store.read().await?;
+        let daemon = store::daemons::get(&mut reader, &spec.daemon).await?;
+        let daemon = daemon
+            .ok_or_else(|| ServiceError::field("/daemon", format!("there is no daemon {}", spec.daemon)))?;
+        let others: Vec<_> = store::tenants::of_daemon(&mut reader, &spec.daemon)
+            .await?
+            .into_iter()
+            .map(|tenant| (tenant.name, tenant.spec))
+            .filter(|(other, _)| Some(other) != name)
+            .collect();
+        let mut refusals = Vec::new();
+        if let Some(name) = name {
+            let exists = store::tenants::get(&mut reader, name).await?.is_some();
+            if exists && is_new {
+                refusals.push(Refusal { field: "name", detail: format!("there is a tenant {name} already") });
+            }
+            let own = refuse_own_share(&mut reader, &daemon, name, &spec).await;
+            refusals.extend(own.err().map(|error| Refusal { field: "sms", detail: error.to_string() }));
+        }
+        drop(reader);
+        if daemon.spec.management == Management::Observed {
+            let detail = format!(
+                "daemon {} is only observed, so nobody would keep a tenant's limits on it",
+                daemon.name
+            );
+            refusals.push(Refusal { field: "daemon", detail });
+        }
+        if let Some(name) = name.filter(|_| !is_new) {
+            let moved = self.refuse_move_with_clients(name, &spec.daemon).await;
+            refusals.extend(moved.err().map(|error| Refusal { field: "daemon", detail: error.to_string() }));
+        }
+        let context = self.parts.fleet.context();
+        let reachable =
+            context.check_reachable(self.parts.fleet.pipe_directory(&spec.daemon), spec.uid).await;
+        refusals.extend(reachable.err().map(|detail| Refusal { field: "uid", detail }));
+        let unnamed =
+            TenantName::parse("new_tenant").map_err(|InvalidValue(error)| ServiceError::Internal(error))?;
+        let ceiling = context.capability.client_ceiling();
+        let told =
+            predict((&daemon.name, &daemon.spec), (name.unwrap_or(&unnamed), &spec), &others, &gpus, ceiling);
+        refusals.extend(told.refusals);
+        Ok(Prediction { refusals, ..told })
+    }
+}

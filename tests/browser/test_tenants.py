@@ -1,0 +1,296 @@
+"""Tenants: listed, made, changed, watched and forgotten."""
+
+import re
+import subprocess
+
+import pytest
+from playwright.sync_api import expect
+
+from host import eventually
+
+
+def fill_in(page, name, limit, **more):
+    page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_label("Memory limit").fill(limit)
+    for label, value in more.items():
+        page.get_by_label(label, exact=True).fill(value)
+
+
+@pytest.fixture
+def roomy(own_host):
+    """A host with a daemon that has room for more tenants."""
+    return own_host
+
+
+def test_a_tenant_is_made_at_the_second_try(roomy, visitor):
+    visit = visitor(roomy)
+    page = visit.log_in(to="/tenants")
+    page.get_by_role("link", name="New tenant").click()
+    visit.accessible()
+    fill_in(page, "web", "1.5G", Labels="team=search")
+    page.get_by_label("A number of SMs").check()
+    page.get_by_label("SMs", exact=True).fill("33")
+    page.get_by_role("button", name="Make the tenant").click()
+    expect(page.get_by_role("alert")).to_contain_text("Nothing was changed")
+    limit = page.get_by_label("Memory limit")
+    expect(limit).to_have_attribute("aria-invalid", "true")
+    expect(limit).to_have_value("1.5G")
+    expect(page.locator("#wrong-device_memory_limit")).to_contain_text("whole MiB")
+    expect(page.get_by_label("Labels")).to_have_value("team=search")
+    visit.accessible()
+    limit.fill("4G")
+    page.get_by_role("button", name="Make the tenant").click()
+    expect(page.locator("#wrong-sms")).to_contain_text("32 and 34")
+    page.get_by_label("SMs", exact=True).fill("32")
+    page.get_by_role("button", name="Make the tenant").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("web")
+    assert page.url.endswith("/tenants/web")
+    spec = roomy.api("GET", "/tenants/web")["spec"]
+    assert (spec["device_memory_limit"], spec["sms"], spec["labels"]) == (4 << 30, 32, {"team": "search"})
+    made = roomy.api("GET", "/events?type=tenant.created&tenant=web")["items"]
+    assert len(made) == 1, "the journal tells of it once"
+    # Not twice.
+    page.goto("/tenants/new")
+    fill_in(page, "web", "1G")
+    page.get_by_role("button", name="Make the tenant").click()
+    expect(page.locator("#wrong-name")).to_contain_text("already")
+
+
+def test_what_it_comes_to_stands_beside_the_form(roomy, visitor):
+    visit = visitor(roomy)
+    page = visit.log_in(to="/tenants/new?daemon=gpu1")
+    aside = page.get_by_role("complementary", name="What it comes to")
+
+    def told():
+        if not visit.scripted:
+            page.get_by_role("button", name="Check").click()
+        return aside
+
+    fill_in(page, "web", "4G")
+    page.get_by_label("A number of SMs").check()
+    page.get_by_label("SMs", exact=True).fill("32")
+    expect(told()).to_contain_text("32 of 132")
+    expect(aside).to_contain_text("about 3.9 GiB")
+    expect(aside).to_contain_text("Nothing stands in its way")
+    page.get_by_label("SMs", exact=True).fill("33")
+    expect(told()).to_contain_text("32 and 34")
+    visit.accessible()
+    page.get_by_label("SMs", exact=True).fill("32")
+    page.get_by_label("Clients at once").fill("50")
+    expect(told()).to_contain_text("too much")
+    assert roomy.api("GET", "/tenants?limit=1000")["items"][-1]["name"] != "web", "nothing is written"
+    # What a script asked for in between does not stand in the form's way.
+    page.get_by_label("Clients at once").fill("2")
+    expect(told()).to_contain_text("Nothing stands in its way")
+    page.get_by_role("button", name="Make the tenant").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("web")
+
+
+def test_two_who_edit_at_once_are_told(roomy, visitor):
+    roomy.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "4G"})
+    visit = visitor(roomy)
+    page = visit.log_in(to="/tenants/web")
+    page.get_by_role("link", name="Edit").click()
+    expect(page.get_by_label("Memory limit")).to_have_value("4G")
+    page.get_by_label("Memory limit").fill("6G")
+    roomy.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "5G", "max_clients": 2})
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert")).to_contain_text("Somebody else changed this tenant")
+    row = page.get_by_role("row", name="Memory limit")
+    expect(row).to_contain_text("5G")
+    expect(row).to_contain_text("6G")
+    expect(page.get_by_role("row", name="Clients")).to_contain_text("2")
+    visit.accessible()
+    assert roomy.api("GET", "/tenants/web")["spec"]["device_memory_limit"] == 5 << 30
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("web")
+    spec = roomy.api("GET", "/tenants/web")["spec"]
+    assert (spec["device_memory_limit"], spec["max_clients"]) == (6 << 30, 1)
+
+
+def test_a_form_is_not_lost_with_the_session(roomy, visitor):
+    visit = visitor(roomy)
+    page = visit.log_in(to="/tenants/new")
+    fill_in(page, "web", "3G", Labels="team=search\nowner=a b")
+    visit.log_out_elsewhere()
+    if visit.scripted:
+        # A script that asks meanwhile must not take the form away.
+        with page.expect_response("**/tenants/new/predict") as asked:
+            page.get_by_label("Clients at once").fill("2")
+        assert asked.value.status == 401
+    page.get_by_label("Clients at once").fill("2")
+    page.get_by_role("button", name="Make the tenant").click()
+    expect(page.get_by_text("What you typed is kept")).to_be_visible()
+    page.get_by_label("Token").fill(roomy.token)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("button", name="Send it now").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("web")
+    spec = roomy.api("GET", "/tenants/web")["spec"]
+    assert (spec["device_memory_limit"], spec["max_clients"]) == (3 << 30, 2)
+    assert spec["labels"] == {"team": "search", "owner": "a b"}
+
+
+def test_a_client_comes_is_terminated_and_goes(own_host, visitor):
+    visit = visitor(own_host)
+    page = visit.log_in(to="/tenants/demo")
+    expect(page.get_by_text("No process of this tenant is connected")).to_be_visible()
+    process = own_host.client("demo", "--spin", "600", "--alloc", "512")
+
+    def now():
+        if not visit.scripted:
+            page.reload()
+        return page
+
+    row = page.get_by_role("row", name=str(process.pid))
+    now()
+    expect(row).to_be_visible()
+    row.get_by_role("link", name=str(process.pid), exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("connected")
+    expect(page.get_by_text("started by mps-manager run")).to_be_visible()
+    visit.accessible()
+    page.get_by_role("link", name="Terminate").click()
+    expect(page.get_by_text("MPS is asked to end its work")).to_be_visible()
+    visit.accessible()
+    page.get_by_role("button", name=re.compile("Terminate client")).click()
+    page.wait_for_url("**/operations/*")
+    process.wait(30)
+    client_gone = lambda: own_host.api("GET", "/clients?tenant=demo&fresh=true")["items"] == []
+    eventually("the client is gone", client_gone)
+    page.goto("/tenants/demo")
+    expect(page.get_by_text("No process of this tenant is connected")).to_be_visible()
+    expect(page.get_by_text("client.terminated").first).to_be_visible()
+
+
+def test_a_client_that_is_gone_keeps_its_story(own_host, visitor):
+    process = own_host.client("demo", "--spin", "600", "--alloc", "512")
+    [client] = own_host.api("GET", "/clients?tenant=demo")["items"]
+    process.kill()
+    process.wait()
+    eventually("it is gone", lambda: own_host.api("GET", "/clients?tenant=demo&fresh=true")["items"] == [])
+    left = lambda: own_host.api("GET", f"/events?client={client['id']}&type=client.left")["items"]
+    eventually("that is told", left)
+    visit = visitor(own_host)
+    page = visit.log_in(to=f"/clients/{client['id']}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("gone")
+    expect(page.get_by_text("client.connected")).to_be_visible()
+    visit.accessible()
+
+
+def test_the_environment_is_copied_as_it_is(host, visitor):
+    visit = visitor(host, **({"permissions": ["clipboard-read", "clipboard-write"]}))
+    page = visit.log_in(to="/tenants/demo")
+    shell = page.locator("#environment-shell")
+    expect(shell).to_contain_text("export CUDA_MPS_PIPE_DIRECTORY=")
+    text = shell.text_content()
+    variables = host.api("GET", "/tenants/demo/environment")["variables"]
+    said = subprocess.run(["sh", "-c", text + "\nenv"], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}).stdout
+    for name, value in variables.items():
+        assert f"{name}={value}\n" in said
+    if not visit.scripted:
+        expect(page.get_by_role("button", name="Copy")).to_have_count(0)
+        return
+    for name in ["Shell", "JSON", "docker run", "--env-file", "systemd unit"]:
+        part = page.locator("details.format").filter(has=page.locator("summary", has_text=name)).first
+        if part.get_attribute("open") is None:
+            part.locator("summary").click()
+        part.get_by_role("button", name="Copy").click()
+        expect(part.get_by_role("button", name="Copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()") == part.locator("pre").text_content()
+
+
+def test_a_list_is_filtered_and_paged_on_the_server(own_host, visitor):
+    own_host.api("PUT", "/daemons/gpu1", {"gpus": ["1"], "memory_overcommit": 10})
+    for number in range(56):
+        own_host.api("PUT", f"/tenants/crowd_{number:02}", {"daemon": "gpu1", "device_memory_limit": "16M"})
+    visit = visitor(own_host)
+    page = visit.log_in(to="/tenants")
+    rows = page.get_by_role("row")
+    expect(rows).to_have_count(51)
+    page.get_by_role("link", name="Next page").click()
+    expect(page.get_by_role("link", name="Next page")).to_have_count(0)
+    expect(page.get_by_role("row", name="web")).to_have_count(0)
+    page.get_by_role("link", name="First page").click()
+    page.get_by_label("Name contains").fill("d_1")
+    page.get_by_role("button", name="Filter").click()
+    expect(rows).to_have_count(11)
+    page.get_by_label("Name contains").fill("%")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.get_by_text("No tenant is like that")).to_be_visible()
+    visit.accessible()
+    page.get_by_role("link", name="Show all tenants").click()
+    page.get_by_label("Daemon").select_option("gpu0")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.get_by_role("row", name="demo")).to_be_visible()
+    expect(page.get_by_role("row", name="crowd")).to_have_count(0)
+
+
+def test_a_tenant_is_deleted_once_nobody_runs(own_host, visitor):
+    process = own_host.client("demo", "--spin", "600", "--alloc", "512")
+    visit = visitor(own_host)
+    page = visit.log_in(to="/tenants/demo")
+    page.get_by_role("link", name="Delete").click()
+    expect(page.get_by_role("alert")).to_contain_text("processes running (1)")
+    expect(page.get_by_role("button", name="Delete demo")).to_have_count(0)
+    process.kill()
+    process.wait()
+    eventually("it is gone", lambda: own_host.api("GET", "/clients?tenant=demo&fresh=true")["items"] == [])
+    page.reload()
+    visit.accessible()
+    page.get_by_role("button", name="Delete demo").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Tenants")
+    expect(page.get_by_role("row", name="demo")).to_have_count(0)
+    row = own_host.api("GET", "/audit")["items"][0]
+    assert (row["action"], row["target"]) == ("POST /tenants/{name}/delete", "tenants/demo"), row
+
+
+def test_whoever_is_bound_to_a_tenant_sees_theirs_and_nothing_else(own_host, visitor):
+    own_host.api("PUT", "/tenants/other", {"daemon": "gpu0", "device_memory_limit": "1G"})
+    mine = own_host.client("demo", "--spin", "600", "--alloc", "512")
+    own_host.client("other", "--spin", "600", "--alloc", "128")
+    token = own_host.token_for("tenant:demo", "worker")
+    visit = visitor(own_host)
+    page = visit.log_in(token)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("demo")
+    expect(page.get_by_role("link", name="Edit")).to_have_count(0)
+    expect(page.locator("#environment-shell")).to_contain_text("CUDA_MPS_PIPE_DIRECTORY")
+    visit.accessible()
+    for path, there, absent in [("/tenants", "demo", "other"), ("/clients", str(mine.pid), "other")]:
+        page.goto(path)
+        expect(page.get_by_role("row", name=there)).to_be_visible()
+        expect(page.get_by_role("main")).not_to_contain_text(absent)
+        visit.accessible()
+    page.get_by_role("link", name=str(mine.pid), exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(str(mine.pid))
+    # No way leads to what would be refused.
+    ways = page.get_by_role("main").get_by_role("link").evaluate_all("all => all.map(one => one.pathname)") if visit.scripted else []
+    for way in ways:
+        assert page.request.get(way, headers={"Accept": "text/html"}).status in (200, 404), way
+    for path, status in [("/tenants/other", 404), ("/tenants/other/history", 404), ("/tenants/demo/history", 200),
+                         ("/tenants/new", 403), ("/tenants/demo/edit", 403), ("/tenants/demo/delete", 403)]:
+        assert page.request.get(path).status == status, path
+    page.get_by_role("link", name="Terminate").click()
+    page.get_by_role("button", name=re.compile("Terminate client")).click()
+    mine.wait(30)
+
+
+def test_the_last_hour_is_drawn(own_host, visitor):
+    own_host.client("demo", "--spin", "600", "--alloc", "1024")
+    visit = visitor(own_host)
+    page = visit.log_in(to="/tenants/demo")
+    told = lambda: page.request.get("/tenants/demo/history").json()["panels"]
+    eventually("the client is in the history", told)
+    panels = {panel["id"]: panel for panel in told()}
+    at, clients = panels["clients"]["lines"][0]["points"][-1]
+    assert clients == 1 and panels["memory"]["lines"][0]["points"][-1][1] >= 1 << 30
+    for path in ["/tenants/demo", "/gpus/0"]:
+        page.goto(path)
+        figure = page.locator("#chart-memory")
+        expect(figure.locator(".key")).to_contain_text("demo")
+        expect(figure.locator(".key")).to_contain_text("GiB")
+        if visit.scripted:
+            expect(figure.locator("canvas")).to_have_count(1)
+            width = figure.locator("canvas").evaluate("canvas => canvas.width")
+            assert width > 100
+        else:
+            expect(figure.get_by_role("img", name=re.compile("Memory in the last hour"))).to_be_visible()
+        visit.accessible()
