@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -70,6 +71,8 @@ class Visitor:
             self.page.goto("/login")
             self.page.get_by_label("Token").fill(token)
         self.page.get_by_role("button", name="Log in").click()
+        # Going elsewhere at once would end the log-in on its way.
+        self.page.wait_for_url(lambda url: not urlsplit(url).path.startswith("/login"))
         if to != "/":
             self.page.goto(to)
         return self.page
