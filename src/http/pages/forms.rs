@@ -21,7 +21,6 @@ pub(super) struct Form(Vec<(String, String)>);
 
 /// How the text of a field becomes JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(dead_code, reason = "forms to come have them")]
 pub(super) enum Shape {
     /// Text; left out where it is empty.
     Text,

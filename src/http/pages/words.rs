@@ -122,7 +122,6 @@ pub(super) fn layout(of: LayoutState) -> State {
 }
 
 /// Whether something is ready, by its condition `Ready`.
-#[allow(dead_code, reason = "pages to come say it")]
 pub(super) fn ready(conditions: &[Condition]) -> State {
     match conditions.iter().find(|condition| condition.kind == "Ready") {
         Some(ready) if ready.status => state("ready", Tone::Good),
