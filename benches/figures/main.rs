@@ -7,6 +7,7 @@
 mod callers;
 mod daemons;
 mod metrics;
+mod pages;
 mod partitions;
 mod server;
 
@@ -22,13 +23,14 @@ fn main() -> ExitCode {
     let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let home = tempfile::Builder::new().prefix("mf").tempdir_in("/tmp").expect("a directory");
     let mut table = Table::default();
-    let all: [(&str, Measure); 6] = [
+    let all: [(&str, Measure); 7] = [
         ("start", daemons::starts),
         ("looks", daemons::looks),
         ("idle", daemons::idle),
         ("partitions", partitions::partitions),
         ("callers", callers::callers),
         ("metrics", metrics::metrics),
+        ("pages", pages::pages),
     ];
     if let Some(unknown) = asked.iter().find(|asked| all.iter().all(|(name, _)| name != asked)) {
         eprintln!(
