@@ -53,12 +53,12 @@ const PAGES: [(&str, &str); 28] = [
 ];
 
 pub(crate) fn pages(directory: &Path, table: &mut Table) {
-    let (server, _) = Server::start(directory);
+    let (server, _) = Server::start_as(directory, "h200x2");
     server.wait_ready();
     server.in_static_mode("gpu1");
     let steps = json!([
-        {"add": {"gpu": 0, "partition": "web", "chunks": 7}},
-        {"add": {"gpu": 0, "partition": "batch", "chunks": 5}},
+        {"add": {"gpu": 1, "partition": "web", "chunks": 7}},
+        {"add": {"gpu": 1, "partition": "batch", "chunks": 5}},
     ]);
     server.send("PUT", "/api/v1/layouts/prod", &json!({"layout": {"steps": steps}}).to_string());
     server.operation("/api/v1/layouts/prod/apply", r#"{"daemon":"gpu1"}"#);
@@ -67,7 +67,8 @@ pub(crate) fn pages(directory: &Path, table: &mut Table) {
     server.post("/api/v1/daemons/gpu0/cordon");
     server.post("/api/v1/daemons/gpu0/uncordon");
     server.wait_ready();
-    let clients: Vec<Client> = ["demo", "t00001", "t00002", "t00003"].map(|tenant| Client::start(&server, tenant)).into();
+    let clients: Vec<Client> =
+        ["demo", "t00001", "t00002", "t00003"].map(|tenant| Client::start(&server, tenant)).into();
     let deadline = Instant::now() + PATIENCE;
     while server.get("/api/v1/clients").1["items"].as_array().map_or(0, Vec::len) < clients.len() {
         assert!(Instant::now() < deadline, "the clients are never listed");
@@ -89,6 +90,7 @@ pub(crate) fn pages(directory: &Path, table: &mut Table) {
         println!("{what}: median {:.1} ms, 95th percentile {p95:.1} ms, {size} bytes", median(times));
         table.row(what, p95, Some(BOUND));
     }
+    table.row("resident memory after all of them, MB", server.resident_mb(), None);
 }
 
 /// Writes tenants and events by the thousand, beside what the host has.
@@ -102,7 +104,7 @@ fn fill(server: &Server) {
             "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?1)
              INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at, told_from)
              SELECT printf('t%05d', n), daemon,
-                    json_set(spec, '$.device_memory_limit', (n % 16 + 1) * 1048576 * 256, '$.labels', json_object('team', 'team' || n % 40)),
+                    json_set(spec, '$.device_memory_limit', (n % 16 + 1) * 1048576 * 256, '$.labels', json_object('team', 'team' || (n % 40))),
                     1, daemon_generation, created_at, updated_at, 1
              FROM tenants, numbers WHERE name = 'demo'",
         )
@@ -113,8 +115,8 @@ fn fill(server: &Server) {
         sqlx::query(
             "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?1)
              INSERT INTO events (at, type, severity, daemon, tenant, client, subject, cause, message, details)
-             SELECT at + n, type, severity, 'gpu' || n % 2, printf('t%05d', n % 5000), n || '-' || n,
-                    json_set(subject, '$.daemon', 'gpu' || n % 2, '$.tenant', printf('t%05d', n % 5000)),
+             SELECT at + n, type, severity, 'gpu' || (n % 2), printf('t%05d', n % 5000), n || '-' || n,
+                    json_set(subject, '$.daemon', 'gpu' || (n % 2), '$.tenant', printf('t%05d', n % 5000)),
                     cause, message, details
              FROM (SELECT * FROM events WHERE type = 'daemon.ready' LIMIT 1), numbers",
         )
@@ -150,7 +152,8 @@ impl Browser {
     fn get(&self, path: &str) -> (u16, usize) {
         let head = format!("Cookie: {}\r\nAccept-Encoding: gzip\r\n", self.cookie);
         let answer = self.ask(&format!("GET {path}"), &head, "");
-        let status = String::from_utf8_lossy(&answer[..20]).split(' ').nth(1).and_then(|code| code.parse().ok());
+        let status =
+            String::from_utf8_lossy(&answer[..20]).split(' ').nth(1).and_then(|code| code.parse().ok());
         (status.expect("a status"), answer.len())
     }
 
@@ -158,7 +161,8 @@ impl Browser {
         let mut socket = TcpStream::connect(self.address).expect("it listens");
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let host = self.address;
-        write!(socket, "{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{head}\r\n{body}").expect("sent");
+        write!(socket, "{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{head}\r\n{body}")
+            .expect("sent");
         let mut answer = Vec::new();
         socket.read_to_end(&mut answer).expect("an answer");
         answer

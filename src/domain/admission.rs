@@ -6,7 +6,7 @@
 
 use super::daemon::{DaemonSpec, Mode};
 use super::gpu::Gpu;
-use super::memory::Bytes;
+use super::memory::{Bytes, MemoryLimit};
 use super::tenant::{TenantSpec, resolve};
 use super::{GpuUuid, TenantName};
 
@@ -22,8 +22,13 @@ pub struct Refusal {
 
 /// What a tenant counts for on each of its GPUs, in bytes.
 pub fn budget(tenant: &TenantSpec, daemon: &DaemonSpec, gpu: &Gpu) -> u64 {
-    match tenant.device_memory_limit.or(daemon.defaults.device_memory_limit) {
-        Some(limit) => limit.bytes().saturating_mul(u64::from(tenant.max_clients)),
+    budget_of(tenant.device_memory_limit, tenant.max_clients, daemon, gpu)
+}
+
+/// What a tenant with this limit and so many clients counts for on each of its GPUs, in bytes.
+pub fn budget_of(limit: Option<MemoryLimit>, max_clients: u32, daemon: &DaemonSpec, gpu: &Gpu) -> u64 {
+    match limit.or(daemon.defaults.device_memory_limit) {
+        Some(limit) => limit.bytes().saturating_mul(u64::from(max_clients)),
         None => gpu.memory_total,
     }
 }
@@ -70,13 +75,31 @@ pub fn admit(
                     "GPU {} ({uuid}) takes {ceiling} clients with this version of MPS, and the tenants may have \
                      {} = {clients}: lower max_clients by {}",
                     gpu.index,
-                    terms.join(" + "),
+                    sum(&terms),
                     clients - u64::from(ceiling),
                 ),
             });
         }
     }
     Ok(())
+}
+
+/// Tenants that are named in a refusal; of more, the others are counted.
+const NAMED: usize = 12;
+
+/// Terms of a sum, of which the last is of whom it is said.
+fn sum(terms: &[String]) -> String {
+    listed(terms, " + ")
+}
+
+fn listed(terms: &[String], joiner: &str) -> String {
+    match terms {
+        [first @ .., last] if terms.len() > NAMED => {
+            let shown = first[..NAMED - 1].join(joiner);
+            format!("{shown}{joiner}{} others{joiner}{last}", terms.len() - NAMED)
+        }
+        _ => terms.join(joiner),
+    }
 }
 
 /// Under `-S` MPS ignores thread percentages (NVIDIA's documentation), so no tenant of such a daemon has one.
@@ -102,7 +125,7 @@ fn no_percentages(
         detail: format!(
             "daemon {daemon_name} in static mode gives a client the SMs of its partition, and MPS ignores thread \
              percentages there, which these tenants have: {}; take that away from them, or use a daemon in shared mode",
-            named.join(", ")
+            listed(&named, ", ")
         ),
     })
 }
@@ -169,7 +192,7 @@ fn memory_fits(daemon: &DaemonSpec, gpu: &Gpu, here: &[&(TenantName, TenantSpec)
             Bytes(gpu.memory_total),
             daemon.memory_overcommit,
             Bytes(allowed),
-            terms.join(" + "),
+            sum(&terms),
             Bytes(promised),
             Bytes(promised - allowed),
         ),
@@ -232,6 +255,13 @@ mod tests {
         let error = check(&daemon(""), &[tenant, tenant]).expect_err("50 clients");
         assert_eq!(error.field, "max_clients");
         assert!(error.detail.contains("25 + t1 25 = 50"), "{}", error.detail);
+    }
+
+    #[test]
+    fn of_many_tenants_some_are_named_and_the_one_it_is_about_is() {
+        let tenants = vec![r#"{"daemon":"gpu0","device_memory_limit":"1G"}"#; 60];
+        let error = check(&daemon(""), &tenants).expect_err("60 clients");
+        assert!(error.detail.contains("t10 1 + 48 others + t59 1 = 60"), "{}", error.detail);
     }
 
     #[test]

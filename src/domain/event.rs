@@ -436,6 +436,8 @@ pub struct EventFilter {
     pub until: Option<i64>,
     /// Those with this number or a higher one.
     pub from: Option<i64>,
+    /// Those that follow on the event with this number.
+    pub cause: Option<i64>,
 }
 
 impl EventFilter {

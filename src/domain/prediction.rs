@@ -4,7 +4,7 @@ use super::admission::{Refusal, admit, budget};
 use super::daemon::{DaemonSpec, Mode};
 use super::gpu::Gpu;
 use super::percentage::is_measured;
-use super::tenant::{Resolved, TenantSpec, context_bytes, gpus_of, resolve};
+use super::tenant::{Resolved, TenantSpec, below_context, context_bytes, gpus_of, resolve};
 use super::{DaemonName, GpuUuid, MemoryLimit, TenantName, ThreadPercentage};
 
 /// What a tenant would get, GPU by GPU, and why it would be refused.
@@ -43,6 +43,8 @@ pub struct Outlook {
     pub context: Option<u64>,
     /// Bytes that are left of the limit to a client, about.
     pub usable: Option<u64>,
+    /// Why no client could start, where its context takes all of its limit.
+    pub below_context: Option<String>,
     /// Bytes of the GPU.
     pub memory: u64,
     /// Bytes that may be promised on it.
@@ -116,8 +118,8 @@ fn outlook(
     };
     let sms = resolved.and_then(|resolved| resolved.predicted_sms(gpu.sms?));
     let context = sms.map(context_bytes);
-    let limit = tenant.device_memory_limit.or(daemon.defaults.device_memory_limit);
-    let limit = limit.map_or(gpu.memory_total, MemoryLimit::bytes);
+    let limit_set = tenant.device_memory_limit.or(daemon.defaults.device_memory_limit);
+    let limit = limit_set.map_or(gpu.memory_total, MemoryLimit::bytes);
     let clients: u64 = here().map(|other| u64::from(other.max_clients)).sum();
     Outlook {
         gpu: gpu.uuid.clone(),
@@ -129,6 +131,7 @@ fn outlook(
         usable: context.map(|context| limit.saturating_sub(context)),
         memory: gpu.memory_total,
         allowed: daemon.memory_overcommit.budget(gpu.memory_total),
+        below_context: limit_set.zip(context).and_then(|(limit, context)| below_context(limit, context)),
         promised: here().fold(0, |sum, other| sum.saturating_add(budget(other, daemon, gpu))),
         budget: budget(tenant, daemon, gpu),
         clients: clients + u64::from(tenant.max_clients),
@@ -190,5 +193,9 @@ mod tests {
     fn a_limit_that_the_context_takes_leaves_nothing() {
         let told = of("", r#"{"daemon":"gpu0","device_memory_limit":"256M"}"#, &[]);
         assert_eq!(told.gpus[0].usable, Some(0));
+        let why = told.gpus[0].below_context.as_deref().expect("it is said");
+        assert!(why.contains("none can start"), "{why}");
+        let enough = of("", r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#, &[]);
+        assert_eq!(enough.gpus[0].below_context, None);
     }
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::daemon::{Condition, DaemonSpec, Mode};
 use super::gpu::{Gpu, GpuRef};
+use super::memory::Bytes;
 use super::percentage::{is_measured, percentage_for, sms_for};
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, TenantName, ThreadPercentage};
 
@@ -297,6 +298,17 @@ pub struct TenantStatus {
 /// "Limits"; measured on an H200).
 pub fn context_bytes(sms: u32) -> u64 {
     (275 + 37 * u64::from(sms)) * super::memory::MIB / 10
+}
+
+/// Why no client can start with this limit, where its context takes all of it.
+pub fn below_context(limit: MemoryLimit, context: u64) -> Option<String> {
+    (limit.bytes() <= context).then(|| {
+        format!(
+            "each client pays about {} of the limit of {limit} for its context, so none can start: raise the limit, or lower \
+             the share of SMs",
+            Bytes(context)
+        )
+    })
 }
 
 /// What a tenant's values come to under what its daemon was read to hold.

@@ -58,7 +58,7 @@ pub struct Book {
     /// All daemons.
     pub daemons: Vec<Daemon>,
     /// All tenants.
-    pub tenants: Vec<Tenant>,
+    pub tenants: Arc<Vec<Tenant>>,
     /// All leases of this boot.
     pub leases: Vec<Lease>,
     /// The GPUs that daemons hold, as they were seen last.

@@ -1,16 +1,54 @@
-//! Ending a client in the safe order.
+//! Ending a client in the safe order, each part of it a step.
+
+use std::time::Duration;
 
 use super::daemon::{handle, the_daemon};
 use super::{Engine, Failure};
-use crate::domain::client::ClientId;
+use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::operation::Operation;
+use crate::supervisor::{Handle, Terminating, Termination};
+
+/// How long a process that has ended may still be listed.
+const LISTED: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(engine: &Engine, operation: &Operation, client: ClientId) -> Result<(), Failure> {
     let handle = handle(engine, the_daemon(operation)?)?;
-    engine
-        .step(operation.id, "terminate", async {
-            let ended = handle.terminate(client).await.map_err(|error| error.to_string())?;
-            Ok(((), ended.as_str().to_owned()))
-        })
-        .await
+    let begun = engine.step(operation.id, "ask MPS to end its work", asked(&handle, client)).await?;
+    let Begun::LetGo(terminating) = begun else { return Ok(()) };
+    engine.step(operation.id, "end its process", ended(terminating)).await?;
+    engine.step(operation.id, "look whether it is gone", gone(&handle, client)).await
+}
+
+enum Begun {
+    LetGo(Terminating),
+    AlreadyGone,
+}
+
+async fn asked(handle: &Handle, client: ClientId) -> Result<(Begun, String), Failure> {
+    let mut terminating = handle.begin_to_terminate(client).await.map_err(|error| error.to_string())?;
+    if terminating.let_go().await {
+        return Ok((Begun::LetGo(terminating), "MPS ended its work".to_owned()));
+    }
+    let ended = terminating.ended().await.map_err(|error| error.to_string())?;
+    Ok((Begun::AlreadyGone, ended.as_str().to_owned()))
+}
+
+async fn ended(terminating: Terminating) -> Result<((), String), Failure> {
+    let how = match terminating.ended().await.map_err(|error| error.to_string())? {
+        Termination::ByMps => "it ended by itself",
+        Termination::ByMpsAndSignal => "it was killed",
+        Termination::AlreadyGone => "it was gone already",
+    };
+    Ok(((), how.to_owned()))
+}
+
+async fn gone(handle: &Handle, client: ClientId) -> Result<((), String), Failure> {
+    let is_gone = |clients: &[ClientFacts]| clients.iter().all(|one| one.id != client);
+    let seen = handle.wait_for(LISTED, |observed| is_gone(&observed.clients)).await;
+    let told = if seen.is_some() {
+        "its daemon lists it no more"
+    } else {
+        "its daemon lists it still, as it was seen last"
+    };
+    Ok(((), told.to_owned()))
 }

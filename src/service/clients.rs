@@ -164,8 +164,7 @@ impl Service {
             Ok(client) => client,
             // A client of the last seconds is not in the last look yet.
             Err(ServiceError::NotFound { .. }) => {
-                self.clients(actor, &ClientFilter::default(), true, &Page { after: String::new(), limit: 1 })
-                    .await?;
+                self.clients(actor, &ClientFilter::default(), true, &Page::first(1)).await?;
                 self.client(actor, id).await?
             }
             Err(error) => return Err(error),

@@ -81,10 +81,15 @@ impl Service {
             }
         }
         let daemons = store::daemons::all(&mut db).await?;
-        let mut tenants = Vec::new();
-        for daemon in &daemons {
-            tenants.extend(store::tenants::of_daemon(&mut db, &daemon.name).await?);
-        }
+        let tenants = match &*self.book.borrow() {
+            // A change of a tenant raises its daemon's generation.
+            before if before.daemons == daemons => Some(Arc::clone(&before.tenants)),
+            _ => None,
+        };
+        let tenants = match tenants {
+            Some(tenants) => tenants,
+            None => Arc::new(store::tenants::all(&mut db).await?),
+        };
         Ok(Book {
             read_at: unix_ms(),
             tenants,

@@ -5,12 +5,14 @@ use serde::{Deserialize, Serialize};
 use super::take_up::ReadOnly;
 use super::{Service, ServiceError, unavailable};
 use crate::domain::access::{Actor, Right};
+use crate::domain::admission::budget_of;
+use crate::domain::daemon::Daemon;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
 use crate::domain::listening::Listening;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
-use crate::store;
+use crate::store::{self, tenants::Alike};
 
 /// The host, its driver and its MPS.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -154,6 +156,30 @@ pub struct Nameplate {
     pub read_only: bool,
 }
 
+/// The daemons, and what their tenants are promised.
+struct Promises {
+    daemons: Vec<Daemon>,
+    tenants: Vec<Alike>,
+}
+
+impl Promises {
+    /// The daemon that holds a GPU.
+    fn holder(&self, gpu: &GpuUuid) -> Option<&Daemon> {
+        self.daemons.iter().find(|daemon| daemon.spec.gpus.contains(gpu))
+    }
+
+    /// What the tenants of its daemon are promised of a GPU, in bytes.
+    fn of(&self, daemon: &Daemon, gpu: &Gpu) -> u64 {
+        let here = self.tenants.iter().filter(|alike| {
+            alike.daemon == daemon.name && (alike.gpus.is_empty() || alike.gpus.contains(&gpu.uuid))
+        });
+        here.fold(0, |sum, alike| {
+            let each = budget_of(alike.device_memory_limit, alike.max_clients, &daemon.spec, gpu);
+            sum.saturating_add(each.saturating_mul(alike.tenants))
+        })
+    }
+}
+
 impl Service {
     /// What is said of the host to whoever asks for anything, even while the driver does not answer.
     pub async fn nameplate(&self, actor: &Actor) -> Nameplate {
@@ -198,9 +224,10 @@ impl Service {
         actor.may(Right::View)?;
         let known = self.seen_gpus().await?;
         let held = store::gpus::held(&mut *self.parts.store.read().await?).await?;
+        let promises = self.promises().await?;
         let mut views = Vec::new();
         for gpu in &known {
-            views.push(self.gpu_view(gpu).await?);
+            views.push(self.gpu_view(gpu, &promises).await?);
         }
         for uuid in held.into_keys().filter(|uuid| known.iter().all(|gpu| gpu.uuid != *uuid)) {
             views.push(self.never_seen(uuid).await?);
@@ -214,7 +241,7 @@ impl Service {
         let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
         let gpus = self.seen_gpus().await?;
         if let Ok(gpu) = GpuRef(name.to_owned()).resolve(&gpus) {
-            return self.gpu_view(gpu).await;
+            return self.gpu_view(gpu, &self.promises().await?).await;
         }
         let uuid = GpuUuid::parse(name).map_err(|_| not_found())?;
         match self.never_seen(uuid).await? {
@@ -229,21 +256,15 @@ impl Service {
         Ok(store::gpus::all(&mut *self.parts.store.read().await?, present).await?)
     }
 
-    async fn gpu_view(&self, gpu: &Gpu) -> Result<GpuView, ServiceError> {
+    /// What all GPUs are promised by.
+    async fn promises(&self) -> Result<Promises, ServiceError> {
         let mut reader = self.parts.store.read().await?;
-        let holder = store::daemons::holder(&mut reader, &gpu.uuid).await?;
-        let mut memory_promised = 0;
-        if let Some(name) = &holder
-            && let Some(daemon) = store::daemons::get(&mut reader, name).await?
-        {
-            let tenants = store::tenants::of_daemon(&mut reader, name).await?;
-            memory_promised = tenants
-                .iter()
-                .filter(|tenant| tenant.spec.gpus.is_empty() || tenant.spec.gpus.contains(&gpu.uuid))
-                .map(|tenant| crate::domain::admission::budget(&tenant.spec, &daemon.spec, gpu))
-                .sum();
-        }
-        drop(reader);
+        let daemons = store::daemons::all(&mut reader).await?;
+        Ok(Promises { daemons, tenants: store::tenants::alike(&mut reader).await? })
+    }
+
+    async fn gpu_view(&self, gpu: &Gpu, promises: &Promises) -> Result<GpuView, ServiceError> {
+        let holder = promises.holder(&gpu.uuid);
         Ok(GpuView {
             uuid: gpu.uuid.clone(),
             present: gpu.present,
@@ -256,8 +277,8 @@ impl Service {
             memory_used: gpu.present.then_some(gpu.memory_used),
             compute_mode: gpu.present.then_some(gpu.compute_mode),
             mig_enabled: gpu.present.then_some(gpu.mig_enabled),
-            daemon: holder,
-            memory_promised,
+            daemon: holder.map(|daemon| daemon.name.clone()),
+            memory_promised: holder.map_or(0, |daemon| promises.of(daemon, gpu)),
             processes: if gpu.present { self.processes_on(&gpu.uuid).await? } else { None },
             live: self.parts.inventory.live(),
         })

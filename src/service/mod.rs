@@ -106,6 +106,13 @@ pub struct WriteOptions {
     pub must_be_new: bool,
 }
 
+impl WriteOptions {
+    /// To find out whether it would be refused.
+    pub fn rehearsal() -> Self {
+        Self { dry_run: true, ..Self::default() }
+    }
+}
+
 /// A key by which a repeated request is known, with a digest of what was requested.
 #[derive(Debug, Clone)]
 pub struct IdempotencyKey {

@@ -35,6 +35,11 @@ fn refused() -> ServiceError {
 }
 
 impl Page {
+    /// The first items of a list.
+    pub fn first(limit: u32) -> Self {
+        Self { after: String::new(), limit }
+    }
+
     /// Reads a cursor and a limit as a caller gives them.
     pub fn parse(cursor: Option<&str>, limit: Option<u32>) -> Result<Self, ServiceError> {
         let limit = limit.unwrap_or(DEFAULT_LIMIT);

@@ -18,7 +18,6 @@ use crate::domain::audit::Target;
 use crate::domain::daemon::{Condition, Daemon, Management, Phase};
 use crate::domain::environment;
 use crate::domain::gpu::{Gpu, GpuRef};
-use crate::domain::memory::Bytes;
 use crate::domain::plan::Desired;
 use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
 use crate::domain::{DaemonName, TenantName};
@@ -291,6 +290,16 @@ impl Service {
         Ok(Paged { items, next_cursor: paged.next_cursor })
     }
 
+    /// How many tenants each daemon has; one without is not in it.
+    pub async fn tenant_counts(&self, actor: &Actor) -> Result<BTreeMap<DaemonName, u64>, ServiceError> {
+        actor.may(Right::View)?;
+        let mut counts = BTreeMap::new();
+        for alike in store::tenants::alike(&mut *self.parts.store.read().await?).await? {
+            *counts.entry(alike.daemon).or_default() += alike.tenants;
+        }
+        Ok(counts)
+    }
+
     /// The environment of a tenant's processes.
     pub async fn tenant_environment(
         &self,
@@ -465,17 +474,8 @@ fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Option<Conditio
     let limit = resolved.memory?;
     let most = gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).max()?;
     let context = tenant::context_bytes(resolved.predicted_sms(most)?);
-    (limit.bytes() <= context).then(|| {
-        Condition::new(
-            "LimitBelowContext",
-            true,
-            "ContextPaidFromLimit",
-            format!(
-                "each client pays about {} of the limit of {limit} for its context, so none can start: raise the limit, or lower the share of SMs",
-                Bytes(context)
-            ),
-        )
-    })
+    let message = tenant::below_context(limit, context)?;
+    Some(Condition::new("LimitBelowContext", true, "ContextPaidFromLimit", message))
 }
 
 fn without_daemon(tenant: &Tenant) -> ServiceError {

@@ -302,6 +302,9 @@ fn select(
             query.push(condition).push_bind(value);
         }
     }
+    if let Some(cause) = filter.cause {
+        query.push(" AND json_extract(cause, '$.id') = ").push_bind(cause);
+    }
     if let Some(from) = filter.from {
         query.push(" AND id >= ").push_bind(from);
     }

@@ -80,13 +80,13 @@ async fn columns(db: &mut SqliteConnection) -> Result<BTreeSet<(String, String)>
 async fn contents(db: &mut SqliteConnection) -> Result<Contents, StoreError> {
     let machine_id = host::machine_id(&mut *db).await?;
     let daemons = daemons::all(&mut *db).await?;
-    let (mut tokens, mut processes, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut tokens, mut processes) = (Vec::new(), Vec::new());
     for daemon in &daemons {
         if let Some(incarnation) = daemons::incarnation(&mut *db, &daemon.name).await? {
             tokens.push(incarnation.token);
             processes.extend(incarnation.process);
         }
-        all.extend(tenants::of_daemon(&mut *db, &daemon.name).await?);
     }
-    Ok(Contents { machine_id, daemons, tokens, processes, tenants: all })
+    let tenants = tenants::all(db).await?;
+    Ok(Contents { machine_id, daemons, tokens, processes, tenants })
 }

@@ -94,3 +94,48 @@ pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), S
         .await?;
     Ok(())
 }
+
+/// Leaves what a tenant's processes were let into to nobody: it is forgotten, and another may get its name.
+pub async fn disown(db: &mut SqliteConnection, tenant: &TenantName) -> Result<(), StoreError> {
+    let tenant = tenant.as_str();
+    sqlx::query!("UPDATE partition_leases SET tenant = ? WHERE tenant = ?", NOBODYS, tenant)
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fate, Store};
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_forgotten_tenant_was_let_into_is_nobodys() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&dir.path().join("test.db"), 0).await.expect("a store");
+        let of = |pid: u32, tenant: &str| PartitionLease {
+            holder: ClientId { pid, start_time: 1 },
+            partition: PartitionRef {
+                gpu: GpuUuid::parse("GPU-00000000-0000-0000-0000-000000000001").expect("a UUID"),
+                id: PartitionId::parse("jAAAAAAAAAAAAAAAAAAAAA").expect("an ID"),
+            },
+            tenant: Some(TenantName::parse(tenant).expect("a name")),
+        };
+        let leases = [of(1, "web"), of(2, "batch")];
+        let left: Result<Vec<PartitionLease>, StoreError> = store
+            .write(move |db| {
+                Box::pin(async move {
+                    for lease in &leases {
+                        put(&mut *db, lease, "boot", 0).await?;
+                    }
+                    disown(&mut *db, leases[0].tenant.as_ref().expect("a tenant")).await?;
+                    Ok((all(db, "boot").await?, Fate::Commit))
+                })
+            })
+            .await;
+        let left = left.expect("written");
+        let tenants: Vec<Option<&str>> =
+            left.iter().map(|lease| lease.tenant.as_ref().map(TenantName::as_str)).collect();
+        assert_eq!(tenants, [None, Some("batch")]);
+    }
+}

@@ -2,9 +2,9 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, from_json, parsed, to_json};
+use super::{StoreError, from_json, parsed, partition_leases, to_json};
 use crate::domain::tenant::{Tenant, TenantSpec};
-use crate::domain::{DaemonName, TenantName};
+use crate::domain::{DaemonName, GpuUuid, MemoryLimit, TenantName};
 
 struct TenantRow {
     name: String,
@@ -45,6 +45,20 @@ pub async fn get(db: &mut SqliteConnection, name: &TenantName) -> Result<Option<
     .transpose()
 }
 
+/// All tenants, by daemon and name.
+pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Tenant>, StoreError> {
+    sqlx::query_as!(
+        TenantRow,
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at
+           FROM tenants ORDER BY daemon, name"#
+    )
+    .fetch_all(db)
+    .await?
+    .into_iter()
+    .map(Tenant::try_from)
+    .collect()
+}
+
 /// The tenants of a daemon, by name.
 pub async fn of_daemon(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<Tenant>, StoreError> {
     let daemon = daemon.as_str();
@@ -78,6 +92,48 @@ pub async fn users(
         Ok((name, parsed("a tenant's user", u32::try_from(uid))?))
     };
     rows.fetch_all(db).await?.into_iter().map(|row| user(&row.name, row.uid)).collect()
+}
+
+/// Tenants of a daemon that admission counts alike: each with the same GPUs, limit and number of clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alike {
+    /// Their daemon.
+    pub daemon: DaemonName,
+    /// The GPUs that they name; empty for all of the daemon.
+    pub gpus: Vec<GpuUuid>,
+    /// The limit of their own.
+    pub device_memory_limit: Option<MemoryLimit>,
+    /// How many processes of each may be connected at once.
+    pub max_clients: u32,
+    /// How many tenants they are.
+    pub tenants: u64,
+}
+
+/// All tenants, those that are counted alike together: sums over all of them, without reading each spec.
+pub async fn alike(db: &mut SqliteConnection) -> Result<Vec<Alike>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT daemon, json_extract(spec, '$.gpus') AS "gpus!: String",
+                  json_extract(spec, '$.device_memory_limit') AS "device_memory_limit: i64",
+                  json_extract(spec, '$.max_clients') AS "max_clients!: i64", count(*) AS "tenants!: i64"
+           FROM tenants GROUP BY 1, 2, 3, 4"#
+    );
+    let limit = |bytes: i64| MemoryLimit::from_bytes(bytes.unsigned_abs());
+    rows.fetch_all(db)
+        .await?
+        .into_iter()
+        .map(|row| {
+            Ok(Alike {
+                daemon: parsed("a tenant's daemon", DaemonName::parse(&row.daemon))?,
+                gpus: from_json("a tenant's GPUs", &row.gpus)?,
+                device_memory_limit: row
+                    .device_memory_limit
+                    .map(|bytes| parsed("a tenant's limit", limit(bytes)))
+                    .transpose()?,
+                max_clients: parsed("a tenant's clients", u32::try_from(row.max_clients))?,
+                tenants: row.tenants.unsigned_abs(),
+            })
+        })
+        .collect()
 }
 
 /// Up to `limit` tenants by name, from the one after `after`: of one daemon, if one is named, and with a text in their names, if
@@ -167,8 +223,10 @@ pub async fn told_from(db: &mut SqliteConnection, name: &TenantName) -> Result<O
     Ok(from.fetch_optional(db).await?)
 }
 
-/// Forgets a tenant and the leases of its processes; what it asked for is nobody's from then on, whoever gets its name.
+/// Forgets a tenant and the leases of its processes; what it asked for, and the partitions that its processes were let into, are
+/// nobody's from then on, whoever gets its name.
 pub async fn delete(db: &mut SqliteConnection, name: &TenantName) -> Result<(), StoreError> {
+    partition_leases::disown(&mut *db, name).await?;
     let name = name.as_str();
     sqlx::query!("UPDATE operations SET tenant = NULL WHERE tenant = ?", name).execute(&mut *db).await?;
     sqlx::query!("DELETE FROM tenants WHERE name = ?", name).execute(db).await?;

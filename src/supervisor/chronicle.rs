@@ -43,7 +43,8 @@ pub(super) struct Chronicle {
     reason: Option<String>,
     /// Whether the layout that is found in place was told of by an earlier manager.
     layout_found: bool,
-    clients: BTreeSet<ClientId>,
+    /// Each with its server, once it was seen there.
+    clients: BTreeMap<ClientId, Option<u32>>,
     servers: BTreeMap<(u32, u64), String>,
     drift: DriftStatus,
     layout: Layout,
@@ -65,7 +66,7 @@ struct Layout {
 impl Chronicle {
     /// One of a daemon of whose clients these were told to have come.
     pub(super) fn of(clients: impl IntoIterator<Item = ClientId>) -> Self {
-        Self { clients: clients.into_iter().collect(), ..Self::default() }
+        Self { clients: clients.into_iter().map(|client| (client, None)).collect(), ..Self::default() }
     }
 
     /// Something that nobody can tell from what is published.
@@ -140,8 +141,8 @@ impl Chronicle {
     /// What is new since the last time.
     pub(super) fn tell(&mut self, seen: &Seen<'_>, news: &mut News) -> Vec<Note> {
         self.tell_phase(seen);
-        self.tell_servers(seen, news);
-        self.tell_clients(seen, news);
+        let fates = self.tell_servers(seen, news);
+        self.tell_clients(seen, news, &fates);
         self.tell_drift(seen);
         self.tell_layout(seen);
         self.tell_queue(seen);
@@ -217,13 +218,15 @@ impl Chronicle {
         self.reason = Some(reason.to_owned());
     }
 
-    fn tell_servers(&mut self, seen: &Seen<'_>, news: &mut News) {
+    /// Gives what befell servers that clients may have left because of it.
+    fn tell_servers(&mut self, seen: &Seen<'_>, news: &mut News) -> BTreeMap<u32, EventType> {
         let name = &seen.desired.name;
+        let mut fates = BTreeMap::new();
         let listed: &[Server] = match &seen.status.effective {
             Some(effective) => &effective.servers,
             None if seen.status.pid.is_none() => &[],
             // Not read yet.
-            None => return,
+            None => return fates,
         };
         let subject = |pid: u32| Subject { server: Some(pid), ..Subject::daemon(name) };
         let now: BTreeMap<(u32, u64), String> =
@@ -231,6 +234,23 @@ impl Chronicle {
         let gone: Vec<u32> =
             self.servers.keys().filter(|key| !now.contains_key(*key)).map(|(pid, _)| *pid).collect();
         for pid in gone {
+            let is_here = |client: &ClientId| seen.clients.iter().any(|one| one.id == *client);
+            let lost =
+                self.clients.iter().filter(|(client, server)| **server == Some(pid) && !is_here(client));
+            let lost = lost.count();
+            if lost > 0 && seen.status.pid.is_some() && seen.status.phase != Phase::Stopping {
+                let clients = if lost == 1 { "a client".to_owned() } else { format!("{lost} clients") };
+                let message = format!(
+                    "server {pid} of daemon {name} ended while it had {clients}: what they had on the GPU is lost"
+                );
+                self.happened(
+                    NewEvent::new(EventType::ServerDied, subject(pid), message)
+                        .because(Cause::Mps)
+                        .with(Details::Process { pid, uid: None }),
+                );
+                fates.insert(pid, EventType::ServerDied);
+                continue;
+            }
             let cause = match (seen.status.pid, seen.status.phase) {
                 (None, Phase::Stopped | Phase::Stopping) => Because::Latest(EventType::DaemonStopped),
                 (None, _) => Because::Latest(EventType::DaemonDied),
@@ -257,6 +277,9 @@ impl Chronicle {
                         .with(Details::Process { pid, uid: server.uid }),
                 );
             }
+            if faulty || was_faulty {
+                fates.insert(pid, EventType::ServerFault);
+            }
             if faulty && !was_faulty {
                 let fault = news.take_fault(pid).unwrap_or_default();
                 self.fault(subject(pid), &fault, KnownFrom::Look);
@@ -275,19 +298,22 @@ impl Chronicle {
         }
         self.found &= seen.status.effective.is_none();
         self.servers = now;
+        fates
     }
 
     fn fault(&mut self, subject: Subject, fault: &Fault, known_from: KnownFrom) {
         let server = subject.server.unwrap_or_default();
+        let of = subject.daemon.as_ref().map(|daemon| format!(" of daemon {daemon}")).unwrap_or_default();
         let message = match known_from {
             KnownFrom::Look => {
                 format!(
-                    "server {server} had a fatal GPU error, and takes no client until those it affects are gone"
+                    "server {server}{of} had a fatal GPU error: the clients it affects have lost their work, and no other is let \
+                     in until they are gone"
                 )
             }
             KnownFrom::ServerLog => {
                 format!(
-                    "server.log tells of a fatal GPU error of server {server}, of which nothing else was seen"
+                    "server.log tells of a fatal GPU error of server {server}{of}, of which nothing else was seen"
                 )
             }
         };
@@ -300,7 +326,7 @@ impl Chronicle {
         self.happened(event.because(Cause::Mps).with(details));
     }
 
-    fn tell_clients(&mut self, seen: &Seen<'_>, news: &mut News) {
+    fn tell_clients(&mut self, seen: &Seen<'_>, news: &mut News, fates: &BTreeMap<u32, EventType>) {
         let status = seen.status;
         let nobody = status.pid.is_none()
             && matches!(
@@ -311,23 +337,24 @@ impl Chronicle {
         if status.effective.is_none() && !nobody {
             return;
         }
-        let now: BTreeSet<ClientId> = seen.clients.iter().map(|client| client.id).collect();
-        let pids: BTreeSet<u32> = self.clients.iter().chain(&now).map(|client| client.pid).collect();
+        let now: BTreeMap<ClientId, Option<u32>> =
+            seen.clients.iter().map(|client| (client.id, Some(client.server))).collect();
+        let pids: BTreeSet<u32> = self.clients.keys().chain(now.keys()).map(|client| client.pid).collect();
         if seen.looked {
-            news.looked(&now.iter().map(|client| client.pid).collect());
+            news.looked(&now.keys().map(|client| client.pid).collect());
         }
         for visit in news.take_visits(|pid| pids.contains(&pid)) {
             self.notes.push(Note::Visited(visit));
         }
-        for client in self.clients.difference(&now) {
+        for (client, server) in self.clients.iter().filter(|(client, _)| !now.contains_key(client)) {
             let cause = match status.phase {
                 Phase::Stopped => Some(EventType::DaemonStopped),
                 _ if nobody => Some(EventType::DaemonDied),
-                _ => None,
+                _ => server.and_then(|server| fates.get(&server).copied()),
             };
             self.notes.push(Note::Left(*client, cause));
         }
-        for client in seen.clients.iter().filter(|client| !self.clients.contains(&client.id)) {
+        for client in seen.clients.iter().filter(|client| !self.clients.contains_key(&client.id)) {
             self.notes.push(Note::Came(Box::new(client.clone())));
         }
         self.clients = now;

@@ -248,6 +248,8 @@ enum Job {
     BringLayoutAbout(i64, oneshot::Sender<u64>),
     Terminate {
         client: ClientId,
+        /// Told once MPS has ended its work, and its process is what is left.
+        let_go: oneshot::Sender<()>,
         answer: oneshot::Sender<Result<Termination, TerminateError>>,
     },
 }
@@ -485,11 +487,40 @@ impl Handle {
 
     /// Ends a client in the safe order.
     pub async fn terminate(&self, client: ClientId) -> Result<Termination, TerminateError> {
-        let (answer, answered) = oneshot::channel();
-        let gone = || TerminateError::Unreachable("it is no longer managed".into());
-        self.shared.jobs.send(Job::Terminate { client, answer }).await.map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        self.begin_to_terminate(client).await?.ended().await
     }
+
+    /// The same, for whoever wants to know how far it is.
+    pub async fn begin_to_terminate(&self, client: ClientId) -> Result<Terminating, TerminateError> {
+        let (let_go, is_let_go) = oneshot::channel();
+        let (answer, answered) = oneshot::channel();
+        let job = Job::Terminate { client, let_go, answer };
+        self.shared.jobs.send(job).await.map_err(|_| unmanaged())?;
+        Ok(Terminating { is_let_go, answered })
+    }
+}
+
+/// A client on its way to its end.
+#[derive(Debug)]
+pub struct Terminating {
+    is_let_go: oneshot::Receiver<()>,
+    answered: oneshot::Receiver<Result<Termination, TerminateError>>,
+}
+
+impl Terminating {
+    /// Whether MPS has ended its work, once that is known; if not, the end is there already.
+    pub async fn let_go(&mut self) -> bool {
+        (&mut self.is_let_go).await.is_ok()
+    }
+
+    /// How it ended.
+    pub async fn ended(self) -> Result<Termination, TerminateError> {
+        self.answered.await.map_err(|_| unmanaged())?
+    }
+}
+
+fn unmanaged() -> TerminateError {
+    TerminateError::Unreachable("it is no longer managed".into())
 }
 
 /// All drivers, by daemon.

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{TerminateError, Termination};
@@ -16,12 +17,13 @@ use crate::mps::{Command, Control, parse};
 /// How long a terminated client gets to end by itself, and then after each signal.
 const CLIENT_END: Duration = Duration::from_secs(2);
 
-/// Ends a client of `server`; the session runs alone, since a client that is stopped holds it up.
+/// Ends a client of `server`, and says when MPS has let go of it; the session runs alone, since a client that is stopped holds it up.
 pub(super) async fn terminate(
     control: &Control,
     server: u32,
     client: ClientId,
     deadline: Instant,
+    let_go: oneshot::Sender<()>,
 ) -> Result<Termination, TerminateError> {
     let mut session = control.session(deadline).await.map_err(explained)?;
     let reply =
@@ -29,6 +31,7 @@ pub(super) async fn terminate(
     session.close().await;
     match parse::terminate(&reply) {
         Ok(parse::Terminated::Done) => {
+            let _ = let_go.send(());
             let identity = Identity { pid: client.pid, start_time: client.start_time };
             match see_off(identity, CLIENT_END).await {
                 Ok(Ended::ByItself) => Ok(Termination::ByMps),

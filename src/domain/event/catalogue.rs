@@ -66,6 +66,7 @@ types! {
     SettingsRepaired = "settings.repaired", Info, "Settings that somebody else had changed are as wanted again.";
     ServerStarted = "server.started", Info, "A server was seen that was not there before.";
     ServerExited = "server.exited", Info, "A server is gone.";
+    ServerDied = "server.died", Error, "A server ended while it had clients, whose work is lost, and nobody had asked for it here.";
     ServerFault = "server.fault", Error, "A server had a fatal GPU error.";
     ServerRecovered = "server.recovered", Info, "A server that had a fatal GPU error takes clients again.";
     ClientConnected = "client.connected", Info, "A process became a client.";

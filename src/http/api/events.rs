@@ -50,6 +50,9 @@ pub(super) struct EventQuery {
     client: Option<ClientId>,
     /// Those about this operation.
     operation: Option<Uuid>,
+    /// Those that follow on the event with this number: whose cause it is.
+    #[param(minimum = 1)]
+    cause: Option<i64>,
     /// Those written at this time or later, in unix milliseconds.
     since: Option<i64>,
     /// Those written before this time, in unix milliseconds.
@@ -134,9 +137,18 @@ pub(super) async fn list(
     Query(query): Query<EventQuery>,
 ) -> Result<axum::Json<List<Event>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
-    let EventQuery { daemon, tenant, client, operation, severity, since, until, .. } = query;
-    let filter =
-        EventFilter { severity, daemon, tenant, client, operation, since, until, ..EventFilter::default() };
+    let EventQuery { daemon, tenant, client, operation, severity, since, until, cause, .. } = query;
+    let filter = EventFilter {
+        severity,
+        daemon,
+        tenant,
+        client,
+        operation,
+        since,
+        until,
+        cause,
+        ..EventFilter::default()
+    };
     let wanted = Wanted { types: query.r#type, gpu: query.gpu, filter };
     let order = match query.order {
         EventOrder::Newest => Order::NewestFirst,

@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::get;
 
+use super::forms::in_the_way;
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
 use super::lists::{Asked, Ways};
@@ -100,7 +101,7 @@ async fn show(
     Path(id): Path<ClientId>,
 ) -> Result<Response, Problem> {
     let service = &app.service;
-    let newest = Page { after: String::new(), limit: EVENTS };
+    let newest = Page::first(EVENTS);
     let filter = EventFilter { client: Some(id), ..EventFilter::default() };
     let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
     let client = match service.client(&actor, id).await {
@@ -141,12 +142,7 @@ async fn confirm_terminate(
     Path(id): Path<ClientId>,
 ) -> Result<Response, Problem> {
     let client = app.service.client(&actor, id).await?;
-    let rehearsal = WriteOptions { dry_run: true, ..WriteOptions::default() };
-    let refused = match app.service.terminate(&actor, id, rehearsal, None).await {
-        Ok(_) => None,
-        Err(error @ ServiceError::Forbidden(_)) => return Err(error.into()),
-        Err(error) => Some(Problem::from(error).detail),
-    };
+    let refused = in_the_way(app.service.terminate(&actor, id, WriteOptions::rehearsal(), None).await)?;
     let title = format!("Terminate client {}", id.pid);
     let frame = Frame::of(&app.service, &actor, Place::Clients, &title).await;
     Ok(rendered(&TerminatePage { frame, client, refused }))

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::forms::{Form, Refused};
 use super::frame::{Frame, Place};
-use super::lists::{Asked, Ways};
+use super::lists::{Asked, ROWS, Ways};
 use super::words::{Moment, State as Stands, severity};
 use super::{page, rendered};
 use crate::clock::unix_ms;
@@ -22,6 +22,7 @@ use crate::http::extract::Path;
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
 use crate::service::events::Order;
+use crate::service::page::Page;
 
 /// Fields of the filter.
 const FILTER: [&str; 8] = ["type", "severity", "daemon", "tenant", "gpu", "client", "operation", "within"];
@@ -71,6 +72,8 @@ struct EventPage {
     cause: Option<i64>,
     caused_by: String,
     details: Vec<(String, String)>,
+    /// What it was the cause of, the first first.
+    followed: Vec<Event>,
 }
 
 async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
@@ -141,6 +144,8 @@ fn groups() -> Vec<(&'static str, Vec<EventType>)> {
 async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<i64>) -> Result<Response, Problem> {
     let event = app.service.event(&actor, id).await?;
     let frame = Frame::of(&app.service, &actor, Place::Events, &format!("Event {id}")).await;
+    let caused = EventFilter { cause: Some(id), ..EventFilter::default() };
+    let followed = app.service.events(&actor, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
     let details = serde_json::to_value(&event.details).unwrap_or_default();
     let (cause, caused_by) = match &event.cause {
         Cause::Actor { subject } => (None, subject.clone()),
@@ -161,6 +166,7 @@ async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<i64>) ->
         cause,
         caused_by,
         details: told(&details),
+        followed,
         event,
     }))
 }

@@ -15,6 +15,15 @@ use crate::http::extract;
 use crate::http::problem::Problem;
 use crate::service::{FieldError, ServiceError};
 
+/// Why what was rehearsed would be refused. Whoever may not do it at all, or asks for what is not there, is not asked first.
+pub(super) fn in_the_way<T>(rehearsed: Result<T, ServiceError>) -> Result<Option<String>, Problem> {
+    match rehearsed {
+        Ok(_) => Ok(None),
+        Err(error @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => Err(error.into()),
+        Err(error) => Ok(Some(Problem::from(error).detail)),
+    }
+}
+
 /// What was typed, in the order of the form.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Form(Vec<(String, String)>);

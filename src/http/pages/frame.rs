@@ -16,6 +16,7 @@ pub(super) enum Place {
     Layouts,
     Operations,
     Events,
+    Faults,
     Audit,
     Tokens,
     Settings,
@@ -32,7 +33,7 @@ enum For {
 }
 
 /// The places in the order of the menu.
-const PLACES: [(Place, &str, &str, For); 11] = [
+const PLACES: [(Place, &str, &str, For); 12] = [
     (Place::Overview, "/", "Overview", For::Everybody),
     (Place::Gpus, "/gpus", "GPUs", For::Host(Role::Viewer)),
     (Place::Daemons, "/daemons", "Daemons", For::Host(Role::Viewer)),
@@ -41,6 +42,7 @@ const PLACES: [(Place, &str, &str, For); 11] = [
     (Place::Layouts, "/layouts", "Layouts", For::Host(Role::Viewer)),
     (Place::Operations, "/operations", "Operations", For::Everybody),
     (Place::Events, "/events", "Events", For::Everybody),
+    (Place::Faults, "/faults", "Faults", For::Host(Role::Viewer)),
     (Place::Audit, "/audit", "Audit", For::Host(Role::Admin)),
     (Place::Tokens, "/tokens", "Tokens", For::Host(Role::Admin)),
     (Place::Settings, "/settings", "Settings", For::Everybody),

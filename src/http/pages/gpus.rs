@@ -211,7 +211,7 @@ fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<ShareRow> {
 
 async fn processes(app: &AppState, actor: &Actor, gpu: &GpuView) -> Result<Option<Vec<ProcessRow>>, Problem> {
     let Some(listed) = &gpu.processes else { return Ok(None) };
-    let page = Page { after: String::new(), limit: MAX_LIMIT };
+    let page = Page::first(MAX_LIMIT);
     let clients = app.service.clients(actor, &ClientFilter::default(), false, &page).await?.items;
     let row = |process: &crate::service::host::GpuProcessView| ProcessRow {
         pid: process.pid,

@@ -12,6 +12,7 @@ mod daemons;
 mod entrance;
 mod events;
 mod failure;
+mod faults;
 mod forms;
 mod frame;
 mod gpus;
@@ -60,6 +61,7 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .merge(layouts::router())
         .merge(operations::router())
         .merge(events::router())
+        .merge(faults::router())
         .merge(audit::router())
         .merge(tokens::router())
         .merge(settings::router());

@@ -273,7 +273,7 @@ async fn asked_by(app: &AppState, actor: &Actor, id: Uuid) -> Result<Option<Stri
         operation: Some(id),
         ..EventFilter::default()
     };
-    let page = Page { after: String::new(), limit: 1 };
+    let page = Page::first(1);
     let asked = app.service.events(actor, filter, Order::OldestFirst, &page).await?.items;
     Ok(asked.into_iter().next().map(|event| match event.cause {
         Cause::Actor { subject } => subject,

@@ -78,11 +78,11 @@ pub(super) async fn show(State(app): State<AppState>, actor: Actor) -> Result<Re
     if let Some(own) = actor.scope() {
         return Ok(Redirect::to(&format!("/tenants/{own}")).into_response());
     }
-    let page = Page { after: String::new(), limit: MAX_LIMIT };
+    let page = Page::first(MAX_LIMIT);
     let service = &app.service;
     let gpus: Vec<GpuRow> = service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
     let daemons = daemon_rows(&app, &actor, &gpus, &page).await?;
-    let newest = Page { after: String::new(), limit: EVENTS };
+    let newest = Page::first(EVENTS);
     let events = service.events(&actor, EventFilter::default(), Order::NewestFirst, &newest).await?.items;
     let attention = attention::all(&app, &actor, &daemons, &gpus).await?;
     let frame = Frame::of(service, &actor, Place::Overview, "Overview").await.live();

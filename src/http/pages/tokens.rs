@@ -127,7 +127,7 @@ async fn show(
 
 async fn fill_in(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
     // Refuses whoever may not make one before they have typed it.
-    let first = crate::service::page::Page { after: String::new(), limit: 1 };
+    let first = crate::service::page::Page::first(1);
     app.service.tokens(&actor, &first).await?;
     let mut form = asked.form().clone();
     form.set("expires_in_s", "86400");

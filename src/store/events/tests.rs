@@ -209,6 +209,7 @@ async fn a_page_of_what_is_asked_for_is_read_by_an_index() {
         ),
         (EventFilter { gpu: Some(gpu), ..all.clone() }, "events_by_gpu (gpu=? AND rowid<?)"),
         (EventFilter { client, ..all.clone() }, "events_by_client (client=? AND rowid<?)"),
+        (EventFilter { cause: Some(3), ..all.clone() }, "events_by_cause (<expr>=? AND rowid<?)"),
         (
             EventFilter { operation: Some(uuid::Uuid::nil()), ..all.clone() },
             "events_by_operation (operation=? AND rowid<?)",

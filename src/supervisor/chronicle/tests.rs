@@ -148,6 +148,36 @@ fn a_daemon_is_told_from_its_start_to_its_death_and_back() {
 }
 
 #[test]
+fn a_server_that_ends_under_its_clients_is_told_as_their_cause() {
+    let mut chronicle = Chronicle::default();
+    told(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[client(5), client(6)]);
+    assert_eq!(
+        told(&mut chronicle, &ready(&[(21, "ACTIVE")]), &[]),
+        ["server.died", "server.started", "-5 after server.died", "-6 after server.died"]
+    );
+    // Nobody loses anything by one that serves nobody.
+    assert_eq!(told(&mut chronicle, &ready(&[(22, "ACTIVE")]), &[]), ["server.exited", "server.started"]);
+    let mut chronicle = Chronicle::default();
+    told(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[client(5)]);
+    let stopping = DaemonStatus { phase: Phase::Stopping, ..ready(&[]) };
+    assert_eq!(told(&mut chronicle, &stopping, &[])[..1], ["server.exited"], "it was asked for");
+}
+
+#[test]
+fn who_leaves_a_server_with_a_fault_left_because_of_it() {
+    let mut chronicle = Chronicle::default();
+    told(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[client(5), client(6)]);
+    assert_eq!(
+        told(&mut chronicle, &ready(&[(20, "FAULT")]), &[client(6)]),
+        ["server.fault", "-5 after server.fault"]
+    );
+    assert_eq!(
+        told(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[]),
+        ["server.recovered", "-6 after server.fault"]
+    );
+}
+
+#[test]
 fn a_change_that_is_applied_is_no_new_readiness() {
     let mut chronicle = Chronicle::default();
     assert_eq!(told(&mut chronicle, &ready(&[]), &[]), ["daemon.ready"]);

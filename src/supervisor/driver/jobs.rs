@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::super::census::Census;
@@ -37,8 +38,8 @@ impl Driver {
                 self.tries += 1;
                 let _ = answer.send(self.tries);
             }
-            Job::Terminate { client, answer } => {
-                let result = self.terminate(client).await;
+            Job::Terminate { client, let_go, answer } => {
+                let result = self.terminate(client, let_go).await;
                 self.state.look_soon();
                 let _ = answer.send(result);
             }
@@ -54,7 +55,11 @@ impl Driver {
     }
 
     /// Ends a client, if it still is one: the last look may be seconds old.
-    async fn terminate(&mut self, client: ClientId) -> Result<Termination, TerminateError> {
+    async fn terminate(
+        &mut self,
+        client: ClientId,
+        let_go: oneshot::Sender<()>,
+    ) -> Result<Termination, TerminateError> {
         if !host::process::is_alive(client.into()) {
             return Ok(Termination::AlreadyGone);
         }
@@ -69,7 +74,8 @@ impl Driver {
         }
         let known = self.clients.iter().find(|known| known.id == client);
         let server = known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))?;
-        let result = terminate(&self.control, server, client, Instant::now() + self.context.deadline).await;
+        let deadline = Instant::now() + self.context.deadline;
+        let result = terminate(&self.control, server, client, deadline, let_go).await;
         if let Ok(how) = &result {
             self.chronicle.terminated(&desired.name, client, server, how.as_str());
         }

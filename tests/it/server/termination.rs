@@ -20,11 +20,16 @@ fn a_client_is_ended_by_mps_and_its_neighbour_goes_on() {
     let (mut ended, mut neighbour) = (host.client("demo"), host.client("batch"));
     let operation = host.api().succeeds(&terminate(&host, &id(&host, ended.pid())));
     assert_eq!(operation["request"]["kind"], "terminate_client");
-    assert_eq!(operation["steps"][0]["name"], "terminate");
-    assert!(
-        operation["steps"][0]["outcome"].as_str().unwrap().starts_with("MPS ended its work"),
-        "{operation}"
-    );
+    let steps: Vec<(&str, &str)> = operation["steps"]
+        .as_array()
+        .expect("steps")
+        .iter()
+        .map(|step| (step["name"].as_str().expect("a name"), step["outcome"].as_str().expect("an outcome")))
+        .collect();
+    assert_eq!(steps[0], ("ask MPS to end its work", "MPS ended its work"));
+    assert_eq!(steps[1].0, "end its process");
+    assert_eq!(steps[2], ("look whether it is gone", "its daemon lists it no more"));
+    assert_eq!(steps.len(), 3, "{operation}");
     ended.ended();
     assert!(neighbour.is_running());
     assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);

@@ -16,12 +16,11 @@ use crate::domain::operation::OperationRequest;
 use crate::http::AppState;
 use crate::http::api::{checked_grace, default_grace};
 use crate::http::extract::Path;
-use crate::http::pages::forms::{Field, Form, Refused, Shape};
+use crate::http::pages::forms::{Field, Form, Refused, Shape, in_the_way};
 use crate::http::pages::frame::{Frame, Place};
 use crate::http::pages::{page, words};
 use crate::http::problem::Problem;
 use crate::service::daemons::DaemonView;
-use crate::service::tenants::TenantFilter;
 use crate::service::{ServiceError, WriteOptions, etag};
 
 /// What is asked about before it is done.
@@ -140,7 +139,7 @@ struct ConfirmPage {
     deed: Deed,
     daemon: DaemonView,
     clients: Vec<ClientRow>,
-    tenants: usize,
+    tenants: u64,
     form: Form,
     refused: Refused,
     /// Why it would be refused if it were asked for now.
@@ -210,14 +209,7 @@ async fn ask(
     form.set("grace_s", default_grace().to_string());
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
     form.set("on_timeout", "fail");
-    let rehearsal = WriteOptions { dry_run: true, ..WriteOptions::default() };
-    let in_the_way = match done(&app, &actor, &name, deed, &form, rehearsal).await {
-        Ok(_) => None,
-        Err(forbidden @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => {
-            return Err(forbidden.into());
-        }
-        Err(error) => Some(Problem::from(error).detail),
-    };
+    let in_the_way = in_the_way(done(&app, &actor, &name, deed, &form, WriteOptions::rehearsal()).await)?;
     asking(&app, &actor, &name, deed, form, Refused::default(), in_the_way).await
 }
 
@@ -235,8 +227,7 @@ async fn asking(
     // What is confirmed is what is shown, so it goes by what is there now.
     form.replace("revision", daemon.revision.to_string());
     let clients = clients(app, actor, name).await?;
-    let all = crate::service::page::Page { after: String::new(), limit: crate::service::page::MAX_LIMIT };
-    let tenants = app.service.tenants(actor, &TenantFilter::of(name), &all).await?.items.len();
+    let tenants = app.service.tenant_counts(actor).await?.get(name).copied().unwrap_or(0);
     let status = if refused.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
     let title = format!("{} daemon {name}", deed.title());
     let frame = Frame::of(&app.service, actor, Place::Daemons, &title).await;

@@ -15,6 +15,7 @@ use axum::routing::{get, post};
 use self::settings::Setting;
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
+use super::lists::ROWS;
 use super::overview::{DaemonRow, daemon_rows};
 use super::rendered;
 use super::words::{self, Amount, Moment, State as Stands, Tone};
@@ -63,7 +64,7 @@ struct DaemonsPage {
 /// A daemon in the list.
 struct Listed {
     row: DaemonRow,
-    tenants: usize,
+    tenants: u64,
     /// Memory that is promised to its tenants on all of its GPUs.
     promised: Amount,
 }
@@ -82,6 +83,7 @@ struct DaemonPage {
     settings: Vec<Setting>,
     clients: Vec<ClientRow>,
     tenants: Vec<TenantRow>,
+    has_more_tenants: bool,
     events: Vec<Event>,
     is_adopted: bool,
 }
@@ -174,11 +176,12 @@ pub(super) fn mode(mode: Mode) -> &'static str {
 
 async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
     let service = &app.service;
-    let page = Page { after: String::new(), limit: MAX_LIMIT };
+    let page = Page::first(MAX_LIMIT);
     let gpus: Vec<GpuRow> = service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
+    let counts = service.tenant_counts(&actor).await?;
     let mut rows = Vec::new();
     for row in daemon_rows(&app, &actor, &gpus, &page).await? {
-        let tenants = service.tenants(&actor, &TenantFilter::of(&row.daemon.name), &page).await?.items.len();
+        let tenants = counts.get(&row.daemon.name).copied().unwrap_or(0);
         let own = |gpu: &&GpuRow| row.daemon.spec.gpus.contains(&gpu.gpu.uuid);
         let promised = Amount(gpus.iter().filter(own).map(|gpu| gpu.gpu.memory_promised).sum());
         rows.push(Listed { row, tenants, promised });
@@ -211,15 +214,15 @@ async fn show(
     let gpus: Vec<GpuRow> = service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
     let desired = service.daemon_desired(&actor, &name).await?;
     let clients = clients(&app, &actor, &name).await?;
-    let all = Page { after: String::new(), limit: MAX_LIMIT };
-    let tenants = service.tenants(&actor, &TenantFilter::of(&name), &all).await?.items;
-    let tenants = tenants.into_iter().map(|tenant| TenantRow {
+    let tenants = service.tenants(&actor, &TenantFilter::of(&name), &Page::first(ROWS)).await?;
+    let has_more_tenants = tenants.next_cursor.is_some();
+    let tenants = tenants.items.into_iter().map(|tenant| TenantRow {
         ready: words::ready(&tenant.status.conditions),
         limit: tenant.spec.device_memory_limit.map(|limit| Amount(limit.bytes())),
         tenant,
     });
     let about = EventFilter { daemon: Some(name.clone()), ..EventFilter::default() };
-    let newest = Page { after: String::new(), limit: EVENTS };
+    let newest = Page::first(EVENTS);
     let events = service.events(&actor, about, Order::NewestFirst, &newest).await?.items;
     let is_adopted = service.is_adopted(&actor, &name).await?;
     let tenants = tenants.collect();
@@ -229,7 +232,7 @@ async fn show(
         gpus.iter().find(|row| row.gpu.uuid == *uuid).map_or_else(|| uuid.to_string(), GpuRow::called)
     });
     let frame = Frame::of(service, &actor, Place::Daemons, &format!("Daemon {name}")).await.live();
-    Ok(rendered(&DaemonPage { frame, row, settings, clients, tenants, events, is_adopted }))
+    Ok(rendered(&DaemonPage { frame, row, settings, clients, tenants, has_more_tenants, events, is_adopted }))
 }
 
 /// The clients of a daemon.
@@ -239,7 +242,7 @@ pub(super) async fn clients(
     name: &DaemonName,
 ) -> Result<Vec<ClientRow>, Problem> {
     let filter = ClientFilter { daemon: Some(name.clone()), tenant: None };
-    let all = Page { after: String::new(), limit: MAX_LIMIT };
+    let all = Page::first(MAX_LIMIT);
     let clients = app.service.clients(actor, &filter, false, &all).await?.items;
     Ok(clients.into_iter().map(ClientRow::of).collect())
 }

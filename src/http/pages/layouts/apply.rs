@@ -1,12 +1,12 @@
 //! A layout put on a daemon: first what it would come to, as a diff, then the wish to have it. And whether a daemon has it.
 
 use askama::Template;
-use axum::extract::{RawQuery, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
 use super::target::{Places, RoleChoice, gpu_map};
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
 use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::assertion::Assertion;
@@ -18,6 +18,7 @@ use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::pages::forms::{Form, Refused};
 use crate::http::pages::frame::{Frame, Place};
+use crate::http::pages::lists::Asked;
 use crate::http::pages::page;
 use crate::http::pages::words::Moment;
 use crate::http::problem::Problem;
@@ -57,11 +58,9 @@ pub(super) async fn plan(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<LayoutName>,
-    RawQuery(query): RawQuery,
+    asked: Asked,
 ) -> Result<Response, Problem> {
-    actor.may(Right::View).map_err(ServiceError::from)?;
-    let form = Form::parse(query.unwrap_or_default().as_bytes());
-    planned(&app, &actor, name, &form, None).await
+    planned(&app, &actor, name, asked.form(), None).await
 }
 
 pub(super) async fn apply(
@@ -70,7 +69,6 @@ pub(super) async fn apply(
     Path(name): Path<LayoutName>,
     form: Form,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate).map_err(ServiceError::from)?;
     let version = version_of(&app, &actor, &name, &form).await?;
     let places = Places::of(&app, &actor).await?;
     let Some(daemon) = places.daemon(form.text("daemon"), version.layout.enforcement) else {
@@ -92,6 +90,7 @@ pub(super) async fn apply(
     };
     match app.service.apply_layout(&actor, name.clone(), request, WriteOptions::default(), None).await {
         Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
+        Err(error @ ServiceError::Forbidden(_)) => Err(error.into()),
         Err(error) => planned(&app, &actor, name, &form, Some(error)).await,
     }
 }
@@ -119,7 +118,7 @@ async fn planned(
     error: Option<ServiceError>,
 ) -> Result<Response, Problem> {
     let version = version_of(app, actor, &name, form).await?;
-    let all = Page { after: String::new(), limit: MAX_LIMIT };
+    let all = Page::first(MAX_LIMIT);
     let versions = app.service.layout_versions(actor, &name, &all).await?.items;
     let numbers = versions.into_iter().map(|version| version.version).collect();
     let places = Places::of(app, actor).await?;
@@ -260,11 +259,10 @@ pub(super) async fn assert(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<LayoutName>,
-    RawQuery(query): RawQuery,
+    asked: Asked,
 ) -> Result<Response, Problem> {
-    actor.may(Right::View).map_err(ServiceError::from)?;
-    let form = Form::parse(query.unwrap_or_default().as_bytes());
-    let version = version_of(&app, &actor, &name, &form).await?;
+    let form = asked.form();
+    let version = version_of(&app, &actor, &name, form).await?;
     let places = Places::of(&app, &actor).await?;
     let daemon = places.daemon(form.text("daemon"), version.layout.enforcement).cloned();
     let daemon = daemon.ok_or_else(|| ServiceError::NotFound {
@@ -274,7 +272,7 @@ pub(super) async fn assert(
     let target = LayoutTarget {
         daemon: daemon.name.clone(),
         version: Some(version.version),
-        gpu_map: gpu_map(&places.roles(&name, &version.layout, &daemon, &form)),
+        gpu_map: gpu_map(&places.roles(&name, &version.layout, &daemon, form)),
         layout: None,
     };
     let assertion = app.service.assert_layout(&actor, &name, &target).await?;

@@ -66,7 +66,7 @@ impl Ground {
 
 /// What this host offers to look at a layout on: its daemons, those in static mode first, or else its first GPU.
 pub(super) async fn all(app: &AppState, actor: &Actor) -> Result<Vec<Ground>, Problem> {
-    let page = Page { after: String::new(), limit: MAX_LIMIT };
+    let page = Page::first(MAX_LIMIT);
     let daemons = app.service.daemons(actor, &page).await?.items;
     let gpus = app.service.gpu_views(actor).await?;
     let of = |daemon: &DaemonView| {

@@ -111,7 +111,7 @@ pub(super) fn mode(daemon: &DaemonView) -> &'static str {
 
 /// All daemons.
 async fn holders(app: &AppState, actor: &Actor) -> Result<Vec<DaemonView>, Problem> {
-    let page = Page { after: String::new(), limit: MAX_LIMIT };
+    let page = Page::first(MAX_LIMIT);
     Ok(app.service.daemons(actor, &page).await?.items)
 }
 
@@ -236,7 +236,7 @@ async fn compare(
     Path(name): Path<LayoutName>,
     Query(compared): Query<Compared>,
 ) -> Result<Response, Problem> {
-    let page = Page { after: String::new(), limit: MAX_LIMIT };
+    let page = Page::first(MAX_LIMIT);
     let versions = app.service.layout_versions(&actor, &name, &page).await?.items;
     let numbers: Vec<u32> = versions.iter().map(|version| version.version).collect();
     let to = compared.to.or_else(|| numbers.first().copied()).unwrap_or(1);
@@ -269,8 +269,7 @@ async fn confirm(
     actor: Actor,
     Path(name): Path<LayoutName>,
 ) -> Result<Response, Problem> {
-    let options = WriteOptions { dry_run: true, ..WriteOptions::default() };
-    let tried = app.service.delete_layout(&actor, name.clone(), options).await;
+    let tried = app.service.delete_layout(&actor, name.clone(), WriteOptions::rehearsal()).await;
     asked(&app, &actor, &name, tried.err()).await
 }
 

@@ -199,7 +199,7 @@ async fn answer(
     outcome: Outcome,
 ) -> Result<Response, Problem> {
     let Outcome { roles, told, error } = outcome;
-    let all = Page { after: String::new(), limit: MAX_LIMIT };
+    let all = Page::first(MAX_LIMIT);
     let layouts = app.service.layouts(actor, &all).await?.items;
     let layouts = layouts.into_iter().map(|layout| layout.newest.name).collect();
     let problem = error.clone().map(Problem::from);

@@ -217,7 +217,7 @@ async fn failures(app: &AppState, actor: &Actor) -> Result<Vec<Attention>, Probl
         since: Some(unix_ms() - LATELY_MS),
         ..EventFilter::default()
     };
-    let page = Page { after: String::new(), limit: FAILURES };
+    let page = Page::first(FAILURES);
     let events = app.service.events(actor, filter, Order::NewestFirst, &page).await?.items;
     let told = events.into_iter().map(|event| Attention {
         // It happened; whether it is so still is told by what is so now.

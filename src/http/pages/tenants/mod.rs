@@ -13,6 +13,7 @@ use axum::routing::{get, post};
 
 use self::environment::Environment;
 use super::chart::Chart;
+use super::forms::in_the_way;
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
 use super::lists::{Asked, Ways};
@@ -33,7 +34,7 @@ use crate::service::daemons::DaemonView;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::{TenantFilter, TenantView};
-use crate::service::{ServiceError, WriteOptions, etag};
+use crate::service::{WriteOptions, etag};
 
 pub(super) fn router() -> Router<AppState> {
     Router::new()
@@ -123,7 +124,7 @@ async fn all(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<
 
 /// The daemons that a filter or a form offers.
 pub(super) async fn daemon_names(app: &AppState, actor: &Actor) -> Result<Vec<DaemonName>, Problem> {
-    let all = Page { after: String::new(), limit: MAX_LIMIT };
+    let all = Page::first(MAX_LIMIT);
     let daemons = app.service.daemons(actor, &all).await?.items;
     Ok(daemons.into_iter().map(|daemon| daemon.name).collect())
 }
@@ -197,10 +198,10 @@ async fn show(
     let called = |uuid: &GpuUuid| known.iter().find(|row| row.gpu.uuid == *uuid).map(GpuRow::called);
     let gpus = tenant.status.gpus.iter();
     let gpus = gpus.map(|uuid| (uuid.clone(), called(uuid).unwrap_or_else(|| uuid.to_string()))).collect();
-    let everything = Page { after: String::new(), limit: MAX_LIMIT };
+    let everything = Page::first(MAX_LIMIT);
     let filter = ClientFilter { tenant: Some(name.clone()), daemon: None };
     let clients = service.clients(&actor, &filter, false, &everything).await?.items;
-    let newest = Page { after: String::new(), limit: EVENTS };
+    let newest = Page::first(EVENTS);
     let filter = EventFilter { tenant: Some(name.clone()), ..EventFilter::default() };
     let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
     let partitioned = daemon.as_ref().is_some_and(|daemon| daemon.spec.mode == Mode::Static);
@@ -339,12 +340,8 @@ async fn confirm_delete(
     Path(name): Path<TenantName>,
 ) -> Result<Response, Problem> {
     let tenant = app.service.tenant(&actor, &name, false).await?;
-    let rehearsal = WriteOptions { dry_run: true, ..WriteOptions::default() };
-    let refused = match app.service.delete_tenant(&actor, name.clone(), rehearsal).await {
-        Ok(()) => None,
-        Err(error @ ServiceError::Forbidden(_)) => return Err(error.into()),
-        Err(error) => Some(Problem::from(error).detail),
-    };
+    let refused =
+        in_the_way(app.service.delete_tenant(&actor, name.clone(), WriteOptions::rehearsal()).await)?;
     let frame = Frame::of(&app.service, &actor, Place::Tenants, &format!("Delete {name}")).await;
     Ok(rendered(&DeletePage { frame, tenant, refused }))
 }

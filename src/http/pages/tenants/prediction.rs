@@ -19,6 +19,14 @@ impl Outcome {
         self.prediction.as_ref().is_some_and(|told| told.mode == Mode::Static)
     }
 
+    /// Why no client could start, though nothing would be refused; the same for several GPUs is said once.
+    pub(super) fn warnings(&self) -> Vec<&str> {
+        let gpus = self.prediction.iter().flat_map(|told| &told.gpus);
+        let mut warnings: Vec<&str> = gpus.filter_map(|gpu| gpu.below_context.as_deref()).collect();
+        warnings.dedup();
+        warnings
+    }
+
     pub(super) fn gpus(&self) -> impl Iterator<Item = OutlookRow<'_>> {
         self.prediction.iter().flat_map(|told| told.gpus.iter().map(move |gpu| OutlookRow { told, gpu }))
     }
