@@ -53,6 +53,20 @@ pub(super) struct Way {
     pub(super) current: bool,
 }
 
+/// What stands around a page for somebody who is not logged in, and is told as little as they need.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outside {
+    pub(super) assets: Assets,
+    /// Whether the host is simulated.
+    pub(super) simulated: bool,
+}
+
+impl Outside {
+    pub(super) async fn of(service: &Service) -> Self {
+        Self { assets: Assets, simulated: service.simulated().await.is_some() }
+    }
+}
+
 /// What stands around a page.
 pub(super) struct Frame {
     pub(super) title: String,

@@ -159,10 +159,10 @@ fn what(request: &OperationRequest) -> &'static str {
         OperationRequest::DeleteDaemon { .. } => "Delete",
         OperationRequest::TerminateClient { .. } => "Terminate",
         OperationRequest::DrainDaemon { .. } => "Drain",
-        OperationRequest::BeginMaintenance { .. } => "Begin maintenance",
-        OperationRequest::EndMaintenance => "End maintenance",
-        OperationRequest::ApplyLayout { .. } => "Apply layout",
-        OperationRequest::ReplayLayout { .. } => "Replay layout",
+        OperationRequest::BeginMaintenance { .. } => "Begin",
+        OperationRequest::EndMaintenance => "End",
+        OperationRequest::ApplyLayout { .. } => "Apply",
+        OperationRequest::ReplayLayout { .. } => "Replay",
     }
 }
 
@@ -183,10 +183,7 @@ fn subjects(operation: &Operation) -> Vec<Way> {
             ));
         }
         OperationRequest::ReplayLayout { replay, layout, version } => {
-            ways.push(Way::new(
-                format!("/replays/{replay}"),
-                format!("replay of {layout} version {version}"),
-            ));
+            ways.push(Way::new(format!("/replays/{replay}"), format!("layout {layout} version {version}")));
         }
         OperationRequest::StartDaemon
         | OperationRequest::StopDaemon { .. }
