@@ -1,7 +1,7 @@
 //! What stands around every page: where one is, who one is, which host this is, and whether it is real.
 
 use super::assets::Assets;
-use crate::domain::access::{Actor, Grant, Role};
+use crate::domain::access::{Actor, Grant, Role, Subject};
 use crate::service::Service;
 use crate::service::host::Nameplate;
 
@@ -72,6 +72,8 @@ pub(super) struct Frame {
     pub(super) title: String,
     pub(super) ways: Vec<Way>,
     pub(super) who: String,
+    /// The same in short, for where there is little room.
+    pub(super) called: String,
     pub(super) grant: Grant,
     pub(super) host: Nameplate,
     pub(super) assets: Assets,
@@ -96,6 +98,10 @@ impl Frame {
             title: title.to_owned(),
             ways: ways.map(way).collect(),
             who: actor.subject.to_string(),
+            called: match &actor.subject {
+                Subject::Token { name, .. } => name.to_string(),
+                other => other.to_string(),
+            },
             grant: actor.grant.clone(),
             host: service.nameplate(actor).await,
             assets: Assets,

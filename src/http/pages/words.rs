@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::clock::unix_ms;
 use crate::domain::audit::Outcome;
-use crate::domain::daemon::{Condition, Phase};
+use crate::domain::daemon::{Condition, DaemonStatus, Phase};
 use crate::domain::event::Severity;
 use crate::domain::gpu::ComputeMode;
 use crate::domain::layout::status::LayoutState;
@@ -52,7 +52,17 @@ const fn state(word: &'static str, tone: Tone) -> State {
 }
 
 /// How a daemon stands; `None` is one that nobody drives.
-pub(super) fn phase(phase: Option<Phase>) -> State {
+pub(super) fn daemon(status: Option<&DaemonStatus>) -> State {
+    match status {
+        // Nothing is on its way where somebody else's settings are to stay.
+        Some(status) if status.phase == Phase::Applying && status.drift.present => {
+            state("drifted", Tone::Warn)
+        }
+        status => phase(status.map(|status| status.phase)),
+    }
+}
+
+fn phase(phase: Option<Phase>) -> State {
     match phase {
         None => state("not driven", Tone::Bad),
         Some(Phase::Unknown) => state("not looked at yet", Tone::Busy),
