@@ -65,9 +65,15 @@ pub(super) async fn all(
     found.extend(of_host(&app.service.host(actor).await?));
     let maintenance = app.service.maintenance(actor).await?;
     found.extend(maintenance.state.map(of_maintenance));
-    found.extend(daemons.iter().flat_map(of_daemon));
+    let rests = |row: &DaemonRow| maintenance.daemons.contains(&row.daemon.name);
+    found.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row))));
     found.extend(gpus.iter().flat_map(of_gpu));
-    found.extend(failures(app, actor).await?);
+    let failures = failures(app, actor).await?;
+    // What is so still is told of by what is so now.
+    let is_told =
+        |failure: &Attention| found.iter().any(|now| !now.why.is_empty() && failure.why.ends_with(&now.why));
+    let failures: Vec<Attention> = failures.into_iter().filter(|failure| !is_told(failure)).collect();
+    found.extend(failures);
     found.sort_by_key(|attention| attention.tone);
     Ok(found)
 }
@@ -113,7 +119,8 @@ fn of_maintenance(state: MaintenanceState) -> Attention {
     attention(Tone::Warn, "Maintenance", why, Remedy::new("/settings#maintenance", "See to it"))
 }
 
-fn of_daemon(row: &DaemonRow) -> Vec<Attention> {
+/// What is to be said of a daemon; one that `rests` is stopped for maintenance, which is told of by itself.
+fn of_daemon(row: &DaemonRow, rests: bool) -> Vec<Attention> {
     let name = &row.daemon.name;
     let mut found = Vec::new();
     let place = |below: &str, label: &str| Remedy::new(format!("/daemons/{name}{below}"), label);
@@ -125,7 +132,7 @@ fn of_daemon(row: &DaemonRow) -> Vec<Attention> {
     let is_wanted = row.daemon.spec.desired_state == DesiredState::Running;
     let expected = match status.phase {
         Phase::Ready | Phase::Observed => true,
-        Phase::Stopped => !is_wanted,
+        Phase::Stopped => !is_wanted || rests,
         // What is told of the settings below is why it is not ready.
         Phase::Applying => status.drift.present,
         _ => false,
