@@ -213,7 +213,8 @@ def many(host, show):
         name = f"a_team_with_quite_a_long_name_{number}" if number % 7 == 0 else f"team_{number}"
         host.api("PUT", f"/tenants/{name}", {"daemon": f"gpu{number % 8}", "device_memory_limit": "512M"})
     for number in range(1, 13):
-        host.client(f"team_{number}" if number % 7 else f"a_team_with_quite_a_long_name_{number}", "--spin", "3600", "--alloc", str(90 * number))
+        name = f"team_{number}" if number % 7 else f"a_team_with_quite_a_long_name_{number}"
+        host.client(name, "--spin", "3600", "--alloc", str(20 * number))
     eventually("all are ready", lambda: host.status_of("/readyz") == 200)
     for place in ["tenants", "daemons", "audit", "events"]:
         show(f"many-{place}", f"/{place}")

@@ -134,8 +134,11 @@ impl StepRow {
     /// A step of an operation; `is_last` is whether none was taken after it.
     fn of(step: &Step, operation: &Operation, is_last: bool) -> Self {
         let word = |word, tone| Stands { word, tone };
-        // What failed is told as the operation's error, and what puts it right comes after it.
-        let of_error = |step: &Step| step.outcome.is_some() && step.outcome == operation.error;
+        // The operation's error begins with what failed, and what puts it right comes after that step.
+        let error = operation.error.as_deref().unwrap_or_default();
+        let of_error = |step: &Step| {
+            step.outcome.as_deref().is_some_and(|told| !told.is_empty() && error.starts_with(told))
+        };
         let is_failure = if operation.steps.iter().any(of_error) { of_error(step) } else { is_last };
         let stands = match (step.finished_at, operation.state) {
             (None, OperationState::Running) if is_last => word("under way", Tone::Busy),
