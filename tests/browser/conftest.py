@@ -87,6 +87,8 @@ class Visitor:
             return
         if not self.page.evaluate("typeof axe === 'object'"):
             self.page.evaluate(AXE)
+        # Colours on their way from one to the other are neither.
+        self.page.evaluate("document.getAnimations().forEach(one => one instanceof CSSTransition && one.finish())")
         found = self.page.evaluate("axe.run().then(found => found.violations.map(one => "
                                    "[one.id, one.help, one.nodes.slice(0, 3).map(node => node.html + ' ' + node.failureSummary)]))")
         assert found == [], f"{self.page.url}: {found}"

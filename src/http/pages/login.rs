@@ -86,6 +86,15 @@ pub(super) fn page_for(status: StatusCode, unsent: &Unsent) -> Response {
     page(status, &LoginPage { assets: Assets, refused: None, code: None, next: None, unsent })
 }
 
+/// The log-in for whoever sent something that cannot be kept until then.
+pub(super) fn page_without(status: StatusCode) -> Response {
+    let refused = Some(
+        "your session is over, and what you sent is too long to be carried through the log-in: nothing of it was done, and it has \
+         to be sent again after it",
+    );
+    page(status, &LoginPage { assets: Assets, refused, code: None, next: None, unsent: None })
+}
+
 pub(super) async fn show(form: Result<Query<LoginForm>, QueryRejection>) -> Response {
     let form = form.map(|Query(form)| form).unwrap_or_default();
     let (code, next) = (form.code(), form.next());

@@ -18,7 +18,7 @@ use super::gpus::GpuRow;
 use super::lists::{Asked, Ways};
 use super::rendered;
 use super::words::{self, Amount, Moment, State as Stands, or_dash};
-use crate::domain::access::{Actor, Role};
+use crate::domain::access::{Actor, Right, Role};
 use crate::domain::client::AttributedBy;
 use crate::domain::daemon::{Condition, Mode};
 use crate::domain::event::{Event, EventFilter};
@@ -38,8 +38,8 @@ use crate::service::{ServiceError, WriteOptions, etag};
 pub(super) fn router() -> Router<AppState> {
     Router::new()
         .route("/tenants", get(all).post(form::create))
-        .route("/tenants/new", get(form::new))
-        .route("/tenants/new/predict", post(form::predict))
+        .route("/tenants/-/new", get(form::new))
+        .route("/tenants/-/predict", post(form::predict))
         .route("/tenants/{name}", get(show))
         .route("/tenants/{name}/edit", get(form::edit).post(form::change))
         .route("/tenants/{name}/delete", get(confirm_delete).post(delete))
@@ -338,11 +338,11 @@ async fn confirm_delete(
     actor: Actor,
     Path(name): Path<TenantName>,
 ) -> Result<Response, Problem> {
+    actor.may(Right::Administer).map_err(ServiceError::from)?;
     let tenant = app.service.tenant(&actor, &name, false).await?;
     let rehearsal = WriteOptions { dry_run: true, ..WriteOptions::default() };
     let refused = match app.service.delete_tenant(&actor, name.clone(), rehearsal).await {
         Ok(()) => None,
-        Err(error @ ServiceError::Forbidden(_)) => return Err(error.into()),
         Err(error) => Some(Problem::from(error).detail),
     };
     let frame = Frame::of(&app.service, &actor, Place::Tenants, &format!("Delete {name}")).await;
