@@ -211,7 +211,7 @@ def test_a_file_goes_through_the_log_in_as_text_and_one_too_long_is_told(host, v
     expect(page.get_by_role("heading", level=1)).to_contain_text("Layout from_")
     expect(page.locator(".sequence li")).to_have_text(["add web on GPU 0: 7 chunks"])
     page.goto("/layouts/-/import")
-    text.fill("#" * 600_000)
+    text.fill("#" * 300_000)
     visit.log_out_elsewhere()
     press(page, "Import")
     expect(page.get_by_role("alert")).to_contain_text("too long to be carried through the log-in: nothing of it was done")

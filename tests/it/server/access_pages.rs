@@ -190,8 +190,8 @@ fn every_page_lets_in_whom_its_request_lets_in_and_what_a_form_does_is_on_record
 
     let mut browsers: Vec<Browser<'_>> = CALLERS.iter().map(|caller| Browser::of(&world, caller)).collect();
     let (mut cells, mut wrong) = (0, Vec::new());
-    // What each caller did: by whom, the action, and whether it was let through.
-    let mut deeds: Vec<(&str, String, bool)> = Vec::new();
+    // What each caller did: by whom, the action, what it stands for, and whether it was let through.
+    let mut deeds: Vec<(&str, String, &str, bool)> = Vec::new();
     // Looking changes nothing, so it comes first; and last what takes something away from the others.
     let mut in_order: Vec<_> = pages.iter().collect();
     in_order.sort_by_key(|(method, page, _)| (*method == "POST").then(|| taken_away(page)));
@@ -216,7 +216,7 @@ fn every_page_lets_in_whom_its_request_lets_in_and_what_a_form_does_is_on_record
                 ));
             }
             if *method == "POST" && browser.cookie.is_some() && *page != CHANGES_NOTHING {
-                deeds.push((browser.caller, format!("POST {page}"), answer.status < 400));
+                deeds.push((browser.caller, format!("POST {page}"), stands_for, answer.status < 400));
             }
             if *page == LEAVES && browser.cookie.is_some() {
                 let after = browser.send("GET", "/settings", "");
@@ -243,7 +243,7 @@ fn every_page_lets_in_whom_its_request_lets_in_and_what_a_form_does_is_on_record
     let rows = world.host.api().get("/api/v1/audit?limit=1000").ok();
     let rows = rows["items"].as_array().expect("rows");
     let mut done = 0;
-    for (caller, action, let_through) in &deeds {
+    for (caller, action, stands_for, let_through) in &deeds {
         let id = world.tokens[caller].split('_').nth(1).expect("the ID of a token");
         let outcome = if *let_through { "done" } else { "refused" };
         let told = rows.iter().filter(|row| {
@@ -253,6 +253,14 @@ fn every_page_lets_in_whom_its_request_lets_in_and_what_a_form_does_is_on_record
         });
         let told: Vec<&Value> = told.collect();
         assert!(!told.is_empty(), "nothing says that {action} of {caller} was {outcome}");
+        for row in told {
+            let problem = row["problem"].as_str().unwrap_or("urn:mps-manager:problem:");
+            assert!(problem.starts_with("urn:mps-manager:problem:"), "{row}");
+            if action.starts_with("POST /settings/") || action == "POST /replays/new" {
+                let (_, target) = stands_for.split_once("/api/v1/").expect("a request of the API");
+                assert_eq!(row["target"], target, "as the API's: {row}");
+            }
+        }
         done += usize::from(*let_through);
     }
     assert!(done > 30, "only {done} forms did anything");
