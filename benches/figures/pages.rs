@@ -36,7 +36,7 @@ const PAGES: [(&str, &str); 28] = [
     ("tenants, searched", "/tenants?q=t04&daemon=gpu0"),
     ("a tenant", "/tenants/demo"),
     ("a tenant's form", "/tenants/demo/edit"),
-    ("a new tenant's form", "/tenants/new"),
+    ("a new tenant's form", "/tenants/-/new"),
     ("before a tenant is deleted", "/tenants/t02500/delete"),
     ("clients", "/clients"),
     ("layouts", "/layouts"),

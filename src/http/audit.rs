@@ -38,7 +38,7 @@ impl Asked {
         Some(Self {
             request: id.to_owned(),
             action: format!("{method} {route}"),
-            target: Target::of_request(route, request.uri().path()),
+            target: of_page(route).unwrap_or_else(|| Target::of_request(route, request.uri().path())),
             rehearses: says_dry_run(request.uri()),
         })
     }
@@ -60,6 +60,22 @@ impl Asked {
         }
         service.refused(attempt, outcome, problem).await;
     }
+}
+
+/// What a page's form is about where its own address does not say it as that of the API's request does: who asks for all that was done
+/// to something finds both.
+fn of_page(route: &str) -> Option<Target> {
+    let target = match route {
+        "/layouts/-/import" => "layouts/import",
+        "/replays/new" => "replays",
+        "/tokens/new" => "tokens",
+        "/settings/confirm-host" => "host/confirm",
+        "/settings/log-out-everywhere" => "sessions",
+        "/settings/login-url" => "login-urls",
+        "/settings/maintenance" | "/settings/maintenance/end" => "host/maintenance",
+        _ => return None,
+    };
+    Some(Target::Other(target.to_owned()))
 }
 
 /// Whether a query asks for a dry run, in whatever way it is written.

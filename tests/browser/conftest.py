@@ -6,11 +6,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from host import Host  # noqa: E402
+
+# As long as visitors wait: several tests at a time share the processors.
+expect.set_options(timeout=15_000)
 
 AXE = Path(os.environ["AXE"]).read_text()
 # Nothing but the host under test is to be had, and nothing else is looked for.
@@ -87,6 +90,8 @@ class Visitor:
             return
         if not self.page.evaluate("typeof axe === 'object'"):
             self.page.evaluate(AXE)
+        # Colours on their way from one to the other are neither.
+        self.page.evaluate("document.getAnimations().forEach(one => one instanceof CSSTransition && one.finish())")
         found = self.page.evaluate("axe.run().then(found => found.violations.map(one => "
                                    "[one.id, one.help, one.nodes.slice(0, 3).map(node => node.html + ' ' + node.failureSummary)]))")
         assert found == [], f"{self.page.url}: {found}"

@@ -44,7 +44,11 @@ class Host:
         config = [f'sim = "{profile}"', f'state_dir = "{self.home}/state"', f'runtime_dir = "{self.home}/run"', *lines]
         (self.home / "config.toml").write_text("\n".join(['listen = "127.0.0.1:0"', *config]) + "\n")
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "MPS_MANAGER_"))}
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def start(self):
         log = open(self.home / "log", "ab")

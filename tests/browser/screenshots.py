@@ -18,17 +18,26 @@ WIDTHS = {"wide": 1440, "narrow": 390, "widest": 2560}
 SCHEMES = ["light", "dark"]
 
 
+class Scale:
+    """Weighs what is loaded into an empty cache from now on, in bytes as they come over the wire."""
+
+    def __init__(self, visitor):
+        self.bytes = []
+        session = visitor.context.new_cdp_session(visitor.page)
+        session.send("Network.enable")
+        session.send("Network.setCacheDisabled", {"cacheDisabled": True})
+        session.on("Network.loadingFinished", lambda event: self.bytes.append(event["encodedDataLength"]))
+
+    def weight(self):
+        return int(sum(self.bytes))
+
+
 def weight(visitor, path):
-    """Bytes of a page and of all that it loads into an empty cache, as they come over the wire."""
-    session = visitor.context.new_cdp_session(visitor.page)
-    session.send("Network.enable")
-    session.send("Network.setCacheDisabled", {"cacheDisabled": True})
-    bytes_of = []
-    session.on("Network.loadingFinished", lambda event: bytes_of.append(event["encodedDataLength"]))
+    """Bytes of a page and of all that it loads."""
+    scale = Scale(visitor)
     visitor.page.goto(path, wait_until="load")
     visitor.page.wait_for_timeout(300)
-    session.detach()
-    return int(sum(bytes_of))
+    return scale.weight()
 
 
 # Where what is wrong shows: as most see it, and where there is least room.

@@ -25,7 +25,7 @@ def empty(host, show):
     bare(host)
     for page in ["overview", "gpus", "daemons", "tenants", "clients", "layouts", "replays", "operations", "tokens"]:
         show(f"empty-{page}", "/" if page == "overview" else f"/{page}")
-    show("empty-tenant-new", "/tenants/new")
+    show("empty-tenant-new", "/tenants/-/new")
     show("empty-viewer", "/", token=host.token_for("viewer", "looker"))
 
 
@@ -145,7 +145,7 @@ def layouts(host, show):
         press(page, "Create")
         page.get_by_role("alert").wait_for()
 
-    show("refused-layout", "/layouts/new", mistaken)
+    show("refused-layout", "/layouts/-/new", mistaken)
 
 
 def forms(host, show):
@@ -185,8 +185,8 @@ def forms(host, show):
         press(page, "Log in")
         page.get_by_role("button", name="Send it now").wait_for()
 
-    show("wrong-tenant", "/tenants/new", tenant)
-    show("wrong-daemon", "/daemons/new", daemon)
+    show("wrong-tenant", "/tenants/-/new", tenant)
+    show("wrong-daemon", "/daemons/-/new", daemon)
     show("wrong-token", "/tokens/new", token)
     show("made-token", "/tokens/new", made)
     show("wrong-filter", "/events?daemon=GPU!&within=never")

@@ -38,7 +38,7 @@ def test_the_first_daemon_of_an_empty_host_is_set_up(own_host, visitor, scripted
     follow(page, scripted, lambda ms: expect(state).to_contain_text("ready", timeout=ms))
     assert host.api("GET", "/daemons/first")["spec"]["defaults"]["device_memory_limit"] == 4 << 30
     rows = host.api("GET", "/audit")["items"]
-    assert any(row["action"] == "POST /daemons/new" and row["target"] == "daemons/first" for row in rows), rows
+    assert any(row["action"] == "POST /daemons/-/new" and row["target"] == "daemons/first" for row in rows), rows
     page.get_by_role("link", name="Delete…").click()
     page.get_by_label("Grace, in seconds").fill("0")
     page.get_by_role("button", name="Delete first").click()

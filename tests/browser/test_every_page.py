@@ -3,12 +3,16 @@
 import pytest
 from playwright.sync_api import expect
 
+from conftest import Visitor
 from host import Host
 from pages import PAGES, furnish, path_of
-from screenshots import weight
+from screenshots import Scale
 
 # With all that it loads into an empty cache, in bytes over the wire.
 HEAVIEST = 150_000
+# Widths and colour schemes; without a script a page has the same rules and the same widths at which they change.
+LOOKS = [(1440, "light"), (1440, "dark"), (2560, "light"), (390, "dark"), (390, "light")]
+NARROW_AND_WIDE = [(390, "light"), (1440, "light")]
 
 
 @pytest.fixture(scope="module")
@@ -19,35 +23,37 @@ def furnished():
     host.close()
 
 
-@pytest.mark.parametrize("width,scheme", [(1440, "light"), (390, "dark"), (1440, "dark"), (390, "light"), (2560, "light")])
-def test_axe_finds_nothing_and_nothing_is_cut_off(furnished, visitor, scripted, width, scheme):
-    visit = visitor(furnished, viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page = visit.log_in()
-    for name, place in PAGES.items():
-        page.goto(path_of(place, furnished))
-        expect(page.get_by_role("heading", level=1)).to_have_count(1)
-        expect(page.get_by_role("note").filter(has_text="Simulated host")).to_be_visible()
+@pytest.fixture(scope="module", params=[True, False], ids=["with script", "without script"])
+def reader(request, browser, furnished):
+    """Somebody who is logged in and looks at one page after the other."""
+    reader = Visitor(browser, furnished, request.param)
+    reader.log_in()
+    yield reader
+    reader.context.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_light_in_weight_and_for_everybody(furnished, reader, name):
+    page, path = reader.page, path_of(PAGES[name], furnished)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    scale = Scale(reader)
+    page.goto(path)
+    expect(page.get_by_role("heading", level=1)).to_have_count(1)
+    expect(page.get_by_role("note").filter(has_text="Simulated host")).to_be_visible()
+
+    # By keyboard, with the focus to be seen.
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    for _ in range(8):
+        page.keyboard.press("Tab")
+        style = page.evaluate("getComputedStyle(document.activeElement).outlineStyle") if reader.scripted else "solid"
+        assert style != "none", f"{name}: {page.evaluate('document.activeElement.outerHTML')}"
+
+    for width, scheme in LOOKS if reader.scripted else NARROW_AND_WIDE:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
         wide = page.locator("html").evaluate("html => html.scrollWidth - html.clientWidth")
         assert wide <= 0, f"{name} is {wide} px wider than {width}"
-        visit.accessible()
-
-
-def test_no_page_is_heavy(furnished, visitor, scripted):
-    visit = visitor(furnished)
-    visit.log_in()
-    for name, place in PAGES.items():
-        bytes_of = weight(visit, path_of(place, furnished))
-        assert bytes_of < HEAVIEST, f"{name}: {bytes_of}"
-
-
-def test_every_page_is_reached_by_keyboard_and_shows_where_the_focus_is(furnished, visitor, scripted):
-    visit = visitor(furnished)
-    page = visit.log_in()
-    for name, place in PAGES.items():
-        page.goto(path_of(place, furnished))
-        page.keyboard.press("Tab")
-        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
-        for _ in range(8):
-            page.keyboard.press("Tab")
-            style = page.evaluate("getComputedStyle(document.activeElement).outlineStyle") if scripted else "solid"
-            assert style != "none", f"{name}: {page.evaluate('document.activeElement.outerHTML')}"
+        reader.accessible()
+    assert scale.weight() < HEAVIEST, f"{name}: {scale.weight()}"
+    assert reader.faults == []

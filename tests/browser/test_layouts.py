@@ -82,7 +82,7 @@ def test_the_first_layout_is_taught_and_written_in_the_editor(own_host, visitor)
 
 def test_a_refused_step_is_mended_where_it_stands(host, visitor):
     visit = visitor(host)
-    page = visit.log_in(to="/layouts/new")
+    page = visit.log_in(to="/layouts/-/new")
     name = f"mended_{visit.scripted}".lower()
     page.get_by_label("Name").fill(name)
     fill(page, 1, partition="Web", chunks="seven", tenants="a, a")
@@ -109,7 +109,7 @@ def test_a_refused_step_is_mended_where_it_stands(host, visitor):
 def test_what_is_typed_is_kept_while_the_map_follows(host, visitor, scripted):
     if not scripted:
         return
-    page = visitor(host).log_in(to="/layouts/new")
+    page = visitor(host).log_in(to="/layouts/-/new")
     fill(page, 1, partition="web")
     page.locator("#step-0-chunks").press_sequentially("14")
     expect(page.get_by_text("14 of 15 chunks used, 1 left")).to_be_visible()
@@ -134,7 +134,7 @@ def test_two_who_edit_at_once_lose_nothing(host, visitor):
     visit.accessible()
     press(page, "Save as a new version")
     expect(page.get_by_role("heading", level=1)).to_contain_text("version 3")
-    page.goto("/layouts/new")
+    page.goto("/layouts/-/new")
     page.get_by_label("Name").fill(name)
     fill(page, 1, partition="web", chunks=1)
     press(page, "Create")
@@ -173,7 +173,7 @@ def test_a_layout_is_taken_out_and_in_under_another_name_and_refused_with_its_pl
         page.get_by_role("link", name="YAML", exact=True).click()
     assert download.value.suggested_filename == f"{name}.1.yaml"
     text = download.value.path().read_text()
-    page.goto("/layouts/import")
+    page.goto("/layouts/-/import")
     visit.accessible()
     press(page, "Import")
     expect(page.get_by_text("there is nothing to import")).to_be_visible()
@@ -191,7 +191,7 @@ def test_a_layout_is_taken_out_and_in_under_another_name_and_refused_with_its_pl
     press(page, "Import")
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"Layout {name}_again version 1")
     expect(page.locator(".sequence li")).to_have_text(["add web on GPU 0: 7 chunks"])
-    page.goto("/layouts/import")
+    page.goto("/layouts/-/import")
     page.get_by_label("A shell script").check()
     page.get_by_label("Name").fill(f"{name}_script")
     page.get_by_label("Text", exact=True).fill("echo sm_partition add 0 7 | nvidia-cuda-mps-control\n")

@@ -67,7 +67,7 @@ def apply(page, host, layout):
 def test_from_the_editor_to_a_replay_on_another_host(static_host, second_host, visitor):
     host = static_host
     visit = visitor(host)
-    page = visit.log_in(to="/layouts/new")
+    page = visit.log_in(to="/layouts/-/new")
     page.get_by_label("Name").fill("prod")
     fill(page, 1, partition="web", chunks=7)
     for number, (partition, chunks) in enumerate([("gap", 2), ("batch", 5)], 2):
@@ -150,7 +150,7 @@ def test_from_the_editor_to_a_replay_on_another_host(static_host, second_host, v
     page.goto("/replays")
     expect(page.get_by_role("row", name="prod version 1")).to_contain_text("same" if second_host.same else "differs")
     # And it is there under another name.
-    page.goto("/layouts/import")
+    page.goto("/layouts/-/import")
     page.get_by_label("Name").fill("prod_again")
     page.get_by_label("Text", exact=True).fill(document)
     press(page, "Import")

@@ -50,7 +50,7 @@ def test_a_tenant_is_made_at_the_second_try(roomy, visitor):
     made = roomy.api("GET", "/events?type=tenant.created&tenant=web")["items"]
     assert len(made) == 1, "the journal tells of it once"
     # Not twice.
-    page.goto("/tenants/new")
+    page.goto("/tenants/-/new")
     fill_in(page, "web", "1G")
     page.get_by_role("button", name="Make the tenant").click()
     expect(page.locator("#wrong-name")).to_contain_text("already")
@@ -58,7 +58,7 @@ def test_a_tenant_is_made_at_the_second_try(roomy, visitor):
 
 def test_what_it_comes_to_stands_beside_the_form(roomy, visitor):
     visit = visitor(roomy)
-    page = visit.log_in(to="/tenants/new?daemon=gpu1")
+    page = visit.log_in(to="/tenants/-/new?daemon=gpu1")
     aside = page.get_by_role("complementary", name="What it comes to")
 
     def told():
@@ -110,12 +110,12 @@ def test_two_who_edit_at_once_are_told(roomy, visitor):
 
 def test_a_form_is_not_lost_with_the_session(roomy, visitor):
     visit = visitor(roomy)
-    page = visit.log_in(to="/tenants/new")
+    page = visit.log_in(to="/tenants/-/new")
     fill_in(page, "web", "3G", Labels="team=search\nowner=a b")
     visit.log_out_elsewhere()
     if visit.scripted:
         # A script that asks meanwhile must not take the form away.
-        with page.expect_response("**/tenants/new/predict") as asked:
+        with page.expect_response("**/tenants/-/predict") as asked:
             page.get_by_label("Clients at once").fill("2")
         assert asked.value.status == 401
     page.get_by_label("Clients at once").fill("2")
@@ -266,7 +266,7 @@ def test_whoever_is_bound_to_a_tenant_sees_theirs_and_nothing_else(own_host, vis
     for way in ways:
         assert page.request.get(way, headers={"Accept": "text/html"}).status in (200, 404), way
     for path, status in [("/tenants/other", 404), ("/tenants/other/history", 404), ("/tenants/demo/history", 200),
-                         ("/tenants/new", 403), ("/tenants/demo/edit", 403), ("/tenants/demo/delete", 403)]:
+                         ("/tenants/-/new", 403), ("/tenants/demo/edit", 403), ("/tenants/demo/delete", 403)]:
         assert page.request.get(path).status == status, path
     page.get_by_role("link", name="Terminate").click()
     page.get_by_role("button", name=re.compile("Terminate client")).click()

@@ -2,6 +2,8 @@
 
 from playwright.sync_api import expect
 
+from pages import clear
+
 
 def test_somebody_is_led_to_the_log_in_and_back(host, visitor):
     visit = visitor(host)
@@ -66,3 +68,18 @@ def test_whoever_is_bound_to_a_tenant_is_not_offered_the_host(host, visitor):
     page = other.log_in(host.token_for("tenant:demo", "worker"), to="/gpus")
     expect(page.get_by_role("heading", name="Forbidden")).to_be_visible()
     expect(page.get_by_role("navigation")).not_to_contain_text("GPUs")
+
+
+def test_what_is_called_new_has_its_page(own_host, visitor):
+    host = own_host
+    clear(host, "gpu1")
+    host.done(host.api("DELETE", "/daemons/gpu1?grace_s=0"))
+    host.api("PUT", "/daemons/new", {"gpus": ["1"]})
+    host.api("PUT", "/tenants/new", {"daemon": "new", "device_memory_limit": "1G"})
+    host.api("PUT", "/layouts/new", {"layout": {"steps": []}})
+    page = visitor(host).log_in()
+    for place, heading in [("daemons", "Daemon new"), ("tenants", "new tenant"), ("layouts", "Layout new version 1")]:
+        page.goto(f"/{place}")
+        page.get_by_role("link", name="new", exact=True).first.click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text(heading)
+        assert page.url == f"{host.url}/{place}/new"

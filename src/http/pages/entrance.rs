@@ -15,8 +15,8 @@ use super::login::{self, Unsent};
 use crate::http::AppState;
 use crate::http::auth::{self, CurrentSession, Peer};
 
-/// Longest form that is carried through a log-in, in bytes.
-const LONGEST_FORM: usize = 256 * 1024;
+/// What the form of a log-in has beside the one that it carries, in bytes: more than a token and an address take.
+const ROOM: usize = 8 * 1024;
 
 /// Lets those through who are logged in; what they may do is asked by each use case.
 pub(super) async fn require(
@@ -26,7 +26,8 @@ pub(super) async fn require(
     next: Next,
 ) -> Response {
     let Some((admission, key)) = auth::session(&state, peer, request.headers()) else {
-        return way_in(&state, request).await;
+        let largest_body = state.limits.body_bytes as usize;
+        return way_in(&state, request, largest_body).await;
     };
     if !request.method().is_safe()
         && let Err(problem) = auth::same_site(request.headers())
@@ -41,7 +42,7 @@ pub(super) async fn require(
 }
 
 /// Leads to the log-in, and from there to what was asked for.
-async fn way_in(state: &AppState, request: Request) -> Response {
+async fn way_in(state: &AppState, request: Request, largest_body: usize) -> Response {
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
     if request.method().is_safe() {
         // A part of a page that is asked for again must not become the log-in page in its middle.
@@ -50,11 +51,18 @@ async fn way_in(state: &AppState, request: Request) -> Response {
         }
         return Redirect::to(&login_at(&target)).into_response();
     }
-    let form = match to_bytes(request.into_body(), LONGEST_FORM).await {
-        Ok(bytes) => String::from_utf8(bytes.to_vec()).unwrap_or_default(),
-        Err(_) => String::new(),
-    };
-    login::page_for(Outside::of(&state.service).await, StatusCode::UNAUTHORIZED, &Unsent { to: target, form })
+    let outside = Outside::of(&state.service).await;
+    let form = to_bytes(request.into_body(), largest_body).await.ok();
+    let form = form.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
+    match form.filter(|form| encoded(form) + ROOM <= largest_body) {
+        Some(form) => login::page_for(outside, StatusCode::UNAUTHORIZED, &Unsent { to: target, form }),
+        None => login::page_without(outside, StatusCode::UNAUTHORIZED),
+    }
+}
+
+/// Bytes that a form takes within another.
+fn encoded(form: &str) -> usize {
+    form_urlencoded::byte_serialize(form.as_bytes()).map(str::len).sum()
 }
 
 fn accepts_events(request: &Request) -> bool {

@@ -86,6 +86,15 @@ pub(super) fn page_for(outside: Outside, status: StatusCode, unsent: &Unsent) ->
     page(status, &LoginPage { outside, refused: None, code: None, next: None, unsent })
 }
 
+/// The log-in for whoever sent something that cannot be kept until then.
+pub(super) fn page_without(outside: Outside, status: StatusCode) -> Response {
+    let refused = Some(
+        "your session is over, and what you sent is too long to be carried through the log-in: nothing of it was done, and it has \
+         to be sent again after it",
+    );
+    page(status, &LoginPage { outside, refused, code: None, next: None, unsent: None })
+}
+
 pub(super) async fn show(
     State(app): State<AppState>,
     form: Result<Query<LoginForm>, QueryRejection>,

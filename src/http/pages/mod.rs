@@ -37,7 +37,7 @@ use tower_http::compression::CompressionLayer;
 
 pub(super) use failure::shown;
 
-use super::problem::Problem;
+use super::problem::{Kind, Problem};
 use super::{AppState, audit as record, bounds, guard};
 use crate::service::ServiceError;
 
@@ -91,8 +91,24 @@ fn page(status: StatusCode, template: &impl Template) -> Response {
             let mut response = (status, Html(text)).into_response();
             let policy = HeaderValue::from_static(POLICY);
             response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+            // A form that is shown again is a refusal, and goes on record as the API's is.
+            if let Some(kind) = kind_of(status) {
+                response.extensions_mut().insert(Kind(format!("urn:mps-manager:problem:{kind}")));
+            }
             response
         }
         Err(error) => Problem::from(ServiceError::Internal(error.to_string())).into_response(),
+    }
+}
+
+/// The type of problem that a status mostly stands for, where no problem says its own.
+fn kind_of(status: StatusCode) -> Option<&'static str> {
+    match status {
+        StatusCode::FORBIDDEN => Some("forbidden"),
+        StatusCode::NOT_FOUND => Some("not-found"),
+        StatusCode::CONFLICT => Some("conflict"),
+        StatusCode::PRECONDITION_FAILED => Some("precondition-failed"),
+        StatusCode::UNPROCESSABLE_ENTITY => Some("invalid-request"),
+        _ => None,
     }
 }

@@ -8,10 +8,11 @@ use super::layouts::{add, apply, host, write};
 use crate::harness::{Answer, Client, Foreign, Host, eventually};
 
 /// The columns of the table, in its order.
-const CALLERS: [&str; 6] = ["nobody", "viewer", "operator", "admin", "tenant, own", "tenant, other"];
+pub(super) const CALLERS: [&str; 6] =
+    ["nobody", "viewer", "operator", "admin", "tenant, own", "tenant, other"];
 
 /// The rows of the table by request, each with what it says of each caller.
-fn table() -> BTreeMap<String, Vec<String>> {
+pub(super) fn table() -> BTreeMap<String, Vec<String>> {
     let text = include_str!("../../../docs/access.md");
     let (_, rows) = text.split_once("| request | nobody |").expect("the table");
     let rows = rows.lines().skip(2).take_while(|line| line.starts_with("| `"));
@@ -25,17 +26,17 @@ fn table() -> BTreeMap<String, Vec<String>> {
 }
 
 /// Things that exist, so that a 404 hides one.
-struct World {
-    host: Host,
+pub(super) struct World {
+    pub(super) host: Host,
     foreign: Foreign,
     client: Client,
-    tokens: BTreeMap<&'static str, String>,
+    pub(super) tokens: BTreeMap<&'static str, String>,
     /// What stands for each parameter of a path, by operation ID or by name.
-    names: BTreeMap<&'static str, String>,
+    pub(super) names: BTreeMap<&'static str, String>,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         // Its second daemon is in static mode.
         let host = host();
         write(&host, "prod", &[add("web", 7)]);
@@ -86,7 +87,7 @@ impl World {
     }
 
     /// The path of an operation with things that exist in it.
-    fn path(&self, template: &str) -> String {
+    pub(super) fn path(&self, template: &str) -> String {
         let mut before = "";
         let parts = template.split('/').map(|part| {
             let name = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
@@ -211,7 +212,7 @@ fn every_route_lets_in_whom_the_table_says_and_nobody_else() {
 }
 
 /// Whether an answer tells anything of the tenant that it was not for.
-fn names_the_other(world: &World, body: &str) -> bool {
+pub(super) fn names_the_other(world: &World, body: &str) -> bool {
     body.contains("\"demo\"")
         || body.contains(&world.names["clients"])
         || body.contains(&world.names["operations"])

@@ -2,6 +2,7 @@
 
 mod access_hostile;
 mod access_matrix;
+mod access_pages;
 mod access_scoped;
 mod access_told;
 mod admission;

@@ -16,18 +16,18 @@
 
   const typed = () => new URLSearchParams(new FormData(form));
 
+  // What the form comes to; null where it was refused, and undefined where somebody asked again meanwhile.
   async function ask(what) {
     const mine = ++sending;
     for (;;) {
       const before = typed();
       const body = new URLSearchParams([...before, ...Object.entries(what)]);
-      const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "text/html" } });
-      if (mine !== sending) return null;
-      if (answer.status === 401) { window.location.reload(); return null; }
-      if (answer.ok && typed().toString() === before.toString()) {
+      const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "text/html" } }).catch(() => null);
+      if (mine !== sending) return undefined;
+      if (!answer?.ok) return null;
+      if (typed().toString() === before.toString()) {
         return new DOMParser().parseFromString(await answer.text(), "text/html");
       }
-      if (!answer.ok) return null;
     }
   }
 
@@ -47,13 +47,24 @@
     }
   }
 
+  // Set while the form is sent as it is without a script.
+  let plainly = false;
+
   form.addEventListener("submit", async (event) => {
-    const pressed = event.submitter?.value;
-    if (!pressed || pressed === "save" || pressed === "look") return;
+    const button = event.submitter;
+    const pressed = button?.value;
+    if (plainly || !pressed || pressed === "save" || pressed === "look") return;
     event.preventDefault();
     const verb = pressed.split("-")[0];
     const shown = await ask({ do: pressed, lenient: "yes" });
-    if (!shown) return;
+    if (shown === undefined) return;
+    if (shown === null) {
+      // The session is over, or the server says no: it is told in a page, and what was typed goes along.
+      plainly = true;
+      form.requestSubmit(button);
+      plainly = false;
+      return;
+    }
     const next = shown.querySelector("#steps [autofocus]")?.id;
     put(shown, "steps");
     put(shown, "told");

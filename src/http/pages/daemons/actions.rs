@@ -5,7 +5,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use serde::Deserialize;
 
 use super::clients;
@@ -34,10 +34,8 @@ enum Deed {
     Delete,
 }
 
-const DEEDS: [Deed; 5] = [Deed::Stop, Deed::Restart, Deed::Drain, Deed::Release, Deed::Delete];
-
 impl Deed {
-    /// The last segment of its address.
+    /// The last segment of its address, as the router has it.
     fn word(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -154,20 +152,25 @@ impl ConfirmPage {
 }
 
 pub(super) fn router() -> Router<AppState> {
-    let mut router = Router::new()
+    // A route of its own for each, since the audit tells what was done by the route.
+    Router::new()
         .route("/daemons/{name}/start", post(start))
         .route("/daemons/{name}/cordon", post(cordon))
-        .route("/daemons/{name}/uncordon", post(uncordon));
-    for deed in DEEDS {
-        let ask =
-            move |app: State<AppState>, actor: Actor, name: Path<DaemonName>| ask(app, actor, name, deed);
-        let answer = move |app: State<AppState>, actor: Actor, name: Path<DaemonName>, form: Form| {
-            answer(app, actor, name, form, deed)
-        };
-        // A route of its own for each, since the audit tells what was done by the route.
-        router = router.route(&format!("/daemons/{{name}}/{}", deed.word()), get(ask).post(answer));
-    }
-    router
+        .route("/daemons/{name}/uncordon", post(uncordon))
+        .route("/daemons/{name}/stop", asked_first(Deed::Stop))
+        .route("/daemons/{name}/restart", asked_first(Deed::Restart))
+        .route("/daemons/{name}/drain", asked_first(Deed::Drain))
+        .route("/daemons/{name}/release", asked_first(Deed::Release))
+        .route("/daemons/{name}/delete", asked_first(Deed::Delete))
+}
+
+/// What is asked about, and then done.
+fn asked_first(deed: Deed) -> MethodRouter<AppState> {
+    let ask = move |app: State<AppState>, actor: Actor, name: Path<DaemonName>| ask(app, actor, name, deed);
+    let answer = move |app: State<AppState>, actor: Actor, name: Path<DaemonName>, form: Form| {
+        answer(app, actor, name, form, deed)
+    };
+    get(ask).post(answer)
 }
 
 async fn start(

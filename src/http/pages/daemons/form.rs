@@ -74,7 +74,7 @@ impl FormPage {
     fn action(&self) -> String {
         match &self.daemon {
             Some(daemon) => format!("/daemons/{}/edit", daemon.name),
-            None => "/daemons/new".to_owned(),
+            None => "/daemons/-/new".to_owned(),
         }
     }
 

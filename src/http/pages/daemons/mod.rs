@@ -42,7 +42,7 @@ const EVENTS: u32 = 10;
 pub(super) fn router() -> Router<AppState> {
     Router::new()
         .route("/daemons", get(list))
-        .route("/daemons/new", get(form::new).post(form::create))
+        .route("/daemons/-/new", get(form::new).post(form::create))
         .route("/daemons/{name}", get(show))
         .route("/daemons/{name}/edit", get(form::edit).post(form::change))
         .route("/daemons/{name}/logs", get(logs::show))

@@ -231,7 +231,7 @@ impl<'a> Shown<'a> {
             }
         }
         let title = name.map_or_else(|| "New layout".to_owned(), |name| format!("Edit layout {name}"));
-        let action = name.map_or_else(|| "/layouts/new".to_owned(), |name| format!("/layouts/{name}/edit"));
+        let action = name.map_or_else(|| "/layouts/-/new".to_owned(), |name| format!("/layouts/{name}/edit"));
         let frame = Frame::of(&app.service, actor, Place::Layouts, &title).await;
         let shown =
             EditorPage { frame, action, name, form, draft, grounds, ground, outcome, refused, base, between };

@@ -42,8 +42,8 @@ use crate::service::{ServiceError, WriteOptions, etag};
 pub(super) fn router() -> Router<AppState> {
     Router::new()
         .route("/layouts", get(list))
-        .route("/layouts/new", get(editor::new).post(editor::write_new))
-        .route("/layouts/import", get(import::show).post(import::import))
+        .route("/layouts/-/new", get(editor::new).post(editor::write_new))
+        .route("/layouts/-/import", get(import::show).post(import::import))
         .route("/layouts/{name}", get(show))
         .route("/layouts/{name}/edit", get(editor::edit).post(editor::write))
         .route("/layouts/{name}/versions/{version}", get(version))

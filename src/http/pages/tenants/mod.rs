@@ -19,7 +19,7 @@ use super::gpus::GpuRow;
 use super::lists::{Asked, Ways};
 use super::rendered;
 use super::words::{self, Amount, Moment, State as Stands, or_dash};
-use crate::domain::access::{Actor, Role};
+use crate::domain::access::{Actor, Right, Role};
 use crate::domain::client::AttributedBy;
 use crate::domain::daemon::{Condition, Mode};
 use crate::domain::event::{Event, EventFilter};
@@ -39,8 +39,8 @@ use crate::service::{WriteOptions, etag};
 pub(super) fn router() -> Router<AppState> {
     Router::new()
         .route("/tenants", get(all).post(form::create))
-        .route("/tenants/new", get(form::new))
-        .route("/tenants/new/predict", post(form::predict))
+        .route("/tenants/-/new", get(form::new))
+        .route("/tenants/-/predict", post(form::predict))
         .route("/tenants/{name}", get(show))
         .route("/tenants/{name}/edit", get(form::edit).post(form::change))
         .route("/tenants/{name}/delete", get(confirm_delete).post(delete))
@@ -339,6 +339,7 @@ async fn confirm_delete(
     actor: Actor,
     Path(name): Path<TenantName>,
 ) -> Result<Response, Problem> {
+    actor.may(Right::Administer).map_err(ServiceError::from)?;
     let tenant = app.service.tenant(&actor, &name, false).await?;
     let refused =
         in_the_way(app.service.delete_tenant(&actor, name.clone(), WriteOptions::rehearsal()).await)?;

@@ -1,0 +1,243 @@
+"""What was typed into a form whose session ended meanwhile: it goes through the log-in, whichever form it is; and what Enter sends."""
+
+import pytest
+from playwright.sync_api import expect
+
+from host import Host, eventually
+from test_layouts import add, fill, press, static, write
+
+DOCUMENT = "version: v1\nlayouts:\n  brought:\n    steps:\n      - add: {gpu: 0, partition: web, chunks: 7}\n"
+
+
+@pytest.fixture(scope="module")
+def host():
+    host = Host()
+    static(host)
+    write(host, "prod", add("web", 7))
+    yield host
+    host.close()
+
+
+def tenant_edit(page):
+    page.get_by_label("Memory limit").fill("7M and more")
+    page.get_by_label("Labels").fill("team=search\nowner=a b")
+    return ["7M and more", "owner=a b"]
+
+
+def daemon_new(page):
+    page.get_by_label("Name", exact=True).fill("second")
+    page.get_by_label("Device memory limit").fill("lots")
+    return ["second", "lots"]
+
+
+def daemon_edit(page):
+    page.get_by_label("Memory over-commit").fill("many")
+    return ["many"]
+
+
+def grace(page):
+    page.get_by_label("Grace, in seconds").fill("soon")
+    return ["soon"]
+
+
+def drain(page):
+    page.get_by_label("Clients get, in seconds").fill("soon")
+    page.get_by_label("are terminated").check()
+    return ["soon", "terminate"]
+
+
+def layout(page):
+    page.get_by_label("Name").fill("written")
+    fill(page, 1, partition="Web", chunks="seven", tenants="a, b")
+    page.get_by_label("Note").fill("one\ntwo")
+    return ["written", "Web", "seven", "a, b", "two"]
+
+
+def layout_edit(page):
+    fill(page, 1, chunks="seven")
+    page.get_by_label("Note").fill("less")
+    return ["seven", "less"]
+
+
+def layout_import(page):
+    page.get_by_label("Name").fill("Not A Name")
+    page.get_by_label("Text", exact=True).fill(DOCUMENT)
+    return ["Not A Name", "partition: web"]
+
+
+def layout_apply(page):
+    page.get_by_label("Note").fill("x" * 1000)
+    return ["x" * 1000]
+
+
+def replay(page):
+    page.get_by_label("A document that was exported elsewhere").check()
+    page.get_by_label("Document", exact=True).fill(DOCUMENT)
+    page.get_by_label("Layout of the document").fill("which")
+    return ["partition: web", "which"]
+
+
+def new_token(page):
+    page.get_by_label("Name").fill("ci")
+    page.get_by_label("May").fill("everything")
+    return ["ci", "everything"]
+
+
+def maintenance(page):
+    page.get_by_label("GPU 1").check()
+    page.get_by_label("Seconds that clients get").fill("soon")
+    return ["soon"]
+
+
+# Where each form is, what is typed, and its button. What is typed is wrong, so that it is shown again once it is sent.
+FORMS = {
+    "tenant": ("/tenants/demo/edit", tenant_edit, "Save"),
+    "daemon": ("/daemons/-/new", daemon_new, "Set up"),
+    "daemon's settings": ("/daemons/gpu0/edit", daemon_edit, "Save"),
+    "restart": ("/daemons/gpu0/restart", grace, "Restart gpu0"),
+    "stop": ("/daemons/gpu0/stop", grace, "Stop gpu0"),
+    "drain": ("/daemons/gpu0/drain", drain, "Drain gpu0"),
+    "layout": ("/layouts/-/new", layout, "Create"),
+    "layout's next version": ("/layouts/prod/edit", layout_edit, "Save as a new version"),
+    "import": ("/layouts/-/import", layout_import, "Import"),
+    "replay": ("/replays/new", replay, "See what it would do"),
+    "token": ("/tokens/new", new_token, "Make it"),
+    "maintenance": ("/settings/maintenance", maintenance, "Begin maintenance"),
+}
+
+
+def an_admin(host):
+    """A token of one's own: one token logs in a number of times in a while."""
+    return host.token_for("admin")
+
+
+def log_in_again(page, token):
+    expect(page.get_by_text("What you typed is kept")).to_be_visible()
+    page.get_by_label("Token").fill(token)
+    press(page, "Log in")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Send what you typed?")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_that_was_typed_is_lost_with_the_session(host, visitor, form):
+    path, type_into, button = FORMS[form]
+    visit, token = visitor(host), an_admin(host)
+    page = visit.log_in(token, to=path)
+    title = page.get_by_role("heading", level=1).text_content()
+    typed = type_into(page)
+    visit.log_out_elsewhere()
+    press(page, button)
+    log_in_again(page, token)
+    told = page.locator("dl.facts")
+    for text in typed:
+        expect(told).to_contain_text(text)
+    visit.accessible()
+    press(page, "Send it now")
+    # It is refused as it would have been, beside what was typed.
+    expect(page.get_by_role("heading", level=1)).to_have_text(title)
+    expect(page.locator("[aria-invalid=true]").first).to_be_visible()
+    shown = page.locator("form input, form textarea, form select").evaluate_all("all => all.map(one => one.value)")
+    for text in typed:
+        assert any(text in value.replace("\r", "") for value in shown), f"{text} is not in {shown}"
+
+
+def test_what_was_typed_beside_a_plan_and_beside_somebody_elses_daemon_is_kept(own_host, visitor):
+    host = own_host
+    static(host)
+    write(host, "prod", add("web", 7))
+    visit, token = visitor(host), an_admin(host)
+    page = visit.log_in(token, to="/layouts/prod/apply?daemon=gpu1")
+    page.get_by_label("Note").fill("for the web")
+    visit.log_out_elsewhere()
+    press(page, "Apply to gpu1")
+    log_in_again(page, token)
+    expect(page.locator("dl.facts")).to_contain_text("for the web")
+    press(page, "Send it now")
+    page.wait_for_url("**/operations/*")
+    expect(page.get_by_text("for the web")).to_be_visible()
+    # A daemon that somebody else runs, taken up under a name of one's own.
+    eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
+    host.done(host.api("DELETE", "/daemons/gpu1?grace_s=0"))
+    host.foreign("theirs", "1")
+    foreign = eventually("it is listed", lambda: host.api("GET", "/foreign-daemons")["items"])[0]
+    page.goto(f"/foreign-daemons/{foreign['id']}")
+    page.get_by_label("Name", exact=True).fill("from_them")
+    visit.log_out_elsewhere()
+    press(page, "Take it up")
+    log_in_again(page, token)
+    expect(page.locator("dl.facts")).to_contain_text("from_them")
+    press(page, "Send it now")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Daemon from_them")
+
+
+def test_the_editors_buttons_keep_what_was_typed_when_the_session_is_over(host, visitor):
+    visit, token = visitor(host), an_admin(host)
+    page = visit.log_in(token, to="/layouts/-/new")
+    page.get_by_label("Name").fill("written")
+    page.locator("#step-0-partition").fill("web")
+    visit.log_out_elsewhere()
+    if visit.scripted:
+        # The map that follows what is typed asks, is refused, and nothing is taken away.
+        with page.expect_response("**/layouts/-/new") as asked:
+            page.locator("#step-0-chunks").press_sequentially("7")
+        assert asked.value.status == 401
+        expect(page.locator("#step-0-partition")).to_have_value("web")
+    page.locator("#step-0-chunks").fill("7")
+    press(page, "Add a partition")
+    log_in_again(page, token)
+    press(page, "Send it now")
+    expect(page.locator("#step-1-partition")).to_be_visible()
+    for field, value in [("name", "written"), ("step-0-partition", "web"), ("step-0-chunks", "7")]:
+        expect(page.locator(f"#{field}")).to_have_value(value)
+
+
+def test_a_file_goes_through_the_log_in_as_text_and_one_too_long_is_told(host, visitor, tmp_path):
+    visit, token = visitor(host), an_admin(host)
+    page = visit.log_in(token, to="/layouts/-/import")
+    chosen = page.get_by_label("From a file")
+    text = page.get_by_label("Text", exact=True)
+    if visit.scripted:
+        (tmp_path / "layouts.yaml").write_text(DOCUMENT.replace("brought", "from_a_file"))
+        chosen.set_input_files(tmp_path / "layouts.yaml")
+        expect(text).to_have_value(DOCUMENT.replace("brought", "from_a_file"))
+    else:
+        # No file is taken that would be lost: the text has a field.
+        expect(chosen).to_be_hidden()
+        text.fill(DOCUMENT.replace("brought", "from_text"))
+    visit.log_out_elsewhere()
+    press(page, "Import")
+    log_in_again(page, token)
+    press(page, "Send it now")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Layout from_")
+    expect(page.locator(".sequence li")).to_have_text(["add web on GPU 0: 7 chunks"])
+    page.goto("/layouts/-/import")
+    text.fill("#" * 300_000)
+    visit.log_out_elsewhere()
+    press(page, "Import")
+    expect(page.get_by_role("alert")).to_contain_text("too long to be carried through the log-in: nothing of it was done")
+    visit.accessible()
+    page.get_by_label("Token").fill(token)
+    press(page, "Log in")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+
+
+@pytest.mark.parametrize("path", ["/layouts/-/new", "/layouts/prod/edit"], ids=["a new layout", "a next version"])
+def test_enter_in_the_editor_saves_and_removes_nothing(host, visitor, path):
+    visit, token = visitor(host), an_admin(host)
+    page = visit.log_in(token, to=path)
+    before = host.api("GET", "/layouts")["items"]
+    if path.endswith("new"):
+        page.get_by_label("Name").fill(f"entered_{visit.scripted}".lower())
+    press(page, "Add a partition")
+    fill(page, 1, partition="web", chunks=7)
+    fill(page, 2, partition="batch", chunks=5)
+    fields = ["step-0-partition", "step-0-chunks", "step-1-tenants", "step-1-chunks", "sku"]
+    for field in fields + (["name"] if path.endswith("new") else []):
+        with page.expect_navigation():
+            page.locator(f"#{field}").press("Enter")
+        expect(page.get_by_role("listitem", name="Step")).to_have_count(2)
+        for kept, value in [("step-0-partition", "web"), ("step-0-chunks", "7"), ("step-1-partition", "batch")]:
+            expect(page.locator(f"#{kept}")).to_have_value(value)
+        expect(page.get_by_role("button", name="Add a partition")).to_be_visible()
+    expect(page.get_by_text("12 of 15 chunks used, 3 left")).to_be_visible()
+    assert host.api("GET", "/layouts")["items"] == before
