@@ -34,7 +34,7 @@ use crate::service::daemons::DaemonView;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::{TenantFilter, TenantView};
-use crate::service::{WriteOptions, etag};
+use crate::service::{ServiceError, WriteOptions, etag};
 
 pub(super) fn router() -> Router<AppState> {
     Router::new()
