@@ -10,8 +10,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use serde::Deserialize;
 
-use super::assets::Assets;
 use super::entrance::local;
+use super::frame::Outside;
 use super::page;
 use crate::domain::token::Secret;
 use crate::http::AppState;
@@ -24,7 +24,7 @@ use crate::service::sessions::NewSession;
 #[derive(Template)]
 #[template(path = "login.html")]
 struct LoginPage<'a> {
-    assets: Assets,
+    outside: Outside,
     refused: Option<&'a str>,
     code: Option<&'a str>,
     next: Option<&'a str>,
@@ -34,7 +34,7 @@ struct LoginPage<'a> {
 #[derive(Template)]
 #[template(path = "unsent.html")]
 struct UnsentPage<'a> {
-    assets: Assets,
+    outside: Outside,
     to: &'a str,
     fields: Vec<(String, String)>,
 }
@@ -73,32 +73,36 @@ impl LoginForm {
     }
 
     /// The log-in as it is to be filled in again.
-    fn again(&self, status: StatusCode, refused: &str, code: Option<&str>) -> Response {
+    fn again(&self, outside: Outside, status: StatusCode, refused: &str, code: Option<&str>) -> Response {
         let unsent = self.unsent();
         let (next, unsent) = (self.next(), unsent.as_ref());
-        page(status, &LoginPage { assets: Assets, refused: Some(refused), code, next, unsent })
+        page(status, &LoginPage { outside, refused: Some(refused), code, next, unsent })
     }
 }
 
 /// The log-in for whoever has to send something after it.
-pub(super) fn page_for(status: StatusCode, unsent: &Unsent) -> Response {
+pub(super) fn page_for(outside: Outside, status: StatusCode, unsent: &Unsent) -> Response {
     let unsent = Some(unsent);
-    page(status, &LoginPage { assets: Assets, refused: None, code: None, next: None, unsent })
+    page(status, &LoginPage { outside, refused: None, code: None, next: None, unsent })
 }
 
 /// The log-in for whoever sent something that cannot be kept until then.
-pub(super) fn page_without(status: StatusCode) -> Response {
+pub(super) fn page_without(outside: Outside, status: StatusCode) -> Response {
     let refused = Some(
         "your session is over, and what you sent is too long to be carried through the log-in: nothing of it was done, and it has \
          to be sent again after it",
     );
-    page(status, &LoginPage { assets: Assets, refused, code: None, next: None, unsent: None })
+    page(status, &LoginPage { outside, refused, code: None, next: None, unsent: None })
 }
 
-pub(super) async fn show(form: Result<Query<LoginForm>, QueryRejection>) -> Response {
+pub(super) async fn show(
+    State(app): State<AppState>,
+    form: Result<Query<LoginForm>, QueryRejection>,
+) -> Response {
+    let outside = Outside::of(&app.service).await;
     let form = form.map(|Query(form)| form).unwrap_or_default();
     let (code, next) = (form.code(), form.next());
-    page(StatusCode::OK, &LoginPage { assets: Assets, refused: None, code, next, unsent: None })
+    page(StatusCode::OK, &LoginPage { outside, refused: None, code, next, unsent: None })
 }
 
 pub(super) async fn log_in(
@@ -107,9 +111,10 @@ pub(super) async fn log_in(
     Extension(asked): Extension<Asked>,
     form: Result<Form<LoginForm>, FormRejection>,
 ) -> Response {
+    let outside = Outside::of(&app.service).await;
     let Ok(Form(form)) = form else {
         let refused = "the form could not be read: try again";
-        return LoginForm::default().again(StatusCode::BAD_REQUEST, refused, None);
+        return LoginForm::default().again(outside, StatusCode::BAD_REQUEST, refused, None);
     };
     let (access, now) = (app.service.access(), crate::clock::unix_ms());
     let code = form.code().map(Secret::shown);
@@ -125,34 +130,34 @@ pub(super) async fn log_in(
             "the token is not valid: it is mistyped, has expired, or was revoked"
         };
         app.service.not_authenticated(peer.origin());
-        return as_page(auth::failed(&app, peer, refused).await, &form);
+        return as_page(outside, auth::failed(&app, peer, refused).await, &form);
     };
     let answer = |opened: NewSession| {
         let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
         let inside = match form.unsent() {
-            Some(unsent) => to_send(&unsent),
+            Some(unsent) => to_send(outside, &unsent),
             None => Redirect::to(form.next().unwrap_or("/")).into_response(),
         };
         ([(header::SET_COOKIE, cookie)], inside).into_response()
     };
     let answer = auth::log_in(&app, &admission.actor, code.as_ref(), asked, answer).await;
-    as_page(answer, &form)
+    as_page(outside, answer, &form)
 }
 
 /// What was typed before the log-in, to be sent with one more word: whoever logs in may be somebody else, and much may
 /// have happened since.
-fn to_send(unsent: &Unsent) -> Response {
+fn to_send(outside: Outside, unsent: &Unsent) -> Response {
     let fields = form_urlencoded::parse(unsent.form.as_bytes()).into_owned().collect();
-    page(StatusCode::OK, &UnsentPage { assets: Assets, to: &unsent.to, fields })
+    page(StatusCode::OK, &UnsentPage { outside, to: &unsent.to, fields })
 }
 
 /// A problem as the page that it is about, for whoever sits before it; any other answer as it is.
-fn as_page(answer: Response, form: &LoginForm) -> Response {
+fn as_page(outside: Outside, answer: Response, form: &LoginForm) -> Response {
     let Some(Detail(refused)) = answer.extensions().get::<Detail>().cloned() else { return answer };
     let (before, _) = answer.into_parts();
     // To try again later is of use with what was not used up.
     let code = form.code().filter(|_| before.status == StatusCode::TOO_MANY_REQUESTS);
-    let mut answer = form.again(before.status, &refused, code);
+    let mut answer = form.again(outside, before.status, &refused, code);
     answer.extensions_mut().extend(before.extensions);
     if let Some(wait) = before.headers.get(header::RETRY_AFTER) {
         answer.headers_mut().insert(header::RETRY_AFTER, wait.clone());
