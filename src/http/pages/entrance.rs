@@ -26,8 +26,7 @@ pub(super) async fn require(
     next: Next,
 ) -> Response {
     let Some((admission, key)) = auth::session(&state, peer, request.headers()) else {
-        let largest_body = state.limits.body_bytes as usize;
-        return way_in(&state, request, largest_body).await;
+        return way_in(&state, request).await;
     };
     if !request.method().is_safe()
         && let Err(problem) = auth::same_site(request.headers())
@@ -42,7 +41,7 @@ pub(super) async fn require(
 }
 
 /// Leads to the log-in, and from there to what was asked for.
-async fn way_in(state: &AppState, request: Request, largest_body: usize) -> Response {
+async fn way_in(state: &AppState, request: Request) -> Response {
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
     if request.method().is_safe() {
         // A part of a page that is asked for again must not become the log-in page in its middle.
@@ -51,9 +50,10 @@ async fn way_in(state: &AppState, request: Request, largest_body: usize) -> Resp
         }
         return Redirect::to(&login_at(&target)).into_response();
     }
-    let outside = Outside::of(&state.service).await;
+    let largest_body = state.limits.body_bytes as usize;
     let form = to_bytes(request.into_body(), largest_body).await.ok();
     let form = form.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
+    let outside = Outside::of(&state.service).await;
     match form.filter(|form| encoded(form) + ROOM <= largest_body) {
         Some(form) => login::page_for(outside, StatusCode::UNAUTHORIZED, &Unsent { to: target, form }),
         None => login::page_without(outside, StatusCode::UNAUTHORIZED),
