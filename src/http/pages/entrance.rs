@@ -10,12 +10,13 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::forms::Form;
 use super::login::{self, Unsent};
 use crate::http::AppState;
 use crate::http::auth::{self, CurrentSession, Peer};
 
-/// Longest form that is carried through a log-in, in bytes.
-const LONGEST_FORM: usize = 256 * 1024;
+/// Bytes that are left for the log-in itself beside the form that it carries.
+const OF_THE_LOGIN: usize = 1024;
 
 /// Lets those through who are logged in; what they may do is asked by each use case.
 pub(super) async fn require(
@@ -25,7 +26,7 @@ pub(super) async fn require(
     next: Next,
 ) -> Response {
     let Some((admission, key)) = auth::session(&state, peer, request.headers()) else {
-        return way_in(request).await;
+        return way_in(&state, request).await;
     };
     if !request.method().is_safe()
         && let Err(problem) = auth::same_site(request.headers())
@@ -40,7 +41,7 @@ pub(super) async fn require(
 }
 
 /// Leads to the log-in, and from there to what was asked for.
-async fn way_in(request: Request) -> Response {
+async fn way_in(app: &AppState, request: Request) -> Response {
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
     if request.method().is_safe() {
         // A part of a page that is asked for again must not become the log-in page in its middle.
@@ -49,11 +50,27 @@ async fn way_in(request: Request) -> Response {
         }
         return Redirect::to(&login_at(&target)).into_response();
     }
-    let form = match to_bytes(request.into_body(), LONGEST_FORM).await {
-        Ok(bytes) => String::from_utf8(bytes.to_vec()).unwrap_or_default(),
-        Err(_) => String::new(),
-    };
-    login::page_for(StatusCode::UNAUTHORIZED, &Unsent { to: target, form })
+    // What does not fit through the log-in fits no other request either.
+    let longest = usize::try_from(app.limits.body_bytes).unwrap_or(usize::MAX);
+    match carried(request, target, longest).await {
+        Ok(unsent) => login::page_for(StatusCode::UNAUTHORIZED, Some(&unsent), None),
+        Err(why) => login::page_for(StatusCode::UNAUTHORIZED, None, Some(&why)),
+    }
+}
+
+/// A form as it is carried through the log-in; why it is not, where it is not.
+async fn carried(request: Request, to: String, longest: usize) -> Result<Unsent, String> {
+    let mime = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let is_form = mime.is_none_or(|mime| mime.starts_with("application/x-www-form-urlencoded"));
+    if !is_form {
+        return Err("a file, or something else that is no form of these pages, is not kept".to_owned());
+    }
+    let bytes = to_bytes(request.into_body(), longest).await;
+    let bytes = bytes.map_err(|_| format!("it did not come whole, or is over {longest} bytes"))?;
+    let unsent = Unsent { to, form: Form::parse(&bytes) };
+    let most = longest.saturating_sub(OF_THE_LOGIN);
+    let length = unsent.length();
+    if length > most { Err(format!("it has {length} bytes, and at most {most} are kept")) } else { Ok(unsent) }
 }
 
 fn accepts_events(request: &Request) -> bool {
@@ -98,6 +115,23 @@ mod tests {
         ] {
             assert_eq!(local(target), None, "{target:?}");
         }
+    }
+
+    fn sent(mime: &str, body: &str) -> Request {
+        let request = Request::post("/layouts/import").header(header::CONTENT_TYPE, mime);
+        request.body(body.to_owned().into()).expect("a request")
+    }
+
+    #[tokio::test]
+    async fn what_is_not_kept_is_said() {
+        let form = "application/x-www-form-urlencoded";
+        let text = format!("text={}", "a+".repeat(1000));
+        let carry = |mime, longest| carried(sent(mime, &text), "/layouts/import".to_owned(), longest);
+        let kept = carry(form, 4096).await.expect("it fits");
+        assert_eq!(kept.form.typed("text"), "a ".repeat(1000));
+        assert!(carry(form, 3000).await.expect_err("no room for the log-in").contains("at most 1976"));
+        assert!(carry(form, 1000).await.expect_err("too long").contains("over 1000"));
+        assert!(carry("multipart/form-data; boundary=x", 4096).await.expect_err("a file").contains("a file"));
     }
 
     #[test]

@@ -144,6 +144,7 @@ async fn confirm_host(State(app): State<AppState>, actor: Actor, form: Form) -> 
 }
 
 async fn fill_in_maintenance(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+    actor.may(Right::Operate).map_err(ServiceError::from)?;
     let mut form = Form::default();
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
     let gpus = gpus(&app, &actor).await?;

@@ -13,6 +13,9 @@
   const form = document.getElementById("editor");
   if (!form) return;
   let sending = 0;
+  // Whether the session was over when it was last asked: then buttons send the form as they do without a script, and it goes
+  // through the log-in.
+  let isOver = false;
 
   const typed = () => new URLSearchParams(new FormData(form));
 
@@ -21,13 +24,19 @@
     for (;;) {
       const before = typed();
       const body = new URLSearchParams([...before, ...Object.entries(what)]);
-      const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "text/html" } });
-      if (mine !== sending) return null;
-      if (answer.status === 401) { window.location.reload(); return null; }
-      if (answer.ok && typed().toString() === before.toString()) {
-        return new DOMParser().parseFromString(await answer.text(), "text/html");
+      let status, text;
+      try {
+        const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "text/html" } });
+        text = await answer.text();
+        status = answer.ok ? 0 : answer.status;
+      } catch {
+        // No answer, or not all of one.
       }
-      if (!answer.ok) return null;
+      if (mine !== sending) return null;
+      isOver = status === 401;
+      if (status !== 0) { window.mpsConsole.outdated(document.getElementById("outcome"), status); return null; }
+      window.mpsConsole.upToDate();
+      if (typed().toString() === before.toString()) return new DOMParser().parseFromString(text, "text/html");
     }
   }
 
@@ -49,10 +58,11 @@
 
   form.addEventListener("submit", async (event) => {
     const pressed = event.submitter?.value;
-    if (!pressed || pressed === "save" || pressed === "look") return;
+    if (!pressed || pressed === "save" || pressed === "look" || isOver) return;
     event.preventDefault();
     const verb = pressed.split("-")[0];
     const shown = await ask({ do: pressed, lenient: "yes" });
+    if (isOver) form.requestSubmit(event.submitter);
     if (!shown) return;
     const next = shown.querySelector("#steps [autofocus]")?.id;
     put(shown, "steps");
