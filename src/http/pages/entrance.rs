@@ -70,7 +70,11 @@ async fn carried(request: Request, to: String, longest: usize) -> Result<Unsent,
     let unsent = Unsent { to, form: Form::parse(&bytes) };
     let most = longest.saturating_sub(OF_THE_LOGIN);
     let length = unsent.length();
-    if length > most { Err(format!("it has {length} bytes, and at most {most} are kept")) } else { Ok(unsent) }
+    if length > most {
+        Err(format!("it has {length} bytes, and at most {most} are kept"))
+    } else {
+        Ok(unsent)
+    }
 }
 
 fn accepts_events(request: &Request) -> bool {

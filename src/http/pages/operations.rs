@@ -189,10 +189,7 @@ fn subjects(operation: &Operation) -> Vec<Way> {
             ));
         }
         OperationRequest::ReplayLayout { replay, layout, version } => {
-            ways.push(Way::new(
-                format!("/replays/{replay}"),
-                format!("layout {layout} version {version}"),
-            ));
+            ways.push(Way::new(format!("/replays/{replay}"), format!("layout {layout} version {version}")));
         }
         OperationRequest::StartDaemon
         | OperationRequest::StopDaemon { .. }

@@ -72,7 +72,9 @@ pub(super) async fn apply(
 ) -> Result<Response, Problem> {
     actor.may(Right::Operate).map_err(ServiceError::from)?;
     let version = match version_of(&app, &actor, &name, &form).await {
-        Err(error @ ServiceError::Invalid(_)) => return planned(&app, &actor, name, &form, Some(error)).await,
+        Err(error @ ServiceError::Invalid(_)) => {
+            return planned(&app, &actor, name, &form, Some(error)).await;
+        }
         version => version?,
     };
     let places = Places::of(&app, &actor).await?;

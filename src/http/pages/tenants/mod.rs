@@ -13,10 +13,10 @@ use axum::routing::{get, post};
 
 use self::environment::Environment;
 use super::chart::Chart;
+use super::forms::Refused;
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
 use super::lists::{Asked, Ways};
-use super::forms::Refused;
 use super::words::{self, Amount, Moment, State as Stands, or_dash};
 use super::{refused_with, rendered};
 use crate::domain::access::{Actor, Role};
@@ -133,11 +133,7 @@ async fn all(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<
     }
 }
 
-async fn found(
-    app: &AppState,
-    actor: &Actor,
-    asked: &Asked,
-) -> Result<(Vec<TenantRow>, Ways), ServiceError> {
+async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<(Vec<TenantRow>, Ways), ServiceError> {
     let daemon = asked.parsed("daemon", DaemonName::parse)?;
     let filter = TenantFilter { daemon, text: asked.text("q").map(str::to_lowercase) };
     let paged = app.service.tenants(actor, &filter, &asked.page()?).await?;
