@@ -157,11 +157,14 @@ pub struct Nameplate {
 impl Service {
     /// What is said of the host to whoever asks for anything, even while the driver does not answer.
     pub async fn nameplate(&self, actor: &Actor) -> Nameplate {
-        let driver = self.asked(crate::gpu::Inventory::known_driver).await;
-        let driver = driver.ok().and_then(Result::ok).filter(|driver| driver.simulated);
         let hostname = actor.may(Right::View).is_ok().then(hostname);
-        let simulated = driver.map(|driver| driver.profile.unwrap_or_default());
-        Nameplate { hostname, simulated, read_only: self.is_read_only() }
+        Nameplate { hostname, simulated: self.simulated().await, read_only: self.is_read_only() }
+    }
+
+    /// The profile of a simulated host; `None` for a real one. Everybody may know that nothing is real.
+    pub async fn simulated(&self) -> Option<String> {
+        let driver = self.asked(crate::gpu::Inventory::known_driver).await.ok()?.ok()?;
+        driver.simulated.then(|| driver.profile.unwrap_or_default())
     }
 
     /// The host.

@@ -1,4 +1,5 @@
-"""Pictures of every page, light and dark, wide and narrow, in a folder; and what each page weighs with all that it loads."""
+"""Pictures of every page, light and dark, wide and narrow, in a folder; of what it looks like when not all is well, as
+`state-…`; and what each page weighs with all that it loads."""
 
 import os
 import sys
@@ -11,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from conftest import OPTIONS, Visitor  # noqa: E402
 from host import Host  # noqa: E402
 from pages import furnish, path_of  # noqa: E402
+from states import STATES  # noqa: E402
 
 WIDTHS = {"wide": 1440, "narrow": 390, "widest": 2560}
 SCHEMES = ["light", "dark"]
@@ -27,6 +29,51 @@ def weight(visitor, path):
     visitor.page.wait_for_timeout(300)
     session.detach()
     return int(sum(bytes_of))
+
+
+# Where what is wrong shows: as most see it, and where there is least room.
+STATE_VIEWS = [("wide", "light"), ("narrow", "dark")]
+
+
+class Views:
+    """Takes pictures of a host, as somebody with a token sees it."""
+
+    def __init__(self, browser, host, folder):
+        self.browser, self.host, self.folder, self.visitors = browser, host, folder, {}
+
+    def show(self, name, path, act=None, token=None):
+        for width, scheme in STATE_VIEWS:
+            page = self.visitor(width, scheme, token).page
+            page.goto(path, wait_until="load")
+            if act:
+                act(page)
+            page.screenshot(path=self.folder / f"state-{name}-{width}-{scheme}.png", full_page=True)
+
+    def visitor(self, width, scheme, token):
+        known = (width, scheme, token)
+        if known not in self.visitors:
+            viewport = {"width": WIDTHS[width], "height": 900}
+            self.visitors[known] = Visitor(self.browser, self.host, True, viewport=viewport, color_scheme=scheme)
+            self.visitors[known].log_in(token)
+        return self.visitors[known]
+
+    def close(self):
+        for visitor in self.visitors.values():
+            visitor.context.close()
+
+
+def picture_states(browser, folder, only=None):
+    for state, profiles in STATES:
+        if only and state.__name__ not in only:
+            continue
+        hosts = [Host(profile) for profile in profiles]
+        views = Views(browser, hosts[-1], folder)
+        try:
+            state(hosts if len(hosts) > 1 else hosts[0], views.show)
+        finally:
+            views.close()
+            for host in hosts:
+                host.close()
 
 
 def main(folder):
@@ -48,6 +95,7 @@ def main(folder):
                         visitor.page.goto(path_of(place, host), wait_until="load")
                         visitor.page.screenshot(path=folder / f"{page}-{name}-{scheme}.png", full_page=True)
                     visitor.context.close()
+            picture_states(browser, folder)
             visitor = Visitor(browser, host, True)
             visitor.log_in()
             print("| page | bytes over the wire, with everything |\n| --- | ---: |")

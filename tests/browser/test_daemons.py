@@ -35,7 +35,7 @@ def test_the_list_leads_to_a_daemon_with_all_that_is_known_of_it(own_host, visit
     client = page.get_by_role("group", name="Clients").get_by_role("row", name=str(process.pid))
     expect(client.get_by_role("link", name="demo")).to_have_attribute("href", "/tenants/demo")
     listed = host.api("GET", "/clients?tenant=demo")["items"][0]
-    expect(client.get_by_role("link", name=str(process.pid))).to_have_attribute("href", f"/clients/{listed['id']}")
+    expect(client.get_by_role("link", name=str(process.pid), exact=True)).to_have_attribute("href", f"/clients/{listed['id']}")
     expect(page.get_by_role("group", name="Settings").get_by_text("differs")).to_have_count(0)
     expect(page.get_by_role("group", name="Settings").get_by_text("as wanted").first).to_be_visible()
     visit.accessible()

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::forms::Form;
+use super::frame::Outside;
 use super::login::{self, Unsent};
 use crate::http::AppState;
 use crate::http::auth::{self, CurrentSession, Peer};
@@ -41,7 +42,7 @@ pub(super) async fn require(
 }
 
 /// Leads to the log-in, and from there to what was asked for.
-async fn way_in(app: &AppState, request: Request) -> Response {
+async fn way_in(state: &AppState, request: Request) -> Response {
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
     if request.method().is_safe() {
         // A part of a page that is asked for again must not become the log-in page in its middle.
@@ -51,10 +52,11 @@ async fn way_in(app: &AppState, request: Request) -> Response {
         return Redirect::to(&login_at(&target)).into_response();
     }
     // What does not fit through the log-in fits no other request either.
-    let longest = usize::try_from(app.limits.body_bytes).unwrap_or(usize::MAX);
+    let longest = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
+    let outside = Outside::of(&state.service).await;
     match carried(request, target, longest).await {
-        Ok(unsent) => login::page_for(StatusCode::UNAUTHORIZED, Some(&unsent), None),
-        Err(why) => login::page_for(StatusCode::UNAUTHORIZED, None, Some(&why)),
+        Ok(unsent) => login::page_for(outside, StatusCode::UNAUTHORIZED, Some(&unsent), None),
+        Err(why) => login::page_for(outside, StatusCode::UNAUTHORIZED, None, Some(&why)),
     }
 }
 

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::frame::{Frame, Place};
+use super::frame::{Frame, Outside, Place};
 use super::page;
 use crate::http::AppState;
 use crate::http::auth::{self, Peer};
@@ -30,7 +30,7 @@ struct ProblemPage<'a> {
 #[derive(Template)]
 #[template(path = "problem_outside.html")]
 struct OutsidePage<'a> {
-    assets: super::assets::Assets,
+    outside: Outside,
     status: u16,
     what: &'a str,
     detail: &'a str,
@@ -78,7 +78,8 @@ async fn as_page(app: &AppState, peer: Peer, headers: &HeaderMap, response: Resp
             page(parts.status, &ProblemPage { frame, status, what, detail, fields, remedy })
         }
         None => {
-            page(parts.status, &OutsidePage { assets: super::assets::Assets, status, what, detail, remedy })
+            let outside = Outside::of(&app.service).await;
+            page(parts.status, &OutsidePage { outside, status, what, detail, remedy })
         }
     };
     let (told, body) = told.into_parts();

@@ -1,7 +1,7 @@
 //! What stands around every page: where one is, who one is, which host this is, and whether it is real.
 
 use super::assets::Assets;
-use crate::domain::access::{Actor, Grant, Role};
+use crate::domain::access::{Actor, Grant, Role, Subject};
 use crate::service::Service;
 use crate::service::host::Nameplate;
 
@@ -53,11 +53,27 @@ pub(super) struct Way {
     pub(super) current: bool,
 }
 
+/// What stands around a page for somebody who is not logged in, and is told as little as they need.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outside {
+    pub(super) assets: Assets,
+    /// Whether the host is simulated.
+    pub(super) simulated: bool,
+}
+
+impl Outside {
+    pub(super) async fn of(service: &Service) -> Self {
+        Self { assets: Assets, simulated: service.simulated().await.is_some() }
+    }
+}
+
 /// What stands around a page.
 pub(super) struct Frame {
     pub(super) title: String,
     pub(super) ways: Vec<Way>,
     pub(super) who: String,
+    /// The same in short, for where there is little room.
+    pub(super) called: String,
     pub(super) grant: Grant,
     pub(super) host: Nameplate,
     pub(super) assets: Assets,
@@ -82,6 +98,10 @@ impl Frame {
             title: title.to_owned(),
             ways: ways.map(way).collect(),
             who: actor.subject.to_string(),
+            called: match &actor.subject {
+                Subject::Token { name, .. } => name.to_string(),
+                other => other.to_string(),
+            },
             grant: actor.grant.clone(),
             host: service.nameplate(actor).await,
             assets: Assets,

@@ -8,9 +8,9 @@ use axum::extract::{ConnectInfo, Extension, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Redirect, Response};
 
-use super::assets::Assets;
 use super::entrance::local;
 use super::forms::{BEGAN, Form, KEY};
+use super::frame::Outside;
 use super::page;
 use crate::domain::token::Secret;
 use crate::http::AppState;
@@ -23,7 +23,7 @@ use crate::service::sessions::NewSession;
 #[derive(Template)]
 #[template(path = "login.html")]
 struct LoginPage<'a> {
-    assets: Assets,
+    outside: Outside,
     refused: Option<&'a str>,
     code: Option<&'a str>,
     next: Option<&'a str>,
@@ -35,7 +35,7 @@ struct LoginPage<'a> {
 #[derive(Template)]
 #[template(path = "unsent.html")]
 struct UnsentPage<'a> {
-    assets: Assets,
+    outside: Outside,
     unsent: &'a Unsent,
 }
 
@@ -101,22 +101,28 @@ impl LoginForm {
     }
 
     /// The log-in as it is to be filled in again.
-    fn again(&self, status: StatusCode, refused: &str, code: Option<&str>) -> Response {
+    fn again(&self, outside: Outside, status: StatusCode, refused: &str, code: Option<&str>) -> Response {
         let unsent = self.unsent();
         let (next, unsent) = (self.next(), unsent.as_ref());
-        page(status, &LoginPage { assets: Assets, refused: Some(refused), code, next, unsent, lost: None })
+        page(status, &LoginPage { outside, refused: Some(refused), code, next, unsent, lost: None })
     }
 }
 
 /// The log-in for whoever sent something before it, which they send after it or have lost.
-pub(super) fn page_for(status: StatusCode, unsent: Option<&Unsent>, lost: Option<&str>) -> Response {
-    page(status, &LoginPage { assets: Assets, refused: None, code: None, next: None, unsent, lost })
+pub(super) fn page_for(
+    outside: Outside,
+    status: StatusCode,
+    unsent: Option<&Unsent>,
+    lost: Option<&str>,
+) -> Response {
+    page(status, &LoginPage { outside, refused: None, code: None, next: None, unsent, lost })
 }
 
-pub(super) async fn show(RawQuery(query): RawQuery) -> Response {
+pub(super) async fn show(State(app): State<AppState>, RawQuery(query): RawQuery) -> Response {
+    let outside = Outside::of(&app.service).await;
     let form = LoginForm(Form::parse(query.unwrap_or_default().as_bytes()));
     let (code, next) = (form.code(), form.next());
-    let shown = LoginPage { assets: Assets, refused: None, code, next, unsent: None, lost: None };
+    let shown = LoginPage { outside, refused: None, code, next, unsent: None, lost: None };
     page(StatusCode::OK, &shown)
 }
 
@@ -126,9 +132,10 @@ pub(super) async fn log_in(
     Extension(asked): Extension<Asked>,
     form: Result<Form, Problem>,
 ) -> Response {
+    let outside = Outside::of(&app.service).await;
     let Ok(form) = form.map(LoginForm) else {
         let refused = "the form could not be read: try again";
-        return LoginForm::default().again(StatusCode::BAD_REQUEST, refused, None);
+        return LoginForm::default().again(outside, StatusCode::BAD_REQUEST, refused, None);
     };
     let (access, now) = (app.service.access(), crate::clock::unix_ms());
     let code = form.code().map(Secret::shown);
@@ -144,33 +151,33 @@ pub(super) async fn log_in(
             "the token is not valid: it is mistyped, has expired, or was revoked"
         };
         app.service.not_authenticated(peer.origin());
-        return as_page(auth::failed(&app, peer, refused).await, &form);
+        return as_page(outside, auth::failed(&app, peer, refused).await, &form);
     };
     let answer = |opened: NewSession| {
         let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
         let inside = match form.unsent() {
-            Some(unsent) => to_send(&unsent),
+            Some(unsent) => to_send(outside, &unsent),
             None => Redirect::to(form.next().unwrap_or("/")).into_response(),
         };
         ([(header::SET_COOKIE, cookie)], inside).into_response()
     };
     let answer = auth::log_in(&app, &admission.actor, code.as_ref(), asked, answer).await;
-    as_page(answer, &form)
+    as_page(outside, answer, &form)
 }
 
 /// What was typed before the log-in, to be sent with one more word: whoever logs in may be somebody else, and much may
 /// have happened since.
-fn to_send(unsent: &Unsent) -> Response {
-    page(StatusCode::OK, &UnsentPage { assets: Assets, unsent })
+fn to_send(outside: Outside, unsent: &Unsent) -> Response {
+    page(StatusCode::OK, &UnsentPage { outside, unsent })
 }
 
 /// A problem as the page that it is about, for whoever sits before it; any other answer as it is.
-fn as_page(answer: Response, form: &LoginForm) -> Response {
+fn as_page(outside: Outside, answer: Response, form: &LoginForm) -> Response {
     let Some(Detail(refused)) = answer.extensions().get::<Detail>().cloned() else { return answer };
     let (before, _) = answer.into_parts();
     // To try again later is of use with what was not used up.
     let code = form.code().filter(|_| before.status == StatusCode::TOO_MANY_REQUESTS);
-    let mut answer = form.again(before.status, &refused, code);
+    let mut answer = form.again(outside, before.status, &refused, code);
     answer.extensions_mut().extend(before.extensions);
     if let Some(wait) = before.headers.get(header::RETRY_AFTER) {
         answer.headers_mut().insert(header::RETRY_AFTER, wait.clone());

@@ -137,13 +137,19 @@ struct StepRow {
 }
 
 impl StepRow {
-    /// A step; `is_last` is whether none was taken after it.
-    fn of(step: &Step, state: OperationState, is_last: bool) -> Self {
+    /// A step of an operation; `is_last` is whether none was taken after it.
+    fn of(step: &Step, operation: &Operation, is_last: bool) -> Self {
         let word = |word, tone| Stands { word, tone };
-        let stands = match (step.finished_at, state) {
+        // The operation's error begins with what failed, and what puts it right comes after that step.
+        let error = operation.error.as_deref().unwrap_or_default();
+        let of_error = |step: &Step| {
+            step.outcome.as_deref().is_some_and(|told| !told.is_empty() && error.starts_with(told))
+        };
+        let is_failure = if operation.steps.iter().any(of_error) { of_error(step) } else { is_last };
+        let stands = match (step.finished_at, operation.state) {
             (None, OperationState::Running) if is_last => word("under way", Tone::Busy),
             (None, _) => word("cut off", Tone::Warn),
-            (Some(_), OperationState::Failed) if is_last => word("failed", Tone::Bad),
+            (Some(_), OperationState::Failed) if is_failure => word("failed", Tone::Bad),
             (Some(_), _) => word("done", Tone::Good),
         };
         Self {
@@ -258,7 +264,7 @@ async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<Uuid>) -
     let operation = app.service.operation(&actor, id).await?;
     let by = asked_by(&app, &actor, id).await?;
     let last = operation.steps.len().saturating_sub(1);
-    let step = |(at, step): (usize, &Step)| StepRow::of(step, operation.state, at == last);
+    let step = |(at, step): (usize, &Step)| StepRow::of(step, &operation, at == last);
     let steps = operation.steps.iter().enumerate().map(step).collect();
     let facts = facts(&operation.request);
     let row = OperationRow::of(operation);
@@ -314,12 +320,36 @@ mod tests {
     #[test]
     fn a_step_that_nobody_ended_is_under_way_only_in_an_operation_that_is() {
         let step = |finished_at| Step { name: "stop".into(), started_at: 0, finished_at, outcome: None };
-        let word = |finished_at, state, is_last| StepRow::of(&step(finished_at), state, is_last).stands.word;
+        let word = |finished_at, state, is_last| {
+            let operation = operation(state, OperationRequest::StartDaemon);
+            StepRow::of(&step(finished_at), &operation, is_last).stands.word
+        };
         assert_eq!(word(None, OperationState::Running, true), "under way");
         assert_eq!(word(None, OperationState::Running, false), "cut off", "a manager died in it");
         assert_eq!(word(None, OperationState::Failed, true), "cut off");
         assert_eq!(word(Some(1), OperationState::Failed, true), "failed");
         assert_eq!(word(Some(1), OperationState::Failed, false), "done");
+    }
+
+    #[test]
+    fn what_failed_is_told_apart_from_what_puts_it_right() {
+        let step = |name: &str, outcome: &str| Step {
+            name: name.into(),
+            started_at: 0,
+            finished_at: Some(1),
+            outcome: Some(outcome.into()),
+        };
+        let drain = OperationRequest::DrainDaemon { timeout_s: 1, on_timeout: OnTimeout::Fail };
+        let mut failed = operation(OperationState::Failed, drain);
+        failed.error = Some("1 client is there".into());
+        failed.steps = vec![step("wait for clients", "1 client is there"), step("undo", "schedulable again")];
+        let words: Vec<&str> = failed
+            .steps
+            .iter()
+            .enumerate()
+            .map(|(at, step)| StepRow::of(step, &failed, at == 1).stands.word)
+            .collect();
+        assert_eq!(words, ["failed", "done"]);
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl DaemonRow {
             (uuid.clone(), known.map_or_else(|| uuid.to_string(), GpuRow::called))
         };
         Self {
-            stands: words::phase(daemon.status.as_ref().map(|status| status.phase)),
+            stands: words::daemon(daemon.status.as_ref()),
             gpus: daemon.spec.gpus.iter().map(called).collect(),
             clients,
             daemon,

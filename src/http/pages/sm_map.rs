@@ -72,7 +72,11 @@ impl Group {
 
     /// What it is, in a sentence.
     pub(super) fn told(&self) -> String {
-        let chunks = if self.chunks == 1 { "1 chunk".to_owned() } else { format!("{} chunks", self.chunks) };
+        let chunks = match self.chunks {
+            0 => String::new(),
+            1 => " in 1 chunk".to_owned(),
+            several => format!(" in {several} chunks"),
+        };
         let tenants = match self.tenants.as_slice() {
             [] => String::new(),
             tenants => {
@@ -80,7 +84,7 @@ impl Group {
                 format!(", for {}", names.join(", "))
             }
         };
-        format!("{}: {} SMs in {chunks}{tenants}", self.name, self.sms)
+        format!("{}: {} SMs{chunks}{tenants}", self.name, self.sms)
     }
 }
 
@@ -159,7 +163,7 @@ impl SmMap {
         }
         let rest = sms.saturating_sub(chunk_count * chunk_sms);
         if rest > 0 {
-            groups.push(Group::new(Owner::LeftOver, "in no chunk".to_owned(), 0, rest));
+            groups.push(Group::new(Owner::LeftOver, "left over".to_owned(), 0, rest));
         }
         Self::drawn(groups, sms, chunk_sms)
     }
@@ -227,7 +231,7 @@ mod tests {
                 "web_prod: 60 SMs in 7 chunks, for web",
                 "unnamed 2: 16 SMs in 2 chunks",
                 "free: 48 SMs in 6 chunks",
-                "left over: 8 SMs in 0 chunks"
+                "left over: 8 SMs"
             ]
         );
         // Seven whole chunks, and the four SMs that it has beside them.
@@ -252,7 +256,7 @@ mod tests {
                 "web: 56 SMs in 7 chunks",
                 "batch: 40 SMs in 5 chunks",
                 "free: 24 SMs in 3 chunks",
-                "in no chunk: 12 SMs in 0 chunks"
+                "left over: 12 SMs"
             ]
         );
         assert_eq!(sms(&map), 132);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::clock::unix_ms;
 use crate::domain::audit::Outcome;
-use crate::domain::daemon::{Condition, Phase};
+use crate::domain::daemon::{Condition, DaemonStatus, Phase};
 use crate::domain::event::Severity;
 use crate::domain::gpu::ComputeMode;
 use crate::domain::layout::status::LayoutState;
@@ -52,7 +52,17 @@ const fn state(word: &'static str, tone: Tone) -> State {
 }
 
 /// How a daemon stands; `None` is one that nobody drives.
-pub(super) fn phase(phase: Option<Phase>) -> State {
+pub(super) fn daemon(status: Option<&DaemonStatus>) -> State {
+    match status {
+        // Nothing is on its way where somebody else's settings are to stay.
+        Some(status) if status.phase == Phase::Applying && status.drift.present => {
+            state("drifted", Tone::Warn)
+        }
+        status => phase(status.map(|status| status.phase)),
+    }
+}
+
+fn phase(phase: Option<Phase>) -> State {
     match phase {
         None => state("not driven", Tone::Bad),
         Some(Phase::Unknown) => state("not looked at yet", Tone::Busy),
@@ -103,7 +113,7 @@ pub(super) fn outcome(of: Outcome) -> State {
 /// Whether a token lets anybody in.
 pub(super) fn token(of: TokenState) -> State {
     match of {
-        TokenState::Active => state("good", Tone::Good),
+        TokenState::Active => state("active", Tone::Good),
         TokenState::Expired => state("expired", Tone::Quiet),
         TokenState::Revoked => state("revoked", Tone::Quiet),
     }
@@ -227,6 +237,7 @@ impl fmt::Display for Lasting {
         let seconds = self.0 / 1000;
         let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
         match (days, hours, minutes) {
+            (0, 0, 0) if self.0 < 1000 => write!(f, "{} ms", self.0),
             (0, 0, 0) if seconds < 10 => write!(f, "{}.{} s", seconds, self.0 % 1000 / 100),
             (0, 0, 0) => write!(f, "{seconds} s"),
             (0, 0, _) => write!(f, "{minutes} min {:02} s", seconds % 60),
@@ -342,8 +353,9 @@ mod tests {
     #[test]
     fn a_time_that_passed_is_told_as_exactly_as_its_length_needs() {
         for (ms, shown) in [
-            (0, "0.0 s"),
-            (840, "0.8 s"),
+            (0, "0 ms"),
+            (840, "840 ms"),
+            (1_840, "1.8 s"),
             (9_999, "9.9 s"),
             (10_000, "10 s"),
             (185_000, "3 min 05 s"),

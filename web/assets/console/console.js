@@ -230,6 +230,8 @@
   });
 
   document.documentElement.classList.add("scripted");
+  // On a narrow screen the places are a strip, and the one that the page is in may be beyond its end.
+  document.querySelector(".places [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   improve(document);
   const page = document.querySelector("main[data-live]");
   if (page) follower = follow();

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 use serde::Deserialize;
 
-use super::{ClientRow, clients};
+use super::clients;
 use crate::domain::DaemonName;
 use crate::domain::access::Actor;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, OnTimeout};
@@ -18,8 +18,9 @@ use crate::http::api::{checked_grace, default_grace};
 use crate::http::extract::Path;
 use crate::http::pages::forms::{Field, Form, Refused, Shape};
 use crate::http::pages::frame::{Frame, Place};
-use crate::http::pages::{page, words};
+use crate::http::pages::page;
 use crate::http::problem::Problem;
+use crate::service::clients::ClientView;
 use crate::service::daemons::DaemonView;
 use crate::service::tenants::TenantFilter;
 use crate::service::{ServiceError, WriteOptions, etag};
@@ -139,7 +140,7 @@ struct ConfirmPage {
     frame: Frame,
     deed: Deed,
     daemon: DaemonView,
-    clients: Vec<ClientRow>,
+    clients: Vec<ClientView>,
     tenants: usize,
     form: Form,
     refused: Refused,

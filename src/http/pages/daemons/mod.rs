@@ -19,7 +19,6 @@ use super::overview::{DaemonRow, daemon_rows};
 use super::rendered;
 use super::words::{self, Amount, Moment, State as Stands, Tone};
 use crate::domain::access::Actor;
-use crate::domain::client::AttributedBy;
 use crate::domain::daemon::{DesiredState, Management, Mode, Phase};
 use crate::domain::drift::DriftPolicy;
 use crate::domain::event::{Event, EventFilter};
@@ -80,38 +79,10 @@ struct DaemonPage {
     frame: Frame,
     row: DaemonRow,
     settings: Vec<Setting>,
-    clients: Vec<ClientRow>,
+    clients: Vec<ClientView>,
     tenants: Vec<TenantRow>,
     events: Vec<Event>,
     is_adopted: bool,
-}
-
-/// A client of a daemon.
-pub(super) struct ClientRow {
-    pub(super) client: ClientView,
-    pub(super) memory: Option<Amount>,
-}
-
-impl ClientRow {
-    pub(super) fn of(client: ClientView) -> Self {
-        let known = client.memory.iter().filter_map(|memory| memory.used_bytes);
-        let memory = known.reduce(u64::saturating_add).map(Amount);
-        Self { client, memory }
-    }
-
-    pub(super) fn since(&self) -> Moment {
-        Moment(self.client.since)
-    }
-
-    /// How sure its tenant is.
-    pub(super) fn by(&self) -> &'static str {
-        match self.client.attributed_by {
-            AttributedBy::Lease => "by its lease",
-            AttributedBy::Uid => "by its user",
-            AttributedBy::Environment => "by its environment, a hint",
-            AttributedBy::Unattributed => "nothing tells",
-        }
-    }
 }
 
 /// A tenant of a daemon.
@@ -150,7 +121,7 @@ impl DaemonPage {
 
     /// The clients that a server has.
     fn clients_of(&self, server: u32) -> usize {
-        self.clients.iter().filter(|row| row.client.server == server).count()
+        self.clients.iter().filter(|client| client.server == server).count()
     }
 }
 
@@ -237,9 +208,8 @@ pub(super) async fn clients(
     app: &AppState,
     actor: &Actor,
     name: &DaemonName,
-) -> Result<Vec<ClientRow>, Problem> {
+) -> Result<Vec<ClientView>, Problem> {
     let filter = ClientFilter { daemon: Some(name.clone()), tenant: None };
     let all = Page { after: String::new(), limit: MAX_LIMIT };
-    let clients = app.service.clients(actor, &filter, false, &all).await?.items;
-    Ok(clients.into_iter().map(ClientRow::of).collect())
+    Ok(app.service.clients(actor, &filter, false, &all).await?.items)
 }

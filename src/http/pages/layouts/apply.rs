@@ -198,8 +198,8 @@ impl ApplyPage<'_> {
         clients.iter().map(view).collect()
     }
 
-    /// What to do about it.
-    fn remedy(&self, what: &Blocked) -> Remedy {
+    /// What to do about it; `None` where that is offered once all else is out of the way.
+    fn remedy(&self, plan: &LayoutPlan, what: &Blocked) -> Option<Remedy> {
         let daemon = self.daemon.as_ref().map_or("", |daemon| daemon.name.as_str());
         let (href, label) = match what {
             Blocked::TooManyChunks { .. } => (
@@ -210,11 +210,12 @@ impl ApplyPage<'_> {
                 "Edit the layout",
             ),
             Blocked::InUse { .. } => (format!("/daemons/{daemon}#clients"), "All clients of the daemon"),
+            Blocked::MadeAgain { .. } if !Self::is_possible(plan) => return None,
             Blocked::MadeAgain { .. } => ("#recreate".to_owned(), "Allow it below"),
             Blocked::NotListed { .. } => (format!("/daemons/{daemon}"), "See the daemon"),
             Blocked::OwnShare(own) => (format!("/tenants/{}/edit", own.tenant), "Edit the tenant"),
         };
-        Remedy { href, label }
+        Some(Remedy { href, label })
     }
 
     /// Whether it can be applied as it is planned, with everything allowed that can be.

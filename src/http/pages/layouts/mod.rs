@@ -20,6 +20,7 @@ use serde::Deserialize;
 
 use self::diff::{Row, line, rows};
 use self::ground::{Ground, Outcome, choose, outcome};
+use self::target::Places;
 use super::forms::{Form, Refused};
 use super::frame::{Frame, Place};
 use super::lists::{Asked, Ways};
@@ -92,13 +93,6 @@ impl Holder {
     fn status(&self) -> Option<&LayoutStatus> {
         self.daemon.status.as_ref()?.layout.as_ref()
     }
-
-    /// What people call the GPU.
-    fn gpu(&self, uuid: &crate::domain::GpuUuid) -> String {
-        let place = self.daemon.spec.layout.iter().flat_map(|layout| &layout.gpu_map);
-        let role = place.clone().find(|(_, gpu)| *gpu == uuid).map(|(role, _)| *role);
-        role.map_or_else(|| uuid.to_string(), |role| format!("GPU {role} of the layout"))
-    }
 }
 
 /// The mode of a daemon in a word.
@@ -139,6 +133,7 @@ struct LayoutPage {
     ground: Option<Ground>,
     outcome: Outcome,
     holders: Vec<Holder>,
+    places: Places,
     versions: Vec<Version>,
     ways: Ways,
 }
@@ -184,8 +179,9 @@ async fn shown(
     let LayoutView { newest, daemons } = view;
     let name = newest.name.clone();
     let paged = app.service.layout_versions(actor, &name, &paging.page()?).await?;
-    let holders = holders(app, actor).await?.into_iter().filter(|daemon| daemons.contains(&daemon.name));
-    let holders: Vec<Holder> = holders.filter_map(|daemon| Holder::of(daemon, &name)).collect();
+    let places = Places::of(app, actor).await?;
+    let holders = places.daemons.iter().filter(|daemon| daemons.contains(&daemon.name));
+    let holders: Vec<Holder> = holders.filter_map(|daemon| Holder::of(daemon.clone(), &name)).collect();
     let grounds = ground::all(app, actor).await?;
     let number = newest.version;
     let version = version.unwrap_or(newest);
@@ -196,7 +192,17 @@ async fn shown(
     let frame = Frame::of(&app.service, actor, Place::Layouts, &title).await.live();
     let ways = paging.ways(paged.next_cursor.as_deref());
     let versions = paged.items;
-    Ok(rendered(&LayoutPage { frame, version, newest: number, ground, outcome, holders, versions, ways }))
+    Ok(rendered(&LayoutPage {
+        frame,
+        version,
+        newest: number,
+        ground,
+        outcome,
+        holders,
+        places,
+        versions,
+        ways,
+    }))
 }
 
 fn outcome_of(layout: &Layout, ground: Option<&Ground>) -> Outcome {

@@ -3,7 +3,7 @@
 use crate::clock::unix_ms;
 use crate::domain::access::Actor;
 use crate::domain::daemon::{Condition, DaemonStatus, DesiredState, Phase};
-use crate::domain::event::{EventFilter, Severity};
+use crate::domain::event::{Event, EventFilter, Severity};
 use crate::domain::layout::status::LayoutState;
 use crate::domain::maintenance::MaintenanceState;
 use crate::http::AppState;
@@ -18,8 +18,10 @@ use super::DaemonRow;
 
 /// How far back failures are told of, in milliseconds.
 const LATELY_MS: i64 = 60 * 60 * 1000;
-/// Failures that are told of one by one.
-const FAILURES: u32 = 5;
+/// Failures that are looked through; those of one kind are told of once.
+const FAILURES: u32 = 50;
+/// Kinds of failures that are told of.
+const KINDS: usize = 3;
 /// How long before its end a certificate is told of, in milliseconds.
 const CERTIFICATE_MS: i64 = 14 * 24 * 60 * 60 * 1000;
 
@@ -63,9 +65,15 @@ pub(super) async fn all(
     found.extend(of_host(&app.service.host(actor).await?));
     let maintenance = app.service.maintenance(actor).await?;
     found.extend(maintenance.state.map(of_maintenance));
-    found.extend(daemons.iter().flat_map(of_daemon));
+    let rests = |row: &DaemonRow| maintenance.daemons.contains(&row.daemon.name);
+    found.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row))));
     found.extend(gpus.iter().flat_map(of_gpu));
-    found.extend(failures(app, actor).await?);
+    let failures = failures(app, actor).await?;
+    // What is so still is told of by what is so now.
+    let is_told =
+        |failure: &Attention| found.iter().any(|now| !now.why.is_empty() && failure.why.ends_with(&now.why));
+    let failures: Vec<Attention> = failures.into_iter().filter(|failure| !is_told(failure)).collect();
+    found.extend(failures);
     found.sort_by_key(|attention| attention.tone);
     Ok(found)
 }
@@ -111,7 +119,8 @@ fn of_maintenance(state: MaintenanceState) -> Attention {
     attention(Tone::Warn, "Maintenance", why, Remedy::new("/settings#maintenance", "See to it"))
 }
 
-fn of_daemon(row: &DaemonRow) -> Vec<Attention> {
+/// What is to be said of a daemon; one that `rests` is stopped for maintenance, which is told of by itself.
+fn of_daemon(row: &DaemonRow, rests: bool) -> Vec<Attention> {
     let name = &row.daemon.name;
     let mut found = Vec::new();
     let place = |below: &str, label: &str| Remedy::new(format!("/daemons/{name}{below}"), label);
@@ -123,7 +132,9 @@ fn of_daemon(row: &DaemonRow) -> Vec<Attention> {
     let is_wanted = row.daemon.spec.desired_state == DesiredState::Running;
     let expected = match status.phase {
         Phase::Ready | Phase::Observed => true,
-        Phase::Stopped => !is_wanted,
+        Phase::Stopped => !is_wanted || rests,
+        // What is told of the settings below is why it is not ready.
+        Phase::Applying => status.drift.present,
         _ => false,
     };
     if !expected {
@@ -210,7 +221,7 @@ fn of_gpu(row: &GpuRow) -> Vec<Attention> {
     found
 }
 
-/// What failed lately, the last first.
+/// What failed lately, the last first; what failed in the same way before is counted.
 async fn failures(app: &AppState, actor: &Actor) -> Result<Vec<Attention>, Problem> {
     let filter = EventFilter {
         severity: Some(Severity::Error),
@@ -219,13 +230,22 @@ async fn failures(app: &AppState, actor: &Actor) -> Result<Vec<Attention>, Probl
     };
     let page = Page { after: String::new(), limit: FAILURES };
     let events = app.service.events(actor, filter, Order::NewestFirst, &page).await?.items;
-    let told = events.into_iter().map(|event| Attention {
+    let alike =
+        |one: &Event, other: &Event| one.kind == other.kind && one.subject.daemon == other.subject.daemon;
+    let newest = |at: &usize| !events[..*at].iter().any(|newer| alike(newer, &events[*at]));
+    let told = (0..events.len()).filter(newest).take(KINDS).map(|at| {
+        let event = &events[at];
+        let meaning = event.kind.meaning().trim_end_matches('.');
+        let remedy = match events.iter().filter(|other| alike(other, event)).count() {
+            1 => (meaning.to_owned(), Remedy::new(format!("/events/{}", event.id), "The event")),
+            times => {
+                let all = format!("/events?type={}&within=1h", event.kind.as_str());
+                (format!("{meaning}, {times} times in the last hour"), Remedy::new(all, "The events"))
+            }
+        };
+        let (what, remedy) = remedy;
         // It happened; whether it is so still is told by what is so now.
-        tone: Tone::Quiet,
-        what: event.kind.meaning().to_owned(),
-        why: event.message.clone(),
-        at: Some(Moment(event.at)),
-        remedy: Remedy::new(format!("/events/{}", event.id), "The event"),
+        Attention { tone: Tone::Quiet, what, why: event.message.clone(), at: Some(Moment(event.at)), remedy }
     });
     Ok(told.collect())
 }
