@@ -269,7 +269,7 @@ def test_one_form_makes_one_token(host, visitor, scripted):
     visit = visitor(host)
     page = visit.log_in(to="/tokens/new")
     page.get_by_label("Name").fill(name)
-    page.get_by_label("May").fill("viewer")
+    page.get_by_label("Role").fill("viewer")
     page.get_by_role("button", name="Make it").click()
     secret = page.locator("#secret").text_content().strip()
     assert host.api("GET", "/whoami", token=secret)["grant"] == "viewer"
@@ -284,7 +284,7 @@ def test_one_form_makes_one_token(host, visitor, scripted):
     # A form with something else in it makes something else.
     page.goto("/tokens/new")
     page.get_by_label("Name").fill(f"{name}_2")
-    page.get_by_label("May").fill("viewer")
+    page.get_by_label("Role").fill("viewer")
     page.get_by_role("button", name="Make it").click()
     expect(page.get_by_role("heading", name="is made")).to_be_visible()
     assert len(made()) == 2
