@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::acting::{about, cause};
 use super::page::{Page, Paged};
-use super::{Service, ServiceError, WriteOptions, fate};
+use super::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once, remembered};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Grant, Right};
 use crate::domain::audit::Target;
@@ -75,11 +75,14 @@ pub struct NewToken {
 
 impl Service {
     /// Makes a token; its secret is in the answer and nowhere else.
+    ///
+    /// A request that is repeated under a key makes no other, and is answered without the secret, which is not kept.
     pub async fn create_token(
         &self,
         actor: &Actor,
         request: TokenRequest,
         options: WriteOptions,
+        key: Option<IdempotencyKey>,
     ) -> Result<NewToken, ServiceError> {
         actor.may(Right::Administer)?;
         let lifetime = request.expires_in_s.map(checked_lifetime).transpose()?;
@@ -98,31 +101,25 @@ impl Service {
         };
         let service = self.clone();
         self.to_the_end(async move {
+            if let Some(key) = &key
+                && let Some(made) =
+                    remembered::<TokenId>(&mut *service.parts.store.read().await?, key).await?
+            {
+                return service.made_before(&made).await;
+            }
             let (written, dry_run, by) = (token.clone(), options.dry_run, cause());
             let writing = service.write(move |db| {
-                    Box::pin(async move {
-                        if let Some(tenant) = written.grant.tenant()
-                            && store::tenants::get(&mut *db, tenant).await?.is_none()
-                        {
-                            return Err(ServiceError::field(
-                                "/grant",
-                                format!("there is no tenant {tenant}: create it first, or name one that exists"),
-                            ));
-                        }
-                        if store::tokens::living(&mut *db, now).await?.len() >= MOST {
-                            return Err(ServiceError::Conflict(format!(
-                                "there are {MOST} tokens that can be used, and no more are made: revoke those that nobody uses"
-                            )));
-                        }
-                        store::tokens::insert(&mut *db, &written).await?;
-                        let told = written.told(EventType::TokenCreated).because(by);
-                        store::events::append(db, &told, now).await?;
-                        Ok(((), fate(&options)))
-                    })
-                });
-            about(Target::Token(token.id.clone()), writing).await?;
+                Box::pin(async move {
+                    let making = async |db: Transaction<'_>| make(db, &written, by, now).await;
+                    Ok((once(db, key.as_ref(), now, making).await?, fate(&options)))
+                })
+            });
+            let made = about(Target::Token(token.id.clone()), writing).await?;
             if dry_run {
                 return Ok(NewToken { token: service.token_view(token), secret: None });
+            }
+            if made != token.id {
+                return service.made_before(&made).await;
             }
             service.take_up_tokens().await?;
             tracing::info!(token = %token.id, name = %token.name, grant = %token.grant, by = token.created_by, "a token was made");
@@ -130,6 +127,13 @@ impl Service {
             Ok(NewToken { token: service.token_view(token), secret: Some(text) })
         })
         .await
+    }
+
+    /// What a repeated request made the first time, without its text.
+    async fn made_before(&self, id: &TokenId) -> Result<NewToken, ServiceError> {
+        let token = store::tokens::get(&mut *self.parts.store.read().await?, id).await?;
+        let token = token.ok_or_else(|| not_found(id))?;
+        Ok(NewToken { token: self.token_view(token), secret: None })
     }
 
     /// One token.
@@ -203,6 +207,27 @@ impl Service {
             revoked_at,
         }
     }
+}
+
+/// Keeps a token that was made, and tells of it.
+async fn make(db: Transaction<'_>, token: &Token, by: Cause, now: i64) -> Result<TokenId, ServiceError> {
+    if let Some(tenant) = token.grant.tenant()
+        && store::tenants::get(&mut *db, tenant).await?.is_none()
+    {
+        return Err(ServiceError::field(
+            "/grant",
+            format!("there is no tenant {tenant}: create it first, or name one that exists"),
+        ));
+    }
+    if store::tokens::living(&mut *db, now).await?.len() >= MOST {
+        return Err(ServiceError::Conflict(format!(
+            "there are {MOST} tokens that can be used, and no more are made: revoke those that nobody uses"
+        )));
+    }
+    store::tokens::insert(&mut *db, token).await?;
+    let told = token.told(EventType::TokenCreated).because(by);
+    store::events::append(db, &told, now).await?;
+    Ok(token.id.clone())
 }
 
 /// Takes back every token of a tenant, and tells of each; gives those whose sessions and streams are to end.

@@ -69,7 +69,7 @@ pub(super) async fn create(
     conditions: Conditions,
     Json(request): Json<TokenRequest>,
 ) -> Result<Response, Problem> {
-    let made = app.service.create_token(&actor, request, conditions.options(query.dry_run)).await?;
+    let made = app.service.create_token(&actor, request, conditions.options(query.dry_run), None).await?;
     if query.dry_run {
         return Ok((StatusCode::OK, axum::Json(made)).into_response());
     }

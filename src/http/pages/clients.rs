@@ -6,13 +6,13 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::get;
 
-use super::forms::in_the_way;
+use super::forms::{Refused, in_the_way};
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
 use super::lists::{Asked, Ways};
-use super::rendered;
 use super::tenants::daemon_names;
 use super::words::Amount;
+use super::{refused_with, rendered};
 use crate::domain::access::{Actor, Role};
 use crate::domain::client::ClientId;
 use crate::domain::event::{Event, EventFilter};
@@ -44,7 +44,8 @@ struct ClientsPage {
     tenant: String,
     daemons: Vec<DaemonName>,
     of_host: bool,
-    ways: Ways,
+    refused: Refused,
+    ways: Option<Ways>,
 }
 
 impl ClientsPage {
@@ -64,17 +65,41 @@ pub(super) fn memory(client: &ClientView) -> Option<Amount> {
 }
 
 async fn all(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let (daemon, tenant) =
-        (asked.parsed("daemon", DaemonName::parse)?, asked.parsed("tenant", TenantName::parse)?);
-    let filter = ClientFilter { daemon: daemon.clone(), tenant: tenant.clone() };
-    let found = app.service.clients(&actor, &filter, false, &asked.page()?).await?;
-    let frame = Frame::of(&app.service, &actor, Place::Clients, "Clients").await.live();
+    let found = match found(&app, &actor, &asked).await {
+        Err(ServiceError::Invalid(errors)) => Err(ServiceError::Invalid(errors)),
+        found => Ok(found?),
+    };
+    let frame = Frame::of(&app.service, &actor, Place::Clients, "Clients").await;
     let of_host = frame.may(Role::Viewer);
     let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
-    let ways = asked.ways(found.next_cursor.as_deref());
-    let daemon = daemon.map(String::from).unwrap_or_default();
-    let tenant = tenant.map(String::from).unwrap_or_default();
-    Ok(rendered(&ClientsPage { frame, clients: found.items, daemon, tenant, daemons, of_host, ways }))
+    let text = |name| asked.text(name).unwrap_or_default().to_owned();
+    let (daemon, tenant) = (text("daemon"), text("tenant"));
+    match found {
+        Ok((clients, ways)) => {
+            let (frame, refused, ways) = (frame.live(), Refused::default(), Some(ways));
+            Ok(rendered(&ClientsPage { frame, clients, daemon, tenant, daemons, of_host, refused, ways }))
+        }
+        Err(error) => {
+            let refused = Refused::of(error.clone(), &["daemon", "tenant"]);
+            let clients = Vec::new();
+            let shown = ClientsPage { frame, clients, daemon, tenant, daemons, of_host, refused, ways: None };
+            Ok(refused_with(&shown, error.into()))
+        }
+    }
+}
+
+async fn found(
+    app: &AppState,
+    actor: &Actor,
+    asked: &Asked,
+) -> Result<(Vec<ClientView>, Ways), ServiceError> {
+    let filter = ClientFilter {
+        daemon: asked.parsed("daemon", DaemonName::parse)?,
+        tenant: asked.parsed("tenant", TenantName::parse)?,
+    };
+    let paged = app.service.clients(actor, &filter, false, &asked.page()?).await?;
+    let ways = asked.ways(paged.next_cursor.as_deref());
+    Ok((paged.items, ways))
 }
 
 #[derive(Template)]
@@ -141,7 +166,10 @@ async fn confirm_terminate(
     actor: Actor,
     Path(id): Path<ClientId>,
 ) -> Result<Response, Problem> {
-    let client = app.service.client(&actor, id).await?;
+    let client = match app.service.client(&actor, id).await {
+        Err(ServiceError::NotFound { .. }) => return Ok(story(id)),
+        client => client?,
+    };
     let refused = in_the_way(app.service.terminate(&actor, id, WriteOptions::rehearsal(), None).await)?;
     let title = format!("Terminate client {}", id.pid);
     let frame = Frame::of(&app.service, &actor, Place::Clients, &title).await;
@@ -153,6 +181,24 @@ async fn terminate(
     actor: Actor,
     Path(id): Path<ClientId>,
 ) -> Result<Response, Problem> {
-    let operation = app.service.terminate(&actor, id, WriteOptions::default(), None).await?;
-    Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response())
+    match app.service.terminate(&actor, id, WriteOptions::default(), None).await {
+        Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
+        // It is over already, by whoever's hand: as was asked.
+        Err(ServiceError::NotFound { .. }) => Ok(story(id)),
+        Err(error @ ServiceError::Conflict(_)) => {
+            let client = match app.service.client(&actor, id).await {
+                Err(ServiceError::NotFound { .. }) => return Ok(story(id)),
+                client => client?,
+            };
+            let (title, refused) = (format!("Terminate client {}", id.pid), Some(error.to_string()));
+            let frame = Frame::of(&app.service, &actor, Place::Clients, &title).await;
+            Ok(refused_with(&TerminatePage { frame, client, refused }, error.into()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Leads to what is told of a client, which stays when it is gone; to a page that knows nothing where nothing is told.
+fn story(id: ClientId) -> Response {
+    Redirect::to(&format!("/clients/{id}")).into_response()
 }

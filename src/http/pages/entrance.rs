@@ -10,13 +10,14 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::forms::Form;
 use super::frame::Outside;
 use super::login::{self, Unsent};
 use crate::http::AppState;
 use crate::http::auth::{self, CurrentSession, Peer};
 
-/// What the form of a log-in has beside the one that it carries, in bytes: more than a token and an address take.
-const ROOM: usize = 8 * 1024;
+/// Bytes that are left for the log-in itself beside the form that it carries.
+const OF_THE_LOGIN: usize = 1024;
 
 /// Lets those through who are logged in; what they may do is asked by each use case.
 pub(super) async fn require(
@@ -50,19 +51,32 @@ async fn way_in(state: &AppState, request: Request) -> Response {
         }
         return Redirect::to(&login_at(&target)).into_response();
     }
-    let largest_body = state.limits.body_bytes as usize;
-    let form = to_bytes(request.into_body(), largest_body).await.ok();
-    let form = form.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
+    // What does not fit through the log-in fits no other request either.
+    let longest = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
     let outside = Outside::of(&state.service).await;
-    match form.filter(|form| encoded(form) + ROOM <= largest_body) {
-        Some(form) => login::page_for(outside, StatusCode::UNAUTHORIZED, &Unsent { to: target, form }),
-        None => login::page_without(outside, StatusCode::UNAUTHORIZED),
+    match carried(request, target, longest).await {
+        Ok(unsent) => login::page_for(outside, StatusCode::UNAUTHORIZED, Some(&unsent), None),
+        Err(why) => login::page_for(outside, StatusCode::UNAUTHORIZED, None, Some(&why)),
     }
 }
 
-/// Bytes that a form takes within another.
-fn encoded(form: &str) -> usize {
-    form_urlencoded::byte_serialize(form.as_bytes()).map(str::len).sum()
+/// A form as it is carried through the log-in; why it is not, where it is not.
+async fn carried(request: Request, to: String, longest: usize) -> Result<Unsent, String> {
+    let mime = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let is_form = mime.is_none_or(|mime| mime.starts_with("application/x-www-form-urlencoded"));
+    if !is_form {
+        return Err("a file, or something else that is no form of these pages, is not kept".to_owned());
+    }
+    let bytes = to_bytes(request.into_body(), longest).await;
+    let bytes = bytes.map_err(|_| format!("it did not come whole, or is over {longest} bytes"))?;
+    let unsent = Unsent { to, form: Form::parse(&bytes) };
+    let most = longest.saturating_sub(OF_THE_LOGIN);
+    let length = unsent.length();
+    if length > most {
+        Err(format!("it has {length} bytes, and at most {most} are kept"))
+    } else {
+        Ok(unsent)
+    }
 }
 
 fn accepts_events(request: &Request) -> bool {
@@ -107,6 +121,23 @@ mod tests {
         ] {
             assert_eq!(local(target), None, "{target:?}");
         }
+    }
+
+    fn sent(mime: &str, body: &str) -> Request {
+        let request = Request::post("/layouts/import").header(header::CONTENT_TYPE, mime);
+        request.body(body.to_owned().into()).expect("a request")
+    }
+
+    #[tokio::test]
+    async fn what_is_not_kept_is_said() {
+        let form = "application/x-www-form-urlencoded";
+        let text = format!("text={}", "a+".repeat(1000));
+        let carry = |mime, longest| carried(sent(mime, &text), "/layouts/import".to_owned(), longest);
+        let kept = carry(form, 4096).await.expect("it fits");
+        assert_eq!(kept.form.typed("text"), "a ".repeat(1000));
+        assert!(carry(form, 3000).await.expect_err("no room for the log-in").contains("at most 1976"));
+        assert!(carry(form, 1000).await.expect_err("too long").contains("over 1000"));
+        assert!(carry("multipart/form-data; boundary=x", 4096).await.expect_err("a file").contains("a file"));
     }
 
     #[test]

@@ -10,10 +10,28 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 
+use crate::domain::access::Actor;
 use crate::http::extract;
 use crate::http::problem::Problem;
-use crate::service::{FieldError, ServiceError};
+use crate::service::{FieldError, IdempotencyKey, ServiceError};
+
+/// The field in which a form brings back what it began with.
+pub(super) const BEGAN: &str = "began";
+
+/// The field by which a form that is sent again is known.
+pub(super) const KEY: &str = "form";
+
+/// A field that somebody else changed while somebody typed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Meanwhile {
+    pub(super) field: &'static str,
+    /// What is there now.
+    pub(super) now: String,
+    /// What was typed; `None` for a field that was left as it was, and has now what is there.
+    pub(super) typed: Option<String>,
+}
 
 /// Why what was rehearsed would be refused. Whoever may not do it at all, or asks for what is not there, is not asked first.
 pub(super) fn in_the_way<T>(rehearsed: Result<T, ServiceError>) -> Result<Option<String>, Problem> {
@@ -67,6 +85,80 @@ impl Form {
     /// What several fields of one name say.
     pub(super) fn all<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f str> {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.trim())
+    }
+
+    /// The version of a layout that is meant; `None` for the newest.
+    pub(super) fn version(&self) -> Result<Option<u32>, ServiceError> {
+        match self.text("version") {
+            "" => Ok(None),
+            text => text.parse().map(Some).map_err(|_| {
+                let shown: String = text.chars().take(80).collect();
+                let why = format!("{shown:?} is no version: give its number, or nothing for the newest");
+                ServiceError::field("/version", why)
+            }),
+        }
+    }
+
+    /// As browsers would encode it.
+    pub(super) fn encoded(&self) -> String {
+        form_urlencoded::Serializer::new(String::new()).extend_pairs(self.pairs()).finish()
+    }
+
+    /// The key by which this form is known when it is sent again, by a reload or by somebody who went back; with something else in
+    /// these fields it is another. `None` for a form that brings none.
+    pub(super) fn key(&self, actor: &Actor, path: &str, fields: &[&str]) -> Option<IdempotencyKey> {
+        let form = uuid::Uuid::parse_str(self.text(KEY)).ok()?;
+        let mut digest = Sha256::new();
+        for text in std::iter::once(path).chain(fields.iter().map(|name| self.text(name))) {
+            digest.update(text.as_bytes());
+            digest.update([0]);
+        }
+        let digest = hex::encode(digest.finalize());
+        let key = format!("form {form} {digest}");
+        Some(IdempotencyKey { owner: actor.subject.to_string(), key, request_hash: digest })
+    }
+
+    /// What the form began with, which it brings back with what was typed; nothing where it brings nothing.
+    fn began(&self) -> Self {
+        Self::parse(self.typed(BEGAN).as_bytes())
+    }
+
+    /// Takes up what somebody else made of it meanwhile: what is there now stands in each group of fields that was left as
+    /// the form began with it, and what was typed stands in the others. Says which fields differ from what they were.
+    pub(super) fn take_up(&mut self, now: &Self, groups: &[&[&'static str]]) -> Vec<Meanwhile> {
+        let began = self.began();
+        let mut told = Vec::new();
+        for group in groups {
+            let same = |a: &Self, b: &Self| group.iter().all(|name| a.said(name) == b.said(name));
+            let was_left = !began.0.is_empty() && same(self, &began);
+            if (was_left && same(now, &began)) || same(self, now) {
+                continue;
+            }
+            let differing = group.iter().filter(|name| {
+                let before = if was_left { &began } else { &*self };
+                now.said(name) != before.said(name)
+            });
+            let rows = differing.map(|name| Meanwhile {
+                field: name,
+                now: now.said(name),
+                typed: (!was_left).then(|| self.said(name)),
+            });
+            told.extend(rows.collect::<Vec<_>>());
+            if was_left {
+                self.0.retain(|(key, _)| !group.contains(&key.as_str()));
+                self.0.extend(now.0.iter().filter(|(key, _)| group.contains(&key.as_str())).cloned());
+            }
+        }
+        self.replace(BEGAN, now.encoded());
+        told
+    }
+
+    /// What a field says in a line, however it is sent.
+    fn said(&self, name: &str) -> String {
+        let mut all: Vec<String> =
+            self.all(name).filter(|one| !one.is_empty()).map(|one| one.replace('\r', "")).collect();
+        all.sort_unstable();
+        all.join(", ")
     }
 
     /// Everything, in the order of the form.
@@ -320,6 +412,39 @@ mod tests {
         assert_eq!(refused.whole(), ["something"]);
         let refused = Refused::of(ServiceError::Conflict("not now".into()), &NAMES);
         assert_eq!(refused.whole(), ["not now"]);
+    }
+
+    #[test]
+    fn what_was_left_as_it_was_takes_what_is_there_now() {
+        let began = Form::parse(b"limit=4G&clients=1&gpus=a&gpus=b&share=sms&sms=8");
+        let now = Form::parse(b"limit=5G&clients=2&gpus=b&gpus=a&share=percentage&percentage=10");
+        let groups: [&[&str]; 4] = [&["limit"], &["clients"], &["gpus"], &["share", "sms", "percentage"]];
+        let mut typed = Form::parse(b"limit=6G&clients=1&gpus=a&gpus=b&share=sms&sms=8&name=web");
+        typed.set(BEGAN, began.encoded());
+        let mut blind = Form::parse(b"limit=6G&clients=1&gpus=a&gpus=b&share=sms&sms=8");
+        let told = typed.take_up(&now, &groups);
+        let row = |field, now: &str, typed: Option<&str>| Meanwhile {
+            field,
+            now: now.to_owned(),
+            typed: typed.map(ToOwned::to_owned),
+        };
+        assert_eq!(
+            told,
+            [
+                row("limit", "5G", Some("6G")),
+                row("clients", "2", None),
+                row("share", "percentage", None),
+                row("sms", "", None),
+                row("percentage", "10", None),
+            ]
+        );
+        let said = ["limit", "clients", "share", "sms", "percentage", "name"].map(|name| typed.text(name));
+        assert_eq!(said, ["6G", "2", "percentage", "", "10", "web"]);
+        // From now on it begins with what is there now.
+        assert_eq!(typed.take_up(&now, &groups), [row("limit", "5G", Some("6G"))]);
+        // A form that does not say what it began with stays as it was typed.
+        blind.take_up(&now, &groups);
+        assert_eq!((blind.text("clients"), blind.text("sms")), ("1", "8"));
     }
 
     proptest::proptest! {

@@ -4,13 +4,12 @@
 //! would use the code up. It is exchanged by sending the form.
 
 use askama::Template;
-use axum::extract::rejection::{FormRejection, QueryRejection};
-use axum::extract::{ConnectInfo, Extension, Form, Query, State};
+use axum::extract::{ConnectInfo, Extension, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Redirect, Response};
-use serde::Deserialize;
 
 use super::entrance::local;
+use super::forms::{BEGAN, Form, KEY};
 use super::frame::Outside;
 use super::page;
 use crate::domain::token::Secret;
@@ -29,14 +28,15 @@ struct LoginPage<'a> {
     code: Option<&'a str>,
     next: Option<&'a str>,
     unsent: Option<&'a Unsent>,
+    /// Why what was sent is not kept.
+    lost: Option<&'a str>,
 }
 
 #[derive(Template)]
 #[template(path = "unsent.html")]
 struct UnsentPage<'a> {
     outside: Outside,
-    to: &'a str,
-    fields: Vec<(String, String)>,
+    unsent: &'a Unsent,
 }
 
 /// A form that was sent after its session had ended, as it was typed.
@@ -44,87 +44,108 @@ struct UnsentPage<'a> {
 pub(super) struct Unsent {
     /// Where to.
     pub(super) to: String,
-    /// Its fields, as browsers encode them.
-    pub(super) form: String,
+    /// Its fields.
+    pub(super) form: Form,
+}
+
+/// What the names of its fields begin with in the form of the log-in: so they are no longer there than they were.
+const UNSENT: &str = "unsent.";
+/// Fields that are for the page and say nothing to whoever sends it.
+const FOR_THE_PAGE: [&str; 4] = [BEGAN, KEY, "revision", "base"];
+
+impl Unsent {
+    /// Its fields by the names that they have in the form of the log-in.
+    fn fields(&self) -> impl Iterator<Item = (String, &str)> {
+        self.form.pairs().map(|(name, value)| (format!("{UNSENT}{name}"), value))
+    }
+
+    /// The fields that are shown to whoever decides whether it is sent.
+    fn shown(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.form.pairs().filter(|(name, _)| !FOR_THE_PAGE.contains(name))
+    }
+
+    /// Bytes that the form of the log-in takes for it.
+    pub(super) fn length(&self) -> usize {
+        let mut encoded = form_urlencoded::Serializer::new(String::new());
+        encoded.append_pair("unsent_to", &self.to).extend_pairs(self.fields());
+        encoded.finish().len()
+    }
 }
 
 /// What an address or a form may bring.
-#[derive(Default, Deserialize)]
-pub(super) struct LoginForm {
-    code: Option<String>,
-    token: Option<String>,
-    next: Option<String>,
-    unsent_to: Option<String>,
-    unsent: Option<String>,
-}
+#[derive(Default)]
+pub(super) struct LoginForm(Form);
 
 impl LoginForm {
+    fn brought(&self, name: &str) -> Option<&str> {
+        self.0.pairs().find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
     fn code(&self) -> Option<&str> {
-        self.code.as_deref()
+        self.brought("code")
     }
 
     fn next(&self) -> Option<&str> {
-        self.next.as_deref().and_then(local)
+        self.brought("next").and_then(local)
     }
 
     fn unsent(&self) -> Option<Unsent> {
-        let to = self.unsent_to.as_deref().and_then(local)?;
-        Some(Unsent { to: to.to_owned(), form: self.unsent.clone().unwrap_or_default() })
+        let to = self.brought("unsent_to").and_then(local)?;
+        let mut form = Form::default();
+        for (name, value) in self.0.pairs() {
+            if let Some(name) = name.strip_prefix(UNSENT) {
+                form.set(name, value);
+            }
+        }
+        Some(Unsent { to: to.to_owned(), form })
     }
 
     /// The log-in as it is to be filled in again.
     fn again(&self, outside: Outside, status: StatusCode, refused: &str, code: Option<&str>) -> Response {
         let unsent = self.unsent();
         let (next, unsent) = (self.next(), unsent.as_ref());
-        page(status, &LoginPage { outside, refused: Some(refused), code, next, unsent })
+        page(status, &LoginPage { outside, refused: Some(refused), code, next, unsent, lost: None })
     }
 }
 
-/// The log-in for whoever has to send something after it.
-pub(super) fn page_for(outside: Outside, status: StatusCode, unsent: &Unsent) -> Response {
-    let unsent = Some(unsent);
-    page(status, &LoginPage { outside, refused: None, code: None, next: None, unsent })
-}
-
-/// The log-in for whoever sent something that cannot be kept until then.
-pub(super) fn page_without(outside: Outside, status: StatusCode) -> Response {
-    let refused = Some(
-        "your session is over, and what you sent is too long to be carried through the log-in: nothing of it was done, and it has \
-         to be sent again after it",
-    );
-    page(status, &LoginPage { outside, refused, code: None, next: None, unsent: None })
-}
-
-pub(super) async fn show(
-    State(app): State<AppState>,
-    form: Result<Query<LoginForm>, QueryRejection>,
+/// The log-in for whoever sent something before it, which they send after it or have lost.
+pub(super) fn page_for(
+    outside: Outside,
+    status: StatusCode,
+    unsent: Option<&Unsent>,
+    lost: Option<&str>,
 ) -> Response {
+    page(status, &LoginPage { outside, refused: None, code: None, next: None, unsent, lost })
+}
+
+pub(super) async fn show(State(app): State<AppState>, RawQuery(query): RawQuery) -> Response {
     let outside = Outside::of(&app.service).await;
-    let form = form.map(|Query(form)| form).unwrap_or_default();
+    let form = LoginForm(Form::parse(query.unwrap_or_default().as_bytes()));
     let (code, next) = (form.code(), form.next());
-    page(StatusCode::OK, &LoginPage { outside, refused: None, code, next, unsent: None })
+    let shown = LoginPage { outside, refused: None, code, next, unsent: None, lost: None };
+    page(StatusCode::OK, &shown)
 }
 
 pub(super) async fn log_in(
     State(app): State<AppState>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Extension(asked): Extension<Asked>,
-    form: Result<Form<LoginForm>, FormRejection>,
+    form: Result<Form, Problem>,
 ) -> Response {
     let outside = Outside::of(&app.service).await;
-    let Ok(Form(form)) = form else {
+    let Ok(form) = form.map(LoginForm) else {
         let refused = "the form could not be read: try again";
         return LoginForm::default().again(outside, StatusCode::BAD_REQUEST, refused, None);
     };
     let (access, now) = (app.service.access(), crate::clock::unix_ms());
     let code = form.code().map(Secret::shown);
-    let admission = match (&code, &form.token) {
+    let admission = match (&code, form.brought("token")) {
         (Some(code), None) => access.coded(code, peer.origin(), now),
         (None, Some(token)) => access.holder(&Secret::shown(token.trim()), peer.origin(), now),
         _ => None,
     };
     let Some(admission) = admission else {
-        let refused = if form.code.is_some() {
+        let refused = if form.code().is_some() {
             "this address was used before, or its 15 minutes are over: `mps-manager login-url` makes another"
         } else {
             "the token is not valid: it is mistyped, has expired, or was revoked"
@@ -147,8 +168,7 @@ pub(super) async fn log_in(
 /// What was typed before the log-in, to be sent with one more word: whoever logs in may be somebody else, and much may
 /// have happened since.
 fn to_send(outside: Outside, unsent: &Unsent) -> Response {
-    let fields = form_urlencoded::parse(unsent.form.as_bytes()).into_owned().collect();
-    page(StatusCode::OK, &UnsentPage { outside, to: &unsent.to, fields })
+    page(StatusCode::OK, &UnsentPage { outside, unsent })
 }
 
 /// A problem as the page that it is about, for whoever sits before it; any other answer as it is.

@@ -82,6 +82,12 @@ impl OperationRow {
         }
     }
 
+    /// What it is in a few words: what it does, and to what first of all.
+    fn title(&self) -> String {
+        let subject = self.subjects.first().map_or("", |subject| subject.label.as_str());
+        format!("{} {subject}", self.what)
+    }
+
     pub(super) fn asked(&self) -> Moment {
         Moment(self.operation.created_at)
     }
@@ -262,9 +268,7 @@ async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<Uuid>) -
     let steps = operation.steps.iter().enumerate().map(step).collect();
     let facts = facts(&operation.request);
     let row = OperationRow::of(operation);
-    let subject = row.subjects.first().map_or("", |subject| subject.label.as_str());
-    let frame =
-        Frame::of(&app.service, &actor, Place::Operations, &format!("{} {subject}", row.what)).await.live();
+    let frame = Frame::of(&app.service, &actor, Place::Operations, &row.title()).await.live();
     let call_off = call_off(&row.operation).filter(|_| frame.operates());
     Ok(rendered(&OperationPage { frame, row, steps, facts, by, call_off }))
 }
@@ -358,6 +362,19 @@ mod tests {
         assert!(call_off(&running).is_some());
         running.cancel_requested_at = Some(1);
         assert!(call_off(&running).is_none());
+    }
+
+    #[test]
+    fn a_title_says_each_word_once() {
+        let title = |request| OperationRow::of(operation(OperationState::Pending, request)).title();
+        let layout: crate::domain::LayoutName = "prod".parse().expect("a name");
+        let (replay, version) = (Uuid::nil(), 1);
+        assert_eq!(
+            title(OperationRequest::ReplayLayout { replay, layout, version }),
+            "Replay layout prod version 1"
+        );
+        assert_eq!(title(OperationRequest::EndMaintenance), "End maintenance");
+        assert_eq!(title(OperationRequest::StartDaemon), "Start daemon gpu0");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
-use super::forms::{Field, Form, Refused, Shape};
+use super::forms::{Field, Form, KEY, Refused, Shape};
 use super::frame::{Frame, Place};
 use super::lists::{Asked, Ways};
 use super::words::{Moment, State as Stands, token};
@@ -131,13 +131,17 @@ async fn fill_in(State(app): State<AppState>, actor: Actor, asked: Asked) -> Res
     app.service.tokens(&actor, &first).await?;
     let mut form = asked.form().clone();
     form.set("expires_in_s", "86400");
+    form.replace(KEY, uuid::Uuid::now_v7().to_string());
     let (frame, refused) = (frame(&app, &actor, "New token").await, Refused::default());
     Ok(rendered(&NewPage { frame, form: &form, refused }))
 }
 
 async fn create(State(app): State<AppState>, actor: Actor, form: Form) -> Result<Response, Problem> {
     let made = match form.read::<TokenRequest>(&FIELDS) {
-        Ok(request) => app.service.create_token(&actor, request, WriteOptions::default()).await,
+        Ok(request) => {
+            let key = form.key(&actor, "/tokens/new", &FIELDS.map(|(name, _)| name));
+            app.service.create_token(&actor, request, WriteOptions::default(), key).await
+        }
         Err(refused) => Err(refused),
     };
     match made {

@@ -23,8 +23,42 @@
   // What is to be done to a page as it stands, again after each part of it that is new.
   const improvements = [tellTimes];
 
+  const following = document.getElementById("following");
+
+  function say(word, kind) {
+    if (following.textContent !== word) following.textContent = word;
+    following.dataset.is = kind;
+  }
+
+  // Why something could not be asked for; without a status there was no answer.
+  function why(status) {
+    if (status === undefined) return "the manager does not answer";
+    if (status === 401) return "your session is over. What you typed is kept: send it, and log in on the way";
+    return `the manager refused to tell (status ${status})`;
+  }
+
+  // A part of a page beside what is typed says that it is not up to date, until it is put in anew.
+  function outdated(part, status) {
+    let note = part.querySelector(":scope > .outdated");
+    if (!note) {
+      note = document.createElement("p");
+      note.className = "note warn outdated";
+      note.setAttribute("role", "status");
+      part.prepend(note);
+    }
+    note.textContent = `Not up to date: ${why(status)}.`;
+    say(status === 401 ? "session over" : "not connected", "lost");
+  }
+
+  function upToDate() {
+    say("", "");
+    delete following.dataset.is;
+  }
+
   // Other scripts of the console add theirs.
   window.mpsConsole = {
+    outdated,
+    upToDate,
     improve(improvement) {
       improvements.push(improvement);
       improvement(document);
@@ -44,23 +78,79 @@
 
   document.addEventListener("htmx:after:swap", () => improve(document));
 
-  // A part that is asked for again and refused is not put into the page.
+  // A part that is asked for again and refused is not put into the page, which says so.
+  let follower = null;
+
+  function answered(part, status) {
+    if (part.id === "page") follower?.answered(status);
+    else if (status === undefined || status >= 400) outdated(part, status);
+    else upToDate();
+  }
+
   document.addEventListener("htmx:before:response", (event) => {
-    const status = event.detail.ctx.response.status;
-    // A page that follows leads to the log-in; one with a form in it keeps what was typed, until it is sent.
-    if (status === 401 && document.querySelector("main[data-live]")) window.location.reload();
+    const { target, response: { status } } = event.detail.ctx;
     if (status >= 400) event.preventDefault();
+    answered(target, status);
+  });
+  document.addEventListener("htmx:error", (event) => {
+    const ctx = event.detail.ctx;
+    if (ctx?.target && !ctx.response) answered(ctx.target);
   });
 
   // Following. The server says that the page is stale, and the page asks for itself again.
-  const following = document.getElementById("following");
+  const standing = document.getElementById("standing");
 
   function follow() {
+    let source = null;
     let asking = false;
     let again = false;
     let timer = null;
+    let isOver = false;
+    // How it is followed, and since when what is shown is so.
+    let how = ["", ""];
+    let good = new Date();
+
+    function tell(text) {
+      if (standing.dataset.text === text) return;
+      standing.dataset.text = text;
+      standing.textContent = `${text} `;
+      const link = document.createElement("a");
+      link.href = window.location.href;
+      link.textContent = "Load it again";
+      standing.append(link);
+      standing.hidden = false;
+    }
+
+    function isOld(status) {
+      tell(`What you see is as it was at ${today.format(good)}: ${why(status)}.`);
+      say(status === undefined ? "not connected" : "not up to date", "lost");
+    }
+
+    function end() {
+      isOver = true;
+      source?.close();
+      clearInterval(timer);
+    }
+
+    function answered(status) {
+      if (status === 401) {
+        window.location.reload();
+      } else if ([403, 404, 410].includes(status)) {
+        end();
+        tell("This is gone, or not yours any more. What you see is how it last was.");
+        say("gone", "lost");
+      } else if (status === undefined || status >= 400) {
+        isOld(status);
+      } else {
+        good = new Date();
+        standing.hidden = true;
+        delete standing.dataset.text;
+        say(...how);
+      }
+    }
 
     async function refresh() {
+      if (isOver) return;
       if (document.hidden) { again = true; return; }
       if (asking) { again = true; return; }
       asking = true;
@@ -72,26 +162,35 @@
       if (again) { again = false; refresh(); }
     }
 
-    function say(word, kind) {
-      if (following.textContent !== word) following.textContent = word;
-      following.dataset.is = kind;
-    }
-
     function connect() {
-      const source = new EventSource("/live");
-      source.addEventListener("open", () => { clearInterval(timer); timer = null; say("live", "live"); });
-      source.addEventListener("stale", refresh);
-      source.addEventListener("error", () => {
-        if (source.readyState === EventSource.CLOSED) {
+      if (isOver) return;
+      source = new EventSource("/live");
+      const mine = source;
+      let wasLost = false;
+      mine.addEventListener("open", () => {
+        clearInterval(timer);
+        timer = null;
+        how = ["live", "live"];
+        // What happened while there was no connection is not told later.
+        if (wasLost) refresh();
+        else if (standing.hidden) say(...how);
+        wasLost = false;
+      });
+      mine.addEventListener("stale", refresh);
+      mine.addEventListener("error", () => {
+        if (isOver) return;
+        if (mine.readyState === EventSource.CLOSED) {
           // Refused: as many follow as may, or the session is over. The page asks by itself then.
-          say("every 5 s", "slow");
+          how = ["every 5 s", "slow"];
+          if (standing.hidden) say(...how);
           timer ??= setInterval(refresh, 5000);
           setTimeout(connect, 30000);
         } else {
-          say("not connected", "lost");
+          wasLost = true;
+          isOld();
         }
       });
-      window.addEventListener("pagehide", () => source.close(), { once: true });
+      window.addEventListener("pagehide", () => mine.close(), { once: true });
     }
 
     document.addEventListener("visibilitychange", () => {
@@ -99,6 +198,7 @@
     });
     window.addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
     connect();
+    return { answered };
   }
 
   // Copying: a button with data-copy copies the text of the element that it names.
@@ -134,5 +234,5 @@
   document.querySelector(".places [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   improve(document);
   const page = document.querySelector("main[data-live]");
-  if (page) follow();
+  if (page) follower = follow();
 })();

@@ -13,6 +13,9 @@
   const form = document.getElementById("editor");
   if (!form) return;
   let sending = 0;
+  // Whether the session was over when it was last asked: then buttons send the form as they do without a script, and it goes
+  // through the log-in.
+  let isOver = false;
 
   const typed = () => new URLSearchParams(new FormData(form));
 
@@ -22,12 +25,19 @@
     for (;;) {
       const before = typed();
       const body = new URLSearchParams([...before, ...Object.entries(what)]);
-      const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "text/html" } }).catch(() => null);
-      if (mine !== sending) return undefined;
-      if (!answer?.ok) return null;
-      if (typed().toString() === before.toString()) {
-        return new DOMParser().parseFromString(await answer.text(), "text/html");
+      let status, text;
+      try {
+        const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "text/html" } });
+        text = await answer.text();
+        status = answer.ok ? 0 : answer.status;
+      } catch {
+        // No answer, or not all of one.
       }
+      if (mine !== sending) return null;
+      isOver = status === 401;
+      if (status !== 0) { window.mpsConsole.outdated(document.getElementById("outcome"), status); return null; }
+      window.mpsConsole.upToDate();
+      if (typed().toString() === before.toString()) return new DOMParser().parseFromString(text, "text/html");
     }
   }
 
@@ -47,24 +57,14 @@
     }
   }
 
-  // Set while the form is sent as it is without a script.
-  let plainly = false;
-
   form.addEventListener("submit", async (event) => {
-    const button = event.submitter;
-    const pressed = button?.value;
-    if (plainly || !pressed || pressed === "save" || pressed === "look") return;
+    const pressed = event.submitter?.value;
+    if (!pressed || pressed === "save" || pressed === "look" || isOver) return;
     event.preventDefault();
     const verb = pressed.split("-")[0];
     const shown = await ask({ do: pressed, lenient: "yes" });
-    if (shown === undefined) return;
-    if (shown === null) {
-      // The session is over, or the server says no: it is told in a page, and what was typed goes along.
-      plainly = true;
-      form.requestSubmit(button);
-      plainly = false;
-      return;
-    }
+    if (isOver) form.requestSubmit(event.submitter);
+    if (!shown) return;
     const next = shown.querySelector("#steps [autofocus]")?.id;
     put(shown, "steps");
     put(shown, "told");

@@ -13,7 +13,7 @@ use crate::domain::gpu::{ComputeMode, GpuRef};
 use crate::domain::{DaemonName, Priority};
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
-use crate::http::pages::forms::{Field, Form, Refused, Shape};
+use crate::http::pages::forms::{BEGAN, Field, Form, Meanwhile, Refused, Shape};
 use crate::http::pages::frame::{Frame, Place};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::pages::page;
@@ -48,6 +48,20 @@ const NAMES: [&str; 12] = [
     "memory_overcommit",
     "drift_policy",
 ];
+/// Each field by itself can be kept or left; the name stays.
+const GROUPS: [&[&str]; 11] = [
+    &["gpus"],
+    &["mode"],
+    &["multi_user"],
+    &["management"],
+    &["share_gpus"],
+    &["compute_mode"],
+    &["defaults.device_memory_limit"],
+    &["defaults.active_thread_percentage"],
+    &["defaults.priority"],
+    &["memory_overcommit"],
+    &["drift_policy"],
+];
 
 #[derive(Template)]
 #[template(path = "daemons/form.html")]
@@ -58,8 +72,8 @@ struct FormPage {
     gpus: Vec<Choice>,
     form: Form,
     refused: Refused,
-    /// What somebody else wrote meanwhile: the field, what is there now, and what is in the form.
-    meanwhile: Vec<(&'static str, String, String)>,
+    /// What somebody else wrote meanwhile.
+    meanwhile: Vec<Meanwhile>,
 }
 
 impl FormPage {
@@ -151,6 +165,7 @@ pub(super) async fn edit(
     administers(&actor)?;
     let daemon = app.service.daemon(&actor, &name, false).await?;
     let mut form = filled(&daemon.spec);
+    form.set(BEGAN, form.encoded());
     form.set("revision", daemon.revision.to_string());
     shown(&app, &actor, Some(daemon), form, Refused::default(), Vec::new()).await
 }
@@ -162,7 +177,10 @@ pub(super) async fn change(
     mut form: Form,
 ) -> Result<Response, Problem> {
     administers(&actor)?;
-    let daemon = app.service.daemon(&actor, &name, false).await?;
+    let daemon = match app.service.daemon(&actor, &name, false).await {
+        Err(ServiceError::NotFound { .. }) => return deleted(&app, &actor, &name, form).await,
+        daemon => daemon?,
+    };
     let written = async {
         let spec: DaemonSpec<GpuRef> = form.read(&FIELDS)?;
         // What the form does not have stays as it is; that it is as it was read is what the revision says.
@@ -179,12 +197,15 @@ pub(super) async fn change(
     match written.await {
         Ok(_) => Ok(Redirect::to(&format!("/daemons/{name}")).into_response()),
         Err(ServiceError::PreconditionFailed(_)) => {
-            let now = app.service.daemon(&actor, &name, false).await?;
-            let meanwhile = differing(&filled(&now.spec), &form);
+            let now = match app.service.daemon(&actor, &name, false).await {
+                Err(ServiceError::NotFound { .. }) => return deleted(&app, &actor, &name, form).await,
+                now => now?,
+            };
+            let meanwhile = form.take_up(&filled(&now.spec), &GROUPS);
             form.replace("revision", now.revision.to_string());
             let told = ServiceError::Conflict(
-                "somebody else changed this daemon while you did: look at what is there now, and send the form again if it \
-                 is still what you want"
+                "somebody else changed this daemon while you did: what you left as it was has what is there now. Look at \
+                 the rest, and send the form again if it is still what you want"
                     .to_owned(),
             );
             let refused = Refused::of(told, &NAMES);
@@ -194,6 +215,22 @@ pub(super) async fn change(
         }
         Err(error) => shown(&app, &actor, Some(daemon), form, Refused::of(error, &NAMES), Vec::new()).await,
     }
+}
+
+/// The form of a daemon that somebody deleted meanwhile, to set up another as it was typed.
+async fn deleted(
+    app: &AppState,
+    actor: &Actor,
+    name: &DaemonName,
+    mut form: Form,
+) -> Result<Response, Problem> {
+    let why = format!(
+        "somebody deleted daemon {name} since you opened the form; what you typed is kept: sent from here, it sets up a new daemon"
+    );
+    form.replace("name", name.as_str());
+    let mut response = shown(app, actor, None, form, Refused::whole_form(&why), Vec::new()).await?;
+    *response.status_mut() = StatusCode::PRECONDITION_FAILED;
+    Ok(response)
 }
 
 /// Refuses whoever could not send the form.
@@ -215,7 +252,7 @@ async fn shown(
     daemon: Option<DaemonView>,
     form: Form,
     refused: Refused,
-    meanwhile: Vec<(&'static str, String, String)>,
+    meanwhile: Vec<Meanwhile>,
 ) -> Result<Response, Problem> {
     let own = daemon.as_ref().map(|daemon| daemon.name.clone());
     let choice = |row: GpuRow| {
@@ -290,14 +327,6 @@ fn filled(spec: &DaemonSpec) -> Form {
     form
 }
 
-/// The fields of which a form says something else than is there now.
-fn differing(now: &Form, typed: &Form) -> Vec<(&'static str, String, String)> {
-    let said =
-        |form: &Form, name: &str| form.all(name).filter(|one| !one.is_empty()).collect::<Vec<_>>().join(", ");
-    let both = NAMES[1..].iter().map(|name| (*name, said(now, name), said(typed, name)));
-    both.filter(|(_, now, typed)| now != typed).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -322,16 +351,15 @@ mod tests {
     #[test]
     fn what_somebody_else_changed_is_told_field_by_field() {
         let (now, mut typed) = (filled(&spec()), filled(&spec()));
-        assert_eq!(differing(&now, &typed), []);
+        assert_eq!(typed.take_up(&now, &GROUPS), []);
         typed.replace("multi_user", "");
         typed.replace("memory_overcommit", "2");
-        let told = differing(&now, &typed);
-        assert_eq!(
-            told,
-            [
-                ("multi_user", "yes".to_owned(), String::new()),
-                ("memory_overcommit", "1.5".to_owned(), "2".to_owned()),
-            ]
-        );
+        let row = |field, now: &str, typed: &str| Meanwhile {
+            field,
+            now: now.to_owned(),
+            typed: Some(typed.to_owned()),
+        };
+        let told = typed.take_up(&now, &GROUPS);
+        assert_eq!(told, [row("multi_user", "yes", ""), row("memory_overcommit", "1.5", "2")]);
     }
 }

@@ -69,7 +69,12 @@ pub(super) async fn apply(
     Path(name): Path<LayoutName>,
     form: Form,
 ) -> Result<Response, Problem> {
-    let version = version_of(&app, &actor, &name, &form).await?;
+    let version = match version_of(&app, &actor, &name, &form).await {
+        Err(error @ ServiceError::Invalid(_)) => {
+            return planned(&app, &actor, name, &form, Some(error)).await;
+        }
+        version => version?,
+    };
     let places = Places::of(&app, &actor).await?;
     let Some(daemon) = places.daemon(form.text("daemon"), version.layout.enforcement) else {
         return planned(&app, &actor, name, &form, None).await;
@@ -100,12 +105,10 @@ async fn version_of(
     actor: &Actor,
     name: &LayoutName,
     form: &Form,
-) -> Result<Version, Problem> {
-    match form.text("version").parse() {
-        Ok(version) => {
-            Ok(app.service.layout_version(actor, &VersionRef { name: name.clone(), version }).await?)
-        }
-        Err(_) => Ok(app.service.layout(actor, name).await?.newest),
+) -> Result<Version, ServiceError> {
+    match form.version()? {
+        Some(version) => app.service.layout_version(actor, &VersionRef { name: name.clone(), version }).await,
+        None => Ok(app.service.layout(actor, name).await?.newest),
     }
 }
 
@@ -117,14 +120,22 @@ async fn planned(
     form: &Form,
     error: Option<ServiceError>,
 ) -> Result<Response, Problem> {
-    let version = version_of(app, actor, &name, form).await?;
+    let (version, mistyped) = match version_of(app, actor, &name, form).await {
+        // The page is there to choose another.
+        Err(error @ ServiceError::Invalid(_)) => {
+            (app.service.layout(actor, &name).await?.newest, Some(error))
+        }
+        version => (version?, None),
+    };
     let all = Page::first(MAX_LIMIT);
     let versions = app.service.layout_versions(actor, &name, &all).await?.items;
     let numbers = versions.into_iter().map(|version| version.version).collect();
     let places = Places::of(app, actor).await?;
     let daemon = places.daemon(form.text("daemon"), version.layout.enforcement).cloned();
-    let (mut roles, mut plan, mut refusal) = (Vec::new(), None, None);
-    if let Some(daemon) = &daemon {
+    let (mut roles, mut plan, mut refusal) = (Vec::new(), None, mistyped);
+    if refusal.is_some() {
+        // Nothing is planned of a version that nobody asked for.
+    } else if let Some(daemon) = &daemon {
         roles = places.roles(&name, &version.layout, daemon, form);
         let target = LayoutTarget {
             daemon: daemon.name.clone(),
@@ -146,7 +157,7 @@ async fn planned(
         (Some(plan), Some(ServiceError::Blocked { .. })) if !plan.blocked.is_empty() => None,
         (_, error) => error.or(refusal),
     };
-    let refused = told.map(|error| Refused::of(error, &["note"])).unwrap_or_default();
+    let refused = told.map(|error| Refused::of(error, &["note", "version"])).unwrap_or_default();
     let clients = match &plan {
         Some(plan) if plan.blocked.iter().any(|one| matches!(one.what, Blocked::InUse { .. })) => {
             app.service.clients(actor, &ClientFilter::default(), false, &all).await?.items

@@ -20,7 +20,7 @@ use crate::http::pages::forms::{Form, Refused};
 use crate::http::pages::frame::{Frame, Place};
 use crate::http::pages::page;
 use crate::http::problem::Problem;
-use crate::service::layouts::LayoutRequest;
+use crate::service::layouts::{LayoutRequest, LayoutView};
 use crate::service::{ServiceError, WriteOptions, etag};
 
 #[derive(Template)]
@@ -112,9 +112,11 @@ pub(super) async fn write(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<LayoutName>,
-    form: Form,
+    mut form: Form,
 ) -> Result<Response, Problem> {
     actor.may(Right::Operate).map_err(ServiceError::from)?;
+    // Where the layout is gone, the form becomes that of a new one.
+    form.replace("name", name.as_str());
     written(&app, &actor, Some(name), &form).await
 }
 
@@ -194,10 +196,22 @@ impl<'a> Shown<'a> {
             }
             ServiceError::PreconditionFailed(_) => {
                 // What they save next is written after what came in between, which they have been told of.
-                let newest = app.service.layout(actor, target).await?.newest.version;
-                self.between = Some(newest);
-                self.base = newest.to_string();
                 self.status = StatusCode::PRECONDITION_FAILED;
+                match app.service.layout(actor, target).await {
+                    Ok(LayoutView { newest, .. }) => {
+                        self.between = Some(newest.version);
+                        self.base = newest.version.to_string();
+                    }
+                    Err(ServiceError::NotFound { .. }) => {
+                        self.name = None;
+                        self.base = String::new();
+                        self.refused = Refused::whole_form(&format!(
+                            "Somebody deleted layout {target} while you were writing. What you typed is kept: saved from here, \
+                             it is a new layout."
+                        ));
+                    }
+                    Err(error) => return Err(error.into()),
+                }
             }
             ServiceError::Invalid(errors) => {
                 let others = self.draft.refuse_all(errors);

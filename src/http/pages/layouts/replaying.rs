@@ -116,7 +116,7 @@ async fn attempt(
     let request = ReplayRequest {
         entry: is_document.then(|| subject.name.clone()),
         layout: (!is_document).then(|| subject.name.clone()),
-        version: if is_document { None } else { version(form)? },
+        version: if is_document { None } else { form.version()? },
         document,
         daemon: name.clone(),
         gpu_map: map,
@@ -142,25 +142,12 @@ async fn attempt(
     Ok(None)
 }
 
-fn version(form: &Form) -> Result<Option<u32>, ServiceError> {
-    match form.text("version") {
-        "" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| {
-            let shown: String = text.chars().take(80).collect();
-            ServiceError::field(
-                "/version",
-                format!("{shown:?} is no version: give its number, or nothing for the newest"),
-            )
-        }),
-    }
-}
-
 async fn subject(app: &AppState, actor: &Actor, form: &Form) -> Result<Subject, ServiceError> {
     if form.text("kind") != "document" {
         let name = form.text("layout");
         let name = LayoutName::parse(name)
             .map_err(|_| ServiceError::field("/layout", "choose a layout of this host"))?;
-        let layout = match version(form)? {
+        let layout = match form.version()? {
             Some(version) => {
                 app.service.layout_version(actor, &VersionRef { name: name.clone(), version }).await?.layout
             }

@@ -1,12 +1,10 @@
 //! The form in which somebody describes a tenant, with what that would come to beside it.
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
-use super::super::forms::{Field, Form, Refused, Shape};
+use super::super::forms::{BEGAN, Field, Form, Meanwhile, Refused, Shape};
 use super::super::frame::{Frame, Place};
 use super::super::gpus::GpuRow;
 use super::super::{refused_with, rendered};
@@ -46,6 +44,18 @@ const NAMES: [&str; 10] = [
     "labels",
 ];
 
+/// The same in groups of which only the whole can be kept or left.
+const GROUPS: [&[&str]; 8] = [
+    &["daemon"],
+    &["uid"],
+    &["gpus"],
+    &["device_memory_limit"],
+    &["max_clients"],
+    &["share", "sms", "active_thread_percentage"],
+    &["priority"],
+    &["labels"],
+];
+
 #[derive(Template)]
 #[template(path = "tenant_form.html")]
 struct FormPage {
@@ -56,8 +66,8 @@ struct FormPage {
     revision: i64,
     form: Form,
     refused: Refused,
-    /// What somebody else made of it meanwhile: a field, what is there now, what was typed.
-    meanwhile: Vec<(String, String, String)>,
+    /// What somebody else made of it meanwhile.
+    meanwhile: Vec<Meanwhile>,
     daemons: Vec<DaemonName>,
     gpus: Vec<GpuRow>,
     outcome: Outcome,
@@ -140,7 +150,9 @@ pub(super) async fn edit(
     administers(&actor)?;
     let tenant = app.service.tenant(&actor, &name, false).await?;
     let asking = Asking { changed: Some((name, tenant.generation)), ..Asking::default() };
-    Ok(rendered(&form_page(&app, &actor, filled(&tenant), asking).await?))
+    let mut form = filled(&tenant);
+    form.set(BEGAN, form.encoded());
+    Ok(rendered(&form_page(&app, &actor, form, asking).await?))
 }
 
 pub(super) async fn change(
@@ -188,7 +200,7 @@ fn administers(actor: &Actor) -> Result<(), Problem> {
 struct Asking {
     changed: Option<(TenantName, i64)>,
     refused: Refused,
-    meanwhile: Vec<(String, String, String)>,
+    meanwhile: Vec<Meanwhile>,
 }
 
 async fn form_page(
@@ -229,19 +241,30 @@ async fn form_page(
 async fn again(
     app: &AppState,
     actor: &Actor,
-    form: Form,
+    mut form: Form,
     changed: Option<(TenantName, i64)>,
     error: ServiceError,
 ) -> Result<Response, Problem> {
     let mut asking = Asking { refused: Refused::of(error.clone(), &NAMES), changed, ..Asking::default() };
     if let (ServiceError::PreconditionFailed(_), Some((name, _))) = (&error, &asking.changed) {
-        let now = app.service.tenant(actor, name, false).await?;
-        asking.meanwhile = differences(&filled(&now), &form);
-        asking.refused = Refused::whole_form(
-            "Somebody else changed this tenant since you opened the form. What you typed is kept; sent again, it replaces what is \
-             there now.",
-        );
-        asking.changed = Some((name.clone(), now.generation));
+        match app.service.tenant(actor, name, false).await {
+            Ok(now) => {
+                asking.meanwhile = form.take_up(&filled(&now), &GROUPS);
+                asking.refused = Refused::whole_form(
+                    "Somebody else changed this tenant since you opened the form. What you typed is kept, and replaces what is \
+                     there now once you send it again; what you left as it was has what is there now.",
+                );
+                asking.changed = Some((name.clone(), now.generation));
+            }
+            Err(ServiceError::NotFound { .. }) => {
+                asking.refused = Refused::whole_form(&format!(
+                    "Somebody deleted tenant {name} since you opened the form. What you typed is kept: sent from here, it makes \
+                     a new tenant.",
+                ));
+                asking.changed = None;
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     let page = form_page(app, actor, form, asking).await?;
     Ok(refused_with(&page, error.into()))
@@ -284,6 +307,7 @@ fn label(field: &str) -> &str {
         "active_thread_percentage" => "Percentage",
         "priority" => "Priority",
         "labels" => "Labels",
+        "share" => "Share of the SMs",
         other => other,
     }
 }
@@ -351,18 +375,4 @@ fn filled(tenant: &TenantView) -> Form {
     let labels: Vec<String> = spec.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     form.set("labels", labels.join("\n"));
     form
-}
-
-/// In what a form differs from what is there now: the field, what is there, and what was typed.
-fn differences(now: &Form, typed: &Form) -> Vec<(String, String, String)> {
-    let said = |form: &Form| -> BTreeMap<&'static str, String> {
-        NAMES.iter().map(|name| (*name, form.all(name).collect::<Vec<_>>().join(", "))).collect()
-    };
-    let (now, typed) = (said(now), said(typed));
-    let shown = |text: &str| if text.is_empty() { "–".to_owned() } else { text.replace('\r', "") };
-    NAMES
-        .iter()
-        .filter(|name| now[**name].replace('\r', "") != typed[**name].replace('\r', ""))
-        .map(|name| (label(name).to_owned(), shown(&now[name]), shown(&typed[name])))
-        .collect()
 }

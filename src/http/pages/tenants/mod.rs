@@ -13,12 +13,12 @@ use axum::routing::{get, post};
 
 use self::environment::Environment;
 use super::chart::Chart;
-use super::forms::in_the_way;
+use super::forms::{Refused, in_the_way};
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
 use super::lists::{Asked, Ways};
-use super::rendered;
 use super::words::{self, Amount, Moment, State as Stands, or_dash};
+use super::{refused_with, rendered};
 use crate::domain::access::{Actor, Right, Role};
 use crate::domain::client::AttributedBy;
 use crate::domain::daemon::{Condition, Mode};
@@ -60,7 +60,8 @@ struct TenantsPage {
     daemons: Vec<DaemonName>,
     /// Whether whoever looks may look at the host's daemons.
     of_host: bool,
-    ways: Ways,
+    refused: Refused,
+    ways: Option<Ways>,
 }
 
 impl TenantsPage {
@@ -109,17 +110,35 @@ fn share(tenant: &TenantView) -> String {
 }
 
 async fn all(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let q = asked.text("q").unwrap_or_default().to_owned();
-    let daemon = asked.parsed("daemon", DaemonName::parse)?;
-    let filter = TenantFilter { daemon: daemon.clone(), text: asked.text("q").map(str::to_lowercase) };
-    let found = app.service.tenants(&actor, &filter, &asked.page()?).await?;
-    let frame = Frame::of(&app.service, &actor, Place::Tenants, "Tenants").await.live();
+    let found = match found(&app, &actor, &asked).await {
+        Err(ServiceError::Invalid(errors)) => Err(ServiceError::Invalid(errors)),
+        found => Ok(found?),
+    };
+    let frame = Frame::of(&app.service, &actor, Place::Tenants, "Tenants").await;
     let of_host = frame.may(Role::Viewer);
     let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
-    let ways = asked.ways(found.next_cursor.as_deref());
-    let rows = found.items.into_iter().map(TenantRow::of).collect();
-    let daemon = daemon.map(String::from).unwrap_or_default();
-    Ok(rendered(&TenantsPage { frame, rows, q, daemon, daemons, of_host, ways }))
+    let text = |name| asked.text(name).unwrap_or_default().to_owned();
+    let (q, daemon) = (text("q"), text("daemon"));
+    match found {
+        Ok((rows, ways)) => {
+            let (frame, refused, ways) = (frame.live(), Refused::default(), Some(ways));
+            Ok(rendered(&TenantsPage { frame, rows, q, daemon, daemons, of_host, refused, ways }))
+        }
+        Err(error) => {
+            let refused = Refused::of(error.clone(), &["q", "daemon"]);
+            let rows = Vec::new();
+            let shown = TenantsPage { frame, rows, q, daemon, daemons, of_host, refused, ways: None };
+            Ok(refused_with(&shown, error.into()))
+        }
+    }
+}
+
+async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<(Vec<TenantRow>, Ways), ServiceError> {
+    let daemon = asked.parsed("daemon", DaemonName::parse)?;
+    let filter = TenantFilter { daemon, text: asked.text("q").map(str::to_lowercase) };
+    let paged = app.service.tenants(actor, &filter, &asked.page()?).await?;
+    let ways = asked.ways(paged.next_cursor.as_deref());
+    Ok((paged.items.into_iter().map(TenantRow::of).collect(), ways))
 }
 
 /// The daemons that a filter or a form offers.
