@@ -29,7 +29,7 @@ def log_in_again(host, page):
 
 def test_a_layout_in_the_editor_outlives_its_session(own_host, visitor):
     visit = visitor(own_host)
-    page = visit.log_in(to="/layouts/new")
+    page = visit.log_in(to="/layouts/-/new")
     page.get_by_label("Name").fill("prod")
     page.get_by_label("Note").fill("two teams")
     page.locator("#step-0-partition").fill("web")
@@ -59,7 +59,7 @@ def test_a_log_in_in_another_window_is_enough_for_the_editor(own_host, visitor, 
     if not scripted:
         return
     visit = visitor(own_host)
-    page = visit.log_in(to="/layouts/new")
+    page = visit.log_in(to="/layouts/-/new")
     visit.log_out_elsewhere()
     page.locator("#step-0-partition").fill("web")
     note = page.locator("#outcome .outdated")
@@ -78,7 +78,7 @@ def test_a_long_text_goes_through_the_log_in_whole(own_host, visitor):
     steps = [{"add": {"gpu": 0, "partition": "web", "chunks": 7}}]
     own_host.api("PUT", "/layouts/prod", {"layout": {"steps": steps}})
     visit = visitor(own_host)
-    page = visit.log_in(to="/layouts/import")
+    page = visit.log_in(to="/layouts/-/import")
     # Mostly what an encoding of an encoding would make three times as long.
     long = "version: v1\n" + "# = & +   \n" * 30_000 + "layouts: {long: {steps: []}}\n"
     assert len(long) > 300_000
@@ -95,7 +95,7 @@ def test_what_does_not_go_through_the_log_in_is_said_to_be_lost(visitor):
     host = Host(lines=["[limits]", "body_bytes = 65536"])
     try:
         visit = visitor(host)
-        page = visit.log_in(to="/layouts/import")
+        page = visit.log_in(to="/layouts/-/import")
         page.get_by_label("Text", exact=True).fill("x" * 65_000)
         visit.log_out_elsewhere()
         page.get_by_role("button", name="Import").click()
@@ -143,8 +143,8 @@ def test_a_page_without_a_manager_says_how_old_it_is(own_host, visitor, scripted
 
 
 @pytest.mark.parametrize("path, field, part", [
-    ("/tenants/new", "#device_memory_limit", "#prediction"),
-    ("/layouts/new", "#step-0-chunks", "#outcome"),
+    ("/tenants/-/new", "#device_memory_limit", "#prediction"),
+    ("/layouts/-/new", "#step-0-chunks", "#outcome"),
 ])
 def test_what_a_form_comes_to_says_that_it_is_not_up_to_date(host, visitor, scripted, path, field, part):
     if not scripted:
@@ -290,9 +290,9 @@ def test_one_form_makes_one_token(host, visitor, scripted):
 def test_what_one_may_not_do_is_refused_before_it_is_typed(host, visitor):
     host.api("PUT", "/layouts/spare", {"layout": {"steps": []}})
     token = host.api("GET", "/tokens")["items"][0]["id"]
-    of_operators = ["/settings/maintenance", "/layouts/new", "/layouts/import", "/layouts/spare/edit", "/layouts/spare/delete",
+    of_operators = ["/settings/maintenance", "/layouts/-/new", "/layouts/-/import", "/layouts/spare/edit", "/layouts/spare/delete",
                     "/replays/new", "/daemons/gpu0/stop", "/daemons/gpu0/restart", "/daemons/gpu0/drain"]
-    of_admins = ["/tenants/new", "/tenants/demo/edit", "/tenants/demo/delete", "/daemons/new", "/daemons/gpu0/edit",
+    of_admins = ["/tenants/-/new", "/tenants/demo/edit", "/tenants/demo/delete", "/daemons/-/new", "/daemons/gpu0/edit",
                  "/daemons/gpu0/delete", "/daemons/gpu0/release", "/tokens/new", f"/tokens/{token}/revoke"]
     page = visitor(host).log_in(host.token_for("viewer", "looker"))
     for path in of_operators + of_admins:

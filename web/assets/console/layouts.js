@@ -19,7 +19,7 @@
 
   const typed = () => new URLSearchParams(new FormData(form));
 
-  // What the form comes to; null where it was refused, and undefined where somebody asked again meanwhile.
+  // What the form comes to; null where there is no answer to it, or somebody asked again meanwhile.
   async function ask(what) {
     const mine = ++sending;
     for (;;) {
