@@ -95,9 +95,9 @@ pub(crate) fn pages(directory: &Path, table: &mut Table) {
 
 /// Writes tenants and events by the thousand, beside what the host has.
 fn fill(server: &Server) {
-    let file = server.directory.join("s/mps-manager.db");
-    let fill = async {
-        let options = SqliteConnectOptions::new().filename(file).busy_timeout(PATIENCE).foreign_keys(true);
+    let database = server.directory.join("s/mps-manager.db");
+    let work = async {
+        let options = SqliteConnectOptions::new().filename(database).busy_timeout(PATIENCE).foreign_keys(true);
         let mut db = SqliteConnection::connect_with(&options).await.expect("the database");
         // Like the tenant that the simulated host begins with, each with a limit out of some, and a label.
         sqlx::query(
@@ -126,7 +126,7 @@ fn fill(server: &Server) {
         .expect("events");
         db.close().await.expect("closed");
     };
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(fill);
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work);
 }
 
 /// Somebody who is logged in.
