@@ -97,7 +97,8 @@ pub(crate) fn pages(directory: &Path, table: &mut Table) {
 fn fill(server: &Server) {
     let database = server.directory.join("s/mps-manager.db");
     let work = async {
-        let options = SqliteConnectOptions::new().filename(database).busy_timeout(PATIENCE).foreign_keys(true);
+        let options =
+            SqliteConnectOptions::new().filename(database).busy_timeout(PATIENCE).foreign_keys(true);
         let mut db = SqliteConnection::connect_with(&options).await.expect("the database");
         // Like the tenant that the simulated host begins with, each with a limit out of some, and a label.
         sqlx::query(

@@ -11,6 +11,7 @@ pub mod clients;
 pub mod daemons;
 mod error;
 pub mod events;
+pub mod faults;
 mod figures;
 pub mod foreign;
 mod history;

@@ -43,6 +43,7 @@ use self::journal::Journal;
 pub use self::look::ForeignLook;
 pub use self::lookout::{Lookout, Neighbour};
 pub use self::state::Obstacle;
+pub use self::termination::{TerminateError, Terminating, Termination};
 pub use self::trouble::Trouble;
 use crate::clock::unix_ms;
 use crate::domain::client::{ClientFacts, ClientId};
@@ -254,56 +255,6 @@ enum Job {
     },
 }
 
-/// How a client ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Termination {
-    /// MPS ended its work, and it is off the server's list.
-    ByMps,
-    /// It was gone before anything was sent.
-    AlreadyGone,
-    /// Its process was killed after MPS had ended its work.
-    ByMpsAndSignal,
-}
-
-impl Termination {
-    /// The same in words.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ByMps => "MPS ended its work, and the process ended",
-            Self::AlreadyGone => "the process was gone already",
-            Self::ByMpsAndSignal => "MPS ended its work, and the process was then killed",
-        }
-    }
-}
-
-/// Why a client was not ended.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TerminateError {
-    /// It is no client of this daemon.
-    #[error("process {0} is not a client of this daemon: list the clients for those that are")]
-    NotAClient(ClientId),
-    /// The daemon refused.
-    #[error("the daemon refused to terminate it: {0}")]
-    Refused(String),
-    /// The daemon did not answer in time; the termination may still take effect.
-    #[error(
-        "the daemon did not answer in time ({0}), and the termination may still take effect: a client that is \
-         stopped (SIGSTOP) holds it up, so continue the client (SIGCONT) and look again"
-    )]
-    Unanswered(String),
-    /// Its work was ended, and its process lives on.
-    #[error("MPS ended its work, but process {client} {why}")]
-    Lives {
-        /// The client.
-        client: ClientId,
-        /// What became of the signals.
-        why: String,
-    },
-    /// The daemon could not be reached.
-    #[error("the daemon could not be asked: {0}")]
-    Unreachable(String),
-}
-
 /// Why no fresh look could be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FreshError {
@@ -492,35 +443,11 @@ impl Handle {
 
     /// The same, for whoever wants to know how far it is.
     pub async fn begin_to_terminate(&self, client: ClientId) -> Result<Terminating, TerminateError> {
-        let (let_go, is_let_go) = oneshot::channel();
-        let (answer, answered) = oneshot::channel();
+        let (let_go, answer, terminating) = Terminating::begin();
         let job = Job::Terminate { client, let_go, answer };
-        self.shared.jobs.send(job).await.map_err(|_| unmanaged())?;
-        Ok(Terminating { is_let_go, answered })
+        self.shared.jobs.send(job).await.map_err(|_| termination::unmanaged())?;
+        Ok(terminating)
     }
-}
-
-/// A client on its way to its end.
-#[derive(Debug)]
-pub struct Terminating {
-    is_let_go: oneshot::Receiver<()>,
-    answered: oneshot::Receiver<Result<Termination, TerminateError>>,
-}
-
-impl Terminating {
-    /// Whether MPS has ended its work, once that is known; if not, the end is there already.
-    pub async fn let_go(&mut self) -> bool {
-        (&mut self.is_let_go).await.is_ok()
-    }
-
-    /// How it ended.
-    pub async fn ended(self) -> Result<Termination, TerminateError> {
-        self.answered.await.map_err(|_| unmanaged())?
-    }
-}
-
-fn unmanaged() -> TerminateError {
-    TerminateError::Unreachable("it is no longer managed".into())
 }
 
 /// All drivers, by daemon.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{TerminateError, Termination};
 use crate::domain::client::ClientId;
 use crate::host::Identity;
 use crate::host::process::{Ended, see_off};
@@ -16,6 +15,87 @@ use crate::mps::{Command, Control, parse};
 
 /// How long a terminated client gets to end by itself, and then after each signal.
 const CLIENT_END: Duration = Duration::from_secs(2);
+
+/// How a client ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Termination {
+    /// MPS ended its work, and it is off the server's list.
+    ByMps,
+    /// It was gone before anything was sent.
+    AlreadyGone,
+    /// Its process was killed after MPS had ended its work.
+    ByMpsAndSignal,
+}
+
+impl Termination {
+    /// The same in words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ByMps => "MPS ended its work, and the process ended",
+            Self::AlreadyGone => "the process was gone already",
+            Self::ByMpsAndSignal => "MPS ended its work, and the process was then killed",
+        }
+    }
+}
+
+/// Why a client was not ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TerminateError {
+    /// It is no client of this daemon.
+    #[error("process {0} is not a client of this daemon: list the clients for those that are")]
+    NotAClient(ClientId),
+    /// The daemon refused.
+    #[error("the daemon refused to terminate it: {0}")]
+    Refused(String),
+    /// The daemon did not answer in time; the termination may still take effect.
+    #[error(
+        "the daemon did not answer in time ({0}), and the termination may still take effect: a client that is \
+         stopped (SIGSTOP) holds it up, so continue the client (SIGCONT) and look again"
+    )]
+    Unanswered(String),
+    /// Its work was ended, and its process lives on.
+    #[error("MPS ended its work, but process {client} {why}")]
+    Lives {
+        /// The client.
+        client: ClientId,
+        /// What became of the signals.
+        why: String,
+    },
+    /// The daemon could not be reached.
+    #[error("the daemon could not be asked: {0}")]
+    Unreachable(String),
+}
+
+/// A client on its way to its end.
+#[derive(Debug)]
+pub struct Terminating {
+    is_let_go: oneshot::Receiver<()>,
+    answered: oneshot::Receiver<Result<Termination, TerminateError>>,
+}
+
+impl Terminating {
+    /// One that is told how far it is through the two senders.
+    pub(super) fn begin() -> (oneshot::Sender<()>, oneshot::Sender<Result<Termination, TerminateError>>, Self)
+    {
+        let (let_go, is_let_go) = oneshot::channel();
+        let (answer, answered) = oneshot::channel();
+        (let_go, answer, Self { is_let_go, answered })
+    }
+
+    /// Whether MPS has ended its work, once that is known; if not, the end is there already.
+    pub async fn let_go(&mut self) -> bool {
+        (&mut self.is_let_go).await.is_ok()
+    }
+
+    /// How it ended.
+    pub async fn ended(self) -> Result<Termination, TerminateError> {
+        self.answered.await.map_err(|_| unmanaged())?
+    }
+}
+
+pub(super) fn unmanaged() -> TerminateError {
+    TerminateError::Unreachable("it is no longer managed".into())
+}
 
 /// Ends a client of `server`, and says when MPS has let go of it; the session runs alone, since a client that is stopped holds it up.
 pub(super) async fn terminate(

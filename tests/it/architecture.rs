@@ -144,6 +144,7 @@ fn what_a_file_uses_is_found() {
 /// Use cases that ask for no right, and why.
 fn open_to_all() -> BTreeMap<&'static str, &'static str> {
     BTreeMap::from([
+        ("simulated", "nothing of the host but whether it is one: a banner says so to everybody"),
         ("begin", "the manager's own start"),
         ("watch_gpus", "the manager's own task"),
         ("write_uses", "the manager's own task"),

@@ -167,7 +167,7 @@ async fn confirm_terminate(
     Path(id): Path<ClientId>,
 ) -> Result<Response, Problem> {
     let client = match app.service.client(&actor, id).await {
-        Err(ServiceError::NotFound { .. }) => return Ok(story(id)),
+        Err(error @ ServiceError::NotFound { .. }) => return story(&app, &actor, id, error).await,
         client => client?,
     };
     let refused = in_the_way(app.service.terminate(&actor, id, WriteOptions::rehearsal(), None).await)?;
@@ -184,10 +184,10 @@ async fn terminate(
     match app.service.terminate(&actor, id, WriteOptions::default(), None).await {
         Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
         // It is over already, by whoever's hand: as was asked.
-        Err(ServiceError::NotFound { .. }) => Ok(story(id)),
+        Err(error @ ServiceError::NotFound { .. }) => story(&app, &actor, id, error).await,
         Err(error @ ServiceError::Conflict(_)) => {
             let client = match app.service.client(&actor, id).await {
-                Err(ServiceError::NotFound { .. }) => return Ok(story(id)),
+                Err(error @ ServiceError::NotFound { .. }) => return story(&app, &actor, id, error).await,
                 client => client?,
             };
             let (title, refused) = (format!("Terminate client {}", id.pid), Some(error.to_string()));
@@ -198,7 +198,17 @@ async fn terminate(
     }
 }
 
-/// Leads to what is told of a client, which stays when it is gone; to a page that knows nothing where nothing is told.
-fn story(id: ClientId) -> Response {
-    Redirect::to(&format!("/clients/{id}")).into_response()
+/// Leads to what is told of a client, which stays when it is gone; of one of which nothing is told, there is nothing to see.
+async fn story(
+    app: &AppState,
+    actor: &Actor,
+    id: ClientId,
+    not_found: ServiceError,
+) -> Result<Response, Problem> {
+    let filter = EventFilter { client: Some(id), ..EventFilter::default() };
+    let told = app.service.events(actor, filter, Order::NewestFirst, &Page::first(1)).await?.items;
+    if told.is_empty() {
+        return Err(not_found.into());
+    }
+    Ok(Redirect::to(&format!("/clients/{id}")).into_response())
 }
