@@ -40,7 +40,7 @@ def test_from_the_first_log_in_to_a_client_and_its_end(own_host, visitor, script
 
     # The overview of a host on which nothing is managed says where to begin.
     expect(title).to_have_text("Overview")
-    expect(page.get_by_text("Nothing on this host is managed until you give it one")).to_be_visible()
+    expect(page.get_by_text("so nothing on it is managed")).to_be_visible()
     visit.accessible()
     page.get_by_role("link", name="Set up a daemon on GPU 0").click()
     page.get_by_role("button", name="Set up").click()

@@ -153,7 +153,7 @@ def test_the_list_of_replays_tells_why_each_was_and_what_came_of_it(own_host, vi
     rows.last.get_by_role("rowheader").get_by_role("link").click()
     page.wait_for_url(f"**/replays/{replay['replay']}")
     expect(page.get_by_text("what it gave is on record from now on")).to_be_visible()
-    page.get_by_role("link", name="All replays").click()
+    page.get_by_role("navigation", name="Breadcrumb").get_by_role("link", name="Replays").click()
     expect(rows).to_have_count(2)
     looker = visitor(host)
     page = looker.log_in(host.token_for("viewer"), to="/replays")

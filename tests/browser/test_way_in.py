@@ -78,7 +78,7 @@ def test_what_is_called_new_has_its_page(own_host, visitor):
     host.api("PUT", "/tenants/new", {"daemon": "new", "device_memory_limit": "1G"})
     host.api("PUT", "/layouts/new", {"layout": {"steps": []}})
     page = visitor(host).log_in()
-    for place, heading in [("daemons", "Daemon new"), ("tenants", "new tenant"), ("layouts", "Layout new version 1")]:
+    for place, heading in [("daemons", "Daemon new"), ("tenants", "Tenant new"), ("layouts", "Layout new version 1")]:
         page.goto(f"/{place}")
         page.get_by_role("link", name="new", exact=True).first.click()
         expect(page.get_by_role("heading", level=1)).to_contain_text(heading)

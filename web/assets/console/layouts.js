@@ -16,6 +16,8 @@
   // Whether the session was over when it was last asked: then buttons send the form as they do without a script, and it goes
   // through the log-in.
   let isOver = false;
+  // Buttons that wait for their answer.
+  let pressing = 0;
 
   const typed = () => new URLSearchParams(new FormData(form));
 
@@ -62,7 +64,9 @@
     if (!pressed || pressed === "save" || pressed === "look" || isOver) return;
     event.preventDefault();
     const verb = pressed.split("-")[0];
+    pressing += 1;
     const shown = await ask({ do: pressed, lenient: "yes" });
+    pressing -= 1;
     if (isOver) form.requestSubmit(event.submitter);
     if (!shown) return;
     const next = shown.querySelector("#steps [autofocus]")?.id;
@@ -81,6 +85,8 @@
     if (event.target.id === "note" || event.target.id === "name") return;
     clearTimeout(timer);
     timer = setTimeout(async () => {
+      // What was pressed tells what is typed by now, too, and its answer is not to be thrown away.
+      if (pressing > 0) return;
       const shown = await ask({ do: "look", lenient: "yes" });
       if (shown) tell(shown);
     }, 300);
