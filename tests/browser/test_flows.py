@@ -66,7 +66,7 @@ def test_from_the_first_log_in_to_a_client_and_its_end(own_host, visitor, script
     place(page, "Overview")
     page.get_by_role("row", name="gpu0").get_by_role("link", name="1", exact=True).click()
     expect(title).to_contain_text("Daemon gpu0")
-    page.get_by_role("group", name="Clients").get_by_role("link", name=pid).click()
+    page.get_by_role("group", name="Clients").get_by_role("link", name=pid, exact=True).click()
     expect(title).to_contain_text("connected")
     expect(page.get_by_text("started by mps-manager run")).to_be_visible()
     client = page.url
