@@ -51,7 +51,6 @@ pub(super) struct EventQuery {
     /// Those about this operation.
     operation: Option<Uuid>,
     /// Those that follow on the event with this number: whose cause it is.
-    #[param(minimum = 1)]
     cause: Option<i64>,
     /// Those written at this time or later, in unix milliseconds.
     since: Option<i64>,
