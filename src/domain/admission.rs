@@ -75,7 +75,7 @@ pub fn admit(
                     "GPU {} ({uuid}) takes {ceiling} clients with this version of MPS, and the tenants may have \
                      {} = {clients}: lower max_clients by {}",
                     gpu.index,
-                    sum(&terms),
+                    listed(&terms, " + "),
                     clients - u64::from(ceiling),
                 ),
             });
@@ -87,11 +87,7 @@ pub fn admit(
 /// Tenants that are named in a refusal; of more, the others are counted.
 const NAMED: usize = 12;
 
-/// Terms of a sum, of which the last is of whom it is said.
-fn sum(terms: &[String]) -> String {
-    listed(terms, " + ")
-}
-
+/// Terms, of which the last is of whom it is said.
 fn listed(terms: &[String], joiner: &str) -> String {
     match terms {
         [first @ .., last] if terms.len() > NAMED => {
@@ -192,7 +188,7 @@ fn memory_fits(daemon: &DaemonSpec, gpu: &Gpu, here: &[&(TenantName, TenantSpec)
             Bytes(gpu.memory_total),
             daemon.memory_overcommit,
             Bytes(allowed),
-            sum(&terms),
+            listed(&terms, " + "),
             Bytes(promised),
             Bytes(promised - allowed),
         ),

@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use layout::{OutlookError, Seen};
+pub use terminate::OUTCOMES as TERMINATION_OUTCOMES;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;

@@ -11,6 +11,24 @@ use crate::supervisor::{Handle, Terminating, Termination};
 /// How long a process that has ended may still be listed.
 const LISTED: Duration = Duration::from_secs(10);
 
+const LET_GO: &str = "MPS ended its work";
+const BY_ITSELF: &str = "it ended by itself";
+const KILLED: &str = "it was killed";
+const LISTED_NO_MORE: &str = "its daemon lists it no more";
+const LISTED_STILL: &str = "its daemon lists it still, as it was seen last";
+
+/// Everything that its steps say came of them, if they do not fail: words that name nobody. The first two stand where it was one step.
+pub const OUTCOMES: [&str; 8] = [
+    Termination::ByMps.as_str(),
+    Termination::ByMpsAndSignal.as_str(),
+    Termination::AlreadyGone.as_str(),
+    LET_GO,
+    BY_ITSELF,
+    KILLED,
+    LISTED_NO_MORE,
+    LISTED_STILL,
+];
+
 pub(super) async fn run(engine: &Engine, operation: &Operation, client: ClientId) -> Result<(), Failure> {
     let handle = handle(engine, the_daemon(operation)?)?;
     let begun = engine.step(operation.id, "ask MPS to end its work", asked(&handle, client)).await?;
@@ -27,7 +45,7 @@ enum Begun {
 async fn asked(handle: &Handle, client: ClientId) -> Result<(Begun, String), Failure> {
     let mut terminating = handle.begin_to_terminate(client).await.map_err(|error| error.to_string())?;
     if terminating.let_go().await {
-        return Ok((Begun::LetGo(terminating), "MPS ended its work".to_owned()));
+        return Ok((Begun::LetGo(terminating), LET_GO.to_owned()));
     }
     let ended = terminating.ended().await.map_err(|error| error.to_string())?;
     Ok((Begun::AlreadyGone, ended.as_str().to_owned()))
@@ -35,9 +53,9 @@ async fn asked(handle: &Handle, client: ClientId) -> Result<(Begun, String), Fai
 
 async fn ended(terminating: Terminating) -> Result<((), String), Failure> {
     let how = match terminating.ended().await.map_err(|error| error.to_string())? {
-        Termination::ByMps => "it ended by itself",
-        Termination::ByMpsAndSignal => "it was killed",
-        Termination::AlreadyGone => "it was gone already",
+        Termination::ByMps => BY_ITSELF,
+        Termination::ByMpsAndSignal => KILLED,
+        Termination::AlreadyGone => Termination::AlreadyGone.as_str(),
     };
     Ok(((), how.to_owned()))
 }
@@ -45,10 +63,6 @@ async fn ended(terminating: Terminating) -> Result<((), String), Failure> {
 async fn gone(handle: &Handle, client: ClientId) -> Result<((), String), Failure> {
     let is_gone = |clients: &[ClientFacts]| clients.iter().all(|one| one.id != client);
     let seen = handle.wait_for(LISTED, |observed| is_gone(&observed.clients)).await;
-    let told = if seen.is_some() {
-        "its daemon lists it no more"
-    } else {
-        "its daemon lists it still, as it was seen last"
-    };
+    let told = if seen.is_some() { LISTED_NO_MORE } else { LISTED_STILL };
     Ok(((), told.to_owned()))
 }

@@ -9,7 +9,7 @@ use super::ServiceError;
 use crate::domain::access::Actor;
 use crate::domain::event::{Cause, Details, Event, EventType};
 use crate::domain::operation::{Operation, Step};
-use crate::supervisor::Termination;
+use crate::operations::TERMINATION_OUTCOMES;
 
 const IN_THE_WAY: &str =
     "something on the host stands in the way of this: ask the host's operator, who is told what it is";
@@ -154,8 +154,7 @@ impl Shown for Operation {
 
 /// What came of a step, in words that are known to name nobody.
 fn outcome(outcome: String) -> String {
-    let known = [Termination::ByMps, Termination::ByMpsAndSignal, Termination::AlreadyGone];
-    if known.iter().any(|known| known.as_str() == outcome) { outcome } else { FAILED.to_owned() }
+    if TERMINATION_OUTCOMES.contains(&outcome.as_str()) { outcome } else { FAILED.to_owned() }
 }
 
 /// Whether events of a type, where they are about a tenant, are of nothing else from the first word to the last.

@@ -29,7 +29,7 @@ pub enum Termination {
 
 impl Termination {
     /// The same in words.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::ByMps => "MPS ended its work, and the process ended",
             Self::AlreadyGone => "the process was gone already",

@@ -79,7 +79,9 @@ fn a_tenant_does_not_find_out_which_gpus_the_host_has() {
     }
     let client = host.client("demo");
     let id = text(&host.listed(client.pid())["id"]);
-    demo.succeeds(&demo.post(&format!("/api/v1/clients/{id}/terminate"), &json!({})));
+    let ended = demo.succeeds(&demo.post(&format!("/api/v1/clients/{id}/terminate"), &json!({})));
+    let whole = host.api().get(&format!("/api/v1/operations/{}", text(&ended["id"]))).ok();
+    assert_eq!(ended["steps"], whole["steps"], "nothing of what went well is kept from it");
     let of = |name: &str| demo.get(&format!("/api/v1/events?gpu={name}")).ok()["items"].clone();
     let told = eventually("it is told of its own GPU", || {
         let told = of(&own);
