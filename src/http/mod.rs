@@ -136,7 +136,7 @@ async fn no_route(State(_): State<AppState>, uri: axum::http::Uri) -> Problem {
     Problem::new(
         "no-such-path",
         StatusCode::NOT_FOUND,
-        "No such path",
+        problem::NO_SUCH_PATH,
         format!("there is nothing at {path}: /openapi.json lists what there is"),
     )
 }

@@ -9,6 +9,9 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, ResponsesBuil
 use crate::metrics::wire::Limit;
 use crate::service::{FieldError, ServiceError, told};
 
+/// What an address at which there is nothing is told.
+pub(super) const NO_SUCH_PATH: &str = "No such path";
+
 /// Every kind of problem, with its status: the last part of its type, as `docs/problems.md` explains it.
 pub const KINDS: &[(&str, u16)] = &[
     ("malformed-json", 400),

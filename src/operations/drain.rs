@@ -319,12 +319,10 @@ impl std::fmt::Display for Occupants {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (clients, holders) = (self.clients.len(), self.holders.len());
         // Of a daemon that answers nothing, nobody can say which of them are clients.
-        let which = if self.unread.is_empty() {
-            "other processes started by `run`"
-        } else {
-            "processes started by `run`"
-        };
-        write!(f, "{clients} clients and {holders} {which}")?;
+        let which = if self.unread.is_empty() { "other " } else { "" };
+        let client = if clients == 1 { "client" } else { "clients" };
+        let process = if holders == 1 { "process" } else { "processes" };
+        write!(f, "{clients} {client} and {holders} {which}{process} started by `mps-manager run`")?;
         if clients + holders > 0 {
             let named: Vec<String> =
                 self.processes().take(NAMED).map(|process| process.to_string()).collect();

@@ -47,12 +47,15 @@ impl Service {
         Ok(Paged { items, next_cursor: found.next_cursor })
     }
 
-    async fn fault(&self, actor: &Actor, event: Event) -> Result<FaultView, ServiceError> {
+    /// An event with what is known of it as a fault; what is none has lost nobody anything, and is never over.
+    pub async fn fault(&self, actor: &Actor, event: Event) -> Result<FaultView, ServiceError> {
         let types = vec![EventType::ClientLeft];
         let left = EventFilter { types, cause: Some(event.id), ..EventFilter::default() };
         let left = self.events(actor, left, Order::OldestFirst, &Page::first(NAMED)).await?.items;
         let lost = left.into_iter().filter_map(|event| Some((event.subject.client?, event.subject.tenant)));
-        let ends = KINDS.iter().find(|(kind, _)| *kind == event.kind).map_or(&[][..], |(_, ends)| *ends);
+        let Some((_, ends)) = KINDS.iter().find(|(kind, _)| *kind == event.kind) else {
+            return Ok(FaultView { event, lost: Vec::new(), over: None });
+        };
         let over = EventFilter {
             types: ends.to_vec(),
             daemon: event.subject.daemon.clone(),

@@ -546,8 +546,8 @@ fn drifted(layout: &LayoutStatus, now: i64) -> Option<Condition> {
     let seen = &layout.drift_seen;
     let say = |drift: &[PartitionDrift], done: &str| {
         let what: Vec<String> = drift.iter().map(ToString::to_string).collect();
-        let times = seen.count;
-        format!("{}. Somebody else changed that, {times} time(s) so far; {done}", what.join("; "))
+        let times = super::status::times(seen.count);
+        format!("{}. Somebody else changed that, {times} so far; {done}", what.join("; "))
     };
     if !layout.drift.is_empty() {
         let done = match (&layout.not_repaired, layout.state) {

@@ -135,7 +135,7 @@ fn cordoned(desired: &Desired) -> Option<Condition> {
         ),
         None if !desired.schedulable => (
             "Cordoned",
-            "its spec says schedulable: false, so `run` admits no new client: uncordon it to take clients again",
+            "it is cordoned, so `mps-manager run` lets no new client in: uncordon it to take clients again",
         ),
         None => return None,
     };
@@ -167,11 +167,16 @@ fn drift(state: &State, desired: &Desired, now: i64) -> Option<Condition> {
         drift.present,
         if drift.present { "ChangedByOthers" } else { "PutBack" },
         format!(
-            "{}; {done}. Somebody else changed that{command}, {} time(s) so far: have them write tenants through this API instead",
+            "{}; {done}. Somebody else changed that{command}, {} so far: have them write tenants through this API instead",
             what.join(", "),
-            drift.count
+            times(drift.count)
         ),
     ))
+}
+
+/// How often something was seen, in words.
+pub(super) fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
 fn waiting(queue: &Waiting) -> Condition {

@@ -3,16 +3,27 @@
 from host import eventually
 
 
+# As long as names and labels may be; a daemon's is in the path of a socket, which leaves room for less.
+LONG = "a" + "x" * 63
+DAEMON = "d" * 48
+LABELS = {"k" * 120: "v" * 60, "team": "search"}
+
+
 def furnish(host):
-    """Gives a host tenants, clients, a layout and something that needs attention, and tells what its pages are called."""
+    """Gives a host with three GPUs tenants, clients, a layout and something that needs attention, and tells what its pages are called."""
     host.done(host.api("DELETE", "/daemons/gpu1")) if clear(host, "gpu1") else None
     host.api("PUT", "/daemons/gpu1", {"gpus": ["1"], "mode": "static"})
+    clear(host, "gpu2")
+    host.done(host.api("DELETE", "/daemons/gpu2"))
+    host.api("PUT", f"/daemons/{DAEMON}", {"gpus": ["2"]})
+    host.api("PUT", f"/tenants/{LONG}", {"daemon": "gpu1", "device_memory_limit": "1G", "labels": LABELS})
+    host.api("PUT", f"/tenants/{LONG[:-1]}y", {"daemon": DAEMON, "device_memory_limit": "1G", "labels": LABELS})
     for name, limit in [("web", "8G"), ("batch", "16G")]:
         host.api("PUT", f"/tenants/{name}", {"daemon": "gpu1", "device_memory_limit": limit, "labels": {"team": "search"}})
     steps = [
         {"add": {"gpu": 1, "partition": "web", "chunks": 7, "tenants": ["web"]}},
         {"add": {"gpu": 1, "partition": "batch", "chunks": 5, "tenants": ["batch"]}},
-        {"add": {"gpu": 1, "partition": "spare", "chunks": 1}},
+        {"add": {"gpu": 1, "partition": "spare", "chunks": 1, "tenants": [LONG]}},
     ]
     host.api("PUT", "/layouts/prod", {"layout": {"steps": steps}, "note": "web and batch apart"})
     eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
@@ -30,8 +41,13 @@ def furnish(host):
             host.api("PUT", "/tenants/web", {"daemon": "gpu1", "device_memory_limit": "8G", "max_clients": 4,
                                              "labels": {"team": "search"}})
             eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
+    host.client(f"{LONG[:-1]}y", "--spin", "3600", "--alloc", "256")
     host.api("POST", "/daemons/gpu0/cordon")
     host.token_for("operator", "ci")
+    # Somebody else makes a partition that the layout does not have.
+    pipe = host.api("GET", "/daemons/gpu1")["status"]["pipe_directory"]
+    host.control(pipe, f"sm_partition add {host.api('GET', '/gpus/1')['uuid']} 1")
+    eventually("it is seen", lambda: host.api("GET", "/daemons/gpu1?fresh=true")["status"]["layout"]["state"] == "drifted")
     return PAGES
 
 
@@ -51,6 +67,7 @@ PAGES = {
     "daemons": "/daemons",
     "daemon-shared": "/daemons/gpu0",
     "daemon-static": "/daemons/gpu1",
+    "daemon-long": f"/daemons/{DAEMON}",
     "daemon-restart": "/daemons/gpu0/restart",
     "daemon-drain": "/daemons/gpu1/drain",
     "daemon-delete": "/daemons/gpu1/delete",
@@ -61,6 +78,8 @@ PAGES = {
     "tenants": "/tenants",
     "tenant": "/tenants/web",
     "tenant-shared": "/tenants/demo",
+    "tenant-long": f"/tenants/{LONG}",
+    "tenant-long-edit": f"/tenants/{LONG}/edit",
     "tenant-new": "/tenants/-/new",
     "tenant-edit": "/tenants/demo/edit",
     "tenant-delete": "/tenants/batch/delete",

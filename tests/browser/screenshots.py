@@ -88,7 +88,7 @@ def picture_states(browser, folder, only=None):
 def main(folder):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    host = Host()
+    host = Host("h200x3")
     try:
         pages = furnish(host)
         with sync_playwright() as playwright:

@@ -11,13 +11,13 @@ from screenshots import Scale
 # With all that it loads into an empty cache, in bytes over the wire.
 HEAVIEST = 150_000
 # Widths and colour schemes; without a script a page has the same rules and the same widths at which they change.
-LOOKS = [(1440, "light"), (1440, "dark"), (2560, "light"), (390, "dark"), (390, "light")]
-NARROW_AND_WIDE = [(390, "light"), (1440, "light")]
+LOOKS = [(1440, "light"), (1440, "dark"), (2560, "light"), (768, "light"), (390, "dark"), (390, "light")]
+NARROW_AND_WIDE = [(390, "light"), (768, "light"), (1440, "light"), (2560, "light")]
 
 
 @pytest.fixture(scope="module")
 def furnished():
-    host = Host()
+    host = Host("h200x3")
     furnish(host)
     yield host
     host.close()

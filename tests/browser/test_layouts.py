@@ -63,7 +63,7 @@ def test_the_first_layout_is_taught_and_written_in_the_editor(own_host, visitor)
     fill(page, 4, partition="gap")
     press(page, "Check")
     expect(page.get_by_text("12 of 15 chunks used, 3 left")).to_be_visible()
-    cells = page.locator(".sm-map text").all_text_contents()
+    cells = page.locator(".sm-map .sms").all_text_contents()
     assert sum(int(cell) for cell in cells) == 132, cells
     # The gap is made after the batch, and taken back: typed text goes with its step.
     press(page, "Move step 2 down")

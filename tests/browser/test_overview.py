@@ -45,7 +45,7 @@ def test_the_map_has_every_sm_once(host, visitor):
     visit = visitor(host)
     page = visit.log_in(to="/gpus/0")
     expect(page.get_by_role("heading", name="GPU 0 NVIDIA H200")).to_be_visible()
-    cells = page.locator(".sm-map text").all_text_contents()
+    cells = page.locator(".sm-map .sms").all_text_contents()
     assert sum(int(cell) for cell in cells) == 132, cells
     expect(page.get_by_role("group", name="SM map: 132 SMs")).to_be_visible()
     visit.accessible()
@@ -71,6 +71,6 @@ def test_a_partitioned_gpu_is_told_apart(own_host, visitor):
     row = page.get_by_role("row", name="web")
     expect(row).to_contain_text("56")
     expect(row.get_by_role("link", name="web")).to_have_attribute("href", "/tenants/web")
-    cells = page.locator(".sm-map text").all_text_contents()
+    cells = page.locator(".sm-map .sms").all_text_contents()
     assert sum(int(cell) for cell in cells) == 132, cells
     visit.accessible()

@@ -192,7 +192,8 @@ impl std::fmt::Display for Cause {
             Self::OtherId { step, partition, expected, got } => {
                 write!(
                     f,
-                    "steps[{step}] gave partition {partition} the ID {got}, and {expected} is on record"
+                    "step {} gave partition {partition} the ID {got}, and {expected} is on record",
+                    step + 1
                 )
             }
             Self::NotDone { command, said } => write!(f, "the daemon did not do `{command}`: {said}"),

@@ -193,8 +193,9 @@ impl std::fmt::Display for Blocked {
         match self {
             Self::TooManyChunks { step, partition, gpu, requested, free } => write!(
                 f,
-                "partition {partition} (steps[{step}]) asks for {requested} chunks of {gpu}, and {free} are free at that step: \
-                 give at most {free}"
+                "partition {partition} (step {}) asks for {requested} chunks of {gpu}, and {free} are free at that step: \
+                 give at most {free}",
+                step + 1
             ),
             Self::InUse { partition, gpu, id, clients } => {
                 let name = partition

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::words::Amount;
+use super::words::{Amount, Moment};
 use crate::clock::unix_ms;
 use crate::domain::history::{EVERY_MS, Point, SPAN_MS};
 use crate::domain::{GpuUuid, TenantName};
@@ -14,6 +14,8 @@ const WIDTH: i64 = 720;
 const HEIGHT: u64 = 120;
 /// Colours that lines have; further ones begin again.
 const COLOURS: usize = 8;
+/// Rows of the table that tells the same: every five minutes.
+const ROWS: i64 = 13;
 
 /// Charts of one thing, one above the other, over the same hour.
 #[derive(Debug, Serialize)]
@@ -75,14 +77,11 @@ impl Chart {
         };
         let memory = of(|point| point.memory);
         let clients = of(|point| u64::from(point.clients));
-        let panels = if memory.is_empty() {
-            Vec::new()
-        } else {
-            vec![
-                Panel { id: "memory", title: "Memory", unit: Unit::Bytes, lines: memory },
-                Panel { id: "clients", title: "Clients", unit: Unit::Clients, lines: clients },
-            ]
-        };
+        // Their place is kept while there is nothing to draw.
+        let panels = vec![
+            Panel { id: "memory", title: "Memory", unit: Unit::Bytes, lines: memory },
+            Panel { id: "clients", title: "Clients", unit: Unit::Clients, lines: clients },
+        ];
         Self { href, now: unix_ms(), span_ms: SPAN_MS, every_ms: EVERY_MS, panels }
     }
 
@@ -92,6 +91,12 @@ impl Chart {
 
     pub(super) fn of_gpu(gpu: &GpuUuid, lines: &[(TenantName, Vec<Point>)]) -> Self {
         Self::new(format!("/gpus/{gpu}/history"), lines)
+    }
+
+    /// The moments of the table: the last one and those before it, as far apart as its rows are to be.
+    #[allow(clippy::unused_self, reason = "as templates call it")]
+    pub(super) fn moments(&self) -> impl Iterator<Item = Moment> + '_ {
+        (0..ROWS).map(|row| Moment(self.now - row * SPAN_MS / (ROWS - 1)))
     }
 
     /// The points of a line as it is drawn here: the hour from left to right.
@@ -125,8 +130,20 @@ impl Panel {
         self.unit.told(line.points.last().map_or(0, |(_, value)| *value))
     }
 
+    /// What a line came to at a moment; a dash where nobody had looked yet, or not lately.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as templates call it")]
+    pub(super) fn value(&self, line: &Line, moment: &Moment) -> String {
+        let before = line.points.partition_point(|(at, _)| *at <= moment.0);
+        let last = before.checked_sub(1).map(|place| line.points[place]);
+        let last = last.filter(|(at, _)| moment.0 - at <= 3 * EVERY_MS);
+        last.map_or_else(|| "–".to_owned(), |(_, value)| self.unit.told(value))
+    }
+
     /// The whole of it for whoever does not see it.
     pub(super) fn told(&self) -> String {
+        if self.lines.is_empty() {
+            return format!("{} in the last hour: there was no client", self.title);
+        }
         let lines: Vec<String> =
             self.lines.iter().map(|line| format!("{} {} now", line.name, self.latest(line))).collect();
         format!("{} in the last hour, at most {}: {}", self.title, self.upper(), lines.join(", "))
@@ -157,6 +174,19 @@ mod tests {
         assert_eq!(chart.drawn(&chart.panels[0], &chart.panels[0].lines[0]), "0,0 ", "an hour is shown");
         let json = serde_json::to_value(&chart).expect("JSON");
         assert_eq!(json["panels"][0]["lines"][0]["points"][1], serde_json::json!([SPAN_MS, 4u64 << 30]));
-        assert!(Chart::of_tenant(&name, Vec::new()).panels.is_empty());
+        let none = Chart::of_tenant(&name, Vec::new());
+        assert_eq!(none.panels[0].told(), "Memory in the last hour: there was no client");
+    }
+
+    #[test]
+    fn the_table_has_what_was_seen_last_before_each_moment() {
+        let name = TenantName::parse("web").expect("name");
+        let point = |at, clients| Point { at, clients, memory: 0 };
+        let mut chart = Chart::of_tenant(&name, vec![point(1_000, 1), point(1_000 + SPAN_MS, 2)]);
+        chart.now = 2_000 + SPAN_MS;
+        let clients = &chart.panels[1];
+        let told: Vec<String> = chart.moments().map(|at| clients.value(&clients.lines[0], &at)).collect();
+        assert_eq!(told.len(), 13);
+        assert_eq!((told[0].as_str(), told[1].as_str(), told[12].as_str()), ("2 clients", "–", "1 client"));
     }
 }

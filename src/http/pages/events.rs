@@ -11,12 +11,12 @@ use super::forms::{Form, Refused};
 use super::frame::{Frame, Place};
 use super::lists::{Asked, ROWS, Ways};
 use super::words::{Moment, State as Stands, severity};
-use super::{page, rendered};
+use super::{gpus, page, rendered};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Role};
 use crate::domain::client::ClientId;
 use crate::domain::event::{Cause, Event, EventFilter, EventType, Severity};
-use crate::domain::{DaemonName, TenantName};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
@@ -66,6 +66,8 @@ impl EventsPage<'_> {
 struct EventPage {
     frame: Frame,
     event: Event,
+    /// What people call the GPUs.
+    gpus: Vec<(GpuUuid, String)>,
     at: Moment,
     matters: Stands,
     /// The event that was its cause.
@@ -161,6 +163,7 @@ async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<i64>) ->
     };
     Ok(rendered(&EventPage {
         frame,
+        gpus: gpus::names(&app, &actor).await,
         at: Moment(event.at),
         matters: severity(event.severity),
         cause,

@@ -13,7 +13,7 @@ use super::frame::{Frame, Outside, Place};
 use super::page;
 use crate::http::AppState;
 use crate::http::auth::{self, Peer};
-use crate::http::problem::{Detail, Fields, Title};
+use crate::http::problem::{Detail, Fields, NO_SUCH_PATH, Title};
 use crate::service::FieldError;
 
 #[derive(Template)]
@@ -44,14 +44,21 @@ pub(in crate::http) async fn shown(
     request: Request,
     next: Next,
 ) -> Response {
-    let headers = is_for_a_person(request.uri(), request.headers()).then(|| request.headers().clone());
+    let person = is_for_a_person(request.uri(), request.headers());
+    let asked = person.then(|| (request.uri().path().to_owned(), request.headers().clone()));
     let response = next.run(request).await;
-    match headers {
-        Some(headers) if response.extensions().get::<Detail>().is_some() && !is_page(&response) => {
-            as_page(&app, peer, &headers, response).await
+    match asked {
+        Some((path, headers)) if response.extensions().get::<Detail>().is_some() && !is_page(&response) => {
+            as_page(&app, peer, &path, &headers, response).await
         }
         _ => response,
     }
+}
+
+/// A place in a document in words: `/spec/memory_overcommit` is "memory overcommit".
+fn in_words(pointer: &str) -> String {
+    let place = pointer.trim_start_matches('/');
+    place.strip_prefix("spec/").unwrap_or(place).replace('/', " ").replace('_', " ")
 }
 
 /// Whether somebody looks at the answer: programs ask for other things, or say that they take anything.
@@ -65,11 +72,21 @@ fn is_page(response: &Response) -> bool {
     mime.is_some_and(|mime| mime.starts_with("text/html"))
 }
 
-async fn as_page(app: &AppState, peer: Peer, headers: &HeaderMap, response: Response) -> Response {
+async fn as_page(
+    app: &AppState,
+    peer: Peer,
+    path: &str,
+    headers: &HeaderMap,
+    response: Response,
+) -> Response {
     let (mut parts, _) = response.into_parts();
     let extensions = &parts.extensions;
     let what = extensions.get::<Title>().map_or("Not possible", |title| title.0.as_str());
     let detail = extensions.get::<Detail>().map_or("", |detail| detail.0.as_str());
+    // What the document says is for programs, which ask for paths.
+    let nowhere = format!("There is no page at {}.", path.chars().take(200).collect::<String>());
+    let (what, detail) =
+        if what == NO_SUCH_PATH { ("No such page", nowhere.as_str()) } else { (what, detail) };
     let fields = extensions.get::<Fields>().map_or(&[][..], |fields| &fields.0);
     let (status, remedy) = (parts.status.as_u16(), remedy(parts.status));
     let told = match auth::session(app, peer, headers) {

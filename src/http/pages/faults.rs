@@ -8,8 +8,9 @@ use axum::routing::get;
 
 use super::frame::{Frame, Place};
 use super::lists::{Asked, Ways};
-use super::rendered;
-use super::words::{Moment, State as Stands, severity};
+use super::words::{Moment, State as Stands, Tone, severity};
+use super::{gpus, rendered};
+use crate::domain::GpuUuid;
 use crate::domain::access::Actor;
 use crate::domain::event::Details;
 use crate::http::AppState;
@@ -29,14 +30,20 @@ pub(super) fn router() -> Router<AppState> {
 struct FaultsPage {
     frame: Frame,
     faults: Vec<Fault>,
+    /// What people call the GPUs.
+    gpus: Vec<(GpuUuid, String)>,
     ways: Ways,
 }
 
 struct Fault(FaultView);
 
 impl Fault {
+    /// How it stands: what is over needs nobody any more.
     fn matters(&self) -> Stands {
-        severity(self.0.event.severity)
+        match self.0.over {
+            Some(_) => Stands { word: "over", tone: Tone::Quiet },
+            None => severity(self.0.event.severity),
+        }
     }
 
     fn at(&self) -> Moment {
@@ -58,5 +65,6 @@ async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result
     let ways = asked.ways(found.next_cursor.as_deref());
     let frame = Frame::of(&app.service, &actor, Place::Faults, "Faults").await;
     let frame = if asked.is_first() { frame.live() } else { frame };
-    Ok(rendered(&FaultsPage { frame, faults: found.items.into_iter().map(Fault).collect(), ways }))
+    let gpus = gpus::names(&app, &actor).await;
+    Ok(rendered(&FaultsPage { frame, faults: found.items.into_iter().map(Fault).collect(), gpus, ways }))
 }

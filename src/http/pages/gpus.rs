@@ -113,6 +113,18 @@ impl GpuRow {
     }
 }
 
+/// What people call the GPUs; whom the host is not told to sees none of them.
+pub(super) async fn names(app: &AppState, actor: &Actor) -> Vec<(GpuUuid, String)> {
+    let gpus = app.service.gpu_views(actor).await.unwrap_or_default();
+    gpus.into_iter().map(GpuRow::of).map(|row| (row.key().clone(), row.called())).collect()
+}
+
+/// What people call one of them: its UUID where nothing shorter is known.
+pub(super) fn name_of(names: &[(GpuUuid, String)], uuid: &GpuUuid) -> String {
+    let known = names.iter().find(|(gpu, _)| gpu == uuid);
+    known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
+}
+
 /// A partition of a layout that thread percentages make hold.
 struct ShareRow {
     name: String,

@@ -10,10 +10,10 @@ use self::attention::Attention;
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
 use super::rendered;
-use super::words::{self, State as Stands, layout};
+use super::words::{self, State as Stands, Tone, layout};
 use crate::domain::GpuUuid;
 use crate::domain::access::Actor;
-use crate::domain::event::{Event, EventFilter};
+use crate::domain::event::{Event, EventFilter, EventType};
 use crate::http::AppState;
 use crate::http::problem::Problem;
 use crate::service::clients::ClientFilter;
@@ -35,6 +35,22 @@ struct OverviewPage {
 }
 
 impl OverviewPage {
+    /// How the worst of it stands.
+    fn tone(&self) -> Tone {
+        self.attention.first().map_or(Tone::Good, |worst| worst.tone)
+    }
+
+    /// All that needs somebody, in a line.
+    fn in_short(&self) -> String {
+        let urgent = self.attention.iter().filter(|one| one.tone != Tone::Quiet).count();
+        match (urgent, self.attention.len()) {
+            (0, 1) => "Nothing is wrong, and 1 thing is to be known".to_owned(),
+            (0, several) => format!("Nothing is wrong, and {several} things are to be known"),
+            (1, _) => "1 thing needs attention".to_owned(),
+            (urgent, _) => format!("{urgent} things need attention"),
+        }
+    }
+
     /// GPUs that no daemon holds: where a new operator begins.
     fn unheld(&self) -> impl Iterator<Item = &GpuRow> {
         self.gpus.iter().filter(|row| row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true))
@@ -83,10 +99,25 @@ pub(super) async fn show(State(app): State<AppState>, actor: Actor) -> Result<Re
     let gpus: Vec<GpuRow> = service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
     let daemons = daemon_rows(&app, &actor, &gpus, &page).await?;
     let newest = Page::first(EVENTS);
-    let events = service.events(&actor, EventFilter::default(), Order::NewestFirst, &newest).await?.items;
+    let filter = EventFilter { types: telling(), ..EventFilter::default() };
+    let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
     let attention = attention::all(&app, &actor, &daemons, &gpus).await?;
     let frame = Frame::of(service, &actor, Place::Overview, "Overview").await.live();
     Ok(rendered(&OverviewPage { frame, attention, daemons, gpus, events }))
+}
+
+/// Types of events that tell an operator something of the host: who looks at it, and what always follows on something that is
+/// told, would push out what he looks for.
+fn telling() -> Vec<EventType> {
+    const NOISE: [EventType; 6] = [
+        EventType::SessionOpened,
+        EventType::SessionEnded,
+        EventType::SettingsApplied,
+        EventType::OperationRequested,
+        EventType::OperationStarted,
+        EventType::OperationStep,
+    ];
+    EventType::ALL.iter().copied().filter(|kind| !NOISE.contains(kind)).collect()
 }
 
 /// The daemons with their clients counted.

@@ -36,6 +36,21 @@ impl Owner {
             Self::Shared => "shared".to_owned(),
         }
     }
+
+    /// The letter in its cells, for eyes to which colours are alike; what is no partition's is told by its frame.
+    pub(super) fn letter(&self) -> String {
+        let Self::Partition(number) = self else { return String::new() };
+        let letter = |number: usize| char::from(b'A' + u8::try_from(number % 26).unwrap_or_default());
+        match number / 26 {
+            0 => letter(*number).to_string(),
+            round => format!("{}{}", letter(round - 1), letter(*number)),
+        }
+    }
+
+    /// Whether its cells are struck through: nobody can have them.
+    pub(super) fn is_left_over(&self) -> bool {
+        *self == Self::LeftOver
+    }
 }
 
 /// One cell.
@@ -260,6 +275,14 @@ mod tests {
             ]
         );
         assert_eq!(sms(&map), 132);
+    }
+
+    #[test]
+    fn partitions_have_letters_that_differ() {
+        let letters: Vec<String> =
+            [0, 1, 25, 26, 51, 52].map(|number| Owner::Partition(number).letter()).into();
+        assert_eq!(letters, ["A", "B", "Z", "AA", "AZ", "BA"]);
+        assert_eq!(Owner::Free.letter(), "");
     }
 
     #[test]

@@ -216,6 +216,27 @@ impl fmt::Display for Moment {
     }
 }
 
+/// A line of a log of MPS that begins with when it was written, by the host's clock and in the host's zone.
+pub(super) struct Stamped<'a> {
+    pub(super) before: &'a str,
+    /// The time as it stands there.
+    pub(super) text: &'a str,
+    pub(super) at: Moment,
+    pub(super) after: &'a str,
+}
+
+impl<'a> Stamped<'a> {
+    /// `[2026-11-22 06:20:05.123 Control  4711] …`; `None` for a line without a time.
+    pub(super) fn of(line: &'a str) -> Option<Self> {
+        const LENGTH: usize = "2026-11-22 06:20:05.123".len();
+        let rest = line.strip_prefix('[')?;
+        let (text, after) = rest.split_at_checked(LENGTH)?;
+        let at: jiff::civil::DateTime = text.parse().ok()?;
+        let at = at.to_zoned(jiff::tz::TimeZone::system()).ok()?.timestamp().as_millisecond();
+        Some(Self { before: &line[..1], text, at: Moment(at), after })
+    }
+}
+
 /// How long something took or takes, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lasting(pub(super) i64);
@@ -348,6 +369,23 @@ mod tests {
         assert_eq!(moment.to_string(), "2026-11-22 06:20:05 UTC");
         assert_eq!(moment.machine(), "2026-11-22T06:20:05.123Z");
         assert_eq!(Moment(i64::MAX).to_string(), "1970-01-01 00:00:00 UTC");
+    }
+
+    #[test]
+    fn a_line_of_a_log_is_taken_apart_at_its_time() {
+        let line = "[2026-11-22 06:20:05.123 Control  4711] Starting";
+        let stamped = Stamped::of(line).expect("a time");
+        assert_eq!(format!("{}{}{}", stamped.before, stamped.text, stamped.after), line);
+        assert_eq!(stamped.at.0 % 60_000, 5_123, "zones differ by whole minutes");
+        for other in [
+            "",
+            "[",
+            "NEW SERVER 4711: Ready",
+            "[2026-11-22 06:20:05.1é3 Control 4711]",
+            "[2026-13-22 06:20:05.123 x",
+        ] {
+            assert!(Stamped::of(other).is_none(), "{other}");
+        }
     }
 
     #[test]

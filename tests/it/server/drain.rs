@@ -97,7 +97,7 @@ fn a_process_of_run_that_is_no_client_yet_is_waited_for_too() {
     });
     let failed = host.api().outcome(&drain(&host, "timeout_s=1"));
     let error = failed["error"].as_str().unwrap();
-    assert!(error.contains("0 clients and 1 other processes") && error.contains(&process.id().to_string()));
+    assert!(error.contains("0 clients and 1 other process ") && error.contains(&process.id().to_string()));
     assert!(schedulable(&host));
     let ended = host.api().succeeds(&drain(&host, "timeout_s=0&on_timeout=terminate"));
     assert_eq!(ended["steps"].as_array().unwrap().last().unwrap()["outcome"], "1 ended");
@@ -112,7 +112,7 @@ fn a_drain_that_takes_too_long_fails_and_lets_clients_in_as_before() {
     let operation = host.api().outcome(&drain(&host, "timeout_s=1&on_timeout=fail"));
     assert_eq!(operation["state"], "failed");
     let error = operation["error"].as_str().unwrap();
-    for part in ["after 1 s", "1 clients", &client.pid().to_string(), "on_timeout=terminate"] {
+    for part in ["after 1 s", "1 client and", &client.pid().to_string(), "on_timeout=terminate"] {
         assert!(error.contains(part), "{part} in {error}");
     }
     assert_eq!(steps(&operation), ["note schedulable", "cordon", "wait for clients", "undo"]);

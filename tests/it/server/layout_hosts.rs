@@ -52,7 +52,7 @@ fn one_command_replays_a_layout_on_every_host_and_has_one_exit_code() {
     );
     let text = printed(&told);
     let got = partitions(&first);
-    assert!(text.contains("steps[1] gave partition gap the ID "), "{text}");
+    assert!(text.contains("step 2 gave partition gap the ID "), "{text}");
     assert!(text.contains(&format!("{}: sku is NVIDIA A100", hosts[2])), "{text}");
     assert_eq!((partitions(&same), partitions(&other_die), partitions(&other_sku)), (got, vec![], vec![]));
 

@@ -41,11 +41,14 @@
     const most = Math.max(1, ...panel.lines.flatMap((line) => line.points.map(([, value]) => value)));
     const splits = steps(panel.unit, most);
     const font = "12px system-ui, sans-serif";
+    // Where nothing is known of a colour there is no line.
+    const colour = (index) => getComputedStyle(figure.querySelectorAll("polyline")[index] ?? figure.querySelector(".grid")).stroke;
     return {
       width: place.clientWidth,
       height: place.clientHeight,
       legend: { show: false },
-      cursor: { show: false },
+      cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
+      hooks: { setCursor: [(plot) => read(plot, place, panel)] },
       scales: {
         x: { range: [(told.now - told.span_ms) / 1000, told.now / 1000] },
         y: { range: [0, splits[splits.length - 1]] },
@@ -58,20 +61,101 @@
       ],
       series: [{}, ...panel.lines.map((line, index) => ({
         label: line.name,
-        stroke: getComputedStyle(figure.querySelectorAll("polyline")[index] ?? figure.querySelector("polyline")).stroke,
+        stroke: colour(index),
         width: 2,
         points: { show: line.points.length < 2 },
       }))],
     };
   }
 
-  function draw(told) {
-    for (const panel of told.panels) {
+  const exact = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  // So many lines are read out at a moment; a table below has them all.
+  const READ = 8;
+
+  function told(unit, value) {
+    if (unit === "bytes") return bytes(value);
+    return value === 1 ? "1 client" : `${value} clients`;
+  }
+
+  // What all lines come to at the moment under the cursor, beside it.
+  function read(plot, place, panel) {
+    const reading = place.querySelector(".reading");
+    const { idx, left } = plot.cursor;
+    if (!reading) return;
+    reading.hidden = idx === null || idx === undefined || left < 0 || panel.lines.length === 0;
+    if (reading.hidden) return;
+    const at = exact.format(new Date(plot.data[0][idx] * 1000));
+    const lines = panel.lines.map((line, index) => [line.name, plot.data[index + 1][idx]])
+      .filter(([, value]) => value !== null && value !== undefined)
+      .sort(([, one], [, other]) => other - one);
+    const rows = lines.slice(0, READ).map(([name, value]) => [name, told(panel.unit, value)]);
+    if (lines.length > READ) rows.push([`and ${lines.length - READ} more`, ""]);
+    reading.replaceChildren(...[[at, ""], ...rows].map(([name, value]) => {
+      const row = document.createElement("p");
+      const amount = document.createElement("b");
+      amount.textContent = value;
+      row.append(name, amount);
+      return row;
+    }));
+    // On the side where there is room.
+    const x = left + plot.over.offsetLeft;
+    const isRight = x > place.clientWidth / 2;
+    reading.style.left = isRight ? "" : `${x + 12}px`;
+    reading.style.right = isRight ? `${place.clientWidth - x + 12}px` : "";
+    place.setAttribute("aria-valuenow", idx);
+    place.setAttribute("aria-valuetext", [at, ...rows.map((row) => row.join(" "))].join(", "));
+  }
+
+  // By keyboard: one moment after the other.
+  function move(place, key) {
+    const plot = drawn.get(place);
+    const last = plot.data[0].length - 1;
+    const now = plot.cursor.left < 0 ? last : plot.cursor.idx ?? last;
+    const next = { ArrowLeft: now - 1, ArrowRight: now + 1, ArrowDown: now - 1, ArrowUp: now + 1, PageDown: now - 60,
+      PageUp: now + 60, Home: 0, End: last, "": now }[key];
+    if (next === undefined) return false;
+    const at = plot.data[0][Math.min(Math.max(next, 0), last)];
+    plot.setCursor({ left: plot.valToPos(at, "x"), top: 10 });
+    return true;
+  }
+
+  function prepare(place, panel) {
+    const moments = panel.lines.length ? Math.max(...panel.lines.map((line) => line.points.length)) : 0;
+    if (moments === 0) {
+      place.setAttribute("aria-hidden", "true");
+      for (const name of ["role", "tabindex", "aria-label"]) place.removeAttribute(name);
+      return;
+    }
+    place.removeAttribute("aria-hidden");
+    place.setAttribute("role", "slider");
+    place.tabIndex = 0;
+    place.setAttribute("aria-label", `${panel.title} in the last hour, moment by moment`);
+    place.setAttribute("aria-valuemin", 0);
+    place.setAttribute("aria-valuemax", table(panel.lines)[0].length - 1);
+    if (!place.hasAttribute("aria-valuenow")) place.setAttribute("aria-valuenow", table(panel.lines)[0].length - 1);
+    if (place.querySelector(".reading")) return;
+    const reading = document.createElement("div");
+    reading.className = "reading";
+    reading.hidden = true;
+    place.append(reading);
+    place.addEventListener("keydown", (event) => { if (move(place, event.key)) event.preventDefault(); });
+    place.addEventListener("focus", () => { if (place.matches(":focus-visible")) move(place, ""); });
+    place.addEventListener("blur", () => drawn.get(place).setCursor({ left: -10, top: -10 }));
+  }
+
+  function draw(answer) {
+    for (const panel of answer.panels) {
       const figure = document.getElementById(`chart-${panel.id}`);
       const place = document.getElementById(`drawn-${panel.id}`);
-      if (!figure?.querySelector("polyline") || !place.clientWidth) continue;
-      drawn.get(place)?.destroy();
-      drawn.set(place, new uPlot(options(figure, place, told, panel), table(panel.lines), place));
+      if (!place?.clientWidth) continue;
+      prepare(place, panel);
+      const before = drawn.get(place);
+      const { left, top } = before?.cursor ?? { left: -10, top: -10 };
+      before?.destroy();
+      const plot = new uPlot(options(figure, place, answer, panel), table(panel.lines), place);
+      drawn.set(place, plot);
+      // Whoever reads at a moment goes on reading.
+      if (left >= 0) plot.setCursor({ left, top });
     }
     for (const [place, plot] of drawn) {
       if (!place.isConnected) { plot.destroy(); drawn.delete(place); }

@@ -9,11 +9,22 @@
     year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
   });
 
+  // In a column there is little room for it, and in a log each millisecond counts.
+  const thisYear = new Intl.DateTimeFormat([], { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+  const longAgo = new Intl.DateTimeFormat([], { day: "numeric", month: "short", year: "numeric" });
+  const exact = new Intl.DateTimeFormat([], { ...today.resolvedOptions(), hour: "2-digit", minute: "2-digit", second: "2-digit",
+    fractionalSecondDigits: 3 });
+  const exactEarlier = new Intl.DateTimeFormat([], { ...earlier.resolvedOptions(), fractionalSecondDigits: 3 });
+
   function tellTime(element) {
     const at = new Date(element.dateTime);
     if (Number.isNaN(at.getTime())) return;
-    const isToday = at.toDateString() === new Date().toDateString();
-    element.textContent = (isToday ? today : earlier).format(at);
+    const now = new Date();
+    const isToday = at.toDateString() === now.toDateString();
+    let format = isToday ? today : earlier;
+    if (element.hasAttribute("data-exact")) format = isToday ? exact : exactEarlier;
+    else if (!isToday && element.closest(".events")) format = at.getFullYear() === now.getFullYear() ? thisYear : longAgo;
+    element.textContent = format.format(at);
   }
 
   function tellTimes(root) {
@@ -69,12 +80,72 @@
     for (const improvement of improvements) improvement(root);
   }
 
+  // A part with data-hold is not changed under a reader who is at it; the button that it names tells that there is more.
+  let moved = 0;
+  document.addEventListener("pointermove", () => { moved = Date.now(); }, { passive: true });
+
+  function isAtIt(part) {
+    // A log begins at its end, where nothing is scrolled.
+    if (part.matches(".log")) return part.scrollTop < -4;
+    const selection = getSelection();
+    return part.getBoundingClientRect().top < 0
+      || part.querySelector("a:focus-visible") !== null
+      || (part.matches(":hover") && Date.now() - moved < 10_000)
+      || (!selection.isCollapsed && part.contains(selection.anchorNode));
+  }
+
+  // What there is to read in a part, without times, which are told in the reader's zone.
+  function told(part) {
+    return Array.from(part.querySelectorAll("li"), (line) => line.querySelector("a")?.href
+      ?? Array.from(line.childNodes, (node) => node.dateTime ?? node.textContent).join(""));
+  }
+
+  function holds(part, next) {
+    if (!isAtIt(part)) {
+      document.getElementById(part.dataset.hold).hidden = true;
+      return false;
+    }
+    if (told(part).join("\n") !== told(next).join("\n")) document.getElementById(part.dataset.hold).hidden = false;
+    return true;
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button.newer");
+    const part = button && document.querySelector(`[data-hold="${button.id}"]`);
+    if (!part) return;
+    button.hidden = true;
+    if (part.matches(".log")) part.scrollTop = 0;
+    else { getSelection().removeAllRanges(); moved = 0; window.scrollTo(0, 0); }
+    (part.matches("[tabindex]") ? part : document.getElementById("page")).focus({ preventScroll: true });
+    follower?.refresh();
+  });
+  document.addEventListener("scroll", (event) => {
+    const part = event.target;
+    if (!part.matches?.(".log[data-hold]") || isAtIt(part)) return;
+    if (!document.getElementById(part.dataset.hold).hidden) follower?.refresh();
+  }, { capture: true, passive: true });
+
   // Before it is compared with what is shown, a new part is made the same: nothing jumps.
   htmx.registerExtension("console", {
-    htmx_before_morph_node(_, detail) {
-      if (detail.newNode instanceof HTMLTimeElement) tellTime(detail.newNode);
+    htmx_before_morph_node(_, { oldNode, newNode }) {
+      if (newNode instanceof HTMLTimeElement) tellTime(newNode);
+      return !(oldNode.dataset?.hold && holds(oldNode, newNode));
     },
   });
+
+  // What a section loses leaves its place empty, so that nothing below moves up to it, until its reader changes the page.
+  const page = document.getElementById("page");
+
+  function keepPlaces() {
+    for (const section of page.querySelectorAll("section")) section.style.minHeight = `${section.offsetHeight}px`;
+  }
+
+  function giveUpPlaces() {
+    for (const section of page.querySelectorAll("section")) section.style.minHeight = "";
+  }
+
+  window.addEventListener("resize", giveUpPlaces);
+  document.addEventListener("toggle", giveUpPlaces, true);
 
   document.addEventListener("htmx:after:swap", () => improve(document));
 
@@ -154,6 +225,7 @@
       if (document.hidden) { again = true; return; }
       if (asking) { again = true; return; }
       asking = true;
+      keepPlaces();
       try {
         await htmx.ajax("GET", window.location.href, { target: "#page", select: "#page", swap: "outerMorph" });
       } finally {
@@ -184,7 +256,7 @@
           how = ["every 5 s", "slow"];
           if (standing.hidden) say(...how);
           timer ??= setInterval(refresh, 5000);
-          setTimeout(connect, 30000);
+          setTimeout(() => { if (source === mine) connect(); }, 30000);
         } else {
           wasLost = true;
           isOld();
@@ -193,12 +265,16 @@
       window.addEventListener("pagehide", () => mine.close(), { once: true });
     }
 
+    // A browser opens a few connections to a host, and one that is kept for each page that nobody looks at would leave none.
     document.addEventListener("visibilitychange", () => {
-      if (!document.hidden && again) { again = false; refresh(); }
+      if (isOver) return;
+      if (document.hidden) { source?.close(); source = null; return; }
+      if (!source) { again = true; connect(); }
+      if (again) { again = false; refresh(); }
     });
     window.addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
     connect();
-    return { answered };
+    return { answered, refresh };
   }
 
   // Copying: a button with data-copy copies the text of the element that it names.
@@ -233,6 +309,5 @@
   // On a narrow screen the places are a strip, and the one that the page is in may be beyond its end.
   document.querySelector(".places [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   improve(document);
-  const page = document.querySelector("main[data-live]");
-  if (page) follower = follow();
+  if (page.matches("[data-live]")) follower = follow();
 })();

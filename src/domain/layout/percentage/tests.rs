@@ -114,7 +114,7 @@ fn more_chunks_than_there_are_say_how_many_fit() {
     let [blocked] = &plan.blocked[..] else { panic!("{:?}", plan.blocked) };
     let text = blocked.to_string();
     assert!(
-        text.contains("partition b (steps[1]) asks for 7 chunks") && text.contains("give at most 6"),
+        text.contains("partition b (step 2) asks for 7 chunks") && text.contains("give at most 6"),
         "{text}"
     );
     let uncounted = super::plan(&of(&[1]), &[], &BTreeMap::new());

@@ -12,7 +12,7 @@ use crate::http::AppState;
 use crate::http::extract::{Path, Query};
 use crate::http::pages::frame::{Frame, Place};
 use crate::http::pages::rendered;
-use crate::http::pages::words::Amount;
+use crate::http::pages::words::{Amount, Stamped};
 use crate::http::problem::Problem;
 use crate::service::logs::{LogFile, LogView, Part};
 

@@ -121,6 +121,11 @@ impl DaemonPage {
         known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
     }
 
+    fn has_no_server(&self) -> bool {
+        let effective = self.row.daemon.status.as_ref().and_then(|status| status.effective.as_ref());
+        effective.is_none_or(|effective| effective.servers.is_empty())
+    }
+
     /// The clients that a server has.
     fn clients_of(&self, server: u32) -> usize {
         self.clients.iter().filter(|client| client.server == server).count()

@@ -233,19 +233,24 @@ async fn failures(app: &AppState, actor: &Actor) -> Result<Vec<Attention>, Probl
     let alike =
         |one: &Event, other: &Event| one.kind == other.kind && one.subject.daemon == other.subject.daemon;
     let newest = |at: &usize| !events[..*at].iter().any(|newer| alike(newer, &events[*at]));
-    let told = (0..events.len()).filter(newest).take(KINDS).map(|at| {
+    let mut told = Vec::new();
+    for at in (0..events.len()).filter(newest).take(KINDS) {
         let event = &events[at];
         let meaning = event.kind.meaning().trim_end_matches('.');
-        let remedy = match events.iter().filter(|other| alike(other, event)).count() {
+        let (what, remedy) = match events.iter().filter(|other| alike(other, event)).count() {
             1 => (meaning.to_owned(), Remedy::new(format!("/events/{}", event.id), "The event")),
             times => {
                 let all = format!("/events?type={}&within=1h", event.kind.as_str());
                 (format!("{meaning}, {times} times in the last hour"), Remedy::new(all, "The events"))
             }
         };
-        let (what, remedy) = remedy;
+        let fault = app.service.fault(actor, event.clone()).await?;
+        let why = match fault.over {
+            Some(_) => format!("it is over: {}", event.message),
+            None => event.message.clone(),
+        };
         // It happened; whether it is so still is told by what is so now.
-        Attention { tone: Tone::Quiet, what, why: event.message.clone(), at: Some(Moment(event.at)), remedy }
-    });
-    Ok(told.collect())
+        told.push(Attention { tone: Tone::Quiet, what, why, at: Some(Moment(event.at)), remedy });
+    }
+    Ok(told)
 }
