@@ -5,6 +5,8 @@ import os
 
 from playwright.sync_api import expect
 
+from host import eventually
+
 
 def test_all_is_well_until_a_server_dies(own_host, visitor):
     visit = visitor(own_host)
@@ -63,14 +65,53 @@ def test_a_partitioned_gpu_is_told_apart(own_host, visitor):
         {"add": {"gpu": 1, "partition": "spare", "chunks": 5}},
     ]
     host.api("PUT", "/layouts/prod", {"layout": {"steps": steps}})
-    from host import eventually
     eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
     host.done(host.api("POST", "/layouts/prod/apply", {"daemon": "gpu1"}))
     visit = visitor(host)
     page = visit.log_in(to="/gpus/1")
     row = page.get_by_role("row", name="web")
     expect(row).to_contain_text("56")
+    # Eyes to which colours are alike go by letters, which stand beside the names, too; left-over SMs are struck through.
+    letters = page.locator(".sm-map .letter").all_text_contents()
+    assert [letters.count(letter) for letter in ["A", "B", ""]] == [7, 5, 5], letters
+    expect(row.locator(".swatch text")).to_have_text("A")
+    expect(page.locator(".sm-map .left-over path")).to_have_count(2)
     expect(row.get_by_role("link", name="web")).to_have_attribute("href", "/tenants/web")
     cells = page.locator(".sm-map .sms").all_text_contents()
     assert sum(int(cell) for cell in cells) == 132, cells
     visit.accessible()
+
+
+def test_who_looks_is_no_news(own_host, visitor):
+    visit = visitor(own_host)
+    page = visit.log_in()
+    assert own_host.api("GET", "/events?type=session.opened")["items"], "somebody logged in"
+    kinds = page.locator(".events code").all_text_contents()
+    assert kinds and not {"session.opened", "settings.applied", "operation.step"} & set(kinds), kinds
+    page.goto("/events")
+    expect(page.locator(".events").get_by_text("session.opened").first).to_be_visible()
+
+
+def test_a_fault_that_is_over_is_told_calmly(own_host, visitor):
+    pid = own_host.api("GET", "/daemons/gpu0")["status"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    eventually("it is noticed", lambda: own_host.api("GET", "/daemons/gpu0")["status"]["deaths"] == 1)
+    eventually("another is there", lambda: own_host.status_of("/readyz") == 200)
+    visit = visitor(own_host)
+    page = visit.log_in()
+    item = page.locator(".attention > li").filter(has_text="A control process was found dead")
+    expect(item).to_have_class("quiet")
+    expect(item).to_contain_text("it is over")
+    expect(page.locator(".in-short")).to_contain_text("Nothing is wrong")
+    page.goto("/faults")
+    row = page.get_by_role("row").filter(has_text="daemon.died")
+    expect(row.locator(".state")).to_have_text("over")
+    expect(row.locator(".state")).to_have_class("state quiet")
+    visit.accessible()
+
+
+def test_what_is_nowhere_is_told_in_words(host, visitor):
+    page = visitor(host).log_in()
+    assert page.goto("/nowhere").status == 404
+    expect(page.get_by_role("main")).to_contain_text("There is no page at /nowhere.")
+    expect(page.get_by_role("main")).not_to_contain_text("openapi")

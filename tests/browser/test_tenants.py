@@ -278,7 +278,7 @@ def test_the_last_hour_is_drawn(own_host, visitor):
     visit = visitor(own_host)
     page = visit.log_in(to="/tenants/demo")
     told = lambda: page.request.get("/tenants/demo/history").json()["panels"]
-    eventually("the client is in the history", told)
+    eventually("the client is in the history", lambda: told()[0]["lines"])
     panels = {panel["id"]: panel for panel in told()}
     at, clients = panels["clients"]["lines"][0]["points"][-1]
     assert clients == 1 and panels["memory"]["lines"][0]["points"][-1][1] >= 1 << 30
@@ -291,6 +291,24 @@ def test_the_last_hour_is_drawn(own_host, visitor):
             expect(figure.locator("canvas")).to_have_count(1)
             width = figure.locator("canvas").evaluate("canvas => canvas.width")
             assert width > 100
+            # By pointer and by keyboard: what there was at a moment.
+            reading, slider = figure.locator(".reading"), figure.get_by_role("slider", name="Memory in the last hour")
+            expect(reading).to_be_hidden()
+            box = figure.locator(".u-over").bounding_box()
+            page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 20)
+            expect(reading).to_contain_text("demo")
+            expect(reading).to_contain_text("GiB")
+            page.mouse.move(0, 0)
+            expect(reading).to_be_hidden()
+            page.get_by_role("link", name="Skip to the content").focus()
+            slider.focus()
+            page.keyboard.press("End")
+            expect(reading).to_contain_text("demo")
+            assert "GiB" in slider.get_attribute("aria-valuetext")
         else:
             expect(figure.get_by_role("img", name=re.compile("Memory in the last hour"))).to_be_visible()
+        figure.locator("summary").click()
+        expect(figure.get_by_role("columnheader", name="demo")).to_be_visible()
+        expect(figure.get_by_role("row").nth(1)).to_contain_text("GiB")
+        expect(figure.get_by_role("row")).to_have_count(14)
         visit.accessible()

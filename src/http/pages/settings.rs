@@ -8,7 +8,7 @@ use axum::routing::{get, post};
 
 use super::forms::{Field, Form, Refused, Shape};
 use super::frame::{Frame, Place};
-use super::gpus::GpuRow;
+use super::gpus::{self, GpuRow};
 use super::words::Moment;
 use super::{page, rendered};
 use crate::domain::GpuUuid;
@@ -51,6 +51,8 @@ struct SettingsPage {
 struct HostPart {
     view: HostView,
     maintenance: MaintenanceView,
+    /// What people call the GPUs.
+    gpus: Vec<(GpuUuid, String)>,
     certificate: Option<Moment>,
 }
 
@@ -116,7 +118,8 @@ async fn show(
             let (view, maintenance) =
                 (app.service.host(&actor).await?, app.service.maintenance(&actor).await?);
             let certificate = view.listening.tls.as_ref().map(|tls| Moment(tls.not_after));
-            Some(HostPart { view, maintenance, certificate })
+            let gpus = gpus::names(&app, &actor).await;
+            Some(HostPart { view, maintenance, gpus, certificate })
         }
         Err(_) => None,
     };
