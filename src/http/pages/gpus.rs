@@ -127,6 +127,8 @@ struct ProcessRow {
     kind: GpuProcessKind,
     memory: Option<Amount>,
     client: Option<ClientView>,
+    uid: Option<u32>,
+    command: Option<String>,
 }
 
 impl ProcessRow {
@@ -218,6 +220,8 @@ async fn processes(app: &AppState, actor: &Actor, gpu: &GpuView) -> Result<Optio
         kind: process.kind,
         memory: process.used_memory.map(Amount),
         client: clients.iter().find(|client| client.pid == process.pid).cloned(),
+        uid: process.uid,
+        command: process.command.clone(),
     };
     let mut rows: Vec<ProcessRow> = listed.iter().map(row).collect();
     // What no limit holds is what somebody should look at.
