@@ -1,5 +1,7 @@
 //! GPUs: all of them, and one with its SM map, its memory and its processes.
 
+mod replace;
+
 use askama::Template;
 use axum::Router;
 use axum::extract::State;
@@ -28,6 +30,7 @@ pub(super) fn router() -> Router<AppState> {
         .route("/gpus", get(list))
         .route("/gpus/{gpu}", get(show))
         .route("/gpus/{gpu}/history", get(history))
+        .route("/gpus/{gpu}/replace", get(replace::ask).post(replace::replace))
 }
 
 #[derive(Template)]
