@@ -141,8 +141,7 @@ pub enum OperationState {
 
 impl OperationState {
     /// All states, in the order in which an operation can come to them.
-    pub const ALL: [Self; 5] =
-        [Self::Pending, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
+    pub const ALL: [Self; 5] = [Self::Pending, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
 
     /// Reads one word.
     pub fn parse(text: &str) -> Result<Self, String> {

@@ -7,8 +7,8 @@ use utoipa::IntoParams;
 use uuid::Uuid;
 
 use super::{List, WriteQuery, accepted};
-use crate::domain::access::Actor;
 use crate::domain::DaemonName;
+use crate::domain::access::Actor;
 use crate::domain::operation::{Operation, OperationFilter, OperationState};
 use crate::http::AppState;
 use crate::http::extract::{NoBody, Path, Query};

@@ -7,23 +7,23 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 use uuid::Uuid;
 
-use super::frame::{Frame, Place};
 use super::forms::Form;
+use super::frame::{Frame, Place};
 use super::lists::{Asked, Listing};
 use super::tenants::daemon_names;
-use super::{listed, rendered};
 use super::words::{self, Lasting, Moment, State as Stands, Tone};
+use super::{listed, rendered};
+use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Role};
 use crate::domain::event::{Cause, EventFilter, EventType};
 use crate::domain::maintenance::OnTimeout;
-use crate::domain::DaemonName;
 use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState, Step};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
-use crate::service::{ServiceError, WriteOptions};
 use crate::service::events::Order;
 use crate::service::page::{Page, Paged};
+use crate::service::{ServiceError, WriteOptions};
 
 /// Operations that are shown as being under way.
 const UNDER_WAY: u32 = 10;

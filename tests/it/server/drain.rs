@@ -302,12 +302,12 @@ fn operations_are_listed_by_daemon_and_by_state() {
         items.iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect()
     };
     let id = |accepted: &Answer| place(accepted).rsplit('/').next().unwrap().to_owned();
-    let (waits, restarted) = (id(&waits), id(&restarted));
-    assert_eq!(ids("daemon=gpu0"), [waits.clone()]);
-    assert_eq!(ids("state=pending,running"), [waits.clone()]);
-    assert_eq!(ids("state=succeeded"), [restarted.clone()]);
+    let (waits, restarted) = (&id(&waits), &id(&restarted));
+    assert_eq!(ids("daemon=gpu0"), std::slice::from_ref(waits));
+    assert_eq!(ids("state=pending,running"), std::slice::from_ref(waits));
+    assert_eq!(ids("state=succeeded"), std::slice::from_ref(restarted));
     assert_eq!(ids("state=succeeded&daemon=gpu0"), [] as [String; 0]);
-    assert_eq!(ids("state=running,succeeded"), [restarted, waits]);
+    assert_eq!(ids("state=running,succeeded"), [restarted.as_str(), waits.as_str()]);
     let refused = host.api().get("/api/v1/operations?state=over").problem(422, "invalid-request");
     assert_eq!(refused["errors"][0]["pointer"], "/state");
     assert!(refused["errors"][0]["detail"].as_str().unwrap().contains("succeeded"), "{refused}");

@@ -53,9 +53,7 @@ pub(super) async fn replace(
     form: Form,
 ) -> Result<Response, Problem> {
     let done = match form.read::<ReplaceRequest>(&FIELDS) {
-        Ok(request) => {
-            app.service.replace_gpu(&actor, name.clone(), request, WriteOptions::default()).await
-        }
+        Ok(request) => app.service.replace_gpu(&actor, name.clone(), request, WriteOptions::default()).await,
         Err(error) => Err(error),
     };
     match done {
@@ -80,9 +78,8 @@ async fn replace_page(
     let row = GpuRow::of(app.service.gpu(actor, name).await?);
     let mut choices = Vec::new();
     if !row.gpu.present {
-        let free = |row: &GpuRow| {
-            row.gpu.present && row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true)
-        };
+        let free =
+            |row: &GpuRow| row.gpu.present && row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true);
         let gpus = app.service.gpu_views(actor).await?;
         for other in gpus.into_iter().map(GpuRow::of).filter(free) {
             let in_the_way = rehearsed(app, actor, row.key(), other.key()).await?;

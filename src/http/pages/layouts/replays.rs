@@ -14,8 +14,8 @@ use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::pages::frame::{Frame, Place};
 use crate::http::pages::lists::{Asked, Listing};
-use crate::http::pages::{listed, rendered};
 use crate::http::pages::words::{Moment, State as Stands, Tone};
+use crate::http::pages::{listed, rendered};
 use crate::http::problem::Problem;
 
 #[derive(Template)]

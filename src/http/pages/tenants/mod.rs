@@ -254,7 +254,9 @@ fn settings(tenant: &TenantView, daemon: Option<&DaemonView>, places: &[Partitio
     let threads = Setting {
         name: "Share of the SMs",
         configured: match (spec.sms, spec.active_thread_percentage) {
-            (None, None) if partitioned && places.is_empty() => "no layout binds it to a partition".to_owned(),
+            (None, None) if partitioned && places.is_empty() => {
+                "no layout binds it to a partition".to_owned()
+            }
             (None, None) if partitioned => {
                 let names: Vec<&str> = places.iter().map(|place| place.partition.as_str()).collect();
                 format!("partition {}, by the layout", names.join(", "))
@@ -303,8 +305,7 @@ fn settings(tenant: &TenantView, daemon: Option<&DaemonView>, places: &[Partitio
 
 /// The SMs of a tenant's partitions, as far as they are there.
 fn sms_of(places: &[PartitionStatus]) -> String {
-    let made: Vec<String> =
-        places.iter().filter_map(|place| Some(format!("{} SMs", place.sms?))).collect();
+    let made: Vec<String> = places.iter().filter_map(|place| Some(format!("{} SMs", place.sms?))).collect();
     if made.is_empty() { "none".to_owned() } else { made.join(", ") }
 }
 
