@@ -56,7 +56,7 @@ def test_from_the_first_log_in_to_a_client_and_its_end(own_host, visitor, script
     follow(page, scripted, lambda ms: expect(title).to_contain_text("ready", timeout=ms))
 
     # Its page says how to start a process, and that is what starts one.
-    command = page.locator("#clients ~ .empty code").text_content()
+    command = page.locator("#clients ~ .panel .empty code").text_content()
     assert command == "mps-manager run --tenant web -- COMMAND"
     process = as_shown(host, command.replace("COMMAND", "mps-manager sim client --spin 600 --alloc 512"))
     pid = str(process.pid)

@@ -294,6 +294,7 @@ def test_the_last_hour_is_drawn(own_host, visitor):
             # By pointer and by keyboard: what there was at a moment.
             reading, slider = figure.locator(".reading"), figure.get_by_role("slider", name="Memory in the last hour")
             expect(reading).to_be_hidden()
+            figure.scroll_into_view_if_needed()
             box = figure.locator(".u-over").bounding_box()
             page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 20)
             expect(reading).to_contain_text("demo")
