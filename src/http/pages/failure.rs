@@ -58,7 +58,7 @@ pub(in crate::http) async fn shown(
 /// A place in a document in words: `/spec/memory_overcommit` is "memory overcommit".
 fn in_words(pointer: &str) -> String {
     let place = pointer.trim_start_matches('/');
-    place.strip_prefix("spec/").unwrap_or(place).replace('/', " ").replace('_', " ")
+    place.strip_prefix("spec/").unwrap_or(place).replace(['/', '_'], " ")
 }
 
 /// Whether somebody looks at the answer: programs ask for other things, or say that they take anything.
