@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::client::ClientId;
 use super::{DaemonName, GpuUuid};
 
-pub use comparing::{ExpectedGpu, Expectation, SeenGpu, Sight, TOLERANCE, compare};
+pub use comparing::{Expectation, ExpectedGpu, SeenGpu, Sight, TOLERANCE, compare};
 
 /// Verification of a tenant: the client that is on its way, and what the last one came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -149,11 +149,15 @@ impl ObstacleCode {
             Self::OtherUser => {
                 "another user's processes are connected, and the daemon serves one user at a time: verify again when they are gone"
             }
-            Self::NotRoot => "the manager cannot start a process of the tenant's user: ask the host's operator",
+            Self::NotRoot => {
+                "the manager cannot start a process of the tenant's user: ask the host's operator"
+            }
             Self::NoEnvironment => {
                 "the tenant is given no environment at the moment: its page and GET …/environment say why"
             }
-            Self::ClientWaits => "the client was not let in in time: verify again, or ask the host's operator",
+            Self::ClientWaits => {
+                "the client was not let in in time: verify again, or ask the host's operator"
+            }
             Self::ClientFailed => "CUDA refused the client: ask the host's operator, who is told why",
             Self::Changed => "the tenant or its daemon was changed meanwhile: verify again",
             Self::Interrupted => "the manager was restarted meanwhile: verify again",

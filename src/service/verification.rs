@@ -21,7 +21,7 @@ use crate::domain::gpu::Gpu;
 use crate::domain::percentage::is_measured;
 use crate::domain::tenant::{Resolved, Tenant};
 use crate::domain::verification::{
-    ExpectedGpu, Expectation, ObstacleCode, SeenGpu, SettingComparison, Sight, Staleness, Verification,
+    Expectation, ExpectedGpu, ObstacleCode, SeenGpu, SettingComparison, Sight, Staleness, Verification,
     VerificationObstacle, VerificationOutcome, VerificationResult, compare,
 };
 use crate::domain::{GpuUuid, MemoryLimit, TenantName};
@@ -95,7 +95,9 @@ impl Service {
         match written {
             // It was forgotten meanwhile, and what was to be written with it; or the manager ends.
             Ok(()) | Err(ServiceError::NotFound { .. }) => {}
-            Err(error) => tracing::error!(tenant = %name, %error, "what a verification came to cannot be written"),
+            Err(error) => {
+                tracing::error!(tenant = %name, %error, "what a verification came to cannot be written")
+            }
         }
     }
 
@@ -316,8 +318,7 @@ impl Service {
         let partitions = layout.map(|layout| layout.partitions).unwrap_or_default();
         let expected = |uuid: &GpuUuid| {
             let gpu = known.iter().find(|gpu| gpu.uuid == *uuid);
-            let mine =
-                partitions.iter().find(|one| one.gpu == *uuid && one.tenants.contains(&tenant.name));
+            let mine = partitions.iter().find(|one| one.gpu == *uuid && one.tenants.contains(&tenant.name));
             let predicted = || resolved.predicted_sms(gpu?.sms?);
             ExpectedGpu {
                 uuid: uuid.clone(),
@@ -341,7 +342,8 @@ impl Service {
             if last.generation != tenant.generation {
                 return Some(Staleness::TenantChanged);
             }
-            let same = |daemon: &&Daemon| daemon.name == last.daemon && daemon.revision == last.daemon_revision;
+            let same =
+                |daemon: &&Daemon| daemon.name == last.daemon && daemon.revision == last.daemon_revision;
             let Some(daemon) = daemon.filter(same) else { return Some(Staleness::DaemonChanged) };
             let status = self.status_of(daemon)?;
             // After a restart of the manager the daemon is found before anything is said of it.
@@ -371,7 +373,8 @@ fn fault(error: ServiceError) -> VerificationObstacle {
 
 /// What a report tells of limits; why it tells nothing, where no client came so far as to see a GPU.
 fn sight(report: Report) -> Result<Sight, VerificationObstacle> {
-    let failure = report.error.map(|failure| (failure.name.clone(), format!("{}: {}", failure.name, failure.message)));
+    let failure =
+        report.error.map(|failure| (failure.name.clone(), format!("{}: {}", failure.name, failure.message)));
     if report.devices.is_empty() {
         return Err(match failure {
             Some((name, message)) if name == "timeout" => obstacle(ObstacleCode::ClientWaits, message),
@@ -396,7 +399,8 @@ fn told(name: &TenantName, result: &VerificationResult, by: Cause) -> NewEvent {
             format!("tenant {name} was verified: a CUDA client saw what is configured"),
         ),
         VerificationOutcome::Differs => {
-            let settings: Vec<&str> = result.differing().into_iter().map(|setting| setting.as_str()).collect();
+            let settings: Vec<&str> =
+                result.differing().into_iter().map(|setting| setting.as_str()).collect();
             let message = format!(
                 "a CUDA client of tenant {name} saw something else than configured: {}",
                 settings.join(", ")

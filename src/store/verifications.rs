@@ -23,10 +23,7 @@ impl Row {
 }
 
 /// That of a tenant; `None` where none was asked for.
-pub async fn get(
-    db: &mut SqliteConnection,
-    tenant: &TenantName,
-) -> Result<Option<Verification>, StoreError> {
+pub async fn get(db: &mut SqliteConnection, tenant: &TenantName) -> Result<Option<Verification>, StoreError> {
     Ok(between(db, tenant, tenant).await?.remove(tenant))
 }
 

@@ -184,7 +184,10 @@ fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
         && seen.free > left(limit).saturating_add(tolerance)
     {
         return compared.differs(
-            format!("the client may take more than the limit of {} leaves it: the limit is not in force", Bytes(limit)),
+            format!(
+                "the client may take more than the limit of {} leaves it: the limit is not in force",
+                Bytes(limit)
+            ),
             RESTART,
         );
     }
@@ -204,7 +207,10 @@ fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
         );
     }
     if expected.limit.is_some_and(|limit| free < limit) {
-        let why = format!("the GPU has {} free, less than the limit: a full GPU hides whether it is in force", Bytes(free));
+        let why = format!(
+            "the GPU has {} free, less than the limit: a full GPU hides whether it is in force",
+            Bytes(free)
+        );
         return compared.not_seen(&why);
     }
     compared
@@ -263,12 +269,16 @@ mod tests {
 
     fn differing(expected: &Expectation, seen: &Sight) -> Vec<Setting> {
         let all = told(expected, seen).into_iter();
-        all.filter(|(_, verdict)| *verdict == ComparisonVerdict::Differs).map(|(setting, _)| setting).collect()
+        all.filter(|(_, verdict)| *verdict == ComparisonVerdict::Differs)
+            .map(|(setting, _)| setting)
+            .collect()
     }
 
     fn unseen(expected: &Expectation, seen: &Sight) -> Vec<Setting> {
         let all = told(expected, seen).into_iter();
-        all.filter(|(_, verdict)| *verdict == ComparisonVerdict::NotSeen).map(|(setting, _)| setting).collect()
+        all.filter(|(_, verdict)| *verdict == ComparisonVerdict::NotSeen)
+            .map(|(setting, _)| setting)
+            .collect()
     }
 
     #[test]
