@@ -302,7 +302,7 @@ fn it_goes_with_its_tenant() {
     eventually("no process of it is left", || {
         (host.api().delete("/api/v1/tenants/demo").status == 204).then_some(())
     });
-    assert_eq!(host.ask_sql("SELECT count(*) FROM verifications"), ["0"]);
+    assert!(host.ask_sql("SELECT tenant FROM verifications").is_empty());
     host.api().tenant("demo", &spec).ok();
     assert!(of(host.api(), "demo").is_null(), "of another tenant of that name");
 }
