@@ -30,6 +30,10 @@ pub(super) async fn run(
         let verification = view.status.verification.unwrap_or_default();
         match verification.last {
             Some(last) if last.asked_at >= since => break last,
+            _ if verification.running_since.is_none() => {
+                let lost = "the tenant was made anew meanwhile, and nobody waits for the client any more: verify again";
+                return Err(ClientError::Address(lost.to_owned()));
+            }
             _ => tokio::time::sleep(POLL).await,
         }
     };

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::acting::{carried, cause};
+use super::acting::cause;
 use super::maintenance::{refuse_cordoned, refuse_in_maintenance};
 use super::tenants::not_found;
 use super::told::Shown as _;
@@ -81,7 +81,7 @@ impl Service {
         if let Some(asked_at) = verification.running_since.filter(|_| begun && !dry_run) {
             let (service, by) = (self.clone(), cause());
             // Not waited for when the manager ends: the next one says that it was cut short.
-            tokio::spawn(carried(async move { service.verify(&asked, asked_at, by).await }));
+            tokio::spawn(async move { service.verify(&asked, asked_at, by).await });
         }
         Ok(verification)
     }

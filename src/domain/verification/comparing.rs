@@ -298,7 +298,10 @@ mod tests {
         assert_eq!(with(&|gpu| gpu.free = 100 * GIB), [Setting::DeviceMemoryLimit], "no limit at all");
         assert_eq!(with(&|gpu| gpu.free = GIB), [Setting::DeviceMemoryLimit], "a smaller one");
         assert_eq!(with(&|gpu| gpu.largest = Some(4 * GIB)), [Setting::LargestAllocation]);
-        let all = |gpu: &mut SeenGpu| (gpu.sms, gpu.free) = (132, 4 * GIB - context_bytes(132));
+        let all = |gpu: &mut SeenGpu| {
+            let left = 4 * GIB - context_bytes(132);
+            (gpu.sms, gpu.free, gpu.largest) = (132, left, Some(left));
+        };
         assert_eq!(with(&all), [Setting::Sms], "its larger context is no fault of the limit");
         let outside = Sight { mps: Some(false), ..seen() };
         assert_eq!(differing(&wanted(), &outside), [Setting::Mps]);
