@@ -140,6 +140,19 @@ pub enum OperationState {
 }
 
 impl OperationState {
+    /// All states, in the order in which an operation can come to them.
+    pub const ALL: [Self; 5] = [Self::Pending, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
+
+    /// Reads one word.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|state| state.as_str() == text);
+        found.ok_or_else(|| {
+            let known = Self::ALL.map(Self::as_str).join(", ");
+            let shown: String = text.chars().take(80).collect();
+            format!("{shown:?} is no state of an operation: give one of {known}")
+        })
+    }
+
     /// The word in the store and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -154,6 +167,27 @@ impl OperationState {
     /// Whether nothing more will happen to it.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
+    }
+}
+
+/// Which operations.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OperationFilter {
+    /// Those that work on this daemon.
+    pub daemon: Option<DaemonName>,
+    /// Those in one of these states; in any, if none is named.
+    pub states: Vec<OperationState>,
+}
+
+impl OperationFilter {
+    /// Those that are not over, of all daemons.
+    pub fn unfinished() -> Self {
+        Self { daemon: None, states: vec![OperationState::Pending, OperationState::Running] }
+    }
+
+    /// Reads states with commas between.
+    pub fn parse_states(text: &str) -> Result<Vec<OperationState>, String> {
+        text.split(',').map(OperationState::parse).collect()
     }
 }
 

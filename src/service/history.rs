@@ -8,17 +8,27 @@ use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::client::{Candidate, Signs, attribute};
-use crate::domain::history::{EVERY_MS, Held, History, Point};
+use crate::domain::history::{EVERY_MS, Held, History, Point, SPAN_MS};
 use crate::domain::{GpuUuid, TenantName};
 
 /// What is remembered, shared by all who ask.
-#[derive(Debug, Default)]
-pub(super) struct Remembered(Mutex<History>);
+#[derive(Debug)]
+pub(super) struct Remembered {
+    /// When this manager began to remember, in unix milliseconds.
+    since: i64,
+    history: Mutex<History>,
+}
+
+impl Default for Remembered {
+    fn default() -> Self {
+        Self { since: unix_ms(), history: Mutex::default() }
+    }
+}
 
 impl Remembered {
     fn history(&self) -> MutexGuard<'_, History> {
         // A panic elsewhere leaves it with some lines longer than others, which the next record mends.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets a tenant that was deleted.
@@ -70,6 +80,11 @@ impl Service {
             }
         }
         held
+    }
+
+    /// Since when it is known what tenants held, in unix milliseconds: an hour ago, or when this manager started.
+    pub fn history_since(&self) -> i64 {
+        self.history.since.max(unix_ms() - SPAN_MS)
     }
 
     /// What a tenant held in the last hour, the oldest first; empty where it had no client.

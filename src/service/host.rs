@@ -11,6 +11,7 @@ use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
 use crate::domain::listening::Listening;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
+use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
 use crate::store::{self, tenants::Alike};
 
@@ -131,6 +132,10 @@ pub struct GpuProcessView {
     pub kind: GpuProcessKind,
     /// Memory it holds, in bytes; `null` where the driver does not tell.
     pub used_memory: Option<u64>,
+    /// Its user; `null` where it has ended meanwhile, or runs out of the manager's sight.
+    pub uid: Option<u32>,
+    /// Its command line, with spaces between the words; `null` as for `uid`.
+    pub command: Option<String>,
 }
 
 /// What a process on a GPU is to MPS.
@@ -339,6 +344,8 @@ impl Service {
                     _ => GpuProcessKind::Bypass,
                 },
                 used_memory: process.used_memory,
+                uid: process::uid(process.pid),
+                command: process::command(process.pid).map(|words| words.join(" ")),
             })
             .collect();
         Ok(Some(processes))
@@ -351,7 +358,7 @@ fn hostname() -> String {
 
 /// Whether a process is a server of an MPS daemon, whoever's.
 pub fn is_mps_server(pid: u32) -> bool {
-    crate::host::process::command(pid)
+    process::command(pid)
         .and_then(|words| words.first().cloned())
         .is_some_and(|program| program.ends_with("nvidia-cuda-mps-server"))
 }

@@ -10,7 +10,7 @@ use super::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
-use crate::domain::operation::{Operation, OperationRequest, OperationState};
+use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState};
 use crate::store::{self, Transaction};
 
 impl Service {
@@ -27,12 +27,17 @@ impl Service {
     }
 
     /// Operations, the newest first.
-    pub async fn operations(&self, actor: &Actor, page: &Page) -> Result<Paged<Operation>, ServiceError> {
+    pub async fn operations(
+        &self,
+        actor: &Actor,
+        filter: &OperationFilter,
+        page: &Page,
+    ) -> Result<Paged<Operation>, ServiceError> {
         actor.may(Right::ViewOwn)?;
         let before = page.key::<Uuid>()?.map(|id| id.to_string());
         let mut reader = self.parts.store.read().await?;
         let (scope, before) = (actor.scope(), before.as_deref());
-        let operations = store::operations::page(&mut reader, scope, before, page.rows()).await?;
+        let operations = store::operations::page(&mut reader, scope, filter, before, page.rows()).await?;
         let operations = operations.into_iter().map(|operation| operation.shown_to(actor)).collect();
         Ok(page.cut(operations, |operation: &Operation| operation.id.to_string()))
     }

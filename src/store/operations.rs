@@ -8,7 +8,7 @@ use uuid::Uuid;
 pub use telling::{called_off, daemon_changed, daemon_deleted, put_spec, requested, stop_requested};
 
 use super::{StoreError, from_json, parsed, to_json};
-use crate::domain::operation::{Operation, OperationRequest, OperationState, Step};
+use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState, Step};
 use crate::domain::{DaemonName, LayoutName, TenantName};
 
 struct OperationRow {
@@ -124,17 +124,29 @@ pub async fn get(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Operation
 pub async fn page(
     db: &mut SqliteConnection,
     tenant: Option<&TenantName>,
+    filter: &OperationFilter,
     before: Option<&str>,
     limit: i64,
 ) -> Result<Vec<Operation>, StoreError> {
     let tenant = tenant.map(TenantName::as_str);
+    let daemon = filter.daemon.as_ref().map(DaemonName::as_str);
+    let states: Vec<&str> = filter.states.iter().copied().map(OperationState::as_str).collect();
+    let states = (!states.is_empty()).then(|| to_json(&states));
     let rows = sqlx::query_as!(
         OperationRow,
         r#"SELECT id AS "id!", request, state, error, created_at, started_at, finished_at, cancellable, cancel_requested_at
-           FROM operations WHERE (?1 IS NULL OR id < ?1) AND (?3 IS NULL OR tenant = ?3) ORDER BY id DESC LIMIT ?2"#,
+           FROM operations
+           WHERE (?1 IS NULL OR id < ?1) AND (?3 IS NULL OR tenant = ?3)
+             AND (?4 IS NULL OR EXISTS (
+                 SELECT 1 FROM operation_daemons WHERE operation = operations.id AND daemon = ?4
+             ))
+             AND (?5 IS NULL OR state IN (SELECT value FROM json_each(?5)))
+           ORDER BY id DESC LIMIT ?2"#,
         before,
         limit,
-        tenant
+        tenant,
+        daemon,
+        states
     )
     .fetch_all(&mut *db)
     .await?;

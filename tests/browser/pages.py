@@ -50,6 +50,7 @@ PAGES = {
     "gpus": "/gpus",
     "gpu-shared": "/gpus/0",
     "gpu-partitioned": "/gpus/1",
+    "gpu-replace": "/gpus/0/replace",
     "daemons": "/daemons",
     "daemon-shared": "/daemons/gpu0",
     "daemon-static": "/daemons/gpu1",

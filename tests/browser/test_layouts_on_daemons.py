@@ -157,6 +157,26 @@ def test_from_the_editor_to_a_replay_on_another_host(static_host, second_host, v
     expect(page.locator(".sequence li")).to_have_count(4)
 
 
+def test_what_was_not_seen_is_not_applied(static_host, visitor):
+    host = static_host
+    write(host, "prod", add("web", 7))
+    write(host, "other", add("mine", 2))
+    visit = visitor(host)
+    page = visit.log_in(to="/layouts/prod/apply?daemon=gpu1")
+    expect(page.locator("table.diff tbody tr")).to_have_count(1)
+    # Somebody puts another layout on it meanwhile.
+    host.done(host.api("POST", "/layouts/other/apply", {"daemon": "gpu1", "gpu_map": {"0": "1"}}))
+    press(page, "Apply to gpu1")
+    expect(page.get_by_role("alert")).to_contain_text("is another by now than the one that was seen")
+    expect(page.locator("table.diff tbody tr")).to_have_count(2)
+    assert host.api("GET", "/daemons/gpu1")["spec"]["layout"]["name"] == "other"
+    visit.accessible()
+    press(page, "Apply to gpu1")
+    page.wait_for_url("**/operations/*")
+    assert operation_ends(page, host)["state"] == "succeeded"
+    assert host.api("GET", "/daemons/gpu1")["spec"]["layout"]["name"] == "prod"
+
+
 def test_a_blocked_apply_names_the_client_and_the_way_out(static_host, visitor):
     host = static_host
     host.api("PUT", "/tenants/web", {"daemon": "gpu1", "device_memory_limit": "4G"})
@@ -165,6 +185,10 @@ def test_a_blocked_apply_names_the_client_and_the_way_out(static_host, visitor):
     page = visit.log_in()
     apply(page, host, "prod")
     client = host.client("web", "--spin", "600")
+    page.goto("/tenants/web")
+    share = page.get_by_role("row", name="Share of the SMs")
+    for told in ["partition web, by the layout", "56 SMs", "its partition"]:
+        expect(share).to_contain_text(told)
     write(host, "prod", add("batch", 9))
     page.goto("/layouts/prod/apply?daemon=gpu1")
     blocked = page.get_by_role("listitem").filter(has_text="has to be removed and is in use")
@@ -223,6 +247,16 @@ def test_what_others_changed_is_told(static_host, visitor):
     visit.accessible()
     page.get_by_role("link", name="Apply it again").click()
     expect(page.locator(".diff tbody tr").filter(has_text="somebody else made it")).to_have_count(1)
+    page.goto("/daemons/gpu1")
+    layout = page.get_by_role("region", name="Layout")
+    expect(layout).to_contain_text("partition GPU 1/")
+    expect(layout).to_contain_text("of 2 chunks is not the layout's")
+    visit.accessible()
+    layout.get_by_role("link", name="Compare").click()
+    expect(page.get_by_text("gpu1 does not have it")).to_be_visible()
+    page.goto("/daemons/gpu1")
+    page.get_by_role("link", name="Plan to apply it again").click()
+    expect(page.get_by_role("button", name="Apply to gpu1")).to_be_visible()
 
 
 def test_a_document_of_other_hardware_is_refused_field_by_field(static_host, visitor):

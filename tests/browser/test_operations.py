@@ -83,3 +83,44 @@ def test_operations_are_paged_and_a_tenant_sees_its_own(own_host, visitor):
     page = own.log_in(host.token_for("tenant:demo"), to="/operations")
     expect(page.get_by_text("Nothing was asked for yet")).to_be_visible()
     own.accessible()
+
+
+def test_a_drain_is_seen_and_called_off_where_it_happens(own_host, visitor, scripted):
+    host = own_host
+    host.client("demo", "--spin", "600", "--alloc", "64")
+    host.api("POST", "/daemons/gpu0/drain?timeout_s=600")
+    visit = visitor(host)
+    page = visit.log_in(to="/")
+    goes_on = page.get_by_role("region", name="What goes on")
+    follow(page, scripted, lambda ms: expect(goes_on).to_contain_text("wait for clients", timeout=ms))
+    expect(goes_on.get_by_role("link", name="Drain daemon gpu0")).to_be_visible()
+    visit.accessible()
+    page.goto("/daemons/gpu0")
+    expect(page.locator("#under-way")).to_contain_text("Drain daemon gpu0")
+    expect(page.get_by_role("button", name="Uncordon")).to_have_count(0)
+    visit.accessible()
+    page.locator("#under-way").get_by_role("button", name="Call it off").click()
+    follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("called off", timeout=ms))
+    page.goto("/daemons/gpu0")
+    follow(page, scripted, lambda ms: expect(page.locator("#under-way")).to_have_count(0, timeout=ms))
+    page.goto("/operations?daemon=gpu0&state=cancelled")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.get_by_label("Daemon")).to_have_value("gpu0")
+    expect(page.get_by_label("State")).to_have_value("cancelled")
+    page.goto("/operations?state=failed")
+    expect(page.get_by_text("No operation is like that.")).to_be_visible()
+    visit.accessible()
+
+
+def test_a_list_whose_filter_is_refused_says_why_and_leads_back(host, visitor):
+    visit = visitor(host)
+    page = visit.log_in(to="/")
+    for place in ["/operations", "/layouts", "/replays", "/tokens", "/tenants", "/clients"]:
+        page.goto(f"{place}?cursor=none")
+        expect(page.get_by_role("alert").filter(has_text="the cursor is not one that this list gave")).to_be_visible()
+        visit.accessible()
+        page.get_by_role("link", name="First page").click()
+        expect(page).to_have_url(f"{host.url}{place}")
+    page.goto("/operations?state=over")
+    expect(page.locator("#wrong-state")).to_contain_text("is no state of an operation")
+    visit.accessible()

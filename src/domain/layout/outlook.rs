@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use super::plan::{Action, Blocked, GpuTotals, Plan, PlannedStep, Reason};
 use super::{AddStep, Enforcement, GpuMap, Layout, Role, VersionRef};
@@ -40,6 +41,9 @@ pub struct LayoutPlan {
     pub tenants: Vec<TenantOutlook>,
     /// When the daemon was looked at, in unix milliseconds.
     pub observed_at: i64,
+    /// What would be done, as a SHA-256 in hex: two plans that do the same have the same. An apply that gives it is refused
+    /// where another plan would be carried out.
+    pub digest: String,
 }
 
 /// A step of a plan and the command that does it.
@@ -112,10 +116,21 @@ pub struct Prospect<'a> {
     pub observed_at: i64,
 }
 
+/// One number for everything that is done: on which daemon, with which GPU in which role, and each step.
+fn digest(prospect: &Prospect<'_>, steps: &[StepOutlook]) -> String {
+    let Prospect { version, daemon, gpu_map, .. } = prospect;
+    let done = (&version.name, version.version, daemon, gpu_map, steps);
+    let text = serde_json::to_vec(&done).expect("names, numbers and IDs, and maps by name");
+    hex::encode(Sha256::digest(text))
+}
+
 impl LayoutPlan {
     /// A plan with what follows from it.
     pub fn of(plan: Plan, prospect: &Prospect<'_>) -> Self {
         let tenants = tenants(&plan, prospect);
+        let in_force = plan.is_empty() && plan.blocked.is_empty();
+        let steps: Vec<StepOutlook> =
+            plan.steps.into_iter().map(|step| StepOutlook { command: step.command(), step }).collect();
         let needs_recreate = plan.blocked.iter().any(|blocked| matches!(blocked, Blocked::MadeAgain { .. }));
         Self {
             layout: prospect.version.name.clone(),
@@ -125,10 +140,11 @@ impl LayoutPlan {
             gpu_map: prospect.gpu_map.clone(),
             needs_recreate,
             reserves_nothing: plan.reserves_nothing,
-            in_force: plan.is_empty() && plan.blocked.is_empty(),
+            in_force,
             tenants,
             observed_at: prospect.observed_at,
-            steps: plan.steps.into_iter().map(|step| StepOutlook { command: step.command(), step }).collect(),
+            digest: digest(prospect, &steps),
+            steps,
             gpus: plan.gpus,
             blocked: plan
                 .blocked

@@ -2,25 +2,50 @@
 
 use axum::extract::State;
 use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
 use uuid::Uuid;
 
-use super::{List, PageQuery, WriteQuery, accepted};
+use super::{List, WriteQuery, accepted};
+use crate::domain::DaemonName;
 use crate::domain::access::Actor;
-use crate::domain::operation::{Operation, OperationState};
+use crate::domain::operation::{Operation, OperationFilter, OperationState};
 use crate::http::AppState;
 use crate::http::extract::{NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
-use crate::service::WriteOptions;
+use crate::service::page::Page;
+use crate::service::{ServiceError, WriteOptions};
+
+/// Which operations.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OperationQuery {
+    /// Those that work on this daemon.
+    daemon: Option<DaemonName>,
+    /// Those in one of these states, with commas between.
+    #[param(example = "pending,running")]
+    state: Option<String>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// Most items, 1 to 1000; 100 without it.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+}
 
 /// All operations
-#[utoipa::path(get, path = "/api/v1/operations", operation_id = "list_operations", tag = "operations", params(PageQuery),
+#[utoipa::path(get, path = "/api/v1/operations", operation_id = "list_operations", tag = "operations", params(OperationQuery),
     responses((status = 200, description = "Operations, the newest first", body = List<Operation>), ReadProblems))]
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
-    Query(query): Query<PageQuery>,
+    Query(query): Query<OperationQuery>,
 ) -> Result<axum::Json<List<Operation>>, Problem> {
-    Ok(axum::Json(app.service.operations(&actor, &query.page()?).await?.into()))
+    let page = Page::parse(query.cursor.as_deref(), query.limit)?;
+    let states = query.state.as_deref().map(OperationFilter::parse_states).transpose();
+    let states = states.map_err(|error| ServiceError::field("/state", error))?.unwrap_or_default();
+    let filter = OperationFilter { daemon: query.daemon, states };
+    Ok(axum::Json(app.service.operations(&actor, &filter, &page).await?.into()))
 }
 
 /// One operation

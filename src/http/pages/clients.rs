@@ -6,13 +6,13 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::get;
 
-use super::forms::{Refused, in_the_way};
+use super::forms::in_the_way;
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
-use super::lists::{Asked, Ways};
+use super::lists::{Asked, Listing};
 use super::tenants::daemon_names;
 use super::words::Amount;
-use super::{refused_with, rendered};
+use super::{listed, refused_with, rendered};
 use crate::domain::access::{Actor, Role};
 use crate::domain::client::ClientId;
 use crate::domain::event::{Event, EventFilter};
@@ -22,7 +22,7 @@ use crate::http::extract::Path;
 use crate::http::problem::Problem;
 use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::events::Order;
-use crate::service::page::Page;
+use crate::service::page::{Page, Paged};
 use crate::service::{ServiceError, WriteOptions};
 
 pub(super) fn router() -> Router<AppState> {
@@ -39,13 +39,11 @@ const EVENTS: u32 = 20;
 #[template(path = "clients.html")]
 struct ClientsPage {
     frame: Frame,
-    clients: Vec<ClientView>,
+    list: Listing<ClientView>,
     daemon: String,
     tenant: String,
     daemons: Vec<DaemonName>,
     of_host: bool,
-    refused: Refused,
-    ways: Option<Ways>,
 }
 
 impl ClientsPage {
@@ -65,41 +63,22 @@ pub(super) fn memory(client: &ClientView) -> Option<Amount> {
 }
 
 async fn all(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let found = match found(&app, &actor, &asked).await {
-        Err(ServiceError::Invalid(errors)) => Err(ServiceError::Invalid(errors)),
-        found => Ok(found?),
-    };
+    let list = asked.listing(found(&app, &actor, &asked).await, &["daemon", "tenant"])?;
     let frame = Frame::of(&app.service, &actor, Place::Clients, "Clients").await;
     let of_host = frame.may(Role::Viewer);
     let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
     let text = |name| asked.text(name).unwrap_or_default().to_owned();
     let (daemon, tenant) = (text("daemon"), text("tenant"));
-    match found {
-        Ok((clients, ways)) => {
-            let (frame, refused, ways) = (frame.live(), Refused::default(), Some(ways));
-            Ok(rendered(&ClientsPage { frame, clients, daemon, tenant, daemons, of_host, refused, ways }))
-        }
-        Err(error) => {
-            let refused = Refused::of(error.clone(), &["daemon", "tenant"]);
-            let clients = Vec::new();
-            let shown = ClientsPage { frame, clients, daemon, tenant, daemons, of_host, refused, ways: None };
-            Ok(refused_with(&shown, error.into()))
-        }
-    }
+    let (frame, problem) = (list.framed(frame), list.problem());
+    Ok(listed(&ClientsPage { frame, list, daemon, tenant, daemons, of_host }, problem))
 }
 
-async fn found(
-    app: &AppState,
-    actor: &Actor,
-    asked: &Asked,
-) -> Result<(Vec<ClientView>, Ways), ServiceError> {
+async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<Paged<ClientView>, ServiceError> {
     let filter = ClientFilter {
         daemon: asked.parsed("daemon", DaemonName::parse)?,
         tenant: asked.parsed("tenant", TenantName::parse)?,
     };
-    let paged = app.service.clients(actor, &filter, false, &asked.page()?).await?;
-    let ways = asked.ways(paged.next_cursor.as_deref());
-    Ok((paged.items, ways))
+    app.service.clients(actor, &filter, false, &asked.page()?).await
 }
 
 #[derive(Template)]

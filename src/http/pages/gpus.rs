@@ -1,5 +1,7 @@
 //! GPUs: all of them, and one with its SM map, its memory and its processes.
 
+mod replace;
+
 use askama::Template;
 use axum::Router;
 use axum::extract::State;
@@ -28,6 +30,7 @@ pub(super) fn router() -> Router<AppState> {
         .route("/gpus", get(list))
         .route("/gpus/{gpu}", get(show))
         .route("/gpus/{gpu}/history", get(history))
+        .route("/gpus/{gpu}/replace", get(replace::ask).post(replace::replace))
 }
 
 #[derive(Template)]
@@ -127,6 +130,8 @@ struct ProcessRow {
     kind: GpuProcessKind,
     memory: Option<Amount>,
     client: Option<ClientView>,
+    uid: Option<u32>,
+    command: Option<String>,
 }
 
 impl ProcessRow {
@@ -218,6 +223,8 @@ async fn processes(app: &AppState, actor: &Actor, gpu: &GpuView) -> Result<Optio
         kind: process.kind,
         memory: process.used_memory.map(Amount),
         client: clients.iter().find(|client| client.pid == process.pid).cloned(),
+        uid: process.uid,
+        command: process.command.clone(),
     };
     let mut rows: Vec<ProcessRow> = listed.iter().map(row).collect();
     // What no limit holds is what somebody should look at.

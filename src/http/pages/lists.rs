@@ -4,10 +4,11 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use form_urlencoded::Serializer;
 
-use super::forms::Form;
+use super::forms::{Form, Refused};
+use super::frame::Frame;
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
-use crate::service::page::Page;
+use crate::service::page::{Page, Paged};
 
 /// Rows of a list on a page.
 pub(super) const ROWS: u32 = 50;
@@ -66,10 +67,63 @@ impl Asked {
         }
     }
 
+    /// The rows that were found, or what was refused; of the filter's `fields` it is said beside them.
+    pub(super) fn listing<T>(
+        &self,
+        found: Result<Paged<T>, ServiceError>,
+        fields: &[&str],
+    ) -> Result<Listing<T>, ServiceError> {
+        let is_first = self.is_first();
+        match found {
+            Ok(Paged { items, next_cursor }) => {
+                let (ways, refused) = (self.ways(next_cursor.as_deref()), Refused::default());
+                Ok(Listing { rows: items, ways, refused, is_first, problem: None })
+            }
+            Err(error @ ServiceError::Invalid(_)) => {
+                let (ways, refused) = (self.ways(None), Refused::of(error.clone(), fields));
+                Ok(Listing { rows: Vec::new(), ways, refused, is_first, problem: Some(error.into()) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// The ways to other pages, where there are any.
     pub(super) fn ways(&self, next_cursor: Option<&str>) -> Ways {
         let first = (!self.is_first()).then(|| self.at(None));
         Ways { first, next: next_cursor.map(|cursor| self.at(Some(cursor))) }
+    }
+}
+
+/// What a list came to: its rows, or what was refused of its filter or its cursor.
+pub(super) struct Listing<T> {
+    pub(super) rows: Vec<T>,
+    pub(super) ways: Ways,
+    pub(super) refused: Refused,
+    /// Whether it is the first page, which changes as things happen.
+    is_first: bool,
+    problem: Option<Problem>,
+}
+
+impl<T> Listing<T> {
+    /// The same with other rows.
+    pub(super) fn map<U>(self, row: impl FnMut(T) -> U) -> Listing<U> {
+        let Self { rows, ways, refused, is_first, problem } = self;
+        Listing { rows: rows.into_iter().map(row).collect(), ways, refused, is_first, problem }
+    }
+
+    /// Whether there is nothing in the whole list, and not only on this page.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.is_first && self.refused.is_empty()
+    }
+
+    /// Follows what happens where that changes the list.
+    pub(super) fn framed(&self, frame: Frame) -> Frame {
+        if self.is_first && self.refused.is_empty() { frame.live() } else { frame }
+    }
+
+    /// The problem that the page answers with.
+    pub(super) fn problem(&self) -> Option<Problem> {
+        self.problem.clone()
     }
 }
 

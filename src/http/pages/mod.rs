@@ -85,6 +85,14 @@ fn refused_with(template: &impl Template, problem: Problem) -> Response {
     shown
 }
 
+/// A list, with the status of what was refused of it.
+fn listed(template: &impl Template, problem: Option<Problem>) -> Response {
+    match problem {
+        Some(problem) => refused_with(template, problem),
+        None => rendered(template),
+    }
+}
+
 fn page(status: StatusCode, template: &impl Template) -> Response {
     match template.render() {
         Ok(text) => {

@@ -7,20 +7,33 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 use uuid::Uuid;
 
+use super::forms::Form;
 use super::frame::{Frame, Place};
-use super::lists::{Asked, Ways};
-use super::rendered;
+use super::lists::{Asked, Listing};
+use super::tenants::daemon_names;
 use super::words::{self, Lasting, Moment, State as Stands, Tone};
-use crate::domain::access::Actor;
+use super::{listed, rendered};
+use crate::domain::DaemonName;
+use crate::domain::access::{Actor, Role};
 use crate::domain::event::{Cause, EventFilter, EventType};
 use crate::domain::maintenance::OnTimeout;
-use crate::domain::operation::{Operation, OperationRequest, OperationState, Step};
+use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState, Step};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
-use crate::service::WriteOptions;
 use crate::service::events::Order;
-use crate::service::page::Page;
+use crate::service::page::{Page, Paged};
+use crate::service::{ServiceError, WriteOptions};
+
+/// Operations that are shown as being under way.
+const UNDER_WAY: u32 = 10;
+/// What the filter offers, by its words.
+const STATES: [(&str, &str); 4] = [
+    ("pending,running", "not over"),
+    ("succeeded", "succeeded"),
+    ("failed", "failed"),
+    ("cancelled", "called off"),
+];
 
 pub(super) fn router() -> Router<AppState> {
     Router::new()
@@ -31,10 +44,23 @@ pub(super) fn router() -> Router<AppState> {
 
 #[derive(Template)]
 #[template(path = "operations.html")]
-struct OperationsPage {
+struct OperationsPage<'a> {
     frame: Frame,
-    rows: Vec<OperationRow>,
-    ways: Ways,
+    list: Listing<OperationRow>,
+    asked: &'a Form,
+    daemons: Vec<DaemonName>,
+}
+
+impl OperationsPage<'_> {
+    /// Whether the filter offers the states that were asked for: an address may name others.
+    fn is_offered(&self) -> bool {
+        let asked = self.asked.text("state");
+        asked.is_empty() || STATES.iter().any(|(value, _)| *value == asked)
+    }
+
+    fn is_filtered(&self) -> bool {
+        ["daemon", "state"].into_iter().any(|name| !self.asked.text(name).is_empty())
+    }
 }
 
 #[derive(Template)]
@@ -83,7 +109,7 @@ impl OperationRow {
     }
 
     /// What it is in a few words: what it does, and to what first of all.
-    fn title(&self) -> String {
+    pub(super) fn title(&self) -> String {
         let subject = self.subjects.first().map_or("", |subject| subject.label.as_str());
         format!("{} {subject}", self.what)
     }
@@ -118,11 +144,24 @@ impl OperationRow {
         }
     }
 
+    /// The step that is taken now, with what it waits for where that is known.
+    pub(super) fn now(&self) -> String {
+        match self.operation.steps.last() {
+            Some(_) => self.lately(),
+            None => "waits for its turn: one operation at a time runs on a daemon".to_owned(),
+        }
+    }
+
+    /// What calling it off does; `None` where it cannot be called off.
+    pub(super) fn call_off(&self) -> Option<&'static str> {
+        call_off(&self.operation)
+    }
+
     fn is_over(&self) -> bool {
         self.operation.state.is_final()
     }
 
-    fn is_stopping(&self) -> bool {
+    pub(super) fn is_stopping(&self) -> bool {
         !self.is_over() && self.operation.cancel_requested_at.is_some()
     }
 }
@@ -253,11 +292,31 @@ fn call_off(operation: &Operation) -> Option<&'static str> {
 }
 
 async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let paged = app.service.operations(&actor, &asked.page()?).await?;
-    let rows = paged.items.into_iter().map(OperationRow::of).collect();
-    let frame = Frame::of(&app.service, &actor, Place::Operations, "Operations").await.live();
-    let ways = asked.ways(paged.next_cursor.as_deref());
-    Ok(rendered(&OperationsPage { frame, rows, ways }))
+    let list = asked.listing(found(&app, &actor, &asked).await, &["daemon", "state"])?.map(OperationRow::of);
+    let frame = Frame::of(&app.service, &actor, Place::Operations, "Operations").await;
+    let of_host = frame.may(Role::Viewer);
+    let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
+    let (frame, problem) = (list.framed(frame), list.problem());
+    Ok(listed(&OperationsPage { frame, list, asked: asked.form(), daemons }, problem))
+}
+
+async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<Paged<Operation>, ServiceError> {
+    let filter = OperationFilter {
+        daemon: asked.parsed("daemon", DaemonName::parse)?,
+        states: asked.parsed("state", OperationFilter::parse_states)?.unwrap_or_default(),
+    };
+    app.service.operations(actor, &filter, &asked.page()?).await
+}
+
+/// Operations that are not over, the newest first: all of them, or those of a daemon.
+pub(super) async fn under_way(
+    app: &AppState,
+    actor: &Actor,
+    daemon: Option<&DaemonName>,
+) -> Result<Vec<OperationRow>, Problem> {
+    let filter = OperationFilter { daemon: daemon.cloned(), ..OperationFilter::unfinished() };
+    let found = app.service.operations(actor, &filter, &Page::first(UNDER_WAY)).await?.items;
+    Ok(found.into_iter().map(OperationRow::of).collect())
 }
 
 async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<Uuid>) -> Result<Response, Problem> {
@@ -269,7 +328,7 @@ async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<Uuid>) -
     let facts = facts(&operation.request);
     let row = OperationRow::of(operation);
     let frame = Frame::of(&app.service, &actor, Place::Operations, &row.title()).await.live();
-    let call_off = call_off(&row.operation).filter(|_| frame.operates());
+    let call_off = row.call_off().filter(|_| frame.operates());
     Ok(rendered(&OperationPage { frame, row, steps, facts, by, call_off }))
 }
 

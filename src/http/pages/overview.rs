@@ -9,6 +9,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use self::attention::Attention;
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
+use super::operations::{OperationRow, under_way};
 use super::rendered;
 use super::words::{self, State as Stands, layout};
 use crate::domain::GpuUuid;
@@ -29,6 +30,7 @@ const EVENTS: u32 = 8;
 struct OverviewPage {
     frame: Frame,
     attention: Vec<Attention>,
+    under_way: Vec<OperationRow>,
     daemons: Vec<DaemonRow>,
     gpus: Vec<GpuRow>,
     events: Vec<Event>,
@@ -85,8 +87,9 @@ pub(super) async fn show(State(app): State<AppState>, actor: Actor) -> Result<Re
     let newest = Page::first(EVENTS);
     let events = service.events(&actor, EventFilter::default(), Order::NewestFirst, &newest).await?.items;
     let attention = attention::all(&app, &actor, &daemons, &gpus).await?;
+    let under_way = under_way(&app, &actor, None).await?;
     let frame = Frame::of(service, &actor, Place::Overview, "Overview").await.live();
-    Ok(rendered(&OverviewPage { frame, attention, daemons, gpus, events }))
+    Ok(rendered(&OverviewPage { frame, attention, under_way, daemons, gpus, events }))
 }
 
 /// The daemons with their clients counted.

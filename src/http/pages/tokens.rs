@@ -8,9 +8,9 @@ use axum::routing::{get, post};
 
 use super::forms::{Field, Form, KEY, Refused, Shape};
 use super::frame::{Frame, Place};
-use super::lists::{Asked, Ways};
+use super::lists::{Asked, Listing};
 use super::words::{Moment, State as Stands, token};
-use super::{page, rendered};
+use super::{listed, page, rendered};
 use crate::domain::access::Actor;
 use crate::domain::token::{Secret, TokenId, TokenState};
 use crate::http::AppState;
@@ -43,8 +43,7 @@ pub(super) fn router() -> Router<AppState> {
 #[template(path = "tokens.html")]
 struct TokensPage {
     frame: Frame,
-    rows: Vec<Row>,
-    ways: Ways,
+    list: Listing<Row>,
 }
 
 #[derive(Template)]
@@ -109,10 +108,10 @@ async fn frame(app: &AppState, actor: &Actor, title: &str) -> Frame {
 }
 
 async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let paged = app.service.tokens(&actor, &asked.page()?).await?;
-    let ways = asked.ways(paged.next_cursor.as_deref());
-    let rows = paged.items.into_iter().map(Row::of).collect();
-    Ok(rendered(&TokensPage { frame: frame(&app, &actor, "Tokens").await, rows, ways }))
+    let found = async { app.service.tokens(&actor, &asked.page()?).await };
+    let list = asked.listing(found.await, &[])?.map(Row::of);
+    let (frame, problem) = (frame(&app, &actor, "Tokens").await, list.problem());
+    Ok(listed(&TokensPage { frame, list }, problem))
 }
 
 async fn show(

@@ -72,6 +72,11 @@ pub struct ApplyRequest {
     /// What to do about partitions that somebody else makes or removes; without it, what the daemon has now.
     #[serde(default)]
     pub drift_policy: Option<PartitionPolicy>,
+    /// The `digest` of the plan that whoever asks has seen: refused, with nothing changed, where another one would be carried
+    /// out now.
+    #[serde(default)]
+    #[schema(pattern = "^[0-9a-f]{64}$")]
+    pub plan: Option<String>,
     /// Why it is done; the note of the version, too, where one is written.
     #[serde(default)]
     #[schema(max_length = 1024, pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f]*$")]
@@ -190,7 +195,9 @@ impl Service {
                 return Ok(answered);
             }
             let projected = service.projected(&name, &request.target()).await?;
-            refuse_blocked(&service.plan_of(&projected).await?, request.recreate)?;
+            let plan = service.plan_of(&projected).await?;
+            refuse_blocked(&plan, request.recreate)?;
+            refuse_another(&plan, request.plan.as_deref())?;
             let Projected { daemon, active, .. } = projected;
             let before = daemon.spec.layout.map(|layout| layout.drift_policy);
             let drift_policy = request.drift_policy.or(before).unwrap_or_default();
@@ -344,6 +351,18 @@ pub(in crate::service) async fn may_change(
             "operation {other} works on daemon {name}, and a plan made now would not be of what it leaves: wait for it, or call \
              it off"
         ))),
+    }
+}
+
+/// Refuses a plan other than the one that was seen.
+fn refuse_another(plan: &LayoutPlan, seen: Option<&str>) -> Result<(), ServiceError> {
+    match seen {
+        Some(seen) if seen != plan.digest => Err(ServiceError::Conflict(format!(
+            "the plan of layout {} version {} on daemon {} is another by now than the one that was seen, and nothing was \
+             changed: look at the plan, and apply that one",
+            plan.layout, plan.version, plan.daemon
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -80,12 +80,15 @@ fn a_program_that_goes_past_mps_is_called_a_bypass() {
     command.env("CUDA_MPS_PIPE_DIRECTORY", host.dir());
     let client = Client::start(command);
     assert_eq!(client.seen["mps"], false);
-    let kind = eventually("the driver lists it", || {
+    let seen = eventually("the driver lists it", || {
         let gpu = host.api().get("/api/v1/gpus/0").ok();
         let processes = gpu["processes"].as_array().unwrap();
-        processes.iter().find(|process| process["pid"] == client.pid()).map(|process| process["kind"].clone())
+        processes.iter().find(|process| process["pid"] == client.pid()).cloned()
     });
-    assert_eq!(kind, "bypass");
+    assert_eq!(seen["kind"], "bypass");
+    // What an operator needs to find out whose it is.
+    assert_eq!(seen["uid"], rustix::process::getuid().as_raw());
+    assert!(seen["command"].as_str().unwrap().ends_with("--spin 600"), "{seen}");
     assert!(host.clients().is_empty());
 }
 

@@ -287,3 +287,29 @@ fn a_client_is_ended_while_a_drain_waits_for_it() {
     assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
     assert_eq!(host.ask_sql("SELECT daemon FROM operation_locks"), [] as [String; 0]);
 }
+
+#[test]
+fn operations_are_listed_by_daemon_and_by_state() {
+    let host = Host::ready();
+    let _client = host.run_client("demo");
+    let waits = drain(&host, "timeout_s=600");
+    await_step(&host, &place(&waits), "wait for clients");
+    let restarted = host.api().post("/api/v1/daemons/gpu1/restart?grace_s=0", &json!({}));
+    host.api().succeeds(&restarted);
+    let ids = |query: &str| -> Vec<String> {
+        let listed = host.api().get(&format!("/api/v1/operations?{query}")).ok();
+        let items = listed["items"].as_array().unwrap();
+        items.iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let id = |accepted: &Answer| place(accepted).rsplit('/').next().unwrap().to_owned();
+    let (waits, restarted) = (&id(&waits), &id(&restarted));
+    assert_eq!(ids("daemon=gpu0"), std::slice::from_ref(waits));
+    assert_eq!(ids("state=pending,running"), std::slice::from_ref(waits));
+    assert_eq!(ids("state=succeeded"), std::slice::from_ref(restarted));
+    assert_eq!(ids("state=succeeded&daemon=gpu0"), [] as [String; 0]);
+    assert_eq!(ids("state=running,succeeded"), [restarted.as_str(), waits.as_str()]);
+    let refused = host.api().get("/api/v1/operations?state=over").problem(422, "invalid-request");
+    assert_eq!(refused["errors"][0]["pointer"], "/state");
+    assert!(refused["errors"][0]["detail"].as_str().unwrap().contains("succeeded"), "{refused}");
+    host.api().get("/api/v1/operations?daemon=No").problem(422, "invalid-request");
+}

@@ -144,6 +144,25 @@ fn a_layout_is_versioned_and_says_who_wrote_it() {
 }
 
 #[test]
+fn an_apply_is_held_to_the_plan_that_was_seen() {
+    let host = host();
+    write(&host, "prod", &[add("web", 7)]);
+    let seen = post(&host, "prod", "plan", &json!({})).ok()["digest"].clone();
+    assert_eq!(post(&host, "prod", "plan", &json!({})).ok()["digest"], seen, "the same is the same");
+    // Somebody takes chunks meanwhile: what would be carried out now is not what was seen.
+    write(&host, "other", &[add("mine", 2)]);
+    apply(&host, "other", &json!({}));
+    let before = host.daemon("gpu1")["spec"].clone();
+    let refused = post(&host, "prod", "apply", &json!({"plan": seen})).problem(409, "conflict");
+    assert!(refused["detail"].as_str().unwrap().contains("another by now"), "{refused}");
+    assert_eq!(host.daemon("gpu1")["spec"], before);
+    let now = post(&host, "prod", "plan", &json!({})).ok()["digest"].clone();
+    assert_ne!(now, seen);
+    apply(&host, "prod", &json!({"plan": now}));
+    assert!(matches(&host, "prod"));
+}
+
+#[test]
 fn a_layout_is_planned_applied_and_compared() {
     let host = host();
     let gpu = uuid(&host, 1);

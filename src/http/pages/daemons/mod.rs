@@ -16,6 +16,7 @@ use self::settings::Setting;
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
 use super::lists::ROWS;
+use super::operations::{OperationRow, under_way};
 use super::overview::{DaemonRow, daemon_rows};
 use super::rendered;
 use super::words::{self, Amount, Moment, State as Stands, Tone};
@@ -24,7 +25,10 @@ use crate::domain::daemon::{DesiredState, Management, Mode, Phase};
 use crate::domain::drift::DriftPolicy;
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::layout::Enforcement;
-use crate::domain::layout::status::LayoutStatus;
+use crate::domain::layout::active::PartitionPolicy;
+use crate::domain::layout::record::PartitionDrift;
+use crate::domain::layout::status::{LayoutState, LayoutStatus};
+use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::http::AppState;
 use crate::http::extract::Path;
@@ -85,6 +89,8 @@ struct DaemonPage {
     has_more_tenants: bool,
     events: Vec<Event>,
     is_adopted: bool,
+    /// Operations on it that are not over.
+    under_way: Vec<OperationRow>,
 }
 
 /// A tenant of a daemon.
@@ -108,6 +114,16 @@ impl DaemonPage {
         phase == Some(Phase::Stopped) || !self.is_wanted()
     }
 
+    /// Whether it is cordoned by an operation that is not over, and that would be undone by hand.
+    fn is_drained(&self) -> bool {
+        self.under_way.iter().any(|row| {
+            matches!(
+                row.operation.request,
+                OperationRequest::DrainDaemon { .. } | OperationRequest::BeginMaintenance { .. }
+            )
+        })
+    }
+
     fn mode(&self) -> &'static str {
         mode(self.row.daemon.spec.mode)
     }
@@ -119,6 +135,11 @@ impl DaemonPage {
     fn called(&self, uuid: &GpuUuid) -> String {
         let known = self.row.gpus.iter().find(|(known, _)| known == uuid);
         known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
+    }
+
+    /// A partition that is not as the layout made it, in words, by what people call its GPU.
+    fn drifted(&self, drift: &PartitionDrift) -> String {
+        drift.to_string().replace(drift.gpu.as_str(), &self.called(&drift.gpu))
     }
 
     /// The clients that a server has.
@@ -202,8 +223,19 @@ async fn show(
     let settings = settings::of(desired.as_ref(), effective, |uuid| {
         gpus.iter().find(|row| row.gpu.uuid == *uuid).map_or_else(|| uuid.to_string(), GpuRow::called)
     });
+    let under_way = under_way(&app, &actor, Some(&name)).await?;
     let frame = Frame::of(service, &actor, Place::Daemons, &format!("Daemon {name}")).await.live();
-    Ok(rendered(&DaemonPage { frame, row, settings, clients, tenants, has_more_tenants, events, is_adopted }))
+    Ok(rendered(&DaemonPage {
+        frame,
+        row,
+        settings,
+        clients,
+        tenants,
+        has_more_tenants,
+        events,
+        is_adopted,
+        under_way,
+    }))
 }
 
 /// The clients of a daemon.

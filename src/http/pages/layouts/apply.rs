@@ -91,6 +91,7 @@ pub(super) async fn apply(
             "repair" => Some(PartitionPolicy::Repair),
             _ => None,
         },
+        plan: Some(form.text("plan").to_owned()).filter(|digest| !digest.is_empty()),
         note: Some(note).filter(|note| !note.is_empty()),
     };
     match app.service.apply_layout(&actor, name.clone(), request, WriteOptions::default(), None).await {

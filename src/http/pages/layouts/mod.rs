@@ -23,9 +23,9 @@ use self::ground::{Ground, Outcome, choose, outcome};
 use self::target::Places;
 use super::forms::{Form, Refused};
 use super::frame::{Frame, Place};
-use super::lists::{Asked, Ways};
+use super::lists::{Asked, Listing, Ways};
 use super::words::{self, Moment, State as Stands, Tone};
-use super::{page, rendered};
+use super::{listed, page, rendered};
 use crate::domain::LayoutName;
 use crate::domain::access::Actor;
 use crate::domain::daemon::Mode;
@@ -61,10 +61,7 @@ pub(super) fn router() -> Router<AppState> {
 #[template(path = "layouts/list.html")]
 struct ListPage {
     frame: Frame,
-    rows: Vec<ListRow>,
-    /// Whether this is the first page.
-    first: bool,
-    ways: Ways,
+    list: Listing<ListRow>,
 }
 
 struct ListRow {
@@ -110,17 +107,18 @@ async fn holders(app: &AppState, actor: &Actor) -> Result<Vec<DaemonView>, Probl
 }
 
 async fn list(State(app): State<AppState>, actor: Actor, paging: Asked) -> Result<Response, Problem> {
-    let paged = app.service.layouts(&actor, &paging.page()?).await?;
+    let found = async { app.service.layouts(&actor, &paging.page()?).await };
+    let found = paging.listing(found.await, &[])?;
     let daemons = holders(&app, &actor).await?;
     let row = |layout: LayoutView| {
         let own = daemons.iter().filter(|daemon| layout.daemons.contains(&daemon.name));
         let holders = own.filter_map(|daemon| Holder::of(daemon.clone(), &layout.newest.name)).collect();
         ListRow { layout, holders }
     };
-    let rows = paged.items.into_iter().map(row).collect();
-    let ways = paging.ways(paged.next_cursor.as_deref());
-    let frame = Frame::of(&app.service, &actor, Place::Layouts, "Layouts").await.live();
-    Ok(rendered(&ListPage { frame, rows, first: paging.is_first(), ways }))
+    let list = found.map(row);
+    let frame = Frame::of(&app.service, &actor, Place::Layouts, "Layouts").await;
+    let (frame, problem) = (list.framed(frame), list.problem());
+    Ok(listed(&ListPage { frame, list }, problem))
 }
 
 #[derive(Template)]

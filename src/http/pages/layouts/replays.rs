@@ -13,18 +13,16 @@ use crate::domain::layout::{Change, Step};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::pages::frame::{Frame, Place};
-use crate::http::pages::lists::{Asked, Ways};
-use crate::http::pages::rendered;
+use crate::http::pages::lists::{Asked, Listing};
 use crate::http::pages::words::{Moment, State as Stands, Tone};
+use crate::http::pages::{listed, rendered};
 use crate::http::problem::Problem;
 
 #[derive(Template)]
 #[template(path = "layouts/replays.html")]
 struct ReplaysPage {
     frame: Frame,
-    replays: Vec<Replay>,
-    first: bool,
-    ways: Ways,
+    list: Listing<Replay>,
 }
 
 #[derive(Template)]
@@ -218,10 +216,11 @@ pub(super) async fn list(
     actor: Actor,
     paging: Asked,
 ) -> Result<Response, Problem> {
-    let paged = app.service.replays(&actor, &paging.page()?).await?;
-    let frame = Frame::of(&app.service, &actor, Place::Layouts, "Replays").await.live();
-    let ways = paging.ways(paged.next_cursor.as_deref());
-    Ok(rendered(&ReplaysPage { frame, replays: paged.items, first: paging.is_first(), ways }))
+    let found = async { app.service.replays(&actor, &paging.page()?).await };
+    let list = paging.listing(found.await, &[])?;
+    let frame = Frame::of(&app.service, &actor, Place::Layouts, "Replays").await;
+    let (frame, problem) = (list.framed(frame), list.problem());
+    Ok(listed(&ReplaysPage { frame, list }, problem))
 }
 
 pub(super) async fn show(

@@ -197,7 +197,8 @@ fn of_gpu(row: &GpuRow) -> Vec<Attention> {
     let called = row.called();
     let look = || Remedy::new(format!("/gpus/{}", row.key()), "Look");
     if !row.gpu.present {
-        let why = "the driver does not list it, or cannot describe it, and a daemon holds it";
+        let why = "the driver does not list it, or cannot describe it, and a daemon holds it: see to the host, or put another in \
+                   its place";
         found.push(attention(Tone::Bad, format!("{called} is missing"), why, look()));
     }
     // A GPU that nobody manages is nobody's to hold.

@@ -110,7 +110,8 @@ pub(super) async fn new(
     form.set("uid", "0");
     form.set("max_clients", "1");
     form.set("daemon", chosen.daemon);
-    let page = form_page(&app, &actor, form, Asking::default()).await?;
+    let mut page = form_page(&app, &actor, form, Asking::default()).await?;
+    page.outcome.is_untouched = true;
     Ok(rendered(&page))
 }
 
@@ -281,14 +282,14 @@ async fn outcome(app: &AppState, actor: &Actor, form: &Form, is_new: bool) -> Re
         Ok(told) => {
             let refusals = told.refusals.iter();
             let refusals = refusals.map(|refusal| (label(refusal.field).to_owned(), refusal.detail.clone()));
-            Ok(Outcome { refusals: refusals.collect(), prediction: Some(told) })
+            Ok(Outcome { refusals: refusals.collect(), prediction: Some(told), is_untouched: false })
         }
         Err(ServiceError::Invalid(errors)) => {
             let refusals = errors.into_iter().map(|FieldError { pointer, detail }| {
                 let field = pointer.trim_start_matches('/').split('/').next().unwrap_or_default().to_owned();
                 (label(&field).to_owned(), detail)
             });
-            Ok(Outcome { refusals: refusals.collect(), prediction: None })
+            Ok(Outcome { refusals: refusals.collect(), prediction: None, is_untouched: false })
         }
         Err(error) => Err(error.into()),
     }

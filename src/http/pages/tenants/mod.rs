@@ -15,18 +15,18 @@ use axum::routing::{get, post};
 use self::environment::Environment;
 use self::verification::Verified;
 use super::chart::Chart;
-use super::forms::{Refused, in_the_way};
+use super::forms::in_the_way;
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
-use super::lists::{Asked, Ways};
-use super::words::{self, Amount, Moment, State as Stands, or_dash};
-use super::{refused_with, rendered};
+use super::lists::{Asked, Listing};
+use super::words::{self, Amount, Moment, State as Stands, Tone, or_dash};
+use super::{listed, rendered};
 use crate::domain::access::{Actor, Right, Role};
 use crate::domain::client::AttributedBy;
 use crate::domain::daemon::{Condition, Mode};
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::layout::status::PartitionStatus;
-use crate::domain::tenant::{EnforcedBy, context_bytes};
+use crate::domain::tenant::context_bytes;
 use crate::domain::{DaemonName, GpuUuid, Priority, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
@@ -34,7 +34,7 @@ use crate::http::problem::Problem;
 use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::daemons::DaemonView;
 use crate::service::events::Order;
-use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::page::{MAX_LIMIT, Page, Paged};
 use crate::service::tenants::{TenantFilter, TenantView};
 use crate::service::{ServiceError, WriteOptions, etag};
 
@@ -57,14 +57,12 @@ const EVENTS: u32 = 10;
 #[template(path = "tenants.html")]
 struct TenantsPage {
     frame: Frame,
-    rows: Vec<TenantRow>,
+    list: Listing<TenantRow>,
     q: String,
     daemon: String,
     daemons: Vec<DaemonName>,
     /// Whether whoever looks may look at the host's daemons.
     of_host: bool,
-    refused: Refused,
-    ways: Option<Ways>,
 }
 
 impl TenantsPage {
@@ -113,35 +111,20 @@ fn share(tenant: &TenantView) -> String {
 }
 
 async fn all(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let found = match found(&app, &actor, &asked).await {
-        Err(ServiceError::Invalid(errors)) => Err(ServiceError::Invalid(errors)),
-        found => Ok(found?),
-    };
+    let list = asked.listing(found(&app, &actor, &asked).await, &["q", "daemon"])?.map(TenantRow::of);
     let frame = Frame::of(&app.service, &actor, Place::Tenants, "Tenants").await;
     let of_host = frame.may(Role::Viewer);
     let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
     let text = |name| asked.text(name).unwrap_or_default().to_owned();
     let (q, daemon) = (text("q"), text("daemon"));
-    match found {
-        Ok((rows, ways)) => {
-            let (frame, refused, ways) = (frame.live(), Refused::default(), Some(ways));
-            Ok(rendered(&TenantsPage { frame, rows, q, daemon, daemons, of_host, refused, ways }))
-        }
-        Err(error) => {
-            let refused = Refused::of(error.clone(), &["q", "daemon"]);
-            let rows = Vec::new();
-            let shown = TenantsPage { frame, rows, q, daemon, daemons, of_host, refused, ways: None };
-            Ok(refused_with(&shown, error.into()))
-        }
-    }
+    let (frame, problem) = (list.framed(frame), list.problem());
+    Ok(listed(&TenantsPage { frame, list, q, daemon, daemons, of_host }, problem))
 }
 
-async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<(Vec<TenantRow>, Ways), ServiceError> {
+async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<Paged<TenantView>, ServiceError> {
     let daemon = asked.parsed("daemon", DaemonName::parse)?;
     let filter = TenantFilter { daemon, text: asked.text("q").map(str::to_lowercase) };
-    let paged = app.service.tenants(actor, &filter, &asked.page()?).await?;
-    let ways = asked.ways(paged.next_cursor.as_deref());
-    Ok((paged.items.into_iter().map(TenantRow::of).collect(), ways))
+    app.service.tenants(actor, &filter, &asked.page()?).await
 }
 
 /// The daemons that a filter or a form offers.
@@ -165,6 +148,8 @@ struct TenantPage {
     places: Vec<PartitionStatus>,
     clients: Vec<ClientView>,
     chart: Chart,
+    /// Since when it is known which clients it had.
+    history_since: Moment,
     environment: Environment,
     events: Vec<Event>,
 }
@@ -175,13 +160,7 @@ struct Setting {
     configured: String,
     effective: String,
     exactly: String,
-    enforced_by: Option<EnforcedBy>,
-}
-
-impl Setting {
-    fn enforced(&self) -> Stands {
-        words::enforced_by(self.enforced_by)
-    }
+    enforced: Stands,
 }
 
 impl TenantPage {
@@ -241,16 +220,18 @@ async fn show(
         Environment::of(service.tenant_environment(&actor, &name).await, &name)
     };
     let chart = Chart::of_tenant(&name, service.tenant_history(&actor, &name).await?);
+    let places = places(&name, daemon.as_ref());
     Ok(rendered(&TenantPage {
         stands: words::ready(&tenant.status.conditions),
-        settings: settings(&tenant, daemon.as_ref()),
+        settings: settings(&tenant, daemon.as_ref(), &places),
         verified: Verified::of(tenant.status.verification.as_ref(), &gpus),
-        places: places(&name, daemon.as_ref()),
+        places,
         frame,
         of_host,
         gpus,
         clients,
         chart,
+        history_since: Moment(service.history_since()),
         environment,
         events,
         tenant,
@@ -258,7 +239,7 @@ async fn show(
 }
 
 /// What was asked for beside what holds.
-fn settings(tenant: &TenantView, daemon: Option<&DaemonView>) -> Vec<Setting> {
+fn settings(tenant: &TenantView, daemon: Option<&DaemonView>, places: &[PartitionStatus]) -> Vec<Setting> {
     let left = |default: Option<String>, or: &str| match (daemon, default) {
         (None, _) => "left to its daemon".to_owned(),
         (Some(_), Some(default)) => format!("its daemon's default: {default}"),
@@ -277,20 +258,26 @@ fn settings(tenant: &TenantView, daemon: Option<&DaemonView>) -> Vec<Setting> {
         },
         effective: or_dash(effective.map(|effective| limit(effective.device_memory_limit.bytes))),
         exactly: usable(tenant),
-        enforced_by: effective.map(|effective| effective.device_memory_limit.enforced_by),
+        enforced: words::enforced_by(effective.map(|effective| effective.device_memory_limit.enforced_by)),
     };
     let default = defaults.and_then(|defaults| defaults.active_thread_percentage);
     let partitioned = daemon.is_some_and(|daemon| daemon.spec.mode == Mode::Static);
     let threads = Setting {
         name: "Share of the SMs",
         configured: match (spec.sms, spec.active_thread_percentage) {
-            (None, None) if partitioned => "its partition, by the layout".to_owned(),
+            (None, None) if partitioned && places.is_empty() => {
+                "no layout binds it to a partition".to_owned()
+            }
+            (None, None) if partitioned => {
+                let names: Vec<&str> = places.iter().map(|place| place.partition.as_str()).collect();
+                format!("partition {}, by the layout", names.join(", "))
+            }
             (None, None) => left(default.map(|default| format!("{default} %")), "all SMs"),
             _ => share(tenant),
         },
         effective: match effective.map(|effective| &effective.threads) {
             None => "–".to_owned(),
-            Some(_) if partitioned => "the SMs of its partition".to_owned(),
+            Some(_) if partitioned => sms_of(places),
             Some(threads) => match threads.predicted_sms {
                 Some(sms) => format!("{sms} SMs ({} %)", threads.active_thread_percentage),
                 None => format!("{} %", threads.active_thread_percentage),
@@ -305,7 +292,13 @@ fn settings(tenant: &TenantView, daemon: Option<&DaemonView>) -> Vec<Setting> {
             }
             _ => String::new(),
         },
-        enforced_by: effective.filter(|_| !partitioned).map(|effective| effective.threads.enforced_by),
+        enforced: match effective {
+            Some(_) if partitioned && !places.is_empty() => {
+                Stands { word: "its partition", tone: Tone::Good }
+            }
+            Some(_) if partitioned => Stands { word: "no partition yet", tone: Tone::Warn },
+            effective => words::enforced_by(effective.map(|effective| effective.threads.enforced_by)),
+        },
     };
     let default = defaults.and_then(|defaults| defaults.priority);
     let priority = Setting {
@@ -316,9 +309,15 @@ fn settings(tenant: &TenantView, daemon: Option<&DaemonView>) -> Vec<Setting> {
         },
         effective: or_dash(effective.map(|effective| priority(effective.priority.priority))),
         exactly: "a hint to the GPU".to_owned(),
-        enforced_by: effective.map(|effective| effective.priority.enforced_by),
+        enforced: words::enforced_by(effective.map(|effective| effective.priority.enforced_by)),
     };
     vec![memory, threads, priority]
+}
+
+/// The SMs of a tenant's partitions, as far as they are there.
+fn sms_of(places: &[PartitionStatus]) -> String {
+    let made: Vec<String> = places.iter().filter_map(|place| Some(format!("{} SMs", place.sms?))).collect();
+    if made.is_empty() { "none".to_owned() } else { made.join(", ") }
 }
 
 /// What is left of the limit to a process.

@@ -12,6 +12,8 @@ pub(super) struct Outcome {
     pub(super) prediction: Option<Prediction>,
     /// What would be refused, by field where it is of one.
     pub(super) refusals: Vec<(String, String)>,
+    /// Whether nobody has typed anything yet: what is missing then is no mistake.
+    pub(super) is_untouched: bool,
 }
 
 impl Outcome {
