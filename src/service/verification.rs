@@ -22,7 +22,7 @@ use crate::domain::percentage::is_measured;
 use crate::domain::tenant::{Resolved, Tenant};
 use crate::domain::verification::{
     Expectation, ExpectedGpu, ObstacleCode, SeenGpu, SettingComparison, Sight, Staleness, Verification,
-    VerificationObstacle, VerificationOutcome, VerificationResult, compare,
+    VerificationObstacle, VerificationOutcome, VerificationResult, VerifiedSetting, compare,
 };
 use crate::domain::{GpuUuid, MemoryLimit, TenantName};
 use crate::gpu::probe::ProbeRequest;
@@ -96,7 +96,7 @@ impl Service {
             // It was forgotten meanwhile, and what was to be written with it; or the manager ends.
             Ok(()) | Err(ServiceError::NotFound { .. }) => {}
             Err(error) => {
-                tracing::error!(tenant = %name, %error, "what a verification came to cannot be written")
+                tracing::error!(tenant = %name, %error, "what a verification came to cannot be written");
             }
         }
     }
@@ -399,8 +399,7 @@ fn told(name: &TenantName, result: &VerificationResult, by: Cause) -> NewEvent {
             format!("tenant {name} was verified: a CUDA client saw what is configured"),
         ),
         VerificationOutcome::Differs => {
-            let settings: Vec<&str> =
-                result.differing().into_iter().map(|setting| setting.as_str()).collect();
+            let settings: Vec<&str> = result.differing().into_iter().map(VerifiedSetting::as_str).collect();
             let message = format!(
                 "a CUDA client of tenant {name} saw something else than configured: {}",
                 settings.join(", ")
