@@ -42,7 +42,9 @@ def furnish(host):
                                              "labels": {"team": "search"}})
             eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
     host.client(f"{LONG[:-1]}y", "--spin", "3600", "--alloc", "256")
+    assert host.verified("web")["outcome"] == "verified"
     host.api("POST", "/daemons/gpu0/cordon")
+    assert host.verified("demo")["obstacle"]["code"] == "cordoned"
     host.token_for("operator", "ci")
     # Somebody else makes a partition that the layout does not have.
     pipe = host.api("GET", "/daemons/gpu1")["status"]["pipe_directory"]
