@@ -8,6 +8,7 @@ mod layout;
 mod run;
 mod show;
 mod token;
+mod verify;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -71,6 +72,16 @@ enum Command {
     },
     /// Start a command with a tenant's environment, as the tenant's user
     Run(run::RunArgs),
+    /// See with a CUDA client whether a tenant's settings hold; exit 1 when one differs, 2 when none could look
+    Verify {
+        #[command(flatten)]
+        server: Server,
+        /// The tenant
+        tenant: TenantName,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
     /// End a client in the safe order
     Terminate {
         #[command(flatten)]
@@ -260,6 +271,9 @@ pub fn main() -> ExitCode {
         Command::Events(args) => ask(events::run(args)),
         Command::Env { server, tenant, format } => {
             ask(async move { show::environment(&server.client()?, &tenant, format).await })
+        }
+        Command::Verify { server, tenant, output } => {
+            ask(async move { verify::run(&server.client()?, &tenant, output).await })
         }
         Command::Terminate { server, client } => {
             ask(async move { show::terminate(&server.client()?, client).await })

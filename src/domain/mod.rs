@@ -37,6 +37,7 @@ pub mod session;
 pub mod tenant;
 pub mod throttle;
 pub mod token;
+pub mod verification;
 
 pub use gpu::GpuUuid;
 pub use inode::{FilePlace, Inode};

@@ -8,6 +8,7 @@ use super::daemon::{Condition, DaemonSpec, Mode};
 use super::gpu::{Gpu, GpuRef};
 use super::memory::Bytes;
 use super::percentage::{is_measured, percentage_for, sms_for};
+use super::verification::Verification;
 use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, TenantName, ThreadPercentage};
 
 /// What an operator wants of a tenant.
@@ -292,6 +293,9 @@ pub struct TenantStatus {
     pub effective: Option<TenantEffective>,
     /// Its processes that are connected now.
     pub clients: u32,
+    /// What a CUDA client in its environment saw; left out before somebody asked for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<Verification>,
 }
 
 /// Memory that a client's context takes from its limit, about: 27.5 MiB and 3.7 MiB for each SM it sees (FACTS.md,

@@ -179,7 +179,7 @@ impl Service {
         })
     }
 
-    async fn await_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), ServiceError> {
+    pub(super) async fn await_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), ServiceError> {
         let (name, mode) = (&daemon.name, daemon.spec.mode);
         let Some(handle) = self.parts.fleet.get(name) else {
             return Err(ServiceError::Unavailable(format!("daemon {name} is not running yet")).for_all());

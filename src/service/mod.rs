@@ -34,6 +34,7 @@ pub mod take_up;
 pub mod tenants;
 pub mod tokens;
 pub mod told;
+mod verification;
 pub mod whoami;
 
 use std::sync::Arc;

@@ -213,6 +213,7 @@ impl Service {
             })
             .await;
         forgotten?;
+        self.end_interrupted_verifications().await?;
         self.say_started().await?;
         self.take_up_modes().await?;
         self.publish_all(&present).await?;

@@ -9,7 +9,7 @@ use super::leases::refuse_while_leased;
 use super::page::{Page, Paged};
 use super::placement::Placement;
 use super::shares::refuse_own_share;
-use super::told::Words;
+use super::told::{Shown as _, Words};
 use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate, tokens};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
@@ -20,6 +20,7 @@ use crate::domain::environment;
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::plan::Desired;
 use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
+use crate::domain::verification::Verification;
 use crate::domain::{DaemonName, TenantName};
 use crate::store;
 use crate::supervisor::Observed;
@@ -276,6 +277,12 @@ impl Service {
                 daemons.insert(tenant.spec.daemon.clone(), daemon);
             }
         }
+        let mut verifications = match (tenants.first(), tenants.last()) {
+            (Some(first), Some(last)) => {
+                store::verifications::between(&mut reader, &first.name, &last.name).await?
+            }
+            _ => BTreeMap::new(),
+        };
         drop(reader);
         let gpus = self.held_gpus().await?;
         let paged = page.cut(tenants, |tenant| tenant.name.to_string());
@@ -285,7 +292,8 @@ impl Service {
             let connected =
                 clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
             let daemon = daemons.get(&tenant.spec.daemon).cloned();
-            items.push(self.view_with(actor, tenant, daemon, &gpus, connected));
+            let verification = verifications.remove(&tenant.name);
+            items.push(self.view_with(actor, tenant, (daemon, verification), &gpus, connected));
         }
         Ok(Paged { items, next_cursor: paged.next_cursor })
     }
@@ -381,8 +389,11 @@ impl Service {
     ) -> Result<TenantView, ServiceError> {
         let clients = self.attributed().await?;
         let connected = clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
-        let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &tenant.spec.daemon).await?;
-        Ok(self.view_with(actor, tenant, daemon, gpus, connected))
+        let mut reader = self.parts.store.read().await?;
+        let daemon = store::daemons::get(&mut reader, &tenant.spec.daemon).await?;
+        let verification = store::verifications::get(&mut reader, &tenant.name).await?;
+        drop(reader);
+        Ok(self.view_with(actor, tenant, (daemon, verification), gpus, connected))
     }
 
     /// A tenant as an actor is shown it.
@@ -390,16 +401,19 @@ impl Service {
         &self,
         actor: &Actor,
         tenant: Tenant,
-        stored: Option<Daemon>,
+        (stored, verification): (Option<Daemon>, Option<Verification>),
         gpus: &[Gpu],
         connected: usize,
     ) -> TenantView {
+        let verification = verification
+            .map(|verification| self.dated(verification, &tenant, stored.as_ref()).shown_to(actor));
         let mut status = TenantStatus {
             observed_generation: 0,
             conditions: Vec::new(),
             gpus: Vec::new(),
             effective: None,
             clients: u32::try_from(connected).unwrap_or(u32::MAX),
+            verification,
         };
         let resolved = stored.ok_or_else(|| without_daemon(&tenant));
         let resolved =

@@ -9,6 +9,7 @@ use super::ServiceError;
 use crate::domain::access::Actor;
 use crate::domain::event::{Cause, Details, Event, EventType};
 use crate::domain::operation::{Operation, Step};
+use crate::domain::verification::{Verification, VerificationObstacle, VerificationResult};
 use crate::operations::TERMINATION_OUTCOMES;
 
 const IN_THE_WAY: &str =
@@ -157,6 +158,17 @@ fn outcome(outcome: String) -> String {
     if TERMINATION_OUTCOMES.contains(&outcome.as_str()) { outcome } else { FAILED.to_owned() }
 }
 
+impl Shown for Verification {
+    fn to_tenants(self) -> Self {
+        let told = |obstacle: VerificationObstacle| VerificationObstacle {
+            message: obstacle.code.told().to_owned(),
+            ..obstacle
+        };
+        let last = self.last.map(|last| VerificationResult { obstacle: last.obstacle.map(told), ..last });
+        Self { last, ..self }
+    }
+}
+
 /// Whether events of a type, where they are about a tenant, are of nothing else from the first word to the last.
 fn is_own(kind: EventType) -> bool {
     matches!(
@@ -167,6 +179,8 @@ fn is_own(kind: EventType) -> bool {
             | EventType::TenantCreated
             | EventType::TenantChanged
             | EventType::TenantDeleted
+            | EventType::TenantVerified
+            | EventType::TenantVerificationFailed
             | EventType::TokenCreated
             | EventType::TokenRevoked
             | EventType::SessionOpened

@@ -28,6 +28,7 @@ pub mod shares;
 pub mod tenants;
 pub mod tokens;
 pub mod told;
+pub mod verifications;
 mod writer;
 
 use std::os::unix::fs::OpenOptionsExt as _;

@@ -93,6 +93,16 @@ class Host:
 
         return eventually("the operation succeeds", ended)
 
+    def verified(self, tenant):
+        """What a CUDA client saw of a tenant, once it has looked."""
+        since = self.api("POST", f"/tenants/{tenant}/verify")["running_since"]
+
+        def looked():
+            last = self.api("GET", f"/tenants/{tenant}")["status"]["verification"]["last"]
+            return last if last and last["asked_at"] >= since else None
+
+        return eventually("a client has looked", looked)
+
     def login_url(self):
         return self.api("POST", "/login-urls")["url"]
 

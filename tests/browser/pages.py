@@ -30,7 +30,9 @@ def furnish(host):
             host.api("PUT", "/tenants/web", {"daemon": "gpu1", "device_memory_limit": "8G", "max_clients": 4,
                                              "labels": {"team": "search"}})
             eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
+    assert host.verified("web")["outcome"] == "verified"
     host.api("POST", "/daemons/gpu0/cordon")
+    assert host.verified("demo")["obstacle"]["code"] == "cordoned"
     host.token_for("operator", "ci")
     return PAGES
 

@@ -111,6 +111,10 @@ def others(host, show):
     eventually("it is seen", lambda: host.api("GET", "/daemons/gpu0?fresh=true")["status"]["drift"]["present"])
     show("drifted-overview", "/")
     show("drifted-daemon", "/daemons/gpu0")
+    server = host.api("GET", "/daemons/gpu0")["status"]["effective"]["servers"][0]["pid"]
+    host.control(pipe, f"set_active_thread_percentage {server} 10")
+    assert host.verified("demo")["outcome"] == "differs"
+    show("differing-tenant", "/tenants/demo")
     clear(host, "gpu1")
     host.done(host.api("DELETE", "/daemons/gpu1?grace_s=0"))
     host.foreign("theirs", "1")

@@ -176,6 +176,52 @@ def test_a_client_that_is_gone_keeps_its_story(own_host, visitor):
     visit.accessible()
 
 
+def test_a_tenant_is_verified_by_a_client(own_host, visitor):
+    visit = visitor(own_host)
+    page = visit.log_in(to="/tenants/demo")
+    section = page.get_by_role("region", name="Verification")
+
+    def now():
+        if not visit.scripted:
+            page.reload()
+        return section
+
+    def last():
+        return own_host.api("GET", "/tenants/demo")["status"]["verification"]["last"]
+
+    expect(section).to_contain_text("Nobody has looked yet")
+    visit.accessible()
+    section.get_by_role("button", name="Verify").click()
+    page.wait_for_url("**/tenants/demo#verification")
+    eventually("a client has looked", last)
+    expect(now().get_by_role("heading")).to_contain_text("verified")
+    expect(section.get_by_role("row", name="SMs")).to_contain_text("32")
+    expect(section.get_by_role("row", name="Memory left to it")).to_contain_text("holds")
+    expect(section.get_by_role("row", name="Priority")).to_contain_text("not seen")
+    visit.accessible()
+    # What it says is of what was there then.
+    spec = own_host.api("GET", "/tenants/demo")["spec"]
+    own_host.api("PUT", "/tenants/demo", {**spec, "labels": {}})
+    expect(now()).to_contain_text("out of date")
+    expect(section).to_contain_text("the tenant was changed since")
+    own_host.done(own_host.api("POST", "/daemons/gpu0/stop?grace_s=0"))
+    before = last()["asked_at"]
+    now().get_by_role("button", name="Verify again").click()
+    eventually("it was tried", lambda: last()["asked_at"] > before)
+    expect(now()).to_contain_text("start it first")
+    expect(section.get_by_role("heading")).to_contain_text("not verified")
+    visit.accessible()
+
+
+def test_who_may_not_verify_is_not_offered_it_and_the_tenant_itself_is(host, visitor):
+    for grant, offered in [("viewer", 0), ("operator", 1), ("tenant:demo", 1)]:
+        visit = visitor(host)
+        page = visit.log_in(host.token_for(grant, "someone"))
+        page.goto("/tenants/demo")
+        expect(page.get_by_role("region", name="Verification")).to_be_visible()
+        expect(page.get_by_role("button", name=re.compile("Verify"))).to_have_count(offered)
+
+
 def test_the_environment_is_copied_as_it_is(host, visitor):
     visit = visitor(host, **({"permissions": ["clipboard-read", "clipboard-write"]}))
     page = visit.log_in(to="/tenants/demo")

@@ -45,6 +45,8 @@ sees_its_limits() {
     clean "$binary" run --runtime-dir "$RUNTIME" --tenant alpha -- "$binary" cuda-probe --allocate-up-to 8G >"$LOGS/probe.json" || true
     check "$when: the probe is under MPS and sees 32 multiprocessors" '[true, 32]' \
         "$(json "$LOGS/probe.json" '[d["mps"], d["devices"][0]["sms"]]')"
+    clean "$binary" verify --runtime-dir "$RUNTIME" alpha >"$LOGS/verify.out" 2>&1 || true
+    check "$when: the manager verifies the tenant with a client of its own" verified "$(head -n 1 "$LOGS/verify.out")"
     check "$when: the probe can allocate less than 4 GiB" true \
         "$(json "$LOGS/probe.json" "0 < d['devices'][0]['allocation']['largest'] < $MEMORY_LIMIT")"
 }

@@ -77,6 +77,8 @@ types! {
     TenantCreated = "tenant.created", Info, "A tenant was written that did not exist.";
     TenantChanged = "tenant.changed", Info, "The spec of a tenant was changed.";
     TenantDeleted = "tenant.deleted", Info, "A tenant was forgotten.";
+    TenantVerified = "tenant.verified", Info, "A CUDA client in a tenant's environment saw what is configured.";
+    TenantVerificationFailed = "tenant.verification_failed", Warning, "A CUDA client in a tenant's environment saw something else than configured, or none could look.";
     LayoutVersionWritten = "layout.version_written", Info, "A version of a layout was written.";
     LayoutDeleted = "layout.deleted", Info, "A layout was forgotten.";
     LayoutApplied = "layout.applied", Info, "The partitions of a daemon's layout are there, as was read back.";

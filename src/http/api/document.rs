@@ -235,7 +235,7 @@ fn headers(operation: &mut Value) {
         }
         let problem = response["content"].get(PROBLEM).is_some();
         let more = match status.as_str() {
-            "202" => ("Location", "Where to look for the operation.", json!({"type": "string"})),
+            "202" => ("Location", "Where to look for what comes of it.", json!({"type": "string"})),
             "401" if problem => ("WWW-Authenticate", "How to show who calls.", json!({"type": "string"})),
             "429" | "503" if problem => {
                 ("Retry-After", "Seconds after which to try again.", json!({"type": "integer", "minimum": 0}))
@@ -277,6 +277,10 @@ fn links(operation: &mut Value) {
         }
     }
     if let Some(response) = responses.get_mut("202") {
+        if id == "verify_tenant" {
+            response["links"] = Value::Object(Map::from_iter([of_name("get_tenant")]));
+            return;
+        }
         let place = if id == "create_replay" { "$response.body#/operation/id" } else { "$response.body#/id" };
         response["links"] = json!({
             "get_operation": {"operationId": "get_operation", "parameters": {"id": place}},

@@ -120,6 +120,7 @@ pub(super) fn router() -> (Router<AppState>, Router<AppState>, utoipa::openapi::
         .routes(routes!(tenants::environment))
         .routes(routes!(tenants::clients))
         .routes(routes!(tenants::lease))
+        .routes(routes!(tenants::verify))
         .routes(routes!(tokens::whoami))
         .routes(routes!(sessions::get, sessions::end))
         .routes(routes!(sessions::end_all))

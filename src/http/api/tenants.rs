@@ -11,9 +11,10 @@ use super::{FreshQuery, List, PageQuery, WriteQuery, tagged, written};
 use crate::domain::access::Actor;
 use crate::domain::gpu::GpuRef;
 use crate::domain::tenant::TenantSpec;
+use crate::domain::verification::Verification;
 use crate::domain::{DaemonName, TenantName, environment};
 use crate::http::AppState;
-use crate::http::extract::{Conditions, Json, Path, Query};
+use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
 use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::leases::{LeaseRequest, LeaseView};
@@ -142,6 +143,39 @@ pub(super) async fn clients(
     app.service.tenant(&actor, &name, false).await?;
     let filter = ClientFilter { tenant: Some(name), daemon: None };
     Ok(axum::Json(app.service.clients(&actor, &filter, false, &query.page()?).await?.into()))
+}
+
+/// See with a CUDA client whether a tenant's settings hold
+///
+/// One CUDA process is started in the tenant's environment, as its user, for about a second; it is a client of the tenant for that
+/// long. What it saw, setting by setting, is in the tenant's `status.verification` once `running_since` is `null` there. Where a
+/// client is on its way already, that one is waited for.
+#[utoipa::path(post, path = "/api/v1/tenants/{name}/verify", operation_id = "verify_tenant", tag = "tenants",
+    params(
+        ("name" = TenantName, Path, description = "The tenant"), WriteQuery,
+        IfMatch, Idempotency,
+    ),
+    responses(
+        (status = 200, description = "A dry run: what would be on its way", body = Verification),
+        (status = 202, description = "The client is on its way", body = Verification),
+        WriteProblems,
+    ))]
+pub(super) async fn verify(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<TenantName>,
+    Query(query): Query<WriteQuery>,
+    conditions: Conditions,
+    idempotency: Idempotency,
+    _: NoBody,
+) -> Result<Response, Problem> {
+    let key = idempotency.of(&actor, &"verify")?;
+    let location = format!("/api/v1/tenants/{name}");
+    let asked = app.service.verify_tenant(&actor, name, conditions.options(query.dry_run), key).await?;
+    if query.dry_run {
+        return Ok(axum::Json(asked).into_response());
+    }
+    Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(asked)).into_response())
 }
 
 /// Ask for a process to become a client of a tenant

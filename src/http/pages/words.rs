@@ -11,6 +11,7 @@ use crate::domain::layout::status::LayoutState;
 use crate::domain::operation::OperationState;
 use crate::domain::tenant::EnforcedBy;
 use crate::domain::token::TokenState;
+use crate::domain::verification::{ComparisonVerdict, VerificationOutcome};
 
 /// How something stands, for the eye: never told by colour alone, since each has a sign of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,6 +99,24 @@ pub(super) fn operation(of: OperationState) -> State {
         OperationState::Succeeded => state("succeeded", Tone::Good),
         OperationState::Failed => state("failed", Tone::Bad),
         OperationState::Cancelled => state("called off", Tone::Quiet),
+    }
+}
+
+/// What a verification came to.
+pub(super) fn verification(of: VerificationOutcome) -> State {
+    match of {
+        VerificationOutcome::Verified => state("verified", Tone::Good),
+        VerificationOutcome::Differs => state("differs", Tone::Bad),
+        VerificationOutcome::NotVerified => state("not verified", Tone::Warn),
+    }
+}
+
+/// Whether what a client saw fits.
+pub(super) fn verdict(of: ComparisonVerdict) -> State {
+    match of {
+        ComparisonVerdict::Holds => state("holds", Tone::Good),
+        ComparisonVerdict::Differs => state("differs", Tone::Bad),
+        ComparisonVerdict::NotSeen => state("not seen", Tone::Quiet),
     }
 }
 

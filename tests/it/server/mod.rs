@@ -65,5 +65,6 @@ mod tls;
 mod tokens;
 mod upgrade;
 mod users;
+mod verification;
 mod wake;
 mod wire;

@@ -3,6 +3,7 @@
 mod environment;
 mod form;
 mod prediction;
+mod verification;
 
 use askama::Template;
 use axum::Router;
@@ -12,6 +13,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
 use self::environment::Environment;
+use self::verification::Verified;
 use super::chart::Chart;
 use super::forms::in_the_way;
 use super::frame::{Frame, Place};
@@ -45,6 +47,7 @@ pub(super) fn router() -> Router<AppState> {
         .route("/tenants/{name}/edit", get(form::edit).post(form::change))
         .route("/tenants/{name}/delete", get(confirm_delete).post(delete))
         .route("/tenants/{name}/history", get(history))
+        .route("/tenants/{name}/verify", post(verification::verify))
 }
 
 /// Events that are shown of a tenant.
@@ -141,6 +144,7 @@ struct TenantPage {
     of_host: bool,
     gpus: Vec<(GpuUuid, String)>,
     settings: Vec<Setting>,
+    verified: Verified,
     places: Vec<PartitionStatus>,
     clients: Vec<ClientView>,
     chart: Chart,
@@ -169,6 +173,11 @@ impl TenantPage {
         self.frame.operates() || self.frame.grant.tenant().is_some()
     }
 
+    /// Whether a client may be sent here.
+    fn verifies(&self) -> bool {
+        self.terminates()
+    }
+
     fn read_at(&self) -> Option<Moment> {
         self.tenant.status.effective.as_ref().map(|effective| Moment(effective.observed_at))
     }
@@ -195,7 +204,8 @@ async fn show(
     };
     let called = |uuid: &GpuUuid| known.iter().find(|row| row.gpu.uuid == *uuid).map(GpuRow::called);
     let gpus = tenant.status.gpus.iter();
-    let gpus = gpus.map(|uuid| (uuid.clone(), called(uuid).unwrap_or_else(|| uuid.to_string()))).collect();
+    let gpus: Vec<(GpuUuid, String)> =
+        gpus.map(|uuid| (uuid.clone(), called(uuid).unwrap_or_else(|| uuid.to_string()))).collect();
     let everything = Page::first(MAX_LIMIT);
     let filter = ClientFilter { tenant: Some(name.clone()), daemon: None };
     let clients = service.clients(&actor, &filter, false, &everything).await?.items;
@@ -214,6 +224,7 @@ async fn show(
     Ok(rendered(&TenantPage {
         stands: words::ready(&tenant.status.conditions),
         settings: settings(&tenant, daemon.as_ref(), &places),
+        verified: Verified::of(tenant.status.verification.as_ref(), &gpus),
         places,
         frame,
         of_host,

@@ -1,0 +1,90 @@
+//! `mps-manager verify`: a CUDA client in a tenant's environment, and what it saw.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::show::table;
+use super::{DIFFERS, ERROR, Output, line};
+use crate::client::{Client, ClientError};
+use crate::domain::TenantName;
+use crate::domain::memory::Bytes;
+use crate::domain::verification::{
+    ComparisonVerdict, Verification, VerificationOutcome, VerificationResult, VerifiedSetting,
+};
+use crate::service::tenants::TenantView;
+
+/// How often it is asked what came of it.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Sends a client and waits for what it saw: exit 0 where that is what is configured, 1 where it differs, 2 where none could look.
+pub(super) async fn run(
+    client: &Client,
+    tenant: &TenantName,
+    output: Output,
+) -> Result<ExitCode, ClientError> {
+    let path = format!("/api/v1/tenants/{tenant}");
+    let asked: Verification = client.post(&format!("{path}/verify"), &serde_json::json!({})).await?;
+    let since = asked.running_since.unwrap_or(0);
+    let result = loop {
+        let view: TenantView = client.get(&path).await?;
+        let verification = view.status.verification.unwrap_or_default();
+        match verification.last {
+            Some(last) if last.asked_at >= since => break last,
+            _ if verification.running_since.is_none() => {
+                let lost = "the tenant was made anew meanwhile, and nobody waits for the client any more: verify again";
+                return Err(ClientError::Address(lost.to_owned()));
+            }
+            _ => tokio::time::sleep(POLL).await,
+        }
+    };
+    match output {
+        Output::Json => line!("{:#}", serde_json::json!(result)),
+        Output::Table => print(&result),
+    }
+    Ok(match result.outcome {
+        VerificationOutcome::Verified => ExitCode::SUCCESS,
+        VerificationOutcome::Differs => ExitCode::from(DIFFERS),
+        VerificationOutcome::NotVerified => {
+            let why = result.obstacle.map(|obstacle| obstacle.message).unwrap_or_default();
+            eprintln!("mps-manager: tenant {tenant} was not verified: {why}");
+            ExitCode::from(ERROR)
+        }
+    })
+}
+
+fn print(result: &VerificationResult) {
+    match result.outcome {
+        VerificationOutcome::Verified => line!("verified"),
+        VerificationOutcome::Differs => line!("differs"),
+        VerificationOutcome::NotVerified => return line!("not verified"),
+    }
+    let mut rows = vec![["SETTING", "GPU", "CONFIGURED", "SEEN", "VERDICT"].map(str::to_owned)];
+    for one in &result.comparisons {
+        let shown = |text: &Option<String>| {
+            let Some(text) = text else { return "-".to_owned() };
+            match (one.setting, text.parse()) {
+                (VerifiedSetting::DeviceMemoryLimit | VerifiedSetting::LargestAllocation, Ok(bytes)) => {
+                    Bytes(bytes).to_string()
+                }
+                _ => text.clone(),
+            }
+        };
+        let verdict = match one.verdict {
+            ComparisonVerdict::Holds => "holds",
+            ComparisonVerdict::Differs => "differs",
+            ComparisonVerdict::NotSeen => "not seen",
+        };
+        rows.push([
+            one.setting.as_str().to_owned(),
+            one.gpu.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+            shown(&one.expected),
+            shown(&one.seen),
+            verdict.to_owned(),
+        ]);
+    }
+    table(&rows);
+    for one in result.comparisons.iter().filter(|one| one.verdict == ComparisonVerdict::Differs) {
+        let words = |text: &Option<String>| text.clone().unwrap_or_default();
+        line!("\n{}: {}. {}", one.setting.as_str(), words(&one.reason), words(&one.remedy));
+    }
+}

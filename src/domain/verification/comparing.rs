@@ -1,0 +1,349 @@
+//! Setting by setting: what was configured beside what the client saw.
+
+use super::{ComparisonVerdict, SettingComparison, VerifiedSetting as Setting};
+use crate::domain::memory::{Bytes, MIB};
+use crate::domain::tenant::context_bytes;
+use crate::domain::{GpuUuid, Priority};
+
+/// How far memory may be from what is expected of a client.
+///
+/// A context takes about 27.5 MiB and 3.7 MiB for each SM, which fits what was measured on an H200 within 2 MiB (FACTS.md,
+/// "Limits"); another 2 MiB go where the daemon has several GPUs, and the driver hands memory out in blocks of 2 MiB. This leaves
+/// room for other versions of the driver, and is far below any limit under which a client can start beside its context.
+pub const TOLERANCE: u64 = 64 * MIB;
+
+/// What a client of the tenant should see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expectation {
+    /// Its GPUs.
+    pub gpus: Vec<ExpectedGpu>,
+    /// Its priority.
+    pub priority: Priority,
+}
+
+/// What it should see of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpectedGpu {
+    /// The GPU.
+    pub uuid: GpuUuid,
+    /// SMs; `None` where nothing tells.
+    pub sms: Option<u32>,
+    /// Whether what a context takes, and what a percentage gives, was measured on this kind of GPU.
+    pub is_measured: bool,
+    /// Its memory limit there; `None` is the whole GPU.
+    pub limit: Option<u64>,
+    /// The least memory of the GPU that was free while it looked, by the driver; `None` where that is not known.
+    pub free: Option<u64>,
+}
+
+/// What the client saw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sight {
+    /// Whether it was a client of MPS; `None` where the driver is too old to tell.
+    pub mps: Option<bool>,
+    /// The GPUs.
+    pub gpus: Vec<SeenGpu>,
+    /// Why it could not see all, where it could not.
+    pub failure: Option<String>,
+}
+
+/// What it saw of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenGpu {
+    /// The GPU.
+    pub uuid: GpuUuid,
+    /// SMs.
+    pub sms: u32,
+    /// Free memory in bytes, the context paid.
+    pub free: u64,
+    /// The largest single allocation of one as large as the limit, in bytes, where it tried.
+    pub largest: Option<u64>,
+}
+
+/// Compares all settings.
+pub fn compare(expected: &Expectation, seen: &Sight) -> Vec<SettingComparison> {
+    let mut compared = vec![mps(seen), gpus(expected, seen)];
+    for gpu in &expected.gpus {
+        if let Some(seen) = seen.gpus.iter().find(|seen| seen.uuid == gpu.uuid) {
+            compared.push(sms(gpu, seen));
+            compared.push(memory(gpu, seen));
+            compared.extend(gpu.limit.map(|limit| allocation(gpu, limit, seen)));
+        }
+    }
+    let word = expected.priority.as_str().to_owned();
+    let why = "no client can see its priority: it is a hint to the GPU";
+    compared.push(of(Setting::Priority, None, Some(word), None).not_seen(why));
+    compared
+}
+
+fn of(
+    setting: Setting,
+    gpu: Option<&GpuUuid>,
+    expected: Option<String>,
+    seen: Option<String>,
+) -> SettingComparison {
+    SettingComparison {
+        setting,
+        gpu: gpu.cloned(),
+        expected,
+        seen,
+        verdict: ComparisonVerdict::Holds,
+        reason: None,
+        remedy: None,
+    }
+}
+
+impl SettingComparison {
+    fn not_seen(self, why: &str) -> Self {
+        Self { verdict: ComparisonVerdict::NotSeen, reason: Some(why.to_owned()), ..self }
+    }
+
+    fn differs(self, why: impl Into<String>, remedy: &str) -> Self {
+        let (reason, remedy) = (Some(why.into()), Some(remedy.to_owned()));
+        Self { verdict: ComparisonVerdict::Differs, reason, remedy, ..self }
+    }
+}
+
+const RESTART: &str = "Look on the daemon's page for settings that others changed. A restart of the daemon sets all of them anew; a \
+                       tenant asks the host's operator for it.";
+
+fn mps(seen: &Sight) -> SettingComparison {
+    let word = |mps: bool| if mps { "yes" } else { "no" }.to_owned();
+    let compared = of(Setting::Mps, None, Some(word(true)), seen.mps.map(word));
+    match seen.mps {
+        Some(true) => compared,
+        None => compared.not_seen("the driver does not tell whether a process is a client of MPS"),
+        Some(false) => compared.differs(
+            "the process ran outside MPS, where no limit counts: it did not find the daemon's sockets",
+            "Check that the tenant's user reaches the daemon's pipe directory, and restart the daemon.",
+        ),
+    }
+}
+
+fn gpus(expected: &Expectation, seen: &Sight) -> SettingComparison {
+    let list = |uuids: &mut Vec<&str>| {
+        uuids.sort_unstable();
+        uuids.join(",")
+    };
+    let wanted = list(&mut expected.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect());
+    let got = list(&mut seen.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect());
+    let same = wanted == got;
+    let compared = of(Setting::Gpus, None, Some(wanted), Some(got));
+    match &seen.failure {
+        _ if same => compared,
+        Some(failure) => compared.differs(
+            format!("the client could not use all of them: {failure}"),
+            "Look at the GPU that it did not see, and restart the daemon once that is well.",
+        ),
+        None => compared.differs(
+            "the client sees other GPUs than the tenant has",
+            "Restart the daemon: its server gives out the GPUs that it was started with.",
+        ),
+    }
+}
+
+fn sms(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
+    let text = |sms: u32| sms.to_string();
+    let compared = of(Setting::Sms, Some(&expected.uuid), expected.sms.map(text), Some(text(seen.sms)));
+    let Some(wanted) = expected.sms else {
+        return compared.not_seen("nothing tells how many SMs it should see here");
+    };
+    if wanted == seen.sms {
+        return compared;
+    }
+    let why = match (wanted < seen.sms, expected.is_measured) {
+        (true, _) => "the client has more SMs than the tenant's share: the share is not in force",
+        (false, true) => {
+            "the client has fewer SMs than the tenant's share: its server holds a smaller thread percentage, or another partition"
+        }
+        (false, false) => {
+            "the client has fewer SMs than predicted: its server holds a smaller share, or this kind of GPU, which was not measured, \
+             gives other numbers"
+        }
+    };
+    compared.differs(why, RESTART)
+}
+
+/// How far memory may be off on a GPU: where contexts were not measured, by a whole one more.
+fn tolerance(expected: &ExpectedGpu, context: u64) -> u64 {
+    TOLERANCE + if expected.is_measured { 0 } else { context }
+}
+
+fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
+    // Of the SMs that it has, not of those that it should have: what is wrong with these is said of these.
+    let context = context_bytes(seen.sms);
+    let tolerance = tolerance(expected, context);
+    let left = |of: u64| of.saturating_sub(context);
+    let wanted = expected.limit.or(expected.free).map(left);
+    let of_setting = |wanted: Option<u64>| {
+        let text = |bytes: u64| bytes.to_string();
+        of(Setting::DeviceMemoryLimit, Some(&expected.uuid), wanted.map(text), Some(text(seen.free)))
+    };
+    let compared = of_setting(wanted);
+    if let Some(limit) = expected.limit
+        && seen.free > left(limit).saturating_add(tolerance)
+    {
+        return compared.differs(
+            format!(
+                "the client may take more than the limit of {} leaves it: the limit is not in force",
+                Bytes(limit)
+            ),
+            RESTART,
+        );
+    }
+    let Some(free) = expected.free else {
+        let near = wanted.is_some_and(|wanted| seen.free.saturating_add(tolerance) >= wanted);
+        return if near {
+            compared
+        } else {
+            compared.not_seen("the driver does not tell what is free on the GPU, so nothing tells whether a limit is smaller")
+        };
+    };
+    let least = left(expected.limit.map_or(free, |limit| limit.min(free))).saturating_sub(tolerance);
+    if seen.free < least {
+        return compared.differs(
+            "the client may take less than it should: a smaller limit than the tenant's is in force",
+            RESTART,
+        );
+    }
+    if expected.limit.is_some_and(|limit| free < limit) {
+        let why = format!(
+            "the GPU has {} free, less than the limit: a full GPU hides whether it is in force",
+            Bytes(free)
+        );
+        return compared.not_seen(&why);
+    }
+    compared
+}
+
+fn allocation(expected: &ExpectedGpu, limit: u64, seen: &SeenGpu) -> SettingComparison {
+    let context = context_bytes(seen.sms);
+    let most = limit.saturating_sub(context);
+    let text = |bytes: u64| bytes.to_string();
+    let compared =
+        of(Setting::LargestAllocation, Some(&expected.uuid), Some(text(most)), seen.largest.map(text));
+    match seen.largest {
+        None => compared.not_seen(
+            "none was tried: all processes that the tenant may have are there, or the GPU has no more free than others may need",
+        ),
+        Some(largest) if largest > most.saturating_add(tolerance(expected, context)) => compared.differs(
+            format!("an allocation went through that the limit of {} forbids: the limit is not in force", Bytes(limit)),
+            RESTART,
+        ),
+        Some(_) => compared,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::tenant::tests::h200;
+
+    const GIB: u64 = 1 << 30;
+
+    fn wanted() -> Expectation {
+        let gpu = ExpectedGpu {
+            uuid: h200(0).uuid,
+            sms: Some(32),
+            is_measured: true,
+            limit: Some(4 * GIB),
+            free: Some(100 * GIB),
+        };
+        Expectation { gpus: vec![gpu], priority: Priority::Normal }
+    }
+
+    fn seen() -> Sight {
+        let free = 4 * GIB - context_bytes(32);
+        let gpu = SeenGpu { uuid: h200(0).uuid, sms: 32, free, largest: Some(free - MIB) };
+        Sight { mps: Some(true), gpus: vec![gpu], failure: None }
+    }
+
+    fn told(expected: &Expectation, seen: &Sight) -> Vec<(Setting, ComparisonVerdict)> {
+        let all = compare(expected, seen);
+        for one in &all {
+            assert_eq!(one.verdict == ComparisonVerdict::Differs, one.remedy.is_some(), "{one:?}");
+            assert_eq!(one.verdict == ComparisonVerdict::Holds, one.reason.is_none(), "{one:?}");
+        }
+        all.into_iter().map(|one| (one.setting, one.verdict)).collect()
+    }
+
+    fn differing(expected: &Expectation, seen: &Sight) -> Vec<Setting> {
+        let all = told(expected, seen).into_iter();
+        all.filter(|(_, verdict)| *verdict == ComparisonVerdict::Differs)
+            .map(|(setting, _)| setting)
+            .collect()
+    }
+
+    fn unseen(expected: &Expectation, seen: &Sight) -> Vec<Setting> {
+        let all = told(expected, seen).into_iter();
+        all.filter(|(_, verdict)| *verdict == ComparisonVerdict::NotSeen)
+            .map(|(setting, _)| setting)
+            .collect()
+    }
+
+    #[test]
+    fn what_is_as_configured_holds_and_nobody_sees_a_priority() {
+        assert_eq!(differing(&wanted(), &seen()), []);
+        assert_eq!(unseen(&wanted(), &seen()), [Setting::Priority]);
+        assert_eq!(told(&wanted(), &seen()).len(), 6);
+    }
+
+    #[test]
+    fn each_setting_that_did_not_take_effect_is_named() {
+        let with = |change: &dyn Fn(&mut SeenGpu)| {
+            let mut sight = seen();
+            change(&mut sight.gpus[0]);
+            differing(&wanted(), &sight)
+        };
+        assert_eq!(with(&|gpu| gpu.free = 100 * GIB), [Setting::DeviceMemoryLimit], "no limit at all");
+        assert_eq!(with(&|gpu| gpu.free = GIB), [Setting::DeviceMemoryLimit], "a smaller one");
+        assert_eq!(with(&|gpu| gpu.largest = Some(4 * GIB)), [Setting::LargestAllocation]);
+        let all = |gpu: &mut SeenGpu| {
+            let left = 4 * GIB - context_bytes(132);
+            (gpu.sms, gpu.free, gpu.largest) = (132, left, Some(left));
+        };
+        assert_eq!(with(&all), [Setting::Sms], "its larger context is no fault of the limit");
+        let outside = Sight { mps: Some(false), ..seen() };
+        assert_eq!(differing(&wanted(), &outside), [Setting::Mps]);
+        let other = SeenGpu { uuid: h200(1).uuid, ..seen().gpus[0].clone() };
+        assert_eq!(differing(&wanted(), &Sight { gpus: vec![other], ..seen() }), [Setting::Gpus]);
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_not_said_to_hold() {
+        let mut expected = wanted();
+        expected.gpus[0].sms = None;
+        assert_eq!(unseen(&expected, &seen()), [Setting::Sms, Setting::Priority]);
+        let mut full = wanted();
+        full.gpus[0].free = Some(GIB);
+        let mut sight = seen();
+        (sight.gpus[0].free, sight.gpus[0].largest) = (GIB - context_bytes(32), None);
+        let hidden = [Setting::DeviceMemoryLimit, Setting::LargestAllocation, Setting::Priority];
+        assert_eq!(unseen(&full, &sight), hidden, "others have nearly all of the GPU");
+        full.gpus[0].free = None;
+        assert_eq!(unseen(&full, &sight), hidden, "nobody knows what they have");
+        assert_eq!(unseen(&wanted(), &Sight { mps: None, ..seen() })[0], Setting::Mps);
+    }
+
+    #[test]
+    fn without_a_limit_the_whole_gpu_is_to_be_had() {
+        let mut expected = wanted();
+        expected.gpus[0].limit = None;
+        let mut sight = seen();
+        sight.gpus[0].largest = None;
+        sight.gpus[0].free = 100 * GIB - context_bytes(32);
+        assert_eq!(differing(&expected, &sight), []);
+        sight.gpus[0].free = 8 * GIB;
+        assert_eq!(differing(&expected, &sight), [Setting::DeviceMemoryLimit], "somebody limits it");
+    }
+
+    #[test]
+    fn a_gpu_that_was_not_measured_is_given_the_room_of_a_context() {
+        let mut expected = wanted();
+        let mut sight = seen();
+        sight.gpus[0].free -= TOLERANCE + 32 * MIB;
+        assert_eq!(differing(&expected, &sight), [Setting::DeviceMemoryLimit]);
+        expected.gpus[0].is_measured = false;
+        assert_eq!(differing(&expected, &sight), []);
+    }
+}

@@ -1,0 +1,116 @@
+//! What a CUDA client saw in a tenant's environment, beside what is configured.
+
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Redirect, Response};
+
+use crate::domain::access::Actor;
+use crate::domain::verification::{
+    SettingComparison, Staleness, Verification, VerificationResult, VerifiedSetting,
+};
+use crate::domain::{GpuUuid, TenantName};
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::pages::words::{self, Amount, Moment, State as Stands, or_dash};
+use crate::http::problem::Problem;
+use crate::service::WriteOptions;
+
+/// What a page has of it.
+#[derive(Default)]
+pub(super) struct Verified {
+    /// Since when a client is on its way.
+    pub(super) running_since: Option<Moment>,
+    pub(super) last: Option<Last>,
+}
+
+/// What the last client came to.
+pub(super) struct Last {
+    pub(super) stands: Stands,
+    pub(super) at: Moment,
+    /// Why it is no longer about what is there.
+    pub(super) stale: Option<&'static str>,
+    /// Why no client could look.
+    pub(super) obstacle: Option<String>,
+    pub(super) rows: Vec<Row>,
+}
+
+/// A setting in a line.
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) expected: String,
+    pub(super) seen: String,
+    pub(super) stands: Stands,
+    pub(super) reason: Option<String>,
+    pub(super) remedy: Option<String>,
+}
+
+impl Verified {
+    /// `gpus` are the tenant's, each with what it is called.
+    pub(super) fn of(verification: Option<&Verification>, gpus: &[(GpuUuid, String)]) -> Self {
+        let Some(verification) = verification else { return Self::default() };
+        let last = verification.last.as_ref().map(|last| Last::of(last, gpus));
+        Self { running_since: verification.running_since.map(Moment), last }
+    }
+}
+
+impl Last {
+    fn of(result: &VerificationResult, gpus: &[(GpuUuid, String)]) -> Self {
+        Self {
+            stands: words::verification(result.outcome),
+            at: Moment(result.observed_at),
+            stale: result.stale.map(Staleness::meaning),
+            obstacle: result.obstacle.as_ref().map(|obstacle| obstacle.message.clone()),
+            rows: result.comparisons.iter().map(|one| Row::of(one, gpus)).collect(),
+        }
+    }
+}
+
+impl Row {
+    fn of(one: &SettingComparison, gpus: &[(GpuUuid, String)]) -> Self {
+        let called = |uuid: &str| {
+            let known = gpus.iter().find(|(known, _)| known.as_str() == uuid);
+            known.map_or_else(|| uuid.to_owned(), |(_, called)| called.clone())
+        };
+        let amount =
+            |text: &String| text.parse().map_or_else(|_| text.clone(), |bytes| Amount(bytes).to_string());
+        let shown = |text: &String| match one.setting {
+            VerifiedSetting::Gpus => text.split(',').map(called).collect::<Vec<_>>().join(", "),
+            VerifiedSetting::DeviceMemoryLimit | VerifiedSetting::LargestAllocation => amount(text),
+            VerifiedSetting::Mps | VerifiedSetting::Sms | VerifiedSetting::Priority => text.replace('_', " "),
+        };
+        let name = match one.setting {
+            VerifiedSetting::Mps => "Client of MPS",
+            VerifiedSetting::Gpus => "GPUs",
+            VerifiedSetting::Sms => "SMs",
+            VerifiedSetting::DeviceMemoryLimit => "Memory left to it",
+            VerifiedSetting::LargestAllocation => "Largest allocation",
+            VerifiedSetting::Priority => "Priority",
+        };
+        let about = match one.setting {
+            VerifiedSetting::DeviceMemoryLimit => "about ",
+            VerifiedSetting::LargestAllocation => "at most ",
+            _ => "",
+        };
+        let name = match &one.gpu {
+            Some(gpu) if gpus.len() > 1 => format!("{name}, {}", called(gpu.as_str())),
+            _ => name.to_owned(),
+        };
+        Self {
+            name,
+            expected: or_dash(one.expected.as_ref().map(|text| format!("{about}{}", shown(text)))),
+            seen: or_dash(one.seen.as_ref().map(shown)),
+            stands: words::verdict(one.verdict),
+            reason: one.reason.clone(),
+            remedy: one.remedy.clone(),
+        }
+    }
+}
+
+/// Sends a client, and leads back to the tenant, whose page says what comes of it.
+pub(super) async fn verify(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<TenantName>,
+) -> Result<Response, Problem> {
+    app.service.verify_tenant(&actor, name.clone(), WriteOptions::default(), None).await?;
+    Ok(Redirect::to(&format!("/tenants/{name}#verification")).into_response())
+}

@@ -1,0 +1,308 @@
+//! Verification: what a CUDA client saw in a tenant's environment, beside what is configured, and what it says when that differs.
+
+use reqwest::Method;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::layouts::{add, apply, write};
+use super::tokens::create;
+use crate::harness::{Answer, Api, Host, eventually, said, signal};
+
+/// Asks for a verification and waits for what comes of it.
+fn verify(host: &Host, tenant: &str) -> Value {
+    verify_as(host.api(), tenant)
+}
+
+fn verify_as(api: &Api, tenant: &str) -> Value {
+    let asked = ask(api, tenant);
+    assert_eq!(asked.status, 202, "{}", asked.text);
+    assert_eq!(asked.header("location"), Some(&*format!("/api/v1/tenants/{tenant}")));
+    let since = asked.json()["running_since"].as_i64().expect("it is on its way");
+    eventually("a client has looked", || {
+        let last = of(api, tenant)["last"].clone();
+        (last["asked_at"].as_i64() >= Some(since)).then_some(last)
+    })
+}
+
+fn ask(api: &Api, tenant: &str) -> Answer {
+    api.post(&format!("/api/v1/tenants/{tenant}/verify"), &json!({}))
+}
+
+fn of(api: &Api, tenant: &str) -> Value {
+    api.get(&format!("/api/v1/tenants/{tenant}")).ok()["status"]["verification"].clone()
+}
+
+/// The comparison of a setting.
+fn of_setting<'r>(result: &'r Value, setting: &str) -> &'r Value {
+    let all = result["comparisons"].as_array().expect("comparisons");
+    all.iter().find(|one| one["setting"] == setting).unwrap_or_else(|| panic!("no {setting}: {result}"))
+}
+
+/// The settings of this verdict.
+fn settings<'r>(result: &'r Value, verdict: &str) -> Vec<&'r str> {
+    let all = result["comparisons"].as_array().expect("comparisons").iter();
+    all.filter(|one| one["verdict"] == verdict).map(|one| one["setting"].as_str().expect("a word")).collect()
+}
+
+#[test]
+fn a_client_sees_what_is_configured_and_each_setting_is_said_to_hold() {
+    let host = Host::ready();
+    assert!(of(host.api(), "demo").is_null(), "nobody has asked");
+    let dry = host.api().post("/api/v1/tenants/demo/verify?dry_run=true", &json!({}));
+    assert_eq!((dry.status, dry.json()["running_since"].is_i64()), (200, true), "{}", dry.text);
+    assert!(of(host.api(), "demo").is_null(), "nothing is kept");
+    let result = verify(&host, "demo");
+    assert_eq!(result["outcome"], "verified", "{result}");
+    let all = ["mps", "gpus", "sms", "device_memory_limit", "largest_allocation"];
+    assert_eq!(settings(&result, "holds"), all);
+    assert_eq!(settings(&result, "not_seen"), ["priority"], "a hint that nobody sees");
+    let sms = of_setting(&result, "sms");
+    assert_eq!((&sms["expected"], &sms["seen"]), (&json!("32"), &json!("32")));
+    let seen: u64 = of_setting(&result, "device_memory_limit")["seen"].as_str().unwrap().parse().unwrap();
+    assert!((3 << 30..4 << 30).contains(&seen), "a context is paid from 4 GiB: {seen}");
+    let largest: u64 = of_setting(&result, "largest_allocation")["seen"].as_str().unwrap().parse().unwrap();
+    assert!((3 << 30..4 << 30).contains(&largest), "{largest}");
+    let given = host.api().get("/api/v1/tenants/demo/environment").ok();
+    assert_eq!(result["environment"], given["variables"], "exactly what the tenant is given");
+    assert_eq!((&result["stale"], &result["obstacle"]), (&Value::Null, &Value::Null));
+    let event = eventually("it is told", || {
+        host.api().get("/api/v1/events?type=tenant.verified&tenant=demo").ok()["items"].get(0).cloned()
+    });
+    assert_eq!((&event["subject"]["daemon"], &event["cause"]["by"]), (&json!("gpu0"), &json!("actor")));
+    eventually("the client is gone", || host.clients().is_empty().then_some(()));
+    let audit = host.api().get("/api/v1/audit?limit=1").ok()["items"][0].clone();
+    assert_eq!(audit["action"], "POST /api/v1/tenants/{name}/verify");
+    // The list tells of it, too.
+    let listed = host.api().get("/api/v1/tenants").ok();
+    let tenants = listed["items"].as_array().unwrap();
+    assert!(tenants.iter().all(|one| one["status"]["verification"].is_object() == (one["name"] == "demo")));
+    // A request with conditions is held to them, and one with a key is done once.
+    let conditional = |headers: &[(&str, &str)]| {
+        host.api().send(Method::POST, "/api/v1/tenants/demo/verify", headers, None)
+    };
+    conditional(&[("if-match", "\"99\"")]).problem(412, "precondition-failed");
+    let key = [("idempotency-key", "once")];
+    let first = conditional(&key).json();
+    let since = first["running_since"].as_i64();
+    eventually("it is done", || (of(host.api(), "demo")["last"]["asked_at"].as_i64() == since).then_some(()));
+    assert_eq!(conditional(&key).json(), first);
+    assert_eq!(of(host.api(), "demo")["last"]["asked_at"].as_i64(), since, "no second client was sent");
+    host.api()
+        .send(Method::POST, "/api/v1/tenants/batch/verify", &key, None)
+        .problem(422, "idempotency-key-reused");
+}
+
+#[test]
+fn a_setting_that_does_not_reach_a_client_differs_and_is_named() {
+    let host = Host::looked_at_once_an_hour("fresh_patience_s = 1");
+    let report = json!({"gpus": ["0"], "drift_policy": "report"});
+    host.api().put("/api/v1/daemons/gpu0", &report).ok();
+    host.await_ready();
+    assert_eq!(verify(&host, "demo")["outcome"], "verified");
+    // Behind the manager's back; the tenant's spec, its environment and its generation are what they were.
+    let server = host.server_pid("gpu0");
+    host.control("gpu0", &format!("set_active_thread_percentage {server} 10"));
+    host.control("gpu0", &format!("set_device_pinned_mem_limit {server} 0 1G"));
+    host.await_reason("gpu0", "SettingsDrifted");
+    let output = host.cli(&["verify", "demo"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        printed.starts_with("differs\n") && printed.contains("sms: the client has fewer SMs"),
+        "{printed}"
+    );
+    let result = of(host.api(), "demo")["last"].clone();
+    assert_eq!(result["outcome"], "differs", "{result}");
+    assert_eq!(settings(&result, "differs"), ["sms", "device_memory_limit"], "{result}");
+    for setting in ["sms", "device_memory_limit"] {
+        let one = of_setting(&result, setting);
+        assert_ne!(one["expected"], one["seen"]);
+        assert!(one["reason"].is_string() && one["remedy"].as_str().unwrap().contains("restart"), "{one}");
+    }
+    let told = host.api().get("/api/v1/events?type=tenant.verification_failed").ok()["items"][0].clone();
+    assert!(told["message"].as_str().unwrap().ends_with("sms, device_memory_limit"), "{told}");
+    assert_eq!(told["severity"], "warning");
+    // Put back by whoever changed it, the same is verified again.
+    let repair = json!({"gpus": ["0"], "drift_policy": "repair"});
+    host.api().put("/api/v1/daemons/gpu0", &repair).ok();
+    host.await_ready();
+    assert_eq!(of(host.api(), "demo")["last"]["stale"], "daemon_changed");
+    let output = host.cli(&["verify", "demo", "-o", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let printed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&printed["outcome"], &printed["stale"]), (&json!("verified"), &Value::Null));
+}
+
+#[test]
+fn in_static_mode_the_partition_says_how_many_sms_there_are() {
+    let host = super::layouts::host();
+    let bound = json!({"add": {"gpu": 0, "partition": "web", "chunks": 7, "tenants": ["web"]}});
+    host.api().tenant("web", &json!({"daemon": "gpu1", "device_memory_limit": "4G", "uid": uid()})).ok();
+    let early = verify(&host, "web");
+    assert_eq!(early["obstacle"]["code"], "no_environment", "it is bound to no partition: {early}");
+    write(&host, "prod", &[bound, add("spare", 1)]);
+    apply(&host, "prod", &json!({}));
+    let result = verify(&host, "web");
+    assert_eq!(result["outcome"], "verified", "{result}");
+    assert_eq!(of_setting(&result, "sms")["seen"], "56", "7 chunks of 8");
+    assert!(result["environment"]["CUDA_MPS_SM_PARTITION"].is_string());
+}
+
+/// The user of this test, whom the manager can be.
+fn uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[test]
+fn a_place_that_is_taken_is_left_to_whoever_has_it() {
+    let host = Host::ready();
+    let spec = host.api().get("/api/v1/tenants/demo").ok()["spec"].clone();
+    let mut one = spec;
+    one["max_clients"] = json!(1);
+    host.api().tenant("demo", &one).ok();
+    host.await_ready();
+    let mut client = host.run_client("demo");
+    let result = verify(&host, "demo");
+    assert_eq!(result["outcome"], "verified", "{result}");
+    assert_eq!(
+        settings(&result, "not_seen"),
+        ["largest_allocation", "priority"],
+        "it takes no more than a context"
+    );
+    assert!(client.is_running());
+}
+
+#[test]
+fn where_no_client_can_look_it_is_said_why_and_nothing_is_said_to_hold() {
+    let host = Host::ready();
+    let last = |result: &Value, code: &str| {
+        assert_eq!(
+            (&result["outcome"], &result["obstacle"]["code"]),
+            (&json!("not_verified"), &json!(code)),
+            "{result}"
+        );
+        assert_eq!(result["comparisons"], json!([]));
+        result["obstacle"]["message"].as_str().expect("words").to_owned()
+    };
+    assert_eq!(verify(&host, "demo")["outcome"], "verified");
+    host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
+    assert_eq!(of(host.api(), "demo")["last"]["stale"], "daemon_changed");
+    assert!(last(&verify(&host, "demo"), "cordoned").contains("uncordon"));
+    host.api().post("/api/v1/daemons/gpu0/uncordon", &json!({})).ok();
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop?grace_s=0", &json!({})));
+    let output = host.cli(&["verify", "demo"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("daemon gpu0 is stopped: start it first"), "{}", said(&output));
+    last(&of(host.api(), "demo")["last"], "daemon_not_ready");
+    let told = host.api().get("/api/v1/events?type=tenant.verification_failed").ok();
+    assert_eq!(told["items"].as_array().unwrap().len(), 2, "{told}");
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/start", &json!({})));
+    host.await_ready();
+    assert_eq!(verify(&host, "demo")["outcome"], "verified");
+    // What was seen is of one server, and of one spec.
+    assert_eq!(of(host.api(), "demo")["last"]["stale"], Value::Null);
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/restart?grace_s=0", &json!({})));
+    eventually("it is known that the server is another", || {
+        (of(host.api(), "demo")["last"]["stale"] == "server_replaced").then_some(())
+    });
+    assert_eq!(verify(&host, "demo")["outcome"], "verified");
+    let mut spec = host.api().get("/api/v1/tenants/demo").ok()["spec"].clone();
+    spec["active_thread_percentage"] = json!(50);
+    host.api().tenant("demo", &spec).ok();
+    assert_eq!(of(host.api(), "demo")["last"]["stale"], "tenant_changed");
+    let result = verify(&host, "demo");
+    assert_eq!((&result["outcome"], &of_setting(&result, "sms")["seen"]), (&json!("verified"), &json!("66")));
+    // Maintenance takes the daemon down.
+    host.api()
+        .succeeds(&host.api().post("/api/v1/host/maintenance", &json!({"gpus": ["0"], "timeout_s": 5})));
+    last(&verify(&host, "demo"), "maintenance");
+}
+
+#[test]
+fn a_client_is_not_sent_to_wait_behind_another_user() {
+    if !crate::harness::is_root() {
+        return;
+    }
+    let host = Host::ready();
+    let spec = json!({"daemon": "gpu1", "uid": 65_534, "device_memory_limit": "1G"});
+    host.api().tenant("other", &spec).ok();
+    host.await_ready();
+    assert_eq!(verify(&host, "other")["outcome"], "verified", "as its own user");
+    let mut stranger = host.stranger("gpu1", "");
+    let result = verify(&host, "other");
+    assert_eq!(result["outcome"], "not_verified", "{result}");
+    let code = result["obstacle"]["code"].as_str().unwrap();
+    assert!(["other_user", "daemon_not_ready"].contains(&code), "{result}");
+    assert!(stranger.is_running());
+}
+
+#[test]
+fn operators_and_the_tenant_itself_may_ask_and_nobody_is_told_of_others() {
+    let host = Host::ready();
+    let caller = |name: &str, grant: &str| host.api().with_token(Some(&create(&host, name, grant)));
+    ask(&caller("v", "viewer"), "demo").problem(403, "forbidden");
+    ask(&caller("b", "tenant:batch"), "demo").problem(404, "not-found");
+    ask(&host.api().with_token(None), "demo").problem(401, "unauthorized");
+    ask(host.api(), "nobody").problem(404, "not-found");
+    assert!(of(host.api(), "demo").is_null());
+    let own = caller("d", "tenant:demo");
+    assert_eq!(verify_as(&own, "demo")["outcome"], "verified");
+    assert_eq!(verify_as(&caller("o", "operator"), "demo")["outcome"], "verified");
+    let told = own.get("/api/v1/events?type=tenant.verified").ok();
+    assert!(told["items"][0]["message"].as_str().unwrap().contains("tenant demo was verified"), "{told}");
+    // Why a daemon is not ready may name others.
+    let pid = host.daemon_pid("gpu0");
+    signal(pid, Signal::STOP);
+    let result = verify_as(&own, "demo");
+    let whole = of(host.api(), "demo")["last"]["obstacle"].clone();
+    signal(pid, Signal::CONT);
+    assert_eq!(result["obstacle"]["code"], "daemon_not_ready", "{result}");
+    let message = result["obstacle"]["message"].as_str().unwrap();
+    assert!(message.ends_with("ask the host's operator"), "{message}");
+    assert_ne!(whole["message"], message, "an operator is told why");
+}
+
+#[test]
+fn what_a_manager_that_died_left_under_way_was_cut_short() {
+    let mut host = Host::configured("fresh_patience_s = 60");
+    assert_eq!(verify(&host, "demo")["outcome"], "verified");
+    let pid = host.daemon_pid("gpu0");
+    signal(pid, Signal::STOP);
+    let first = ask(host.api(), "demo").json();
+    assert_eq!(ask(host.api(), "demo").json()["running_since"], first["running_since"], "one is enough");
+    let now = of(host.api(), "demo");
+    assert_eq!(
+        (&now["running_since"], &now["last"]["outcome"]),
+        (&first["running_since"], &json!("verified"))
+    );
+    host.end_manager(Signal::KILL);
+    signal(pid, Signal::CONT);
+    host.serve();
+    host.await_ready();
+    let now = of(host.api(), "demo");
+    assert_eq!(
+        (&now["running_since"], &now["last"]["obstacle"]["code"]),
+        (&Value::Null, &json!("interrupted"))
+    );
+    assert_eq!(now["last"]["asked_at"], first["running_since"]);
+    assert_eq!(verify(&host, "demo")["outcome"], "verified");
+    // A manager that is told to end does not wait for a client.
+    signal(pid, Signal::STOP);
+    assert_eq!(ask(host.api(), "demo").status, 202);
+    assert_eq!(host.end_manager(Signal::TERM), Some(0));
+    signal(pid, Signal::CONT);
+}
+
+#[test]
+fn it_goes_with_its_tenant() {
+    let host = Host::ready();
+    assert_eq!(verify(&host, "demo")["outcome"], "verified");
+    assert_eq!(host.ask_sql("SELECT tenant FROM verifications"), ["demo"]);
+    let spec = host.api().get("/api/v1/tenants/demo").ok()["spec"].clone();
+    eventually("no process of it is left", || {
+        (host.api().delete("/api/v1/tenants/demo").status == 204).then_some(())
+    });
+    assert!(host.ask_sql("SELECT tenant FROM verifications").is_empty());
+    host.api().tenant("demo", &spec).ok();
+    assert!(of(host.api(), "demo").is_null(), "of another tenant of that name");
+}
