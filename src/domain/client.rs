@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::tenant::Tenant;
 use super::{DaemonName, GpuUuid, InvalidValue, TenantName};
 
 /// Names one process for ever: its PID and its start time, as `1234-567890`.
@@ -163,6 +164,15 @@ pub struct Candidate {
     pub daemon: DaemonName,
     /// Its user.
     pub uid: u32,
+}
+
+impl Candidate {
+    /// The tenants of a daemon.
+    pub fn of(tenants: &[Tenant], daemon: &DaemonName) -> Vec<Self> {
+        let here = tenants.iter().filter(|tenant| tenant.spec.daemon == *daemon);
+        here.map(|tenant| Self { tenant: tenant.name.clone(), daemon: daemon.clone(), uid: tenant.spec.uid })
+            .collect()
+    }
 }
 
 /// Finds whose a process that is, or may become, a client of `daemon` is.

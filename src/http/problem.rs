@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::extensions::ExtensionsBuilder;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, ResponsesBuilder};
 
+use crate::domain::access::Denied;
 use crate::metrics::wire::Limit;
 use crate::service::{FieldError, ServiceError, told};
 
@@ -103,6 +104,12 @@ impl Problem {
     fn with(mut self, errors: Vec<FieldError>) -> Self {
         self.errors = errors;
         self
+    }
+}
+
+impl From<Denied> for Problem {
+    fn from(denied: Denied) -> Self {
+        ServiceError::from(denied).into()
     }
 }
 

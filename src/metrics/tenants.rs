@@ -25,17 +25,7 @@ impl<'w> Tally<'w> {
         for seen in &world.seen {
             *tally.unattributed.entry(&seen.name).or_default() += 0;
             let Ok(daemon) = DaemonName::parse(&seen.name) else { continue };
-            let candidates: Vec<Candidate> = world
-                .book
-                .tenants
-                .iter()
-                .filter(|tenant| tenant.spec.daemon == daemon)
-                .map(|tenant| Candidate {
-                    tenant: tenant.name.clone(),
-                    daemon: daemon.clone(),
-                    uid: tenant.spec.uid,
-                })
-                .collect();
+            let candidates = Candidate::of(&world.book.tenants, &daemon);
             for client in &seen.clients {
                 let (owner, _) = attribute(&Signs::from(client), &daemon, &world.book.leases, &candidates);
                 // One whose tenant was deleted meanwhile is nobody's.

@@ -190,6 +190,7 @@ async fn wait(
     guarded: bool,
 ) -> Result<Option<Occupants>, Stop> {
     let cancel = engine.cancel_token(operation.id);
+    let mut told = String::new();
     loop {
         let occupants = tokio::select! {
             () = cancel.cancelled() => return Err(Stop::Cancelled),
@@ -204,6 +205,11 @@ async fn wait(
         let left = u64::try_from(until - unix_ms()).unwrap_or(0);
         if left == 0 {
             return Ok(Some(occupants));
+        }
+        let whom = occupants.to_string();
+        if told != whom {
+            engine.waits_for(operation.id, format!("waits for {whom}")).await;
+            told = whom;
         }
         let deaths: Vec<_> =
             occupants.processes().map(|process| Box::pin(death(Identity::from(process)))).collect();
@@ -319,10 +325,20 @@ impl std::fmt::Display for Occupants {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (clients, holders) = (self.clients.len(), self.holders.len());
         // Of a daemon that answers nothing, nobody can say which of them are clients.
-        let which = if self.unread.is_empty() { "other " } else { "" };
-        let client = if clients == 1 { "client" } else { "clients" };
-        let process = if holders == 1 { "process" } else { "processes" };
-        write!(f, "{clients} {client} and {holders} {which}{process} started by `mps-manager run`")?;
+        let other = if self.unread.is_empty() && clients > 0 { "other " } else { "" };
+        let connected = match clients {
+            0 => None,
+            1 => Some("1 client".to_owned()),
+            several => Some(format!("{several} clients")),
+        };
+        let started = match holders {
+            0 => None,
+            1 => Some(format!("1 {other}process started by `run`")),
+            several => Some(format!("{several} {other}processes started by `run`")),
+        };
+        let counted: Vec<String> = connected.into_iter().chain(started).collect();
+        let nobody = || "no process that is known".to_owned();
+        write!(f, "{}", if counted.is_empty() { nobody() } else { counted.join(" and ") })?;
         if clients + holders > 0 {
             let named: Vec<String> =
                 self.processes().take(NAMED).map(|process| process.to_string()).collect();

@@ -72,9 +72,11 @@ impl Service {
         }
         let mut reader = self.parts.store.read().await?;
         let leases = store::leases::all(&mut reader, &self.parts.fleet.context().boot_id).await?;
+        let tenants = self.tenants_now(&mut reader).await?;
+        drop(reader);
         let mut views = Vec::new();
         for (daemon, clients) in seen.into_iter().filter(|(_, clients)| !clients.is_empty()) {
-            let candidates = candidates(&mut reader, &daemon).await?;
+            let candidates = Candidate::of(&tenants, &daemon);
             for client in clients {
                 let (tenant, attributed_by) = attribute(&Signs::from(&client), &daemon, &leases, &candidates);
                 views.push(view(client, daemon.clone(), tenant, attributed_by));

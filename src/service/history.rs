@@ -59,14 +59,7 @@ impl Service {
             if observed.clients.is_empty() {
                 continue;
             }
-            let here = book.tenants.iter().filter(|tenant| tenant.spec.daemon == daemon);
-            let candidates: Vec<Candidate> = here
-                .map(|tenant| Candidate {
-                    tenant: tenant.name.clone(),
-                    daemon: daemon.clone(),
-                    uid: tenant.spec.uid,
-                })
-                .collect();
+            let candidates = Candidate::of(&book.tenants, &daemon);
             for client in &observed.clients {
                 let (tenant, _) = attribute(&Signs::from(client), &daemon, &book.leases, &candidates);
                 let Some(tenant) = tenant else { continue };

@@ -1,5 +1,7 @@
 //! The host and its GPUs.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::take_up::ReadOnly;
@@ -9,11 +11,12 @@ use crate::domain::admission::budget_of;
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
 use crate::domain::listening::Listening;
+use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
-use crate::store::{self, tenants::Alike};
+use crate::store;
 
 /// The host, its driver and its MPS.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -164,7 +167,7 @@ pub struct Nameplate {
 /// The daemons, and what their tenants are promised.
 struct Promises {
     daemons: Vec<Daemon>,
-    tenants: Vec<Alike>,
+    tenants: Arc<Vec<Tenant>>,
 }
 
 impl Promises {
@@ -175,12 +178,12 @@ impl Promises {
 
     /// What the tenants of its daemon are promised of a GPU, in bytes.
     fn of(&self, daemon: &Daemon, gpu: &Gpu) -> u64 {
-        let here = self.tenants.iter().filter(|alike| {
-            alike.daemon == daemon.name && (alike.gpus.is_empty() || alike.gpus.contains(&gpu.uuid))
+        let specs = self.tenants.iter().map(|tenant| &tenant.spec);
+        let here = specs.filter(|spec| {
+            spec.daemon == daemon.name && (spec.gpus.is_empty() || spec.gpus.contains(&gpu.uuid))
         });
-        here.fold(0, |sum, alike| {
-            let each = budget_of(alike.device_memory_limit, alike.max_clients, &daemon.spec, gpu);
-            sum.saturating_add(each.saturating_mul(alike.tenants))
+        here.fold(0, |sum, spec| {
+            sum.saturating_add(budget_of(spec.device_memory_limit, spec.max_clients, &daemon.spec, gpu))
         })
     }
 }
@@ -268,7 +271,7 @@ impl Service {
     async fn promises(&self) -> Result<Promises, ServiceError> {
         let mut reader = self.parts.store.read().await?;
         let daemons = store::daemons::all(&mut reader).await?;
-        Ok(Promises { daemons, tenants: store::tenants::alike(&mut reader).await? })
+        Ok(Promises { daemons, tenants: self.tenants_now(&mut reader).await? })
     }
 
     async fn gpu_view(&self, gpu: &Gpu, promises: &Promises) -> Result<GpuView, ServiceError> {

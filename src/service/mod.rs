@@ -28,6 +28,7 @@ mod prediction;
 pub mod recording;
 pub mod replace;
 pub mod replays;
+mod roster;
 pub mod sessions;
 mod shares;
 pub mod take_up;

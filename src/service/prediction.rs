@@ -32,12 +32,9 @@ impl Service {
         let daemon = store::daemons::get(&mut reader, &spec.daemon).await?;
         let daemon = daemon
             .ok_or_else(|| ServiceError::field("/daemon", format!("there is no daemon {}", spec.daemon)))?;
-        let others: Vec<_> = store::tenants::of_daemon(&mut reader, &spec.daemon)
-            .await?
-            .into_iter()
-            .map(|tenant| (tenant.name, tenant.spec))
-            .filter(|(other, _)| Some(other) != name)
-            .collect();
+        let tenants = self.tenants_now(&mut reader).await?;
+        let others = tenants.iter().filter(|one| one.spec.daemon == spec.daemon && Some(&one.name) != name);
+        let others: Vec<_> = others.map(|other| (other.name.clone(), other.spec.clone())).collect();
         let mut refusals = Vec::new();
         if let Some(name) = name {
             let exists = store::tenants::get(&mut reader, name).await?.is_some();

@@ -216,8 +216,12 @@ impl Service {
                         store::tenants::delete(&mut *db, &name).await?;
                         let revoked = tokens::revoke_of(&mut *db, &name, &by).await?;
                         store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
-                        let desired =
-                            store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?;
+                        // Nobody is told what a dry run comes to.
+                        let desired = if dry_run {
+                            None
+                        } else {
+                            store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?
+                        };
                         Ok::<_, ServiceError>(((desired, revoked), fate(&options)))
                     })
                 })
@@ -296,16 +300,6 @@ impl Service {
             items.push(self.view_with(actor, tenant, (daemon, verification), &gpus, connected));
         }
         Ok(Paged { items, next_cursor: paged.next_cursor })
-    }
-
-    /// How many tenants each daemon has; one without is not in it.
-    pub async fn tenant_counts(&self, actor: &Actor) -> Result<BTreeMap<DaemonName, u64>, ServiceError> {
-        actor.may(Right::View)?;
-        let mut counts = BTreeMap::new();
-        for alike in store::tenants::alike(&mut *self.parts.store.read().await?).await? {
-            *counts.entry(alike.daemon).or_default() += alike.tenants;
-        }
-        Ok(counts)
     }
 
     /// The environment of a tenant's processes.

@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::{StoreError, from_json, parsed, partition_leases, to_json};
 use crate::domain::tenant::{Tenant, TenantSpec};
-use crate::domain::{DaemonName, GpuUuid, MemoryLimit, TenantName};
+use crate::domain::{DaemonName, TenantName};
 
 struct TenantRow {
     name: String,
@@ -92,48 +92,6 @@ pub async fn users(
         Ok((name, parsed("a tenant's user", u32::try_from(uid))?))
     };
     rows.fetch_all(db).await?.into_iter().map(|row| user(&row.name, row.uid)).collect()
-}
-
-/// Tenants of a daemon that admission counts alike: each with the same GPUs, limit and number of clients.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Alike {
-    /// Their daemon.
-    pub daemon: DaemonName,
-    /// The GPUs that they name; empty for all of the daemon.
-    pub gpus: Vec<GpuUuid>,
-    /// The limit of their own.
-    pub device_memory_limit: Option<MemoryLimit>,
-    /// How many processes of each may be connected at once.
-    pub max_clients: u32,
-    /// How many tenants they are.
-    pub tenants: u64,
-}
-
-/// All tenants, those that are counted alike together: sums over all of them, without reading each spec.
-pub async fn alike(db: &mut SqliteConnection) -> Result<Vec<Alike>, StoreError> {
-    let rows = sqlx::query!(
-        r#"SELECT daemon, json_extract(spec, '$.gpus') AS "gpus!: String",
-                  json_extract(spec, '$.device_memory_limit') AS "device_memory_limit: i64",
-                  json_extract(spec, '$.max_clients') AS "max_clients!: i64", count(*) AS "tenants!: i64"
-           FROM tenants GROUP BY 1, 2, 3, 4"#
-    );
-    let limit = |bytes: i64| MemoryLimit::from_bytes(bytes.unsigned_abs());
-    rows.fetch_all(db)
-        .await?
-        .into_iter()
-        .map(|row| {
-            Ok(Alike {
-                daemon: parsed("a tenant's daemon", DaemonName::parse(&row.daemon))?,
-                gpus: from_json("a tenant's GPUs", &row.gpus)?,
-                device_memory_limit: row
-                    .device_memory_limit
-                    .map(|bytes| parsed("a tenant's limit", limit(bytes)))
-                    .transpose()?,
-                max_clients: parsed("a tenant's clients", u32::try_from(row.max_clients))?,
-                tenants: row.tenants.unsigned_abs(),
-            })
-        })
-        .collect()
 }
 
 /// Up to `limit` tenants by name, from the one after `after`: of one daemon, if one is named, and with a text in their names, if

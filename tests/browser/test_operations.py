@@ -92,7 +92,7 @@ def test_a_drain_is_seen_and_called_off_where_it_happens(own_host, visitor, scri
     visit = visitor(host)
     page = visit.log_in(to="/")
     goes_on = page.get_by_role("region", name="What goes on")
-    follow(page, scripted, lambda ms: expect(goes_on).to_contain_text("wait for clients", timeout=ms))
+    follow(page, scripted, lambda ms: expect(goes_on).to_contain_text("waits for 1 client (", timeout=ms))
     expect(goes_on.get_by_role("link", name="Drain daemon gpu0")).to_be_visible()
     visit.accessible()
     page.goto("/daemons/gpu0")

@@ -148,7 +148,7 @@ async fn confirm_host(State(app): State<AppState>, actor: Actor, form: Form) -> 
 
 async fn fill_in_maintenance(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
     // Whoever could not begin one is told before they have typed.
-    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    actor.may(Right::Operate)?;
     let mut form = Form::default();
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
     let gpus = gpus(&app, &actor).await?;
@@ -165,7 +165,7 @@ async fn begin_maintenance(
     actor: Actor,
     form: Form,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    actor.may(Right::Operate)?;
     let asked = match form.read::<MaintenanceRequest>(&MAINTENANCE) {
         Ok(request) => app.service.begin_maintenance(&actor, request, WriteOptions::default(), None).await,
         Err(refused) => Err(refused),

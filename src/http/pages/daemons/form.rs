@@ -119,7 +119,7 @@ pub(super) async fn new(
     actor: Actor,
     Query(query): Query<NewQuery>,
 ) -> Result<Response, Problem> {
-    administers(&actor)?;
+    actor.may(Right::Administer)?;
     let gpus = gpus(&app, &actor).await?;
     let free: Vec<&GpuRow> = gpus.iter().filter(|row| row.gpu.daemon.is_none()).collect();
     let wanted = |row: &&&GpuRow| {
@@ -140,7 +140,7 @@ pub(super) async fn create(
     actor: Actor,
     form: Form,
 ) -> Result<Response, Problem> {
-    administers(&actor)?;
+    actor.may(Right::Administer)?;
     let written = async {
         let name = named(&form)?;
         let spec: DaemonSpec<GpuRef> = form.read(&FIELDS)?;
@@ -162,7 +162,7 @@ pub(super) async fn edit(
     actor: Actor,
     Path(name): Path<DaemonName>,
 ) -> Result<Response, Problem> {
-    administers(&actor)?;
+    actor.may(Right::Administer)?;
     let daemon = app.service.daemon(&actor, &name, false).await?;
     let mut form = filled(&daemon.spec);
     form.set(BEGAN, form.encoded());
@@ -176,7 +176,7 @@ pub(super) async fn change(
     Path(name): Path<DaemonName>,
     mut form: Form,
 ) -> Result<Response, Problem> {
-    administers(&actor)?;
+    actor.may(Right::Administer)?;
     let daemon = match app.service.daemon(&actor, &name, false).await {
         Err(ServiceError::NotFound { .. }) => return deleted(&app, &actor, &name, form).await,
         daemon => daemon?,
@@ -231,11 +231,6 @@ async fn deleted(
     let mut response = shown(app, actor, None, form, Refused::whole_form(&why), Vec::new()).await?;
     *response.status_mut() = StatusCode::PRECONDITION_FAILED;
     Ok(response)
-}
-
-/// Refuses whoever could not send the form.
-fn administers(actor: &Actor) -> Result<(), Problem> {
-    Ok(actor.may(Right::Administer).map_err(ServiceError::from)?)
 }
 
 fn named(form: &Form) -> Result<DaemonName, ServiceError> {

@@ -74,7 +74,7 @@ async fn replace_page(
     form: &Form,
     refused: Refused,
 ) -> Result<ReplacePage, Problem> {
-    actor.may(Right::Administer).map_err(ServiceError::from)?;
+    actor.may(Right::Administer)?;
     let row = GpuRow::of(app.service.gpu(actor, name).await?);
     let mut choices = Vec::new();
     if !row.gpu.present {

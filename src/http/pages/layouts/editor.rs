@@ -68,7 +68,7 @@ pub(super) async fn new(
     actor: Actor,
     Query(begin): Query<Begin>,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    actor.may(Right::Operate)?;
     let mut form = Form::default();
     form.set("on", begin.daemon.unwrap_or_default());
     let mut draft = Draft::default();
@@ -84,7 +84,7 @@ pub(super) async fn edit(
     Path(name): Path<LayoutName>,
     Query(begin): Query<Begin>,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    actor.may(Right::Operate)?;
     let view = app.service.layout(&actor, &name).await?;
     let base = view.newest.version;
     let layout = match begin.version {
@@ -104,7 +104,7 @@ pub(super) async fn write_new(
     actor: Actor,
     form: Form,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    actor.may(Right::Operate)?;
     written(&app, &actor, None, &form).await
 }
 
@@ -114,7 +114,7 @@ pub(super) async fn write(
     Path(name): Path<LayoutName>,
     mut form: Form,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    actor.may(Right::Operate)?;
     // Where the layout is gone, the form becomes that of a new one.
     form.replace("name", name.as_str());
     written(&app, &actor, Some(name), &form).await

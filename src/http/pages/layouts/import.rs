@@ -31,7 +31,7 @@ struct ImportPage<'a> {
 }
 
 pub(super) async fn show(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
-    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    actor.may(Right::Operate)?;
     Ok(asked(&app, &actor, &Form::default(), Refused::default(), StatusCode::OK).await)
 }
 

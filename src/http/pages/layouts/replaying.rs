@@ -59,7 +59,7 @@ pub(super) async fn ask(
     actor: Actor,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    actor.may(Right::Operate)?;
     let form = Form::parse(query.unwrap_or_default().as_bytes());
     let places = Places::of(&app, &actor).await?;
     answer(&app, &actor, &form, places, Outcome::default()).await
@@ -70,7 +70,7 @@ pub(super) async fn begin(
     actor: Actor,
     form: Form,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate).map_err(ServiceError::from)?;
+    actor.may(Right::Operate)?;
     let places = Places::of(&app, &actor).await?;
     let only_look = form.text("do") != "start";
     let mut outcome = Outcome::default();

@@ -105,7 +105,7 @@ pub(super) async fn new(
     actor: Actor,
     Query(chosen): Query<Chosen>,
 ) -> Result<Response, Problem> {
-    administers(&actor)?;
+    actor.may(Right::Administer)?;
     let mut form = Form::default();
     form.set("uid", "0");
     form.set("max_clients", "1");
@@ -120,7 +120,7 @@ pub(super) async fn create(
     actor: Actor,
     form: Form,
 ) -> Result<Response, Problem> {
-    administers(&actor)?;
+    actor.may(Right::Administer)?;
     if form.ticked("check") {
         return Ok(rendered(&form_page(&app, &actor, form, Asking::default()).await?));
     }
@@ -148,7 +148,7 @@ pub(super) async fn edit(
     actor: Actor,
     Path(name): Path<TenantName>,
 ) -> Result<Response, Problem> {
-    administers(&actor)?;
+    actor.may(Right::Administer)?;
     let tenant = app.service.tenant(&actor, &name, false).await?;
     let asking = Asking { changed: Some((name, tenant.generation)), ..Asking::default() };
     let mut form = filled(&tenant);
@@ -162,7 +162,7 @@ pub(super) async fn change(
     Path(name): Path<TenantName>,
     form: Form,
 ) -> Result<Response, Problem> {
-    administers(&actor)?;
+    actor.may(Right::Administer)?;
     let revision: i64 = form.text("revision").parse().unwrap_or_default();
     let changed = Some((name.clone(), revision));
     if form.ticked("check") {
@@ -186,14 +186,9 @@ pub(super) async fn predict(
     actor: Actor,
     form: Form,
 ) -> Result<Response, Problem> {
-    administers(&actor)?;
+    actor.may(Right::Administer)?;
     let outcome = outcome(&app, &actor, &form, form.text("revision").is_empty()).await?;
     Ok(rendered(&PredictionPart { outcome }))
-}
-
-/// Refuses whoever could not send the form: better before they have typed.
-fn administers(actor: &Actor) -> Result<(), Problem> {
-    Ok(actor.may(Right::Administer).map_err(ServiceError::from)?)
 }
 
 /// What is shown with a form beside what was typed.

@@ -368,7 +368,7 @@ async fn confirm_delete(
     actor: Actor,
     Path(name): Path<TenantName>,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Administer).map_err(ServiceError::from)?;
+    actor.may(Right::Administer)?;
     let tenant = app.service.tenant(&actor, &name, false).await?;
     let refused =
         in_the_way(app.service.delete_tenant(&actor, name.clone(), WriteOptions::rehearsal()).await)?;
