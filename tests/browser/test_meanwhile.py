@@ -142,6 +142,24 @@ def test_a_page_without_a_manager_says_how_old_it_is(own_host, visitor, scripted
     unanswered(visit)
 
 
+def test_a_page_of_a_manager_that_hangs_says_how_old_it_is(own_host, visitor, scripted):
+    if not scripted:
+        return
+    visit = visitor(own_host)
+    page = visit.log_in(to="/daemons")
+    following, standing = page.locator("#following"), page.locator("#standing")
+    expect(following).to_have_text("live")
+    # No connection ends: only silence tells.
+    own_host.manager.send_signal(signal.SIGSTOP)
+    try:
+        expect(standing).to_contain_text("does not answer", timeout=4 * FIGURES_MS)
+        expect(following).to_have_text("not connected")
+    finally:
+        own_host.manager.send_signal(signal.SIGCONT)
+    expect(standing).to_be_hidden(timeout=FIGURES_MS)
+    expect(following).to_have_text("live")
+
+
 @pytest.mark.parametrize("path, field, part", [
     ("/tenants/-/new", "#device_memory_limit", "#prediction"),
     ("/layouts/-/new", "#step-0-chunks", "#outcome"),

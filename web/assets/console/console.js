@@ -171,6 +171,9 @@
   // Following. The server says that the page is stale, and the page asks for itself again.
   const standing = document.getElementById("standing");
 
+  // Longest silence of a manager that is well: it says every 5 s that there is something to ask for.
+  const SILENCE_MS = 15_000;
+
   function follow() {
     let source = null;
     let asking = false;
@@ -180,6 +183,8 @@
     // How it is followed, and since when what is shown is so.
     let how = ["", ""];
     let good = new Date();
+    // When it was answered last, whatever came of it.
+    let heard = Date.now();
 
     function tell(text) {
       if (standing.dataset.text === text) return;
@@ -204,6 +209,7 @@
     }
 
     function answered(status) {
+      heard = Date.now();
       if (status === 401) {
         window.location.reload();
       } else if ([403, 404, 410].includes(status)) {
@@ -266,6 +272,15 @@
     }
 
     // A browser opens a few connections to a host, and one that is kept for each page that nobody looks at would leave none.
+    // A manager that hangs closes no connection: silence tells, as it answers every few seconds otherwise.
+    let looked = Date.now();
+    setInterval(() => {
+      const now = Date.now();
+      // Nothing was asked while the page was hidden, or the whole machine asleep.
+      if (document.hidden || now - looked > 5000) heard = now;
+      else if (!isOver && now - heard > SILENCE_MS) isOld();
+      looked = now;
+    }, 1000);
     document.addEventListener("visibilitychange", () => {
       if (isOver) return;
       if (document.hidden) { source?.close(); source = null; return; }
