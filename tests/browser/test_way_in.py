@@ -47,7 +47,7 @@ def test_what_is_refused_is_told_in_a_page_with_the_way_back(host, visitor):
     visit = visitor(host)
     page = visit.page
     page.goto("/nowhere?<script>")
-    expect(page.get_by_role("heading", name="No such path")).to_be_visible()
+    expect(page.get_by_role("heading", name="No such page")).to_be_visible()
     visit.accessible()
     visit.log_in()
     for path, heading in [("/nowhere", "No such path"), ("/gpus/17", "Not found")]:
