@@ -50,7 +50,7 @@ def test_what_is_refused_is_told_in_a_page_with_the_way_back(host, visitor):
     expect(page.get_by_role("heading", name="No such page")).to_be_visible()
     visit.accessible()
     visit.log_in()
-    for path, heading in [("/nowhere", "No such path"), ("/gpus/17", "Not found")]:
+    for path, heading in [("/nowhere", "No such page"), ("/gpus/17", "Not found")]:
         answer = page.goto(path)
         assert answer.status == 404
         expect(page.get_by_role("heading", name=heading)).to_be_visible()
