@@ -75,9 +75,10 @@ impl Service {
         held
     }
 
-    /// Since when it is known what tenants held, in unix milliseconds: an hour ago, or when this manager started.
-    pub fn history_since(&self) -> i64 {
-        self.history.since.max(unix_ms() - SPAN_MS)
+    /// Since when it is known what a tenant held, in unix milliseconds: an hour ago, or when this manager started.
+    pub fn tenant_history_since(&self, actor: &Actor, name: &TenantName) -> Result<i64, ServiceError> {
+        actor.may(Right::ViewTenant(name))?;
+        Ok(self.history.since.max(unix_ms() - SPAN_MS))
     }
 
     /// What a tenant held in the last hour, the oldest first; empty where it had no client.

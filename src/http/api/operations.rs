@@ -24,7 +24,10 @@ pub(super) struct OperationQuery {
     /// Those that work on this daemon.
     daemon: Option<DaemonName>,
     /// Those in one of these states, with commas between.
-    #[param(example = "pending,running")]
+    #[param(
+        example = "pending,running",
+        pattern = "^(pending|running|succeeded|failed|cancelled)(,(pending|running|succeeded|failed|cancelled))*$"
+    )]
     state: Option<String>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,

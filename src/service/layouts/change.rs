@@ -191,6 +191,7 @@ impl Service {
         let (service, actor) = (self.clone(), actor.clone());
         self.to_the_end(async move {
             check_note(request.note.as_deref())?;
+            check_digest(request.plan.as_deref())?;
             if let Some(answered) = service.answered(key.as_ref()).await? {
                 return Ok(answered);
             }
@@ -351,6 +352,19 @@ pub(in crate::service) async fn may_change(
             "operation {other} works on daemon {name}, and a plan made now would not be of what it leaves: wait for it, or call \
              it off"
         ))),
+    }
+}
+
+/// Refuses what is no digest of any plan.
+fn check_digest(digest: Option<&str>) -> Result<(), ServiceError> {
+    let is_one =
+        |text: &str| text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    match digest {
+        Some(text) if !is_one(text) => Err(ServiceError::field(
+            "/plan",
+            "this is no digest of a plan: give the one that the plan has, or none",
+        )),
+        _ => Ok(()),
     }
 }
 

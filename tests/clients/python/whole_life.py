@@ -119,6 +119,14 @@ def life_of_a_tenant(host):
     assert host.call("get_tenant", "web", fresh=True).spec.device_memory_limit == 4 << 30
     assert "web" in [tenant.name for tenant in host.call("list_tenants", daemon="gpu0").items]
     assert "CUDA_MPS_PIPE_DIRECTORY" in host.call("get_tenant_environment", "web").variables.to_dict()
+    assert host.call("verify_tenant", "web", expect=202).running_since
+
+    def looked():
+        verification = host.call("get_tenant", "web").status.verification
+        return None if verification.running_since else verification.last
+
+    last = eventually(looked, "a CUDA client has looked")
+    assert last.outcome == m.VerificationOutcome.VERIFIED, last.to_dict()
 
     # Two processes: one that asks for itself, and one that `run` starts.
     holder = subprocess.Popen(["sleep", "600"])

@@ -155,6 +155,12 @@ async function lifeOfATenant(a: Host): Promise<void> {
   assert(list.items.some(({ name }) => name === "web"));
   const environment = await meant(200, api.GET("/api/v1/tenants/{name}/environment", { params: { path } }));
   assert(typeof environment !== "string" && environment.variables["CUDA_MPS_PIPE_DIRECTORY"]);
+  assert((await meant(202, api.POST("/api/v1/tenants/{name}/verify", { params: { path } }))).running_since);
+  const last = await eventually("a CUDA client has looked", async () => {
+    const { verification } = (await meant(200, api.GET(tenant, { params: { path } }))).status;
+    return verification?.running_since ? undefined : (verification?.last ?? undefined);
+  });
+  assert.equal(last.outcome, "verified", JSON.stringify(last));
 
   const holder = spawn("sleep", ["600"], { stdio: "ignore" });
   const binary = setting("MPS_MANAGER_BINARY");

@@ -156,6 +156,8 @@ fn an_apply_is_held_to_the_plan_that_was_seen() {
     let refused = post(&host, "prod", "apply", &json!({"plan": seen})).problem(409, "conflict");
     assert!(refused["detail"].as_str().unwrap().contains("another by now"), "{refused}");
     assert_eq!(host.daemon("gpu1")["spec"], before);
+    let none = post(&host, "prod", "apply", &json!({"plan": "7"})).problem(422, "invalid-request");
+    assert_eq!(none["errors"][0]["pointer"], "/plan");
     let now = post(&host, "prod", "plan", &json!({})).ok()["digest"].clone();
     assert_ne!(now, seen);
     apply(&host, "prod", &json!({"plan": now}));

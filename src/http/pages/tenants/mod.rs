@@ -231,7 +231,7 @@ async fn show(
         gpus,
         clients,
         chart,
-        history_since: Moment(service.history_since()),
+        history_since: Moment(service.tenant_history_since(&actor, &name)?),
         environment,
         events,
         tenant,
