@@ -49,6 +49,7 @@ impl Service {
 
     /// An event with what is known of it as a fault; what is none has lost nobody anything, and is never over.
     pub async fn fault(&self, actor: &Actor, event: Event) -> Result<FaultView, ServiceError> {
+        actor.may(Right::ViewOwn)?;
         let types = vec![EventType::ClientLeft];
         let left = EventFilter { types, cause: Some(event.id), ..EventFilter::default() };
         let left = self.events(actor, left, Order::OldestFirst, &Page::first(NAMED)).await?.items;

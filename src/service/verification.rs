@@ -90,7 +90,11 @@ impl Service {
     async fn verify(&self, name: &TenantName, asked_at: i64, by: Cause) {
         let written = match self.verified(name, asked_at).await {
             Ok(result) => self.end_verification(name, asked_at, result, by).await,
-            Err(error) => Err(error),
+            // It is over, and says so, whatever it failed of.
+            Err(error) => match self.failed(name, asked_at, error).await {
+                Ok(result) => self.end_verification(name, asked_at, result, by).await,
+                Err(error) => Err(error),
+            },
         };
         match written {
             // It was forgotten meanwhile, and what was to be written with it; or the manager ends.
@@ -118,6 +122,18 @@ impl Service {
             let _ = handle.fresh(self.parts.patience).await;
         }
         Ok(self.result(&tenant, &daemon, asked_at, looked))
+    }
+
+    async fn failed(
+        &self,
+        name: &TenantName,
+        asked_at: i64,
+        error: ServiceError,
+    ) -> Result<VerificationResult, ServiceError> {
+        let tenant = self.stored_tenant(name).await?;
+        let daemon = self.followed_daemon(&tenant).await?;
+        tracing::error!(tenant = %name, %error, "a verification failed of the manager's own");
+        Ok(self.result(&tenant, &daemon, asked_at, Err(fault(error))))
     }
 
     fn result(

@@ -224,6 +224,7 @@ fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
         ("tenant_environment", "the tenant's variables"),
         ("tenant_history", "figures of the tenant's processes"),
         ("lease", "the tenant's variables, and the process that was named"),
+        ("fault", "events, which are asked for in the caller's name"),
     ])
 }
 

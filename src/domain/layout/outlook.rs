@@ -41,7 +41,7 @@ pub struct LayoutPlan {
     pub tenants: Vec<TenantOutlook>,
     /// When the daemon was looked at, in unix milliseconds.
     pub observed_at: i64,
-    /// What would be done, as a SHA-256 in hex: two plans that do the same have the same. An apply that gives it is refused
+    /// What would be done, as a SHA-256 in hex: two plans that do the same have the same, whoever is connected meanwhile. An apply that gives it is refused
     /// where another plan would be carried out.
     pub digest: String,
 }
@@ -116,9 +116,15 @@ pub struct Prospect<'a> {
     pub observed_at: i64,
 }
 
-/// One number for everything that is done: on which daemon, with which GPU in which role, and each step.
+/// One number for everything that is done: on which daemon, with which GPU in which role, and each step. Clients come and go, and
+/// are no part of it: those that stand in the way are refused by themselves.
 fn digest(prospect: &Prospect<'_>, steps: &[StepOutlook]) -> String {
     let Prospect { version, daemon, gpu_map, .. } = prospect;
+    let step = |StepOutlook { step, command }: &StepOutlook| {
+        let place = (step.gpu.clone(), step.partition.clone(), step.chunks, step.percentage);
+        (step.action, place, step.id.clone(), step.expected.clone(), command.clone())
+    };
+    let steps: Vec<_> = steps.iter().map(step).collect();
     let done = (&version.name, version.version, daemon, gpu_map, steps);
     let text = serde_json::to_vec(&done).expect("names, numbers and IDs, and maps by name");
     hex::encode(Sha256::digest(text))

@@ -162,6 +162,22 @@ fn an_apply_is_held_to_the_plan_that_was_seen() {
     assert_ne!(now, seen);
     apply(&host, "prod", &json!({"plan": now}));
     assert!(matches(&host, "prod"));
+
+    // Who comes and goes meanwhile changes nothing of what is done.
+    host.api().tenant("web", &json!({"daemon": "gpu1", "device_memory_limit": "1G"})).ok();
+    let bound = json!({"add": {"gpu": 0, "partition": "web", "chunks": 7, "tenants": ["web"]}});
+    write(&host, "prod", &[bound.clone(), add("more", 2)]);
+    apply(&host, "prod", &json!({}));
+    write(&host, "prod", &[bound.clone(), add("more", 2), add("last", 1)]);
+    let seen = post(&host, "prod", "plan", &json!({})).ok()["digest"].clone();
+    let _client = host.run_client("web");
+    let plan = eventually("the plan names the client", || {
+        let plan = post(&host, "prod", "plan", &json!({})).ok();
+        let held = plan["steps"].as_array()?.iter().any(|step| step["clients"] != json!([]));
+        held.then_some(plan)
+    });
+    assert_eq!(plan["digest"], seen);
+    apply(&host, "prod", &json!({"plan": seen}));
 }
 
 #[test]

@@ -4,13 +4,14 @@
 
 (() => {
   // Times. The zone is the reader's; the exact time stands in the title, as it came.
-  const today = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const hourCycle = "h23";
+  const today = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle });
   const earlier = new Intl.DateTimeFormat([], {
-    year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
+    year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle,
   });
 
   // In a column there is little room for it, and in a log each millisecond counts.
-  const thisYear = new Intl.DateTimeFormat([], { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+  const thisYear = new Intl.DateTimeFormat([], { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle });
   const longAgo = new Intl.DateTimeFormat([], { day: "numeric", month: "short", year: "numeric" });
   const exact = new Intl.DateTimeFormat([], { ...today.resolvedOptions(), hour: "2-digit", minute: "2-digit", second: "2-digit",
     fractionalSecondDigits: 3 });

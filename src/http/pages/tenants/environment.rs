@@ -8,8 +8,6 @@ use crate::service::tenants::EnvironmentView;
 
 /// What a page has of it.
 pub(super) enum Environment {
-    /// As it was when the page was loaded: it is not asked for again.
-    Kept,
     /// Why none is handed out.
     Refused(String),
     /// The same in each format.

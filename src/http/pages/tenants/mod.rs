@@ -8,7 +8,6 @@ mod verification;
 use askama::Template;
 use axum::Router;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
@@ -187,7 +186,6 @@ async fn show(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<TenantName>,
-    headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let service = &app.service;
     let tenant = service.tenant(&actor, &name, false).await?;
@@ -212,13 +210,8 @@ async fn show(
     let newest = Page::first(EVENTS);
     let filter = EventFilter { tenant: Some(name.clone()), ..EventFilter::default() };
     let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
-    let partitioned = daemon.as_ref().is_some_and(|daemon| daemon.spec.mode == Mode::Static);
-    // Partitions are proven by a look of their own, which a page that follows does not ask for every few seconds.
-    let environment = if headers.contains_key("hx-request") && partitioned {
-        Environment::Kept
-    } else {
-        Environment::of(service.tenant_environment(&actor, &name).await, &name)
-    };
+    // In a partition that costs a look at the daemon each time: what somebody copies has to be what holds.
+    let environment = Environment::of(service.tenant_environment(&actor, &name).await, &name);
     let chart = Chart::of_tenant(&name, service.tenant_history(&actor, &name).await?);
     let places = places(&name, daemon.as_ref());
     Ok(rendered(&TenantPage {
