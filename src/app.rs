@@ -3,7 +3,9 @@
 pub mod backup;
 mod certificates;
 pub mod doctor;
+mod guarding;
 mod platform;
+mod trusted;
 
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -18,14 +20,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::unix_ms;
 use crate::config::{Config, Limits};
+use crate::domain::TenantDirectory;
 use crate::domain::access::Actor;
 use crate::domain::audit::{Attempt, Broken, Head, Target};
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
+use crate::domain::health::HostHealth;
 use crate::domain::listening::Listening;
 use crate::domain::token::Secret;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
+use crate::host::trust::Trust;
 use crate::http::auth::{Authenticator, Entrance};
 use crate::http::bounds::Rates;
 use crate::http::server::{Listeners, check_address};
@@ -39,13 +44,16 @@ use crate::service::acting::attempting;
 use crate::service::recording;
 use crate::service::take_up::NO_MACHINE_ID;
 use crate::service::{Parts, Service, ServiceError, WriteOptions};
+use crate::store::audit_head::AuditHead;
 use crate::store::{self, Fate, Store, StoreError};
 use crate::supervisor::journal::Journal;
-use crate::supervisor::{Census, Context, Fact, Fleet, HeldModes, Lasting, Lookout};
+use crate::supervisor::{
+    Census, Context, Fact, Fleet, Handouts, HeldModes, Lasting, Lookout, tenants_directory,
+};
 use crate::{host, mps};
 
 /// The database in the state directory.
-const DATABASE: &str = "mps-manager.db";
+pub(crate) const DATABASE: &str = "mps-manager.db";
 /// A file that is there while a new simulated host is furnished: a manager that was killed meanwhile goes on with it.
 const FURNISHING: &str = "furnishing";
 /// Files that the manager itself may have open beside its connections.
@@ -67,9 +75,12 @@ fn refused(error: impl std::fmt::Display) -> StartError {
 /// Serves until told to stop.
 ///
 /// Everything that can be refused is refused before the store is opened and before any daemon is touched.
-pub async fn serve(config: Config) -> Result<(), StartError> {
+///
+/// `new_database` begins with an empty database where the state directory has lost its own.
+#[allow(clippy::too_many_lines, reason = "the parts in the order in which they must begin and end")]
+pub async fn serve(config: Config, new_database: bool) -> Result<(), StartError> {
     let signals = StopSignals::listen().map_err(refused)?;
-    check_length(&config.runtime_dir)?;
+    check_places(&config)?;
     let users = config.users().map_err(refused)?;
     check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
     let (hangups, tls) = certificates::begin(config.tls.as_ref())?;
@@ -79,6 +90,8 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let remembered = platform::remembered(store::maintenance::peek(&database, &machine_id).await.as_deref());
     let real = config.sim.is_none().then(|| platform::real(&config, remembered.clone())).transpose()?;
     let lock = store::lock::take(&config.state_dir).await.map_err(refused)?;
+    let known_token = read_admin_token(&config.state_dir)?;
+    guarding::check_database(&config.state_dir, new_database)?;
     make_directory(&config.runtime_dir)?;
     let listeners = Listeners::bind(config.listen, &config.socket()).await.map_err(refused)?;
     let platform = match real {
@@ -87,9 +100,12 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     };
     let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
     let address = listeners.address().map_err(refused)?;
-    let (token, new_token) = admin_token(&config.state_dir)?;
     raise_fd_limit(&config.limits);
-    let store = open_store(&database).await?;
+    let health = HostHealth::default();
+    let store = open_store(&database, health.clone()).await?;
+    // After the database: a token without one tells that it was lost.
+    let new_token = known_token.is_none();
+    let token = known_token.map_or_else(|| make_admin_token(&config.state_dir), Ok)?;
     platform.settle(maintenance_of(&store, &machine_id).await?)?;
     let manager_uid = rustix::process::geteuid().as_raw();
     let (recorder, facts) = mpsc::channel(FACTS);
@@ -106,10 +122,12 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         lookout: Lookout::new(Arc::clone(&inventory), &platform.extra_env),
         extra_env: platform.extra_env,
         boot_id: host::boot_id().map_err(refused)?,
-        rhythm: Duration::from_secs(config.look_interval_s.into()),
+        rhythm: config.refresh_interval(),
+        poll: Duration::from_secs(config.look_interval_s.into()),
         deadline: Duration::from_secs(config.control_deadline_s.into()),
         grace_s: config.stop_grace_s,
         modes: HeldModes::default(),
+        handouts: Handouts::new(&config.runtime_dir, Duration::from_secs(config.client_wait_s.into())),
         recorder,
         journal: journal.clone(),
     });
@@ -133,9 +151,13 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
         metrics: metrics.clone(),
         tasks: tasks.clone(),
         streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
+        health: health.clone(),
     });
     let first_start = service.begin().await.map_err(refused)?;
+    let head = AuditHead::in_directory(&config.state_dir);
+    guarding::compare_audit(&store, &head, &health, &service.machine_id()).await?;
     let house = keep_house(&service, &config);
+    let guarding = tokio::spawn(guarding::watch(store.clone(), head.clone(), health.clone()));
     let unfinished = config.state_dir.join(FURNISHING);
     // A copied state directory may bring the file along: what is sealed gets nothing new.
     if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
@@ -153,7 +175,7 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     let (limits, wire) = (config.limits, metrics.wire.clone());
     let rates = Rates::new(&limits, manager_uid);
     let state = AppState { service, auth, stop: stop.clone(), limits, rates, metrics };
-    listeners.serve(router(state), limits, tls, wire, stop).await;
+    listeners.serve(router(state), limits, tls, wire, health.clone(), stop).await;
     following.abort();
 
     // In this order: who may still write, then who records, then the file, then the lock.
@@ -164,7 +186,9 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
     house.iter().for_each(JoinHandle::abort);
     drop(fleet);
     recording.abort();
+    guarding.abort();
     last_words(&journal, telling, &last).await;
+    guarding::remember(&store, &head, &health).await;
     store.close().await;
     stopping.abort();
     drop(lock);
@@ -173,11 +197,12 @@ pub async fn serve(config: Config) -> Result<(), StartError> {
 }
 
 /// What goes on beside the requests for as long as the manager serves.
-fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 6] {
-    let every = Duration::from_secs(config.look_interval_s.into());
+fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 7] {
+    let every = config.refresh_interval();
     let keep = recording::Keep { days: config.events.keep_days, count: config.events.keep_count };
     [
         tokio::spawn(service.clone().watch_gpus(every)),
+        tokio::spawn(service.clone().collect_tenant_directories(every)),
         tokio::spawn(service.clone().write_uses()),
         tokio::spawn(service.clone().prune_events(keep)),
         tokio::spawn(service.clone().keep_audit()),
@@ -186,8 +211,8 @@ fn keep_house(service: &Service, config: &Config) -> [JoinHandle<()>; 6] {
     ]
 }
 
-async fn open_store(database: &Path) -> Result<Store, StartError> {
-    Store::open(database, unix_ms()).await.map_err(|error| match error {
+async fn open_store(database: &Path, health: HostHealth) -> Result<Store, StartError> {
+    Store::open_with(database, unix_ms(), health).await.map_err(|error| match error {
         StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
         other => refused(other),
     })
@@ -286,14 +311,24 @@ async fn maintenance_of(
     Ok(platform::remembered(written.as_deref()))
 }
 
-/// Refuses a runtime directory in which not even a daemon with the shortest name would fit.
+/// Refuses directories that cannot be used, or that others could change.
+fn check_places(config: &Config) -> Result<(), StartError> {
+    check_length(&config.runtime_dir)?;
+    let trust = Trust::own();
+    trusted::check_state(&config.state_dir, &trust).map_err(refused)?;
+    trusted::check_runtime(&config.runtime_dir, &trust).map_err(refused)
+}
+
+/// Refuses a runtime directory in which no tenant's directory would fit, nor a daemon with the shortest name.
 fn check_length(runtime_dir: &Path) -> Result<(), StartError> {
-    let shortest = runtime_dir.join("daemons/x/pipe").as_os_str().len();
-    if shortest <= LONGEST_PATH {
+    let daemon = runtime_dir.join("daemons/x/pipe").as_os_str().len();
+    let tenant = tenants_directory(runtime_dir).as_os_str().len() + 1 + TenantDirectory::LENGTH;
+    let longest = daemon.max(tenant);
+    if longest <= LONGEST_PATH {
         return Ok(());
     }
     Err(StartError(format!(
-        "the runtime directory {} is too long: a pipe directory in it would have {shortest} bytes or more, and the path of a \
+        "the runtime directory {} is too long: a pipe directory in it would have {longest} bytes or more, and the path of a \
          socket leaves room for {LONGEST_PATH}; give a shorter one with --runtime-dir",
         runtime_dir.display()
     )))
@@ -308,20 +343,22 @@ fn make_directory(path: &Path) -> Result<(), StartError> {
     })
 }
 
-/// Reads the admin token, or makes it at the first start; says whether it is new.
-fn admin_token(state_dir: &Path) -> Result<(Secret, bool), StartError> {
-    let path: PathBuf = state_dir.join("admin.token");
+/// Reads the admin token; `None` before the first start has made it.
+fn read_admin_token(state_dir: &Path) -> Result<Option<Secret>, StartError> {
+    let path = state_dir.join("admin.token");
     match std::fs::read_to_string(&path) {
-        Ok(text) if text.trim().len() >= 32 => return Ok((Secret::shown(text.trim()), false)),
+        Ok(text) if text.trim().len() >= 32 => Ok(Some(Secret::shown(text.trim()))),
         Ok(_) => {
-            return Err(StartError(format!(
-                "{} holds no token: delete it, and a new one is made",
-                path.display()
-            )));
+            Err(StartError(format!("{} holds no token: delete it, and a new one is made", path.display())))
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(StartError(format!("{}: {error}", path.display()))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StartError(format!("{}: {error}", path.display()))),
     }
+}
+
+/// Makes the admin token, at the first start.
+fn make_admin_token(state_dir: &Path) -> Result<Secret, StartError> {
+    let path: PathBuf = state_dir.join("admin.token");
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(refused)?;
     let token = hex::encode(bytes);
@@ -336,14 +373,14 @@ fn admin_token(state_dir: &Path) -> Result<(Secret, bool), StartError> {
         .and_then(|mut file| writeln!(file, "{token}").and_then(|()| file.sync_all()))
         .and_then(|()| std::fs::rename(&unfinished, &path))
         .map_err(|error| StartError(format!("{}: {error}", path.display())))?;
-    Ok((Secret::shown(&token), true))
+    Ok(Secret::shown(&token))
 }
 
 /// Writes what drivers report, until they are all gone.
 async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
     while let Some(Fact { daemon, recorded, written }) = facts.recv().await {
         let result: Result<(), StoreError> = store
-            .write(move |db| {
+            .write_urgent(move |db| {
                 Box::pin(async move {
                     let now = unix_ms();
                     match recorded {
@@ -376,6 +413,9 @@ async fn record(store: Store, mut facts: mpsc::Receiver<Fact>) {
     }
 }
 
+/// Memory of a GPU below which the example tenants get less.
+const EXAMPLE_MEMORY: u64 = 40 << 30;
+
 /// Gives a new simulated host a daemon for each GPU and two example tenants, but for those that it has.
 async fn furnish(
     service: &Service,
@@ -387,7 +427,7 @@ async fn furnish(
     let manager = Actor::manager();
     let new = WriteOptions { must_be_new: true, ..WriteOptions::default() };
     let gpus = inventory.gpus().map_err(refused)?;
-    for gpu in gpus {
+    for gpu in &gpus {
         let name = crate::domain::DaemonName::parse(&format!("gpu{}", gpu.index)).map_err(refused)?;
         let spec = DaemonSpec::of(vec![GpuRef(gpu.uuid.to_string())]);
         let attempt = Attempt::of(&manager, None, "furnish".to_owned(), Target::Daemon(name.clone()));
@@ -403,8 +443,19 @@ async fn furnish(
             r#"{"device_memory_limit": "8G", "max_clients": 4, "sms": 66, "priority": "below_normal", "labels": {"example": "true"}}"#,
         ),
     ];
+    let sms = gpus.first().and_then(|gpu| gpu.sms);
+    let is_small = gpus.first().is_some_and(|gpu| gpu.memory_total < EXAMPLE_MEMORY);
     for (name, json) in tenants {
         let mut value: serde_json::Value = serde_json::from_str(json).map_err(refused)?;
+        if let Some(most) = sms
+            && value["sms"].as_u64().is_some_and(|wanted| wanted > u64::from(most))
+        {
+            // A smaller GPU than the example was written for: half of it.
+            value["sms"] = (most / 4 * 2).max(8).into();
+        }
+        if is_small {
+            value["device_memory_limit"] = if name == "demo" { "1G" } else { "2G" }.into();
+        }
         value["daemon"] = "gpu0".into();
         value["uid"] = rustix::process::geteuid().as_raw().into();
         let spec = serde_json::from_value(value).map_err(refused)?;

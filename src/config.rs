@@ -3,18 +3,22 @@
 //! Every key is documented in `docs/configuration.md`; a test compares the two.
 
 mod access;
+mod client;
 mod limits;
 mod tls;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::access::Access;
+pub use self::client::{CLIENT_CONFIG, trusted_managers};
 pub use self::limits::Limits;
-pub use self::tls::Tls;
+pub use self::tls::{Tls, check_key};
 use crate::domain::access::UserMap;
+use crate::host::trust::{Content, Trust, Untrusted};
 
 /// The configuration, complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +42,7 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Which log lines are written, as `info` or `mps_manager=debug,info`.
     pub log_filter: String,
-    /// Seconds between two looks at an idle daemon.
+    /// Seconds between two sessions with an idle daemon whose logs tell of nothing.
     pub look_interval_s: u32,
     /// Longest time for one session with a daemon, in seconds.
     pub control_deadline_s: u32,
@@ -46,6 +50,8 @@ pub struct Config {
     pub stop_grace_s: u32,
     /// Longest time a request waits for a fresh look, in seconds.
     pub fresh_patience_s: u32,
+    /// Longest time a CUDA process of a tenant waits for its daemon to be back, in seconds; 0 refuses it at once.
+    pub client_wait_s: u32,
     /// Who may do what.
     pub access: Access,
     /// The journal of events.
@@ -104,6 +110,9 @@ pub enum ConfigError {
         /// Which key, and why.
         detail: String,
     },
+    /// Others could change the file.
+    #[error("the configuration file is refused: {0}")]
+    Untrusted(Untrusted),
     /// A user or group is not known here.
     #[error("{key} is refused: {detail}")]
     Unknown {
@@ -136,10 +145,11 @@ impl Default for Config {
             mps_dir: None,
             log_format: LogFormat::Text,
             log_filter: "info".into(),
-            look_interval_s: 8,
+            look_interval_s: 60,
             control_deadline_s: 5,
             stop_grace_s: 10,
             fresh_patience_s: 10,
+            client_wait_s: 30,
             access: Access::default(),
             events: Events::default(),
             tls: None,
@@ -167,12 +177,22 @@ fn state_home() -> PathBuf {
     )
 }
 
+/// The longest pause between two readings of processes and GPUs, and between two sessions with a daemon whose logs
+/// cannot be relied upon.
+const REFRESH: Duration = Duration::from_secs(8);
+
 impl Config {
     /// Reads a file; every key has a default, and a key that is not known is refused.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Trust::own().check(path, Content::File).map_err(ConfigError::Untrusted)?;
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
         Self::parse(&text).map_err(|detail| ConfigError::Refused { path: path.to_owned(), detail })
+    }
+
+    /// How often processes and GPUs are read while nothing happens, which opens no session with a daemon.
+    pub fn refresh_interval(&self) -> Duration {
+        REFRESH.min(Duration::from_secs(self.look_interval_s.into()))
     }
 
     /// Reads the text of a file; the error says which key, and why.
@@ -201,6 +221,7 @@ impl Config {
         range("control_deadline_s", self.control_deadline_s, 1, 600, "1 to 600 seconds")?;
         range("stop_grace_s", self.stop_grace_s, 0, 3600, "0 to 3600 seconds")?;
         range("fresh_patience_s", self.fresh_patience_s, 1, 600, "1 to 600 seconds")?;
+        range("client_wait_s", self.client_wait_s, 0, 3600, "0 to 3600 seconds")?;
         let Access { session_idle_s, session_max_s, .. } = self.access;
         range("access.session_idle_s", session_idle_s, 60, 604_800, "60 to 604800 seconds")?;
         range("access.session_max_s", session_max_s, 60, 2_592_000, "60 to 2592000 seconds")?;

@@ -171,6 +171,7 @@ pub(crate) fn idle(directory: &Path, table: &mut Table) {
             daemon["status"]["sessions"]["control_processes"].as_f64().expect("a count")
         })
     };
+    let lines = server.control_log_lines();
     let (before, worked, began) = (processes(), server.cpu_seconds(), Instant::now());
     std::thread::sleep(Duration::from_secs(60));
     let took = began.elapsed().as_secs_f64();
@@ -182,6 +183,8 @@ pub(crate) fn idle(directory: &Path, table: &mut Table) {
         most * 60.0 / took,
         Some(15.0),
     );
+    let lines = (server.control_log_lines() - lines) * 60.0 / took;
+    table.row("the same: lines that control.log gained", lines, Some(60.0));
     table.row("the same: the manager's share of a core, %", 100.0 * cpu / took, Some(1.0));
     table.row("the same: resident memory, MB", server.resident_mb(), Some(40.0));
     table.row("the same: the longer log, MiB", server.log_mib(), Some(LOG_BOUND_MIB));

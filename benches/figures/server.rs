@@ -204,6 +204,15 @@ impl Server {
         bytes / f64::from(1 << 20)
     }
 
+    /// The lines of the first daemon's control.log.
+    pub(crate) fn control_log_lines(&self) -> f64 {
+        let log = self.directory.join("r/daemons/gpu0/log/control.log");
+        let log = std::fs::read_to_string(log).unwrap_or_default();
+        #[allow(clippy::cast_precision_loss, reason = "some thousands")]
+        let lines = log.lines().count() as f64;
+        lines
+    }
+
     /// Time that the manager itself has spent on a core, without its children.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it lives");

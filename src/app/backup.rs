@@ -1,13 +1,16 @@
 //! Backup and restore of the state directory's database, beside a manager or without one.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::{DATABASE, StartError, refused};
+use super::{DATABASE, StartError, refused, trusted};
 use crate::clock::unix_ms;
 use crate::config::Config;
 use crate::domain::audit::Attempt;
 use crate::host;
+use crate::host::trust::Trust;
 use crate::service::take_up::NO_MACHINE_ID;
+use crate::store::audit_head::AuditHead;
 use crate::store::backup::{self, Backup};
 use crate::store::lock;
 use crate::store::restore::{self, Restored};
@@ -44,6 +47,10 @@ fn attempt(action: &str, file: &Path) -> Attempt {
 pub async fn restore(config: &Config, file: &Path, broken_audit: bool) -> Result<Restored, StartError> {
     // What is wrong with the file is said before anything is made.
     let backup = backup::examine(file).await.map_err(refused)?;
+    // The manager may be another user, whose directory it is.
+    let owner = std::fs::metadata(&config.state_dir).map(|directory| directory.uid());
+    let trust = owner.map_or_else(|_| Trust::own(), |owner| Trust::own().and(owner));
+    trusted::check_state(&config.state_dir, &trust).map_err(refused)?;
     let lock = lock::take(&config.state_dir).await.map_err(refused)?;
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
     let boot_id = host::boot_id().map_err(refused)?;
@@ -51,6 +58,10 @@ pub async fn restore(config: &Config, file: &Path, broken_audit: bool) -> Result
     let attempt = attempt("restore", file);
     let (machine, boot, now) = (&machine_id, &boot_id, unix_ms());
     let restored = restore::restore(backup, broken_audit, &database, machine, boot, &attempt, now).await;
+    if restored.is_ok() {
+        // The audit ends where the backup's does, and the restore is on record: nothing is missing that it does not tell of.
+        AuditHead::in_directory(&config.state_dir).forget().map_err(refused)?;
+    }
     drop(lock);
     restored.map_err(refused)
 }

@@ -59,10 +59,6 @@ enum Manager {
 }
 
 impl Manager {
-    fn serves(self) -> bool {
-        !matches!(self, Self::None)
-    }
-
     fn pid(self) -> Option<u32> {
         if let Self::Process(pid) = self { Some(pid) } else { None }
     }

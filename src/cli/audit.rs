@@ -9,6 +9,7 @@ use super::{DIFFERS, line};
 use crate::app;
 use crate::config::Config;
 use crate::domain::audit::Head;
+use crate::domain::count::counted;
 
 /// What can be done with the audit.
 #[derive(Debug, Subcommand)]
@@ -45,7 +46,7 @@ pub(super) fn run(command: AuditCommand) -> Result<ExitCode, String> {
     let runtime = runtime.map_err(|error| error.to_string())?;
     match runtime.block_on(app::verify_audit(&database, anchor))? {
         Ok(Head { id, hash }) => {
-            line!("the audit is whole: {id} rows, and the last one has the hash\n{hash}");
+            line!("the audit is whole: {}, and the last one has the hash\n{hash}", counted(id, "row"));
             Ok(ExitCode::SUCCESS)
         }
         Err(broken) => {

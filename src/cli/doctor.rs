@@ -5,20 +5,21 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{DIFFERS, Output, line};
+use super::{DIFFERS, Output, line, running, runtime_dir};
 use crate::app::doctor;
 use crate::config::Config;
 use crate::domain::checkup::{Checkup, Verdict};
+use crate::domain::printable::printable;
 
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
-    /// The configuration file of the manager
+    /// The configuration file of the manager; without it, what the manager that serves was started with
     #[arg(long)]
     config: Option<PathBuf>,
     /// Where the database is
     #[arg(long)]
     state_dir: Option<PathBuf>,
-    /// Where sockets, pipe directories and logs are
+    /// Where sockets, pipe directories and logs are [env: `MPS_MANAGER_RUNTIME_DIR`]
     #[arg(long)]
     runtime_dir: Option<PathBuf>,
     /// Look at the simulated host of this profile, as h200x2
@@ -33,14 +34,26 @@ pub(super) struct Doctor {
 }
 
 pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
-    let read = args.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path));
+    let directory = runtime_dir(args.runtime_dir.clone());
+    // What names another place than where a manager serves says which host is meant.
+    let named = args.config.is_some() || args.state_dir.is_some();
+    let running = if named { None } else { running::manager(&directory) };
+    let (read, known_state) = match running {
+        Some(running) => (running.config, running.state_dir),
+        None => {
+            let read = args.config.as_ref().map_or_else(|| Ok(Config::default()), |path| Config::read(path));
+            (read.map_err(|error| error.to_string()), None)
+        }
+    };
     // A file that is refused is a finding; the rest is looked at with what holds without it.
     let (mut config, mut refused) = match read {
         Ok(config) => (config, None),
-        Err(error) => (Config::default(), Some(error.to_string())),
+        Err(error) => (Config::default(), Some(error)),
     };
-    config.state_dir = args.state_dir.unwrap_or(config.state_dir);
-    config.runtime_dir = args.runtime_dir.unwrap_or(config.runtime_dir);
+    config.state_dir = args.state_dir.or(known_state).unwrap_or(config.state_dir);
+    if !named || args.runtime_dir.is_some() {
+        config.runtime_dir = directory;
+    }
     config.sim = args.sim.or(config.sim);
     config.mps_dir = args.mps_dir.or(config.mps_dir);
     if let Some(profile) = &config.sim {
@@ -67,7 +80,7 @@ pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
 fn print(checkup: &Checkup) {
     let width = doctor::CHECKS.iter().map(|id| id.len()).max().unwrap_or_default();
     for check in &checkup.checks {
-        line!("{:<7}  {:<width$}  {}", check.status.as_str(), check.id, check.seen);
+        line!("{:<7}  {:<width$}  {}", check.status.as_str(), check.id, printable(&check.seen));
         if let Some(remedy) = &check.remedy {
             line!("{:<7}  {:<width$}  -> {remedy}", "", "");
         }

@@ -8,6 +8,7 @@ use clap::Args;
 use super::{Output, Server, line};
 use crate::client::{Client, ClientError};
 use crate::domain::event::Event;
+use crate::domain::printable::printable;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::api::List;
 
@@ -87,7 +88,7 @@ pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
 
 /// Prints what happens until the stream ends; `at` is where the next one begins.
 async fn follow(client: &Client, query: &str, at: &mut i64, output: Output) -> Result<(), ClientError> {
-    let mut stream = client.stream(&format!("/api/v1/events/stream?last_event_id={at}{query}")).await?;
+    let mut stream = client.stream(&format!("/api/v1/events/stream?after={at}{query}")).await?;
     while let Some(message) = stream.next().await? {
         if let Some(data) = &message.data {
             let event: Event =
@@ -114,7 +115,7 @@ fn print(event: &Event, output: Output) {
                 event.id,
                 event.severity.as_str(),
                 event.kind.as_str(),
-                event.message
+                printable(&event.message)
             );
         }
     }

@@ -5,27 +5,34 @@ mod doctor;
 mod events;
 mod keep;
 mod layout;
+mod lease;
 mod run;
+mod running;
 mod show;
 mod token;
 mod verify;
+mod vet;
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::client::{Client, ClientError};
-use crate::config::{self, Config, LogFormat};
+use crate::config::{self, Config, ConfigError, LogFormat};
 use crate::domain::client::ClientId;
+use crate::domain::printable::printable_lines;
 use crate::domain::{MemoryLimit, TenantName};
 use crate::{app, gpu, http, sim, telemetry};
 
-/// Exit code of a question answered with no, as `status` of a host that is not ready.
+/// Exit code of a question answered with no, as `status` of a host that is not ready, and of what is refused as the host stands.
 const DIFFERS: u8 = 1;
 /// Exit code of an error.
 const ERROR: u8 = 2;
+/// The status of a refusal because of how the host stands.
+const CONFLICT: u16 = 409;
 
 /// Owns the NVIDIA MPS control daemons of a GPU host.
 #[derive(Debug, Parser)]
@@ -88,6 +95,14 @@ enum Command {
         server: Server,
         /// The client's ID, as `clients` prints it
         client: ClientId,
+        /// What to do where the client is stopped (SIGSTOP, a debugger); without it, nothing is sent and this fails
+        #[arg(long, value_enum)]
+        stopped: Option<Stopped>,
+    },
+    /// List and revoke leases
+    Lease {
+        #[command(subcommand)]
+        command: lease::LeaseCommand,
     },
     /// Work with partition layouts
     Layout {
@@ -124,7 +139,11 @@ enum Command {
     /// Put a backup in the place of the database, while no manager serves
     Restore(keep::Restore),
     /// Print the OpenAPI document
-    Openapi,
+    Openapi {
+        /// The version of OpenAPI to write it in
+        #[arg(long = "as", value_name = "VERSION", default_value = "3.1", value_parser = ["3.1", "3.0"])]
+        form: String,
+    },
     /// Work with configuration files
     Config {
         #[command(subcommand)]
@@ -165,6 +184,34 @@ struct Serve {
     /// How log lines are written
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
+    /// Begin with an empty database where the state directory has lost its own
+    #[arg(long)]
+    new_database: bool,
+}
+
+impl Serve {
+    /// The same, called in a directory that paths may be relative to.
+    fn within(mut self, directory: Option<&Path>) -> Self {
+        let Some(directory) = directory else { return self };
+        let paths = [&mut self.config, &mut self.state_dir, &mut self.runtime_dir, &mut self.mps_dir];
+        for path in paths.into_iter().flatten() {
+            *path = directory.join(&*path);
+        }
+        self
+    }
+
+    /// The file's configuration, with what was given beside it.
+    fn config(self) -> Result<Config, ConfigError> {
+        let mut config = self.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path))?;
+        config.listen = self.listen.unwrap_or(config.listen);
+        config.insecure_listen |= self.insecure_listen;
+        config.state_dir = self.state_dir.unwrap_or(config.state_dir);
+        config.runtime_dir = self.runtime_dir.unwrap_or(config.runtime_dir);
+        config.sim = self.sim.or(config.sim);
+        config.mps_dir = self.mps_dir.or(config.mps_dir);
+        config.log_format = self.log_format.unwrap_or(config.log_format);
+        config.check()
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -186,26 +233,47 @@ enum SimCommand {
 /// How to reach the server.
 #[derive(Debug, Args)]
 struct Server {
-    /// The server's URL; without it, the unix socket
-    #[arg(long, env = "MPS_MANAGER_URL")]
+    /// The server's URL; without it, the unix socket [env: `MPS_MANAGER_URL`]
+    #[arg(long)]
     url: Option<String>,
-    /// PEM file with the certificates that a server's https:// URL is held to, instead of the system's
-    #[arg(long, env = "MPS_MANAGER_CA_FILE", value_name = "FILE")]
+    /// PEM file with the certificates that a server's https:// URL is held to, instead of the system's [env: `MPS_MANAGER_CA_FILE`]
+    #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// The server's runtime directory, where its unix socket is
-    #[arg(long, env = "MPS_MANAGER_RUNTIME_DIR")]
+    /// The server's runtime directory, where its unix socket is [env: `MPS_MANAGER_RUNTIME_DIR`]
+    #[arg(long)]
     runtime_dir: Option<PathBuf>,
 }
 
+/// A variable that stands for an option; an empty one is none.
+///
+/// Not read by clap, whose usage in error messages shows options with a variable as if they were required.
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Where the socket is looked for.
+fn runtime_dir(given: Option<PathBuf>) -> PathBuf {
+    let of_environment = || variable("MPS_MANAGER_RUNTIME_DIR").map(PathBuf::from);
+    given.or_else(of_environment).unwrap_or_else(config::default_runtime_dir)
+}
+
 impl Server {
+    /// The certificates that a server is held to.
+    fn ca_file(&self) -> Option<PathBuf> {
+        self.ca_file.clone().or_else(|| variable("MPS_MANAGER_CA_FILE").map(PathBuf::from))
+    }
+
     fn client(&self) -> Result<Client, ClientError> {
-        match &self.url {
+        let of_environment = || variable("MPS_MANAGER_URL").map(|value| value.to_string_lossy().into_owned());
+        match self.url.clone().or_else(of_environment) {
             Some(url) => {
-                Client::over_url(url, std::env::var("MPS_MANAGER_TOKEN").ok(), self.ca_file.as_deref())
+                let token = std::env::var("MPS_MANAGER_TOKEN").ok();
+                Client::over_url(&url, token, self.ca_file().as_deref())
             }
             None => {
-                let directory = self.runtime_dir.clone().unwrap_or_else(config::default_runtime_dir);
-                Client::over_socket(&config::socket_in(&directory))
+                let directory = runtime_dir(self.runtime_dir.clone());
+                let trusted = config::trusted_managers().map_err(ClientError::Address)?;
+                Client::over_socket(&config::socket_in(&directory), trusted)
             }
         }
     }
@@ -217,13 +285,22 @@ enum Output {
     Json,
 }
 
+/// What is done about a client that is stopped.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Stopped {
+    /// Continue it, then end it in the safe order
+    Continue,
+    /// Kill it without asking MPS
+    Kill,
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum EnvFormat {
     Sh,
     Json,
 }
 
-/// Prints a line, and ends quietly when nobody reads it any more, as in `mps-manager clients | head -1`.
+/// Prints a line with control characters spelled out, and ends quietly when nobody reads it any more, as in `mps-manager clients | head -1`.
 macro_rules! line {
     ($($argument:tt)*) => { crate::cli::emit(format_args!($($argument)*)) };
 }
@@ -234,9 +311,15 @@ const BROKEN_PIPE: i32 = 141;
 
 fn emit(text: std::fmt::Arguments<'_>) {
     use std::io::Write as _;
-    if writeln!(std::io::stdout(), "{text}").is_err() {
+    let text = text.to_string();
+    if writeln!(std::io::stdout(), "{}", printable_lines(&text)).is_err() {
         std::process::exit(BROKEN_PIPE);
     }
+}
+
+/// Says on stderr what went wrong, with control characters spelled out.
+fn complain(message: &str) {
+    eprintln!("mps-manager: {}", printable_lines(message));
 }
 
 /// Does what the command line says.
@@ -245,8 +328,9 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::CudaProbe(args) => return cuda_probe(&args),
         Command::Sim { command: SimCommand::Client(args) } => return sim::client::run(&args),
-        Command::Openapi => {
-            line!("{:#}", http::api::document());
+        Command::Openapi { form } => {
+            let document = http::api::document();
+            line!("{:#}", if form == "3.0" { http::api::as_openapi_3_0(&document) } else { document });
             Ok(ExitCode::SUCCESS)
         }
         Command::Audit { command } => audit::run(command),
@@ -275,12 +359,13 @@ pub fn main() -> ExitCode {
         Command::Verify { server, tenant, output } => {
             ask(async move { verify::run(&server.client()?, &tenant, output).await })
         }
-        Command::Terminate { server, client } => {
-            ask(async move { show::terminate(&server.client()?, client).await })
+        Command::Terminate { server, client, stopped } => {
+            ask(async move { show::terminate(&server.client()?, client, stopped).await })
         }
+        Command::Lease { command } => lease::run(command),
     };
     result.unwrap_or_else(|message| {
-        eprintln!("mps-manager: {message}");
+        complain(&message);
         ExitCode::from(ERROR)
     })
 }
@@ -301,7 +386,14 @@ fn ask(question: impl Future<Output = Result<ExitCode, ClientError>>) -> Result<
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    runtime.block_on(question).map_err(|error| error.to_string())
+    runtime.block_on(question).or_else(|error| match error {
+        // How the host stands is in the way: no error of whoever asks, and the same answer to every verb.
+        ClientError::Refused(problem) if problem.status == CONFLICT => {
+            eprintln!("mps-manager: {}", ClientError::Refused(problem));
+            Ok(ExitCode::from(DIFFERS))
+        }
+        error => Err(error.to_string()),
+    })
 }
 
 fn check_config(path: Option<PathBuf>) -> Result<ExitCode, String> {
@@ -313,16 +405,8 @@ fn check_config(path: Option<PathBuf>) -> Result<ExitCode, String> {
 }
 
 fn serve(args: Serve) -> Result<ExitCode, String> {
-    let read = args.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path));
-    let mut config = read.map_err(|error| error.to_string())?;
-    config.listen = args.listen.unwrap_or(config.listen);
-    config.insecure_listen |= args.insecure_listen;
-    config.state_dir = args.state_dir.unwrap_or(config.state_dir);
-    config.runtime_dir = args.runtime_dir.unwrap_or(config.runtime_dir);
-    config.sim = args.sim.or(config.sim);
-    config.mps_dir = args.mps_dir.or(config.mps_dir);
-    config.log_format = args.log_format.unwrap_or(config.log_format);
-    let config = config.check().map_err(|error| error.to_string())?;
+    let new_database = args.new_database;
+    let config = args.config().map_err(|error| error.to_string())?;
     telemetry::start(config.log_format, &config.log_filter)?;
     // The work is waiting, for processes and sockets: two threads do it on any host.
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -330,6 +414,6 @@ fn serve(args: Serve) -> Result<ExitCode, String> {
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    runtime.block_on(app::serve(config)).map_err(|error| error.to_string())?;
+    runtime.block_on(app::serve(config, new_database)).map_err(|error| error.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,9 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 use super::Server;
+use super::vet::{Answerer, check_environment, check_user};
 use crate::domain::TenantName;
+use crate::domain::environment::PREFIX;
 use crate::host::user::become_user;
 use crate::service::leases::{LeaseRequest, LeaseView};
 
@@ -34,15 +36,30 @@ pub(super) struct RunArgs {
 const SECRETS: [&str; 1] = ["MPS_MANAGER_TOKEN"];
 
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
-    let client = args.server.client().map_err(|error| error.to_string())?;
+    if let Some(url) = &args.server.url {
+        return Err(format!(
+            "run takes its lease through the unix socket of the manager on this host, and --url or MPS_MANAGER_URL names {url}: \
+             leave it out, and give --runtime-dir where the socket is not in the usual place"
+        ));
+    }
+    let mut client = args.server.client().map_err(|error| error.to_string())?;
+    // Root may do everything by itself, and a token may be one of less.
+    if !rustix::process::geteuid().is_root() {
+        client = client.with_token(std::env::var("MPS_MANAGER_TOKEN").ok());
+    }
     let path = format!("/api/v1/tenants/{}/leases", args.tenant);
-    let request = LeaseRequest { pid: std::process::id() };
+    // For itself, which the kernel tells the manager: in a container this process has another number than on the host.
+    let request = LeaseRequest::default();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
     let lease: LeaseView =
         runtime.block_on(client.post(&path, &request)).map_err(|error| error.to_string())?;
+    let answerer = client.peer().map_or(Answerer::Url, Answerer::Socket);
+    let own = rustix::process::geteuid().as_raw();
+    check_user(answerer, lease.uid, own, args.uid)?;
+    check_environment(&lease.environment.variables, &lease.environment.unset)?;
     // Nothing of ours may live on in the command: no thread, no socket.
     drop(client);
     drop(runtime);
@@ -59,9 +76,16 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
     for name in lease.environment.unset.iter().map(String::as_str).chain(SECRETS) {
         command.env_remove(name);
     }
+    // Also what a later release of MPS reads, and this program does not know.
+    for (name, _) in std::env::vars_os() {
+        let is_ours = name.to_str().is_none_or(|name| lease.environment.variables.contains_key(name));
+        if name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) && !is_ours {
+            command.env_remove(name);
+        }
+    }
     let error = command.exec();
     // As a shell says it: 127 for a command that is not there, 126 for one that cannot be run.
-    eprintln!("mps-manager: {} cannot be run: {error}", program.to_string_lossy());
+    crate::cli::complain(&format!("{} cannot be run: {error}", program.to_string_lossy()));
     let missing = error.kind() == std::io::ErrorKind::NotFound;
     Ok(ExitCode::from(if missing { 127 } else { 126 }))
 }

@@ -1,18 +1,21 @@
 //! The questions of the command line, and how their answers are printed.
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use reqwest::StatusCode;
 
-use super::{DIFFERS, EnvFormat, Output, line};
+use super::{DIFFERS, EnvFormat, Output, Stopped, line};
 use crate::client::{Client, ClientError};
 use crate::domain::client::ClientId;
+use crate::domain::count::counted;
 use crate::domain::daemon::Condition;
 use crate::domain::memory::Bytes;
 use crate::domain::operation::{Operation, OperationState};
-use crate::domain::tenant::EnforcedBy;
-use crate::domain::{Priority, TenantName, environment};
+use crate::domain::printable::{printable, printable_lines};
+use crate::domain::tenant::{EffectiveThreads, EnforcedBy};
+use crate::domain::{TenantName, environment};
 use crate::http::api::List;
 use crate::http::api::probes::Readiness;
 use crate::service::clients::ClientView;
@@ -67,14 +70,17 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
         _ => String::new(),
     };
     line!(
-        "{}: {} GPUs, driver {}, MPS {}{simulated}\n",
+        "{}: {}, driver {}, MPS {}{simulated}\n",
         host.hostname,
-        host.gpus,
+        counted(host.gpus, "GPU"),
         host.driver_version,
         host.mps_binary_version
     );
     if let Some(read_only) = &host.read_only {
         line!("READ-ONLY: {}\n", read_only.reason);
+    }
+    for condition in &host.conditions {
+        line!("{}: {}\n", condition.kind, condition.message);
     }
     let mut rows = vec![["DAEMON", "STATE", "PID", "GPUS", "SERVER", "GENERATION"].map(str::to_owned)];
     for daemon in daemons {
@@ -102,7 +108,6 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
     for tenant in tenants {
         let effective = tenant.status.effective.as_ref();
         let ready = tenant.status.conditions.first().is_some_and(|condition| condition.status);
-        let held = |by: EnforcedBy| if by == EnforcedBy::Environment { " (env)" } else { "" };
         rows.push([
             tenant.name.to_string(),
             tenant.spec.daemon.to_string(),
@@ -116,19 +121,14 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
                     None => "whole GPU".into(),
                 },
             ),
+            effective.map_or_else(|| "-".into(), |effective| share(&effective.threads)),
             effective.map_or_else(
                 || "-".into(),
                 |effective| {
-                    let sms =
-                        effective.threads.predicted_sms.map_or_else(|| "?".into(), |sms| sms.to_string());
-                    format!(
-                        "{sms} of {}%{}",
-                        effective.threads.active_thread_percentage,
-                        held(effective.threads.enforced_by)
-                    )
+                    let priority = &effective.priority;
+                    format!("{}{}", priority.priority.as_str(), held(priority.enforced_by))
                 },
             ),
-            tenant.spec.priority.map_or("-", Priority::as_str).to_owned(),
             format!("{}/{}", tenant.status.clients, tenant.spec.max_clients),
         ]);
     }
@@ -140,8 +140,10 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
             .flat_map(|status| &status.conditions)
             .map(|condition| (daemon.name.to_string(), condition))
     });
+    // Why a daemon is not ready is said of the daemon, and once.
     let tenants = tenants.iter().flat_map(|tenant| {
-        tenant.status.conditions.iter().map(|condition| (tenant.name.to_string(), condition))
+        let own = tenant.status.conditions.iter().filter(|condition| condition.reason != "DaemonNotReady");
+        own.map(|condition| (tenant.name.to_string(), condition))
     });
     let attention: Vec<(String, &Condition)> = daemons
         .chain(tenants)
@@ -151,11 +153,27 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
         line!("\nAttention:");
     }
     for (name, condition) in attention {
-        line!("  {name}: {} ({}): {}", condition.kind, condition.reason, condition.message);
+        let message = printable_lines(&condition.message).replace('\n', "\n    ");
+        line!("  {name}: {} ({}): {message}", condition.kind, condition.reason);
     }
     for remark in &host.isolation.remarks {
         line!("\nIsolation: {remark}");
     }
+}
+
+/// Marks what only the environment holds.
+fn held(by: EnforcedBy) -> &'static str {
+    if by == EnforcedBy::Environment { " (env)" } else { "" }
+}
+
+/// The SMs of a tenant: of its partitions, or of its thread percentage.
+fn share(threads: &EffectiveThreads) -> String {
+    if threads.partitions.is_empty() {
+        let sms = threads.predicted_sms.map_or_else(|| "?".into(), |sms| sms.to_string());
+        return format!("{sms} of {}%{}", threads.active_thread_percentage, held(threads.enforced_by));
+    }
+    let partitions = threads.partitions.iter().map(|one| format!("{} in {}", one.sms, one.partition));
+    partitions.collect::<Vec<_>>().join(", ")
 }
 
 /// Control daemons of others, which tenants here know nothing of.
@@ -194,13 +212,23 @@ fn word(value: impl serde::Serialize) -> String {
 
 /// Prints rows in columns as wide as they need to be.
 pub(super) fn table<const N: usize>(rows: &[[String; N]]) {
-    let widths: Vec<usize> =
-        (0..N).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
-    for row in rows {
+    for row in in_columns(rows) {
+        line!("{row}");
+    }
+}
+
+/// One line for each row, whatever the cells hold.
+fn in_columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let rows: Vec<[Cow<'_, str>; N]> =
+        rows.iter().map(|row| row.each_ref().map(|cell| printable(cell))).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[Cow<'_, str>; N]| {
         let cells: Vec<String> =
             row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        line!("{}", cells.join("  ").trim_end());
-    }
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
 }
 
 pub(super) async fn clients(
@@ -249,9 +277,18 @@ pub(super) async fn environment(
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) async fn terminate(client: &Client, id: ClientId) -> Result<ExitCode, ClientError> {
-    let operation: Operation =
-        client.post(&format!("/api/v1/clients/{id}/terminate"), &serde_json::json!({})).await?;
+pub(super) async fn terminate(
+    client: &Client,
+    id: ClientId,
+    stopped: Option<Stopped>,
+) -> Result<ExitCode, ClientError> {
+    let chosen = match stopped {
+        None => "",
+        Some(Stopped::Continue) => "?stopped=continue",
+        Some(Stopped::Kill) => "?stopped=kill",
+    };
+    let path = format!("/api/v1/clients/{id}/terminate{chosen}");
+    let operation: Operation = client.post(&path, &serde_json::json!({})).await?;
     followed(client, operation, &format!("client {id} was not terminated")).await
 }
 
@@ -263,12 +300,12 @@ pub(super) async fn followed(
 ) -> Result<ExitCode, ClientError> {
     let operation = ended(client, operation).await?;
     for step in &operation.steps {
-        line!("{}: {}", step.name, step.outcome.as_deref().unwrap_or("under way"));
+        line!("{}: {}", step.name, printable(step.outcome.as_deref().unwrap_or("under way")));
     }
     if operation.state == OperationState::Succeeded {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("mps-manager: {failed}: {}", operation.error.unwrap_or_default());
+    crate::cli::complain(&format!("{failed}: {}", operation.error.unwrap_or_default()));
     Ok(ExitCode::from(DIFFERS))
 }
 
@@ -279,4 +316,18 @@ pub(super) async fn ended(client: &Client, mut operation: Operation) -> Result<O
         operation = client.get(&format!("/api/v1/operations/{}", operation.id)).await?;
     }
     Ok(operation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_cannot_forge_a_row() {
+        let rows = [
+            ["ID", "COMMAND"].map(str::to_owned),
+            ["7-1", "\u{1b}[31mtrain\r\n8-1  demo"].map(str::to_owned),
+        ];
+        assert_eq!(in_columns(&rows), ["ID   COMMAND", "7-1  \\u001b[31mtrain\\u000d\\u000a8-1  demo"]);
+    }
 }

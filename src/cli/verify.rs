@@ -46,7 +46,7 @@ pub(super) async fn run(
         VerificationOutcome::Differs => ExitCode::from(DIFFERS),
         VerificationOutcome::NotVerified => {
             let why = result.obstacle.map(|obstacle| obstacle.message).unwrap_or_default();
-            eprintln!("mps-manager: tenant {tenant} was not verified: {why}");
+            crate::cli::complain(&format!("tenant {tenant} was not verified: {why}"));
             ExitCode::from(ERROR)
         }
     })

@@ -1,17 +1,20 @@
 //! The API as the command line uses it: over the unix socket, or over a URL with a token.
 
+mod socket;
 mod stream;
 mod tls;
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use self::socket::Socket;
 pub use self::stream::Stream;
+use crate::host::trust::Trust;
 use crate::http::problem::Problem;
 
 /// Why a call failed.
@@ -24,6 +27,17 @@ pub enum ClientError {
         target: String,
         /// What happened.
         detail: String,
+    },
+    /// Somebody listens at the socket who is not known to be the manager.
+    #[error(
+        "{socket} is served by uid {uid}, who is neither root nor you, so nothing was sent: if the manager of this host runs as \
+         that user, have root write `manager_user = {uid}` into /etc/mps-manager/client.toml"
+    )]
+    Stranger {
+        /// The socket.
+        socket: PathBuf,
+        /// Who listens there.
+        uid: u32,
     },
     /// The server refused.
     #[error("{}", describe(.0))]
@@ -50,21 +64,36 @@ fn describe(problem: &Problem) -> String {
 
 /// A way to a server.
 pub struct Client {
+    /// Builds requests, and sends them where there is no socket.
     http: reqwest::Client,
+    socket: Option<Socket>,
     base: String,
     target: String,
     token: Option<String>,
 }
 
 impl Client {
-    /// Over the unix socket: the server knows the caller by the user.
-    pub fn over_socket(socket: &Path) -> Result<Self, ClientError> {
-        let http = tls::none()
-            .unix_socket(socket)
-            .no_proxy()
-            .build()
-            .map_err(|error| ClientError::Address(error.to_string()))?;
-        Ok(Self { http, base: "http://localhost".into(), target: socket.display().to_string(), token: None })
+    /// Over the unix socket: the server knows the caller by the user, and the caller believes a server of a `trusted` one.
+    pub fn over_socket(socket: &Path, trusted: Trust) -> Result<Self, ClientError> {
+        let http = tls::none().no_proxy().build().map_err(|error| ClientError::Address(error.to_string()))?;
+        Ok(Self {
+            http,
+            target: socket.display().to_string(),
+            socket: Some(Socket::new(socket, trusted)),
+            base: "http://localhost".into(),
+            token: None,
+        })
+    }
+
+    /// The user who listens at the socket, once something was sent; `None` over a URL.
+    pub fn peer(&self) -> Option<u32> {
+        self.socket.as_ref().and_then(Socket::peer)
+    }
+
+    /// The same with a token, for a user to whom nothing was granted.
+    #[must_use]
+    pub fn with_token(self, token: Option<String>) -> Self {
+        Self { token, ..self }
     }
 
     /// Over a URL, with a token; over TLS its certificate is held to those of `ca_file`, or to the system's.
@@ -81,7 +110,8 @@ impl Client {
             }
         };
         let http = http.no_proxy().build().map_err(|error| ClientError::Address(reason(&error)))?;
-        Ok(Self { http, base: url.trim_end_matches('/').to_owned(), target: url.to_owned(), token })
+        let base = url.trim_end_matches('/').to_owned();
+        Ok(Self { http, socket: None, base, target: url.to_owned(), token })
     }
 
     /// Reads.
@@ -167,7 +197,7 @@ impl Client {
     /// Server-sent events, as they come.
     pub async fn stream(&self, path: &str) -> Result<Stream, ClientError> {
         let request = self.request(Method::GET, path).header(ACCEPT, "text/event-stream");
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let response = self.respond(request).await?;
         let status = response.status();
         if status.is_success() {
             return Ok(Stream::new(response, self.target.clone()));
@@ -182,11 +212,18 @@ impl Client {
     }
 
     async fn answer(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), ClientError> {
-        let unreachable = |error: reqwest::Error| self.unreachable(&error);
-        let response = request.send().await.map_err(unreachable)?;
+        let response = self.respond(request).await?;
         let status = response.status();
-        let bytes = response.bytes().await.map_err(unreachable)?;
+        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
         Ok((status, bytes.to_vec()))
+    }
+
+    async fn respond(&self, request: RequestBuilder) -> Result<reqwest::Response, ClientError> {
+        let failed = |error: reqwest::Error| self.unreachable(&error);
+        match &self.socket {
+            None => request.send().await.map_err(failed),
+            Some(socket) => socket.send(request.build().map_err(failed)?).await,
+        }
     }
 }
 

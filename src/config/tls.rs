@@ -1,8 +1,10 @@
 //! `[tls]`: the certificate that the API is served with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::host::trust::{Content, Trust};
 
 /// Where certificate and key are, both as PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,4 +14,9 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// Its private key, which only the manager's user and group may read.
     pub key: PathBuf,
+}
+
+/// Refuses a private key that others may read or change.
+pub fn check_key(key: &Path) -> Result<(), String> {
+    Trust::own().check(key, Content::GroupSecret).map(drop).map_err(|error| error.to_string())
 }

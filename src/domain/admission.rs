@@ -4,6 +4,7 @@
 //! tenant. A tenant without a limit may take the whole GPU, once. Percentages are not added up: MPS lets them
 //! overlap, and they reserve nothing.
 
+use super::count::counted;
 use super::daemon::{DaemonSpec, Mode};
 use super::gpu::Gpu;
 use super::memory::{Bytes, MemoryLimit};
@@ -92,7 +93,7 @@ fn listed(terms: &[String], joiner: &str) -> String {
     match terms {
         [first @ .., last] if terms.len() > NAMED => {
             let shown = first[..NAMED - 1].join(joiner);
-            format!("{shown}{joiner}{} others{joiner}{last}", terms.len() - NAMED)
+            format!("{shown}{joiner}{}{joiner}{last}", counted(terms.len() - NAMED, "other"))
         }
         _ => terms.join(joiner),
     }

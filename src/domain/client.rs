@@ -122,6 +122,68 @@ impl From<&ClientFacts> for Signs {
     }
 }
 
+/// How it is known that a process is a tenant's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseKind {
+    /// The process asked for itself through the unix socket, as `mps-manager run` does. It may be signalled.
+    #[default]
+    Own,
+    /// An operator named it. It counts and holds up a drain, and is signalled only once MPS lists it as a client.
+    Recorded,
+}
+
+impl LeaseKind {
+    /// The word in the store and in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Recorded => "recorded",
+        }
+    }
+
+    /// Reads the word of the store.
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        [Self::Own, Self::Recorded]
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+            .ok_or_else(|| InvalidValue(format!("{text:?} is no kind of lease: it is own or recorded")))
+    }
+}
+
+/// What to do about a client that is stopped (SIGSTOP, a debugger): asking MPS to end one hangs its daemon.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StoppedPolicy {
+    /// Send nothing and fail.
+    #[default]
+    Refuse,
+    /// Continue it (SIGCONT), then end it in the safe order.
+    Continue,
+    /// Kill it (SIGKILL) without asking MPS first.
+    Kill,
+}
+
+impl StoppedPolicy {
+    /// Whether nothing was chosen.
+    pub fn is_refuse(&self) -> bool {
+        *self == Self::Refuse
+    }
+}
+
+/// A lease as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseRecord {
+    /// The process and its tenant.
+    pub lease: Lease,
+    /// How that is known.
+    pub kind: LeaseKind,
+    /// The command line of the process when it was granted, shortened; empty where an earlier release granted it.
+    pub command: String,
+    /// When it was granted, in unix milliseconds.
+    pub created_at: i64,
+}
+
 /// The right of a process that `run` started to be a client of its tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {

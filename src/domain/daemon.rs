@@ -4,13 +4,16 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::client::ClientId;
 use super::compute_mode::ComputeModeStatus;
 use super::drift::{DriftPolicy, DriftStatus};
 use super::gpu::{ComputeMode, Gpu, GpuRef};
 use super::isolation::Isolation;
 use super::layout::active::ActiveLayout;
 use super::layout::status::LayoutStatus;
+pub use super::management::{Standing, check_management};
 use super::partitions::GpuPartitions;
+use super::wedge::{WedgeGrace, WedgePolicy, WedgeSettings};
 use super::{DaemonName, GpuUuid, Inode, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
 /// What an operator wants of a daemon.
@@ -56,6 +59,13 @@ pub struct DaemonSpec<G = GpuUuid> {
     /// What to do about settings that somebody else changes behind the manager's back.
     #[serde(default)]
     pub drift_policy: DriftPolicy,
+    /// What to do about clients that are connected to a server that hangs and keeps the daemon from answering.
+    #[serde(default)]
+    pub wedge_policy: WedgePolicy,
+    /// Seconds that these clients are waited for before the server is replaced, which ends their work.
+    #[serde(default)]
+    #[schema(value_type = u32, minimum = 0, maximum = 3600)]
+    pub wedge_grace_s: WedgeGrace,
 }
 
 fn yes() -> bool {
@@ -376,6 +386,19 @@ pub struct Server {
     pub active_thread_percentage: Option<ThreadPercentage>,
     /// Its memory limits, one a GPU.
     pub memory_limits: Vec<MemoryReading>,
+    /// Clients that keep a server with a fatal GPU error from taking others: those it affects and that are still connected.
+    #[serde(default)]
+    pub held_by: Vec<FaultHolder>,
+}
+
+/// A client that a fatal GPU error affects and that has not ended yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct FaultHolder {
+    /// Its process.
+    #[schema(value_type = String, example = "1234-567890")]
+    pub client: ClientId,
+    /// Whether it stands still (SIGSTOP), so that it does not end by itself.
+    pub stopped: bool,
 }
 
 /// A statement about a thing, with its reason.
@@ -397,6 +420,20 @@ impl Condition {
     pub fn new(kind: &str, status: bool, reason: &str, message: impl Into<String>) -> Self {
         Self { kind: kind.into(), status, reason: reason.into(), message: message.into() }
     }
+}
+
+/// What the reason of a daemon that is not ready means to its tenants, where they can do something with it and it names nobody.
+pub fn meaning_for_tenants(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "ServerFault" => {
+            "its server had a fatal GPU error and takes no client until those that it affects have ended, so end yours if their CUDA \
+             calls fail"
+        }
+        "ServerHangs" => "its server hangs since a client died while it connected, and is replaced",
+        "ServerStarting" | "Starting" => "its server is being started",
+        "Stopping" | "StoppedAsWanted" => "it is stopped or being stopped",
+        _ => return None,
+    })
 }
 
 impl DaemonSpec<GpuRef> {
@@ -425,7 +462,14 @@ impl<G> DaemonSpec<G> {
             defaults: Defaults::default(),
             memory_overcommit: OvercommitRatio::default(),
             drift_policy: DriftPolicy::default(),
+            wedge_policy: WedgePolicy::default(),
+            wedge_grace_s: WedgeGrace::default(),
         }
+    }
+
+    /// What to do about a server that hangs.
+    pub fn wedge(&self) -> WedgeSettings {
+        WedgeSettings { policy: self.wedge_policy, grace: self.wedge_grace_s }
     }
 
     /// Whether it is only looked at.
@@ -448,6 +492,8 @@ impl<G> DaemonSpec<G> {
             defaults,
             memory_overcommit,
             drift_policy,
+            wedge_policy,
+            wedge_grace_s,
         } = self;
         DaemonSpec {
             gpus,
@@ -462,6 +508,8 @@ impl<G> DaemonSpec<G> {
             defaults,
             memory_overcommit,
             drift_policy,
+            wedge_policy,
+            wedge_grace_s,
         }
     }
 }
@@ -491,50 +539,6 @@ impl DaemonSpec {
     }
 }
 
-/// What is known of a daemon whose spec somebody replaces.
-#[derive(Debug, Clone, Copy)]
-pub struct Standing<'s> {
-    /// Its present spec.
-    pub spec: &'s DaemonSpec,
-    /// Whether it has tenants.
-    pub has_tenants: bool,
-    /// Whether its control process runs and is as its spec says.
-    pub runs_as_specified: bool,
-}
-
-/// Refuses a spec that would let go of a daemon, or look at one, where that cannot be.
-pub fn check_management(current: Option<Standing<'_>>, spec: &DaemonSpec) -> Result<(), InvalidValue> {
-    if spec.management == Management::Managed {
-        return Ok(());
-    }
-    let refused = |reason: &str| Err(InvalidValue(reason.to_owned()));
-    let Some(current) = current else {
-        return refused(
-            "there is no daemon of that name to observe: adopt one that runs (POST /api/v1/daemons/NAME/adopt)",
-        );
-    };
-    let started_with = |spec: &DaemonSpec| (spec.gpus.clone(), spec.mode, spec.multi_user);
-    if started_with(spec) != started_with(current.spec) {
-        return refused(
-            "a daemon that is only observed is never changed: leave its gpus, mode and multi_user as they are",
-        );
-    }
-    if current.spec.management == Management::Observed {
-        return Ok(());
-    }
-    if current.has_tenants {
-        return refused(
-            "it serves tenants, whose limits nobody would keep if it were only observed: delete or move them first",
-        );
-    }
-    if !current.runs_as_specified {
-        return refused(
-            "it does not run as its spec says, so there is nothing to observe: start or restart it first, or delete it",
-        );
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -547,31 +551,6 @@ mod tests {
         for bad in [0.0, 0.9, 10.1, -1.0, f64::NAN, f64::INFINITY, 1.25] {
             assert!(OvercommitRatio::try_from(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn only_a_daemon_that_runs_for_nobody_here_may_be_let_go_of() {
-        let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
-        let managed = DaemonSpec::of(vec![gpu]);
-        let observed = DaemonSpec { management: Management::Observed, ..managed.clone() };
-        let standing = Standing { spec: &managed, has_tenants: false, runs_as_specified: true };
-        assert!(check_management(None, &managed).is_ok());
-        assert!(check_management(Some(standing), &observed).is_ok());
-        let other = DaemonSpec { multi_user: true, ..observed.clone() };
-        let partitioned = DaemonSpec { mode: Mode::Static, ..observed.clone() };
-        for (current, spec, said) in [
-            (None, &observed, "adopt one"),
-            (Some(Standing { has_tenants: true, ..standing }), &observed, "serves tenants"),
-            (Some(Standing { runs_as_specified: false, ..standing }), &observed, "nothing to observe"),
-            (Some(standing), &other, "never changed"),
-            (Some(standing), &partitioned, "never changed"),
-            (Some(Standing { spec: &observed, ..standing }), &other, "never changed"),
-        ] {
-            let error = check_management(current, spec).expect_err(said).to_string();
-            assert!(error.contains(said), "{error}");
-        }
-        let seen = Standing { spec: &observed, has_tenants: true, runs_as_specified: false };
-        assert!(check_management(Some(seen), &observed).is_ok(), "it is so already");
     }
 
     #[test]

@@ -4,23 +4,37 @@
 //! and change with `CUDA_VISIBLE_DEVICES`, UUID keys survive that; and there is never an entry for a GPU that
 //! the client does not see, since one such entry drops every limit (recordings 05 and 07).
 
+pub mod container;
 pub mod formats;
 
 use super::percentage::ThreadPercentage;
 use super::tenant::{Resolved, Tenant};
 
 /// Variables that decide how a process meets MPS; whoever hands out an environment clears the others of these.
-pub const MANAGED: [&str; 8] = [
+pub const MANAGED: [&str; 11] = [
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY",
     "CUDA_VISIBLE_DEVICES",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    // With it, the percentage is a context's and not the process's (NVIDIA's documentation).
+    "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
     "CUDA_MPS_CLIENT_PRIORITY",
     SM_PARTITION,
+    "CUDA_MPS_PROTOCOL_VERSION",
     // More connections for one client leave room for fewer clients (recording 08).
     "CUDA_DEVICE_MAX_CONNECTIONS",
+    // It renumbers GPUs that are named by ordinals. NVIDIA_VISIBLE_DEVICES is for container runtimes: no process reads it.
+    "CUDA_DEVICE_ORDER",
 ];
+
+/// How the names of all variables that MPS reads begin: what a later release reads is cleared with those that are known.
+pub const PREFIX: &str = "CUDA_MPS_";
+
+/// Whether a variable changes what a CUDA process meets, so that nobody but its tenant may set it.
+pub fn is_managed(name: &str) -> bool {
+    name.starts_with(PREFIX) || MANAGED.contains(&name)
+}
 
 /// The variable by which a client of a daemon in static mode says which partitions it runs in.
 pub const SM_PARTITION: &str = "CUDA_MPS_SM_PARTITION";
@@ -54,9 +68,12 @@ pub fn unset(variables: &[(String, String)]) -> Vec<String> {
         .collect()
 }
 
-/// The variables as lines for a POSIX shell: first what is unset, then what is exported.
+/// The variables as lines for a POSIX shell: first what is unset, by name and whatever else MPS may read, then what is exported.
 pub fn as_shell(variables: &[(String, String)]) -> String {
-    let mut lines = String::new();
+    let mut lines = format!(
+        "for mps_manager_name in $(env | sed -n 's/^\\({PREFIX}[A-Za-z0-9_]*\\)=.*/\\1/p'); do unset \"$mps_manager_name\"; done\n\
+         unset mps_manager_name\n"
+    );
     for name in unset(variables) {
         lines.push_str("unset ");
         lines.push_str(&name);
@@ -96,6 +113,28 @@ mod tests {
                 .expect("sh runs");
             assert_eq!(String::from_utf8_lossy(&out.stdout), value);
         }
+    }
+
+    #[test]
+    fn shell_unsets_every_mps_variable() {
+        let lines = as_shell(&[("CUDA_MPS_CLIENT_PRIORITY".into(), "0".into())]);
+        let out = std::process::Command::new("sh")
+            .arg("-euc")
+            .arg(format!("{lines}env"))
+            .env("CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING", "1")
+            .env("CUDA_MPS_OF_A_LATER_RELEASE", "a b\nCUDA_MPS_NOT_A_NAME=1")
+            .env("CUDA_MPS_CLIENT_PRIORITY", "1")
+            .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+            .env("CUDA_HOME", "/usr/local/cuda")
+            .output()
+            .expect("sh runs");
+        let left = String::from_utf8_lossy(&out.stdout);
+        let cuda: Vec<&str> = left.lines().filter(|line| line.starts_with("CUDA_")).collect();
+        assert_eq!(cuda.len(), 2, "{cuda:?} {out:?}");
+        for kept in ["CUDA_HOME=/usr/local/cuda", "CUDA_MPS_CLIENT_PRIORITY=0"] {
+            assert!(cuda.contains(&kept), "{cuda:?}");
+        }
+        assert!(!left.contains("mps_manager_name"), "{left}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 pub use catalogue::EventType;
 
-use super::client::{AttributedBy, ClientId};
+use super::client::{AttributedBy, ClientId, LeaseKind};
 use super::drift::Drifted;
 use super::gpu::ComputeMode;
 use super::layout::record::{Degraded, PartitionDrift};
@@ -186,6 +186,15 @@ pub enum Details {
         /// The user that it serves or runs as, where that is known.
         uid: Option<u32>,
     },
+    /// The end of a server or of a control daemon.
+    Death {
+        /// Its process ID.
+        pid: u32,
+        /// The clients that were connected to it, and lost their work.
+        clients: Vec<AffectedClient>,
+        /// Processes that waited to become clients.
+        waiting: Vec<u32>,
+    },
     /// Why a daemon is not ready: the reason of its condition.
     Reason {
         /// One word, as `ForeignDaemon`.
@@ -225,6 +234,17 @@ pub enum Details {
         /// When the log tells of it, in unix milliseconds, where a log does.
         logged_at: Option<i64>,
     },
+    /// A lease.
+    Lease {
+        /// The process ID of its holder.
+        pid: u32,
+        /// When that started, in clock ticks since boot.
+        start_time: u64,
+        /// How it is known that the process is the tenant's.
+        lease: LeaseKind,
+        /// Its program when the lease was granted, without arguments.
+        program: Option<String>,
+    },
     /// A process that waits for another user's clients to be gone.
     Waiting {
         /// Its process ID.
@@ -247,6 +267,9 @@ pub enum Details {
         reported: Vec<u32>,
         /// The processes whose work is lost, as far as server.log tells.
         affected: Vec<u32>,
+        /// The same with what is known of each.
+        #[serde(default)]
+        clients: Vec<AffectedClient>,
         /// How it became known.
         known_from: KnownFrom,
     },
@@ -309,6 +332,37 @@ pub enum Details {
         /// The first event from which on the journal is whole again.
         whole_from: Option<i64>,
     },
+}
+
+impl Details {
+    /// The clients that lost their work by it.
+    pub fn affected_clients(&self) -> &[AffectedClient] {
+        match self {
+            Self::Death { clients, .. } | Self::Fault { clients, .. } => clients,
+            _ => &[],
+        }
+    }
+
+    /// The same, to complete what is known of them.
+    pub fn affected_clients_mut(&mut self) -> &mut [AffectedClient] {
+        match self {
+            Self::Death { clients, .. } | Self::Fault { clients, .. } => clients,
+            _ => &mut [],
+        }
+    }
+}
+
+/// A client that lost its work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct AffectedClient {
+    /// Its process ID.
+    pub pid: u32,
+    /// Its process for ever; `null` where server.log alone tells of it.
+    #[schema(value_type = Option<String>, example = "1234-567890")]
+    pub client: Option<ClientId>,
+    /// Its tenant, where that is known.
+    #[schema(value_type = Option<String>)]
+    pub tenant: Option<TenantName>,
 }
 
 /// An event that is not written yet.

@@ -344,6 +344,7 @@ mod tests {
             status: "ACTIVE".into(),
             active_thread_percentage: Some(tenths(percentage)),
             memory_limits,
+            held_by: Vec::new(),
         });
         InForce {
             gpus: defaults.iter().map(|reading| reading.gpu.clone()).collect(),

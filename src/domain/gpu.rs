@@ -69,6 +69,33 @@ impl std::fmt::Display for GpuUuid {
 #[serde(transparent)]
 pub struct GpuRef(pub String);
 
+impl GpuRef {
+    /// Whether this is how a GPU can be named at all, as the schema's pattern says.
+    pub fn is_well_formed(&self) -> bool {
+        let hex = |text: &str, lengths: std::ops::RangeInclusive<usize>| {
+            lengths.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        let text = self.0.as_str();
+        if (1..=9).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return true;
+        }
+        let uuid = text.split_at_checked(4).filter(|(head, _)| head.eq_ignore_ascii_case("GPU-"));
+        if let Some((_, tail)) = uuid {
+            return (1..=36).contains(&tail.len())
+                && tail.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+        }
+        let Some((address, function)) = text.rsplit_once('.') else { return false };
+        let parts: Vec<&str> = address.split(':').collect();
+        let is_function = matches!(function.as_bytes(), [b'0'..=b'7']);
+        is_function
+            && match parts.as_slice() {
+                [bus, device] => hex(bus, 2..=2) && hex(device, 2..=2),
+                [domain, bus, device] => hex(domain, 4..=8) && hex(bus, 2..=2) && hex(device, 2..=2),
+                _ => false,
+            }
+    }
+}
+
 impl utoipa::PartialSchema for GpuRef {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
         utoipa::openapi::schema::ObjectBuilder::new()
@@ -313,6 +340,18 @@ pub struct GpuProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_gpus_are_well_formed() {
+        for good in ["0", "123456789", "GPU-0", "gpu-74d43ed3-aa", "0000:1a:00.0", "1A:00.7"] {
+            assert!(GpuRef(good.into()).is_well_formed(), "{good}");
+        }
+        for bad in
+            ["", "null", "1234567890", "GPU-", "GPU-x", "1a:00.8", "1a:00", "0:1a:00.0", "\u{e9}\u{e9}\u{e9}"]
+        {
+            assert!(!GpuRef(bad.into()).is_well_formed(), "{bad}");
+        }
+    }
 
     #[test]
     fn people_name_gpus_in_several_ways() {

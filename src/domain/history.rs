@@ -35,6 +35,13 @@ pub struct Held {
     pub gpus: BTreeMap<GpuUuid, (u32, u64)>,
 }
 
+impl Held {
+    /// The bytes that they hold on all GPUs.
+    pub fn memory(&self) -> u64 {
+        self.gpus.values().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+}
+
 /// A line's owner, and its GPU where it is of one.
 type Key = (TenantName, Option<GpuUuid>);
 
@@ -48,7 +55,7 @@ impl History {
     /// Adds what there is now; what is older than the span is forgotten.
     pub fn record(&mut self, now: i64, held: &BTreeMap<TenantName, Held>) {
         for (tenant, held) in held {
-            let memory = held.gpus.values().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+            let memory = held.memory();
             self.add((tenant.clone(), None), Point { at: now, clients: held.clients, memory });
             for (gpu, (clients, memory)) in &held.gpus {
                 let point = Point { at: now, clients: *clients, memory: *memory };

@@ -50,6 +50,7 @@ fn default_drain() -> u32 {
 pub struct MaintenanceRequest {
     /// The GPUs to let go; all of the host without it. A daemon with one of them goes down whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_items = 1)]
     pub gpus: Option<Vec<GpuRef>>,
     /// Seconds that clients get to end by themselves.
     #[serde(default = "default_drain")]

@@ -10,6 +10,7 @@ pub mod audit;
 pub mod checkup;
 pub mod client;
 pub mod compute_mode;
+pub mod count;
 pub mod daemon;
 pub mod drift;
 pub mod environment;
@@ -18,12 +19,15 @@ pub mod foreign;
 #[cfg(test)]
 mod fuzz;
 pub mod gpu;
+pub mod health;
 pub mod history;
 mod inode;
 pub mod isolation;
+pub mod json;
 pub mod layout;
 pub mod listening;
 pub mod maintenance;
+mod management;
 pub mod memory;
 pub mod name;
 pub mod operation;
@@ -32,12 +36,15 @@ pub mod partitions;
 pub mod percentage;
 pub mod plan;
 pub mod prediction;
+pub mod printable;
 pub mod priority;
 pub mod session;
 pub mod tenant;
+mod tenant_directory;
 pub mod throttle;
 pub mod token;
 pub mod verification;
+pub mod wedge;
 
 pub use gpu::GpuUuid;
 pub use inode::{FilePlace, Inode};
@@ -46,6 +53,7 @@ pub use name::{DaemonName, LayoutName, PartitionName, TenantName, TokenName};
 pub use partition_id::PartitionId;
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;
+pub use tenant_directory::TenantDirectory;
 
 /// A number in its one spelling: digits alone, and no zero before others.
 ///

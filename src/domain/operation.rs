@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::client::ClientId;
+use super::client::{ClientId, StoppedPolicy};
 use super::layout::active::PartitionPolicy;
 use super::layout::{GpuMap, roles};
 use super::maintenance::OnTimeout;
@@ -33,6 +33,9 @@ pub enum OperationRequest {
     TerminateClient {
         /// The client.
         client: ClientId,
+        /// What to do where it is stopped.
+        #[serde(default, skip_serializing_if = "StoppedPolicy::is_refuse")]
+        stopped: StoppedPolicy,
     },
     /// Takes no new clients and waits until none is left; succeeded, the daemon stays cordoned.
     DrainDaemon {
@@ -408,7 +411,7 @@ mod tests {
     #[test]
     fn an_unfinished_termination_is_never_repeated_unasked() {
         let client = ClientId { pid: 1, start_time: 1 };
-        let request = OperationRequest::TerminateClient { client };
+        let request = OperationRequest::TerminateClient { client, stopped: StoppedPolicy::Refuse };
         assert_eq!(resume(&operation(request.clone(), vec![]), false), Resume::Done);
         assert!(matches!(resume(&operation(request, vec![]), true), Resume::Abandon(_)));
     }

@@ -1,12 +1,17 @@
 //! What a daemon should hold, worked out from its spec and its tenants.
 
+use std::collections::BTreeMap;
+
 use super::daemon::{DaemonSpec, DesiredState, Effective, Management, Mode};
 use super::drift::DriftPolicy;
 use super::gpu::{ComputeMode, Gpu};
 use super::layout::active::DesiredLayout;
 use super::maintenance::MaintenanceState;
 use super::tenant::{Resolved, Tenant, TenantSpec, resolve};
-use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
+use super::wedge::WedgeSettings;
+use super::{
+    DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, TenantDirectory, TenantName, ThreadPercentage,
+};
 
 /// The one desired value of a daemon, complete: whoever holds it needs to ask nobody.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +21,8 @@ pub struct Desired {
     pub name: DaemonName,
     /// Rises with every change of anything below.
     pub generation: i64,
+    /// The first generation from which on nothing changed that is written to the daemon or that it is started with.
+    pub settings_since: i64,
     /// Whether it is kept, or only looked at.
     pub management: Management,
     /// Whether it should run; of no account for one that is only looked at.
@@ -46,14 +53,37 @@ pub struct Desired {
     pub priority: Priority,
     /// What to do about settings that somebody else changed.
     pub drift_policy: DriftPolicy,
+    /// What to do about a server that hangs.
+    pub wedge: WedgeSettings,
     /// The users of its tenants: each has to reach its pipes.
     pub uids: Vec<u32>,
+    /// The directory of each of its tenants; whoever has read them from where they are kept adds them.
+    pub directories: BTreeMap<TenantDirectory, TenantName>,
 }
 
 impl Desired {
     /// Whether it is only looked at.
     pub fn is_observed(&self) -> bool {
         self.management == Management::Observed
+    }
+
+    /// Whether a daemon that held this generation holds what is desired now.
+    pub fn holds_since(&self, applied: i64) -> bool {
+        (self.settings_since..=self.generation).contains(&applied)
+    }
+
+    /// Whether nothing differs that is written to the daemon or that it is started with.
+    pub fn has_settings_of(&self, earlier: &Self) -> bool {
+        let same = Self {
+            generation: self.generation,
+            settings_since: self.settings_since,
+            schedulable: self.schedulable,
+            maintenance: self.maintenance,
+            drift_policy: self.drift_policy,
+            share_gpus: self.share_gpus,
+            ..earlier.clone()
+        };
+        same == *self
     }
 }
 
@@ -105,6 +135,7 @@ pub fn desired(
     Ok(Desired {
         name: name.clone(),
         generation,
+        settings_since: generation,
         management: daemon.management,
         share_gpus: daemon.share_gpus,
         running: daemon.desired_state == DesiredState::Running
@@ -121,7 +152,9 @@ pub fn desired(
         percentage,
         priority,
         drift_policy: daemon.drift_policy,
+        wedge: daemon.wedge(),
         uids,
+        directories: BTreeMap::new(),
     })
 }
 
@@ -235,6 +268,24 @@ mod tests {
         assert_eq!(plan(&[]), Priority::BelowNormal);
         assert_eq!(plan(&[spec(r#"{"daemon":"gpu0"}"#)]), Priority::BelowNormal);
         assert_eq!(plan(&[spec(r#"{"daemon":"gpu0","priority":"normal"}"#)]), Priority::Normal);
+    }
+
+    #[test]
+    fn only_what_feeds_a_command_changes_settings() {
+        let before = plan(&[r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#]);
+        let cordoned = Desired { generation: 2, settings_since: 2, schedulable: false, ..before.clone() };
+        assert!(cordoned.has_settings_of(&before));
+        let draining = Desired {
+            maintenance: Some(MaintenanceState::Draining),
+            drift_policy: DriftPolicy::Report,
+            ..before.clone()
+        };
+        assert!(draining.has_settings_of(&before));
+        let lower = Desired { percentage: ThreadPercentage::parse("50").expect("50"), ..before.clone() };
+        assert!(!lower.has_settings_of(&before));
+        assert!(!Desired { running: false, ..before.clone() }.has_settings_of(&before));
+        let now = Desired { settings_since: 1, ..cordoned };
+        assert!(now.holds_since(1) && now.holds_since(2) && !now.holds_since(0) && !now.holds_since(3));
     }
 
     #[test]

@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::count::counted;
 use super::daemon::{Condition, DaemonSpec, Mode};
 use super::gpu::{Gpu, GpuRef};
 use super::memory::Bytes;
 use super::percentage::{is_measured, percentage_for, sms_for};
 use super::verification::Verification;
-use super::{DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, TenantName, ThreadPercentage};
+use super::{
+    DaemonName, GpuUuid, InvalidValue, MemoryLimit, PartitionName, Priority, TenantDirectory, TenantName,
+    ThreadPercentage,
+};
 
 /// What an operator wants of a tenant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -150,6 +154,8 @@ pub struct Tenant {
     pub created_at: i64,
     /// When its spec was last written, in unix milliseconds.
     pub updated_at: i64,
+    /// Its directory in the runtime directory, which nobody else ever gets.
+    pub directory: TenantDirectory,
 }
 
 /// A tenant's values once every default is filled in.
@@ -218,8 +224,14 @@ pub fn resolve(spec: &TenantSpec, daemon: &DaemonSpec, gpus: &[Gpu]) -> Result<R
 fn no_percentage(sms: u32, total: u32) -> InvalidValue {
     let below = (8..=total).step_by(2).take_while(|count| *count <= sms).last().unwrap_or(8);
     let above = (8..=total).step_by(2).find(|count| *count >= sms).unwrap_or(total);
+    let nearest = if below == above {
+        format!("the nearest is {below}")
+    } else {
+        format!("the nearest are {below} and {above}")
+    };
     InvalidValue(format!(
-        "{sms} SMs cannot be had on a GPU of {total}: MPS gives even numbers from 8 to {total}; the nearest are {below} and {above}"
+        "{} cannot be had on a GPU of {total}: MPS gives even numbers from 8 to {total}; {nearest}",
+        counted(sms, "SM")
     ))
 }
 
@@ -256,6 +268,28 @@ pub struct EffectiveThreads {
     pub measured_on_this_gpu: bool,
     /// What holds it.
     pub enforced_by: EnforcedBy,
+    /// In static mode, its partition of each GPU, which decides in place of the percentage; left out in shared mode.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<EffectivePartition>,
+}
+
+impl EffectiveThreads {
+    /// SMs that a client sees of a GPU, where it is the same number on each.
+    pub fn sms(&self) -> Option<u32> {
+        let Some(first) = self.partitions.first() else { return self.predicted_sms };
+        self.partitions.iter().all(|one| one.sms == first.sms).then_some(first.sms)
+    }
+}
+
+/// A partition that a tenant is handed out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct EffectivePartition {
+    /// Its GPU.
+    pub gpu: GpuUuid,
+    /// Its name.
+    pub partition: PartitionName,
+    /// Its SMs, as the daemon lists them.
+    pub sms: u32,
 }
 
 /// A tenant's priority and what holds it.
@@ -293,9 +327,23 @@ pub struct TenantStatus {
     pub effective: Option<TenantEffective>,
     /// Its processes that are connected now.
     pub clients: u32,
+    /// Its processes that came while its daemon may not be used, and wait to be let in.
+    #[serde(default)]
+    pub waiting: Vec<WaitingProcess>,
     /// What a CUDA client in its environment saw; left out before somebody asked for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
+}
+
+/// A CUDA process that waits for its daemon to be back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct WaitingProcess {
+    /// Its process ID.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Since when it waits, in unix milliseconds.
+    pub since: i64,
 }
 
 /// Memory that a client's context takes from its limit, about: 27.5 MiB and 3.7 MiB for each SM it sees (FACTS.md,
@@ -353,6 +401,7 @@ pub fn effective(
             predicted_sms: sms.and_then(|total| resolved.predicted_sms(total)),
             measured_on_this_gpu: resolved.mode == Mode::Shared && mine.iter().all(|gpu| is_measured(gpu)),
             enforced_by: threads,
+            partitions: Vec::new(),
         },
         priority: EffectivePriority {
             priority: resolved.priority,
@@ -371,6 +420,12 @@ pub fn effective(
 pub(crate) mod tests {
     use super::*;
     use crate::domain::gpu::{ComputeCapability, ComputeMode};
+
+    #[test]
+    fn one_nearest_number_is_named_once() {
+        assert!(no_percentage(132, 132).0.ends_with("the nearest is 132"));
+        assert!(no_percentage(15, 132).0.ends_with("the nearest are 14 and 16"));
+    }
 
     pub(crate) fn h200(index: u32) -> Gpu {
         Gpu {

@@ -8,7 +8,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
 
-use super::process::{is_alive, signal};
+use super::process::is_alive;
+use super::signal::{Grounds, SignalError, send};
 use super::{Identity, Signal, readable};
 
 /// How often `/proc` is looked at where a pidfd cannot be had.
@@ -47,23 +48,30 @@ pub enum Ended {
 pub enum SeeOffError {
     /// A signal was refused.
     #[error("could not be signalled: {0}")]
-    Signal(#[from] io::Error),
+    Signal(#[from] SignalError),
     /// It outlived SIGKILL.
     #[error("does not die of SIGKILL: it hangs in the kernel")]
     Immortal,
 }
 
 /// Waits for that very process to end and helps where it does not; `patience` is for its own end and for each signal.
-pub async fn see_off(id: Identity, patience: Duration) -> Result<Ended, SeeOffError> {
-    see_off_with(id, patience, [Signal::TERM, Signal::KILL]).await
+///
+/// A process that is stopped takes no SIGTERM, and is killed after it.
+pub async fn see_off(id: Identity, patience: Duration, grounds: Grounds) -> Result<Ended, SeeOffError> {
+    see_off_with(id, patience, grounds, [Signal::TERM, Signal::KILL]).await
 }
 
-async fn see_off_with(id: Identity, patience: Duration, signals: [Signal; 2]) -> Result<Ended, SeeOffError> {
+async fn see_off_with(
+    id: Identity,
+    patience: Duration,
+    grounds: Grounds,
+    signals: [Signal; 2],
+) -> Result<Ended, SeeOffError> {
     if tokio::time::timeout(patience, death(id)).await.is_ok() {
         return Ok(Ended::ByItself);
     }
     for next in signals {
-        signal(id, next)?;
+        send(id, next, grounds)?;
         if tokio::time::timeout(patience, death(id)).await.is_ok() {
             return Ok(Ended::BySignal);
         }
@@ -120,16 +128,24 @@ mod tests {
         let id = identify(child.id()).expect("alive");
         let moment = Duration::from_millis(20);
         // As with a process that hangs in the kernel: signals do nothing to it.
-        let lives = see_off_with(id, moment, [Signal::CONT, Signal::WINCH]).await;
+        let lives = see_off_with(id, moment, Grounds::OwnChild, [Signal::CONT, Signal::WINCH]).await;
         assert!(matches!(lives, Err(SeeOffError::Immortal)) && is_alive(id), "{lives:?}");
-        let killed = see_off_with(id, PATIENCE, [Signal::KILL, Signal::KILL]);
+        let killed = see_off_with(id, PATIENCE, Grounds::OwnChild, [Signal::KILL, Signal::KILL]);
         let (ended, ()) = tokio::join!(killed, async { child.kill().expect("kill") });
         assert_eq!(ended.expect("dead"), Ended::ByItself);
         child.wait().expect("reaped");
 
         let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
         let id = identify(child.id()).expect("alive");
-        assert_eq!(see_off(id, Duration::from_secs(1)).await.expect("dead"), Ended::BySignal);
+        assert_eq!(
+            see_off(id, Duration::from_secs(1), Grounds::ListedClient).await.expect("dead"),
+            Ended::BySignal
+        );
         child.wait().expect("reaped");
+
+        // Whoever asks for its end, and whatever for: this process goes on.
+        let me = identify(std::process::id()).expect("alive");
+        let refused = see_off(me, moment, Grounds::RanUnderLease).await;
+        assert!(matches!(refused, Err(SeeOffError::Signal(_))), "{refused:?}");
     }
 }

@@ -4,12 +4,19 @@
 //! everywhere here: where PID 1 does not reap, a dead control daemon stays one for ever (FACTS.md, "Starting,
 //! stopping, dying").
 
+mod child;
 mod death;
 pub mod files;
 #[cfg(test)]
 mod fuzz;
+pub mod mounts;
+mod peer;
 pub mod process;
+pub mod seqpacket;
+pub mod signal;
+pub mod sockets;
 pub mod systemd;
+pub mod trust;
 pub mod user;
 mod watch;
 
@@ -23,11 +30,12 @@ use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-pub use process::Signalled;
+pub use child::OwnChild;
+pub use peer::{Peer, peer};
 pub use watch::Watch;
 
 /// A process that cannot be mistaken for a later one with the same PID.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Identity {
     /// Process ID, as this process's PID namespace counts.
     pub pid: u32,

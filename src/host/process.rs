@@ -1,7 +1,7 @@
 //! One process or all of them, out of `/proc`.
 //!
-//! Every answer may be out of date when it arrives; what must not hit a stranger goes through [`signal`], which
-//! holds the process by a pidfd while it compares.
+//! Every answer may be out of date when it arrives; what must not hit a stranger goes through
+//! [`send`](super::signal::send), which holds the process by a pidfd while it compares.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
+use rustix::process::{Pid, test_kill_process};
 
 use super::Identity;
 pub use super::death::{Ended, SeeOffError, death, see_off};
@@ -19,21 +19,13 @@ pub use super::death::{Ended, SeeOffError, death, see_off};
 /// More parents than any process has in practice: a bound for what is read of a chain that changes meanwhile.
 const ANCESTORS: usize = 32;
 
-/// What became of a signal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signalled {
-    /// It was delivered to that very process.
-    Sent,
-    /// That process is gone; nothing was sent to anybody.
-    Gone,
-}
-
 /// The fields of `/proc/PID/stat` that are of use here.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) state: u8,
     pub(super) parent: u32,
     pub(super) session: u32,
+    pub(super) flags: u32,
     pub(super) start_time: u64,
     pub(super) resident_pages: u64,
 }
@@ -61,6 +53,7 @@ pub(super) fn parse_stat(bytes: &[u8]) -> Option<Stat> {
         state: *fields.first()?.as_bytes().first()?,
         parent: fields.get(1)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
+        flags: fields.get(6)?.parse().ok()?,
         start_time: fields.get(19)?.parse().ok()?,
         resident_pages: fields.get(21)?.parse().ok()?,
     })
@@ -129,6 +122,19 @@ pub fn is_stopped(pid: u32) -> bool {
     living(pid).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
 }
 
+/// The flag of a kernel thread among the flags of a task (`PF_KTHREAD`).
+const KERNEL_THREAD: u32 = 0x0020_0000;
+
+/// Whether a process is a thread of the kernel, which has no program and takes no signal.
+pub fn is_kernel_thread(pid: u32) -> bool {
+    stat(pid).is_some_and(|stat| stat.flags & KERNEL_THREAD != 0)
+}
+
+/// The file that a process executes; `None` when that may not be read.
+pub fn executable(pid: u32) -> Option<PathBuf> {
+    fs::read_link(path(pid, "exe")).ok()
+}
+
 /// Whether the program that a process runs is still the one at its place, and was not replaced since; `None` when that may
 /// not be read.
 pub fn runs_what_is_there(pid: u32) -> Option<bool> {
@@ -168,6 +174,13 @@ pub fn uid(pid: u32) -> Option<u32> {
 /// The first number of the line `Uid:` in `/proc/PID/status`, whose line `Name:` may hold any bytes.
 pub(super) fn real_uid(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().next()?.parse().ok())
+}
+
+/// The process that a thread belongs to, which for the main thread has its number.
+pub fn thread_group(tid: u32) -> Option<u32> {
+    let status = fs::read(path(tid, "status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
 
 /// The effective user of a process, and its supplementary groups.
@@ -308,33 +321,14 @@ pub fn all() -> impl Iterator<Item = u32> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Sends a signal to that very process and to no other.
-///
-/// The pidfd is opened first and the identity compared after, so the signal goes to the process that was compared
-/// even if it dies in between. Where `pidfd_open` is refused, nothing is sent and the error says so.
-pub fn signal(id: Identity, signal: Signal) -> Result<Signalled, io::Error> {
-    let Some(pid) = i32::try_from(id.pid).ok().and_then(Pid::from_raw) else { return Ok(Signalled::Gone) };
-    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => pidfd,
-        Err(Errno::SRCH) => return Ok(Signalled::Gone),
-        Err(error) => return Err(error.into()),
-    };
-    if !is_alive(id) {
-        return Ok(Signalled::Gone);
-    }
-    match pidfd_send_signal(pidfd, signal) {
-        Ok(()) => Ok(Signalled::Sent),
-        Err(Errno::SRCH) => Ok(Signalled::Gone),
-        Err(error) => Err(error.into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
+    use super::super::signal::{Grounds, send};
     use super::*;
+    use rustix::process::Signal;
 
     fn sleeper() -> Child {
         Command::new("sleep")
@@ -367,7 +361,7 @@ mod tests {
         executed(child.id());
         let id = identify(child.id()).expect("alive");
         assert!(!is_stopped(id.pid));
-        signal(id, Signal::STOP).expect("allowed");
+        send(id, Signal::STOP, Grounds::OwnChild).expect("allowed");
         let deadline = Instant::now() + Duration::from_secs(30);
         while !is_stopped(id.pid) {
             assert!(Instant::now() < deadline, "SIGSTOP did nothing");
@@ -420,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_found_by_its_environment_and_signalled() {
+    fn a_child_is_found_by_its_environment_until_it_ends() {
         let mut child = sleeper();
         executed(child.id());
         let id = identify(child.id()).expect("alive");
@@ -432,10 +426,7 @@ mod tests {
         assert!(find_by_env("MPS_MANAGER_TEST_MARK", "a b").is_empty());
         assert!(children(std::process::id()).contains(&id));
 
-        let other = Identity { start_time: id.start_time + 1, ..id };
-        assert_eq!(signal(other, Signal::KILL).expect("allowed"), Signalled::Gone);
-        assert!(is_alive(id));
-        assert_eq!(signal(id, Signal::KILL).expect("allowed"), Signalled::Sent);
+        child.kill().expect("killed");
         let deadline = Instant::now() + Duration::from_secs(30);
         while is_alive(id) {
             assert!(Instant::now() < deadline, "sleep outlived SIGKILL");
@@ -443,7 +434,7 @@ mod tests {
         }
         // Not reaped yet: a zombie, which is dead.
         assert!(stat(child.id()).is_some_and(|stat| stat.state == b'Z'));
-        assert_eq!(signal(id, Signal::KILL).expect("allowed"), Signalled::Gone);
+        assert!(!is_alive(id));
         child.wait().expect("reaped");
         assert_eq!(identify(id.pid), None);
     }

@@ -22,6 +22,7 @@ use crate::domain::token::Secret;
 use crate::metrics::wire::Limit;
 use crate::service::ServiceError;
 use crate::service::access::{Admission, Lifetime, LocalUser, SessionKey};
+use crate::service::leases::LeaseCaller;
 use crate::service::sessions::NewSession;
 use crate::service::told::calling;
 
@@ -38,13 +39,17 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// The peer with these credentials on the unix socket.
-    pub fn local(credentials: std::io::Result<tokio::net::unix::UCred>) -> Self {
-        Self::Unix(credentials.ok().map(|credentials| LocalUser {
-            uid: credentials.uid(),
-            gid: credentials.gid(),
-            pid: credentials.pid().and_then(|pid| u32::try_from(pid).ok()),
-        }))
+    /// The peer of a connection that was just accepted on the unix socket.
+    pub fn local(socket: &tokio::net::UnixStream) -> Self {
+        Self::Unix(LocalUser::connected(socket).ok())
+    }
+
+    /// Who asks for a lease.
+    pub fn lease_caller(self) -> LeaseCaller {
+        match self {
+            Self::Tcp(_) => LeaseCaller::Remote,
+            Self::Unix(user) => LeaseCaller::Local(user.and_then(|user| user.process)),
+        }
     }
 
     /// Where it calls from.

@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(answer.headers()[header::RETRY_AFTER], "1");
         assert_eq!(rates.of_peer(tcp("192.0.2.2")), Ok(()), "another address");
         let address = "192.0.2.3".parse().expect("an address");
-        let local = |uid| Peer::Unix(Some(LocalUser { uid, gid: uid, pid: None }));
+        let local = |uid| Peer::Unix(Some(LocalUser { uid, gid: uid, pid: None, process: None }));
         let actor = |origin| Actor { subject: Subject::AdminToken, grant: Grant::Host(Role::Admin), origin };
         for _ in 0..3 {
             assert_eq!(rates.of_actor(&actor(Origin::Address(address))), Ok(()), "for itself");

@@ -3,7 +3,8 @@
 #[cfg(test)]
 mod fuzz;
 
-use axum::extract::rejection::BytesRejection;
+use axum::extract::path::ErrorKind;
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -14,6 +15,7 @@ use tower_http::timeout::TimeoutError;
 use super::problem::Problem;
 use super::server::TooSlow;
 use crate::domain::access::Actor;
+use crate::domain::json::{self, Refusal, Unreadable};
 use crate::domain::shortened;
 use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
 
@@ -93,7 +95,21 @@ impl<S: Send + Sync> FromRequest<S> for TextBody {
     }
 }
 
+/// The whole body of a request.
 pub(super) async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<axum::body::Bytes, Problem> {
+    if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING)
+        && !encoding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity")
+    {
+        let shown: String = String::from_utf8_lossy(encoding.as_bytes()).chars().take(80).collect();
+        return Err(Problem::new(
+            "unsupported-encoding",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "Unsupported content encoding",
+            format!(
+                "the request's Content-Encoding is {shown:?}: send the body as it is, without that header"
+            ),
+        ));
+    }
     axum::body::Bytes::from_request(request, state).await.map_err(|rejection| {
         if let Some(detail) = too_slow(&rejection) {
             return Problem::new(
@@ -128,54 +144,21 @@ fn too_slow(rejection: &BytesRejection) -> Option<String> {
     None
 }
 
+/// Reads a JSON body.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // Every body here is an object; serde would also take an array of its fields in order.
-    if bytes.trim_ascii_start().starts_with(b"[") {
-        let detail = "the body is an array: send an object with named fields".to_owned();
-        return Err(ServiceError::Invalid(vec![FieldError { pointer: String::new(), detail }]).into());
-    }
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let pointer = shortened(pointer(error.path()));
-        let inner = error.into_inner();
-        // A key that is no number where numbers are keys counts as syntax to serde_json, and is a value that is refused.
-        if inner.is_data() || inner.to_string().starts_with("invalid value: expected key to be a number") {
-            return ServiceError::Invalid(vec![FieldError { pointer, detail: plain(&inner) }]).into();
-        }
-        malformed(&inner)
-    })?;
-    deserializer.end().map_err(|error| malformed(&error))?;
-    Ok(value)
+    json::read(bytes).map_err(|error| match error {
+        Unreadable::Malformed(_) => Problem::new(
+            "malformed-json",
+            StatusCode::BAD_REQUEST,
+            "Malformed JSON",
+            shortened(error.to_string()),
+        ),
+        Unreadable::Refused(refusal) => refused(refusal),
+    })
 }
 
-fn malformed(error: &serde_json::Error) -> Problem {
-    Problem::new(
-        "malformed-json",
-        StatusCode::BAD_REQUEST,
-        "Malformed JSON",
-        format!("the body is not JSON: {error}"),
-    )
-}
-
-/// The message without the position that serde adds: the pointer says where.
-fn plain(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    match text.rsplit_once(" at line ") {
-        Some((message, _)) => shortened(message.to_owned()),
-        None => shortened(text),
-    }
-}
-
-fn pointer(path: &serde_path_to_error::Path) -> String {
-    use serde_path_to_error::Segment;
-    path.iter()
-        .map(|segment| match segment {
-            Segment::Seq { index } => format!("/{index}"),
-            Segment::Map { key } => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
-            Segment::Enum { variant } => format!("/{variant}"),
-            Segment::Unknown => "/".to_owned(),
-        })
-        .collect()
+fn refused(Refusal { pointer, detail }: Refusal) -> Problem {
+    ServiceError::Invalid(vec![FieldError { pointer, detail }]).into()
 }
 
 /// Parameters in the path.
@@ -191,10 +174,29 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
                 "invalid-request",
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "Invalid request",
-                // What stands before the colon is axum's, and says nothing to a caller.
-                rejection.body_text().trim_start_matches("Invalid URL: "),
+                shortened(wrong_path(rejection)),
             )),
         }
+    }
+}
+
+/// What is wrong with a path, without the types of a programming language.
+fn wrong_path(rejection: PathRejection) -> String {
+    let PathRejection::FailedToDeserializePathParams(failed) = rejection else {
+        return rejection.body_text();
+    };
+    let not_one = |value: &str, wanted: &str| {
+        let wanted =
+            if wanted.starts_with(['u', 'i']) { "a whole number in range" } else { "a value of its kind" };
+        format!("{value:?} in the path is not accepted: give {wanted}")
+    };
+    match failed.into_kind() {
+        ErrorKind::ParseError { value, expected_type }
+        | ErrorKind::ParseErrorAtIndex { value, expected_type, .. }
+        | ErrorKind::ParseErrorAtKey { value, expected_type, .. } => not_one(&value, expected_type),
+        ErrorKind::DeserializeError { message, .. } => message,
+        ErrorKind::InvalidUtf8InPathParam { key } => format!("{key} in the path is no text in UTF-8"),
+        other => other.to_string(),
     }
 }
 
@@ -204,17 +206,16 @@ pub(super) struct Query<T>(pub(super) T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        match axum::extract::Query::from_request_parts(parts, state).await {
-            Ok(axum::extract::Query(value)) => Ok(Self(value)),
-            Err(rejection) => Err(Problem::new(
-                "invalid-request",
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "Invalid request",
-                format!("the query is refused: {}", rejection.body_text()),
-            )),
-        }
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        parse_query(parts.uri.query().unwrap_or_default()).map(Self)
     }
+}
+
+/// Reads a query.
+pub(super) fn parse_query<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
+    let pairs = form_urlencoded::parse(query.as_bytes());
+    let pairs = pairs.map(|(name, value)| (name.into_owned(), value.into_owned()));
+    json::read_query(pairs).map_err(refused)
 }
 
 /// Headers that decide how a write is done.
@@ -260,7 +261,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
 }
 
 /// Whether a header is `*` or a list of entity tags (RFC 9110, 8.8.3).
-fn is_tags(value: &str) -> bool {
+pub(super) fn is_tags(value: &str) -> bool {
     let is_tag = |tag: &str| {
         let opaque = tag.strip_prefix("W/").unwrap_or(tag);
         let inner = opaque.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
@@ -285,18 +286,26 @@ impl Idempotency {
         actor: &Actor,
         request: &impl serde::Serialize,
     ) -> Result<Option<IdempotencyKey>, Problem> {
-        let Some(key) = self.key else { return Ok(None) };
         let body = serde_json::to_vec(request)
             .map_err(|error| Problem::from(ServiceError::Internal(error.to_string())))?;
+        Ok(self.digested(actor, [&body]))
+    }
+
+    /// The same with a digest of a query and a body as they were sent.
+    pub(super) fn of_bytes(self, actor: &Actor, query: &str, body: &[u8]) -> Option<IdempotencyKey> {
+        self.digested(actor, [query.as_bytes(), body])
+    }
+
+    fn digested<const N: usize>(self, actor: &Actor, request: [&[u8]; N]) -> Option<IdempotencyKey> {
+        let key = self.key?;
         let mut digest = Sha256::new();
         digest.update(self.path.as_bytes());
-        digest.update([0]);
-        digest.update(&body);
-        Ok(Some(IdempotencyKey {
-            owner: actor.subject.to_string(),
-            key,
-            request_hash: hex::encode(digest.finalize()),
-        }))
+        for part in request {
+            digest.update([0]);
+            digest.update(part);
+        }
+        let (owner, request_hash) = (actor.subject.to_string(), hex::encode(digest.finalize()));
+        Some(IdempotencyKey { owner, key, request_hash })
     }
 }
 

@@ -5,7 +5,7 @@ mod fuzz;
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use tower_http::csrf::ProtectionError;
@@ -40,6 +40,20 @@ pub(super) async fn headers(mut response: Response) -> Response {
 /// Says who calls, so that whatever is refused is said as they may be told.
 pub(super) async fn caller(actor: Actor, request: Request, next: Next) -> Response {
     calling(actor, next.run(request)).await
+}
+
+/// Refuses HTTP/1.1 without a Host header, as RFC 9112, 3.2 has it; HTTP/1.0 and HTTP/2 need none.
+pub(super) async fn named(request: Request, next: Next) -> Response {
+    if request.version() != Version::HTTP_11 || request.headers().contains_key(header::HOST) {
+        return next.run(request).await;
+    }
+    Problem::new(
+        "no-host",
+        StatusCode::BAD_REQUEST,
+        "No Host header",
+        "the request is HTTP/1.1 and has no Host header: send one with the name that the server was called by",
+    )
+    .into_response()
 }
 
 /// Refuses a name that is none of this server's, where it listens on loopback.

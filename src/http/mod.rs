@@ -1,22 +1,28 @@
 //! The API and the pages over HTTP: thin, everything they do is one call to [`crate::service`].
 
+mod accept;
 pub mod api;
 mod audit;
 pub mod auth;
 pub mod bounds;
+mod conditional;
 mod docs;
+mod document;
 mod extract;
 mod guard;
 mod pages;
 pub mod problem;
 mod query;
+mod repeats;
+mod rights;
 pub mod server;
 pub mod tls;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -63,8 +69,13 @@ pub fn router(state: AppState) -> Router {
     let queries = query::Queries::of(&described);
     let largest_body = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
     let longest = Duration::from_secs(state.limits.request_timeout_s.into());
+    let (needs, repeats) = (rights::Needs::of(&described), repeats::Repeats::of(&described));
+    let api = api.layer(middleware::from_fn(conditional::reads));
     let api = api.layer(middleware::from_fn_with_state(queries.clone(), query::refused));
     let open = open.layer(middleware::from_fn_with_state(queries, query::refused));
+    let api = api.layer(middleware::from_fn_with_state((state.clone(), repeats.clone()), repeats::once));
+    let open = open.layer(middleware::from_fn_with_state((state.clone(), repeats), repeats::once));
+    let api = api.layer(middleware::from_fn_with_state((state.clone(), needs), rights::judged));
     let api = api.layer(middleware::from_fn(guard::caller));
     let api = api.layer(middleware::from_fn_with_state(state.clone(), audit::attempts));
     let api = api.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
@@ -77,11 +88,13 @@ pub fn router(state: AppState) -> Router {
         .merge(api::probes::router())
         .merge(docs::router())
         .route("/openapi.json", axum::routing::get(|| std::future::ready(document())))
+        .route("/openapi-3.0.json", axum::routing::get(|| std::future::ready(document_3_0())))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(state.clone())
         .layer(CsrfLayer::new().with_rejection_response(guard::cross_site))
         .layer(middleware::from_fn_with_state(state.clone(), guard::host))
+        .layer(middleware::from_fn(guard::named))
         .layer(CatchPanicLayer::custom(|_| {
             Problem::from(ServiceError::Internal("a request handler failed; the log has the details".into()))
                 .into_response()
@@ -126,9 +139,19 @@ async fn counted(State(metrics): State<Metrics>, request: Request, next: Next) -
 }
 
 /// The document as it was checked in, which a test holds to the code: so it takes no memory beside the program's own.
-fn document() -> ([(header::HeaderName, &'static str); 1], axum::body::Bytes) {
-    let text = include_str!("../../openapi/v1.json");
-    ([(header::CONTENT_TYPE, "application/json")], axum::body::Bytes::from_static(text.as_bytes()))
+fn document() -> ([(header::HeaderName, &'static str); 1], Bytes) {
+    ([(header::CONTENT_TYPE, "application/json")], Bytes::from_static(DOCUMENT.as_bytes()))
+}
+
+const DOCUMENT: &str = include_str!("../../openapi/v1.json");
+
+/// The same for those who read nothing newer than `OpenAPI` 3.0, made when somebody asks for it first.
+fn document_3_0() -> ([(header::HeaderName, &'static str); 1], Bytes) {
+    static OLDER: LazyLock<Bytes> = LazyLock::new(|| {
+        let document = serde_json::from_str(DOCUMENT).expect("a test holds that the document is JSON");
+        format!("{:#}\n", api::as_openapi_3_0(&document)).into()
+    });
+    ([(header::CONTENT_TYPE, "application/json")], OLDER.clone())
 }
 
 async fn no_route(State(_): State<AppState>, uri: axum::http::Uri) -> Problem {

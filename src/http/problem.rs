@@ -17,6 +17,7 @@ pub(super) const NO_SUCH_PATH: &str = "No such path";
 pub const KINDS: &[(&str, u16)] = &[
     ("malformed-json", 400),
     ("unreadable-body", 400),
+    ("no-host", 400),
     ("unauthorized", 401),
     ("cross-site", 403),
     ("forbidden", 403),
@@ -34,13 +35,16 @@ pub const KINDS: &[(&str, u16)] = &[
     ("body-too-large", 413),
     ("not-json", 415),
     ("not-a-layout", 415),
+    ("unsupported-encoding", 415),
     ("wrong-host", 421),
     ("invalid-request", 422),
     ("idempotency-key-reused", 422),
+    ("idempotency-key-refused", 422),
     ("too-many-failures", 429),
     ("too-many-requests", 429),
     ("head-too-large", 431),
     ("internal", 500),
+    ("database-lost", 503),
     ("unavailable", 503),
     ("timed-out", 504),
 ];
@@ -165,6 +169,12 @@ impl From<ServiceError> for Problem {
                 "Idempotency-Key reused",
                 detail,
             ),
+            ServiceError::DatabaseLost(_) => Self::new(
+                "database-lost",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The database is gone from its place",
+                detail,
+            ),
             ServiceError::Unavailable(_) => {
                 Self::new("unavailable", StatusCode::SERVICE_UNAVAILABLE, "Unavailable at the moment", detail)
             }
@@ -216,6 +226,10 @@ impl IntoResponse for Problem {
         }
         if let Some(seconds) = self.wait_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            // RFC 9110, 15.5.16: so that a sender can tell an encoding from a type.
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         if status == StatusCode::UNAUTHORIZED {
             headers
@@ -280,7 +294,7 @@ impl utoipa::IntoResponses for WriteProblems {
             (409, "It does not fit what is there"),
             (412, "It was changed since it was read"),
             (413, "The body is too large"),
-            (415, "The body is not JSON"),
+            (415, "The body is not of a type or an encoding that is taken"),
             (421, "Not a name of this server"),
             (422, "A value is refused"),
             (429, "Too many requests or failed attempts; Retry-After says when to try again"),

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse as _, Response};
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{OpenApi, RefOr};
 
+use super::document::operations;
 use super::problem::Problem;
 
 /// The operations that take a query, as the document has them.
@@ -28,21 +29,8 @@ impl Queries {
                 RefOr::Ref(_) => false,
             })
         };
-        let mut taking = HashSet::new();
-        for (path, item) in &document.paths.paths {
-            let operations = [
-                (Method::GET, &item.get),
-                (Method::PUT, &item.put),
-                (Method::POST, &item.post),
-                (Method::DELETE, &item.delete),
-            ];
-            for (method, operation) in operations {
-                if operation.as_ref().is_some_and(takes_one) {
-                    taking.insert((method, path.clone()));
-                }
-            }
-        }
-        Self(Arc::new(taking))
+        let taking = operations(document).filter(|(_, _, operation)| takes_one(operation));
+        Self(Arc::new(taking.map(|(method, path, _)| (method, path.to_owned())).collect()))
     }
 
     fn takes_one(&self, method: &Method, route: &str) -> bool {

@@ -5,18 +5,23 @@
 
 use std::fs::OpenOptions;
 use std::io::Read as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::time_provider::TimeProvider;
 use tokio_rustls::TlsAcceptor;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use crate::clock::unix_ms;
+use crate::config::check_key;
 
 /// Why a certificate and its key cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,17 +44,9 @@ pub enum TlsError {
         /// What was found.
         detail: String,
     },
-    /// The key is not a secret.
-    #[error(
-        "{path} has mode {mode:03o}, so that others than its owner may change the key, or others than its owner and group use it: chmod 600 it, and take a new key if anybody may have \
-         read this one"
-    )]
-    Exposed {
-        /// The key's file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
+    /// Others may read or change the key.
+    #[error("{0}; see tls.key")]
+    Exposed(String),
     /// They are not a pair.
     #[error(
         "{certificate} and {key} do not go together: {detail}; give the key that the certificate was made for"
@@ -123,17 +120,16 @@ impl Certificates {
     }
 }
 
-/// A file's metadata and content, the same file's. Whatever else has its name, a FIFO say, is refused and not waited for.
-fn open(path: &Path) -> std::io::Result<(std::fs::Metadata, Vec<u8>)> {
+/// A file's content. Whatever else has its name, a FIFO say, is refused and not waited for.
+fn open(path: &Path) -> std::io::Result<Vec<u8>> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
+    if !file.metadata()?.is_file() {
         return Err(std::io::Error::other("it is no regular file"));
     }
     let mut content = Vec::new();
     file.read_to_end(&mut content)?;
-    Ok((metadata, content))
+    Ok(content)
 }
 
 fn read(certificate: &Path, key: &Path) -> Result<Pair, TlsError> {
@@ -141,7 +137,7 @@ fn read(certificate: &Path, key: &Path) -> Result<Pair, TlsError> {
     let open = |path: &Path| open(path).map_err(|error| unread(path, error.to_string()));
     let content =
         |path: &Path, what, detail: String| TlsError::Content { path: path.to_owned(), what, detail };
-    let pem = open(certificate)?.1;
+    let pem = open(certificate)?;
     let chain = CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| content(certificate, "certificate", error.to_string()))?;
@@ -152,11 +148,8 @@ fn read(certificate: &Path, key: &Path) -> Result<Pair, TlsError> {
         Ok((_, parsed)) => parsed.validity().not_after.timestamp(),
         Err(error) => return Err(content(certificate, "certificate", error.to_string())),
     };
-    let (metadata, secret) = open(key)?;
-    let mode = metadata.permissions().mode();
-    if mode & 0o027 != 0 {
-        return Err(TlsError::Exposed { path: key.to_owned(), mode: mode & 0o777 });
-    }
+    let secret = open(key)?;
+    check_key(key).map_err(TlsError::Exposed)?;
     // Its own words may quote what was read.
     let private = PrivateKeyDer::from_pem_slice(&secret)
         .map_err(|_| content(key, "private key", "there is none in it that can be read".into()))?;
@@ -172,12 +165,26 @@ fn read(certificate: &Path, key: &Path) -> Result<Pair, TlsError> {
         .map_err(mismatch)?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+    config.time_provider = Arc::new(Clock);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Pair { config: Arc::new(config), chain, not_after })
 }
 
+/// The time of handshakes; the library's own panics while the clock is before 1970.
+#[derive(Debug)]
+struct Clock;
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let now = u64::try_from(unix_ms()).unwrap_or_default();
+        Some(UnixTime::since_unix_epoch(Duration::from_millis(now)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     struct Files {

@@ -7,18 +7,23 @@ use prometheus_client::registry::{Registry, Unit};
 /// Upper bounds of what a commit takes, in seconds: one fsync on a fast disk is in the first.
 const SECONDS: [f64; 8] = [0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0];
 
+/// Upper bounds of what one change takes, in seconds: none should be beyond the fifth.
+const HOLDS: [f64; 8] = [0.001, 0.0025, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
+
 /// Commits; clones count together.
 #[derive(Debug, Clone)]
 pub struct Commits {
     /// From the beginning of a transaction to its end, in seconds; one may hold many jobs.
     pub took: Histogram,
+    /// For how long one change held the writer, in seconds.
+    pub held: Histogram,
     /// Those of which nothing was kept.
     pub failed: Counter,
 }
 
 impl Default for Commits {
     fn default() -> Self {
-        Self { took: Histogram::new(SECONDS), failed: Counter::default() }
+        Self { took: Histogram::new(SECONDS), held: Histogram::new(HOLDS), failed: Counter::default() }
     }
 }
 
@@ -29,6 +34,12 @@ impl Commits {
             "Time of one transaction of the database's writer, which may hold many changes",
             Unit::Seconds,
             self.took.clone(),
+        );
+        registry.register_with_unit(
+            "store_writer_hold",
+            "Time for which one change held the database's writer",
+            Unit::Seconds,
+            self.held.clone(),
         );
         registry.register(
             "store_commits_failed",

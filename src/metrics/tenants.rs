@@ -79,6 +79,13 @@ pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result 
             .map(|tenant| (labels(tenant), number(tally.clients.get(&tenant.name).copied().unwrap_or(0)))),
     )?;
     families.gauges(
+        "tenant_waiting_processes",
+        "Processes of the tenant that wait for its daemon to be back",
+        None,
+        tenants()
+            .map(|tenant| (labels(tenant), number(world.waiting.get(&tenant.name).copied().unwrap_or(0)))),
+    )?;
+    families.gauges(
         "tenant_clients_limit",
         "Processes of the tenant that may be connected at once",
         None,

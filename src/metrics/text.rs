@@ -10,16 +10,6 @@ pub enum Format {
 }
 
 impl Format {
-    /// By an `Accept` field: `OpenMetrics` for whoever names it, and does not refuse it.
-    pub fn accepted(accept: &str) -> Self {
-        let wanted = accept.split(',').any(|range| {
-            let mut parts = range.split(';').map(str::trim);
-            let refused = |part: &str| part.strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0));
-            parts.next() == Some("application/openmetrics-text") && !parts.any(refused)
-        });
-        if wanted { Self::OpenMetrics } else { Self::Prometheus }
-    }
-
     /// The `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
@@ -58,20 +48,6 @@ pub(super) fn prometheus(open_metrics: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn open_metrics_goes_to_whoever_asks_for_it() {
-        for (accept, format) in [
-            ("", Format::Prometheus),
-            ("*/*", Format::Prometheus),
-            ("text/plain;version=0.0.4;q=0.3, */*;q=0.2", Format::Prometheus),
-            ("application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5", Format::OpenMetrics),
-            ("text/plain, application/openmetrics-text", Format::OpenMetrics),
-            ("application/openmetrics-text;q=0", Format::Prometheus),
-        ] {
-            assert_eq!(Format::accepted(accept), format, "{accept}");
-        }
-    }
 
     #[test]
     fn a_counter_is_named_as_its_samples_are() {

@@ -1,6 +1,6 @@
 //! What there is at the moment of a request, from memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use prometheus_client::registry::Unit;
 use super::control::Commands;
 use super::families::{Families, number, seconds, truth};
 use super::{daemons, tenants};
-use crate::domain::GpuUuid;
 use crate::domain::client::{ClientFacts, Lease};
 use crate::domain::daemon::{Daemon, DaemonStatus};
 use crate::domain::gpu::Gpu;
 use crate::domain::listening::Listening;
 use crate::domain::tenant::Tenant;
+use crate::domain::{GpuUuid, TenantName};
 
 /// What there is.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub struct World {
     pub seen: Vec<Seen>,
     /// The GPUs that the driver listed last; `None` before the first list.
     pub present: Option<BTreeSet<GpuUuid>>,
+    /// How many processes of each tenant wait for its daemon, where there are any.
+    pub waiting: BTreeMap<TenantName, u64>,
     /// Jobs that wait for the database's writer.
     pub queue: usize,
     /// How the API is reached.

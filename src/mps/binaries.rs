@@ -7,10 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Name of the control program, which is client and daemon in one.
-pub const CONTROL: &str = "nvidia-cuda-mps-control";
-/// Name of the server program, which the daemon starts by itself.
-pub const SERVER: &str = "nvidia-cuda-mps-server";
+pub use crate::host::signal::{CONTROL, SERVER};
 
 /// The two programs, by absolute path.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::binaries::{Binaries, base_environment};
+use crate::host::OwnChild;
 
 /// The oldest binary version that is managed: CUDA 12.0.
 pub const OLDEST: u32 = 12_000;
@@ -142,18 +143,17 @@ async fn run(
     until: tokio::time::Instant,
 ) -> Result<String, ProbeError> {
     let failed = |source| ProbeError::Run { path: binaries.control.clone(), source };
-    let mut child = tokio::process::Command::new(&binaries.control)
+    let mut command = tokio::process::Command::new(&binaries.control);
+    command
         .arg(option)
         .env_clear()
         .envs(base_environment())
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(failed)?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
+        .stderr(Stdio::piped());
+    let mut child = OwnChild::spawn(&mut command).map_err(failed)?;
+    let (out, err) = (child.stdout(), child.stderr());
     let all = async { tokio::join!(read(out), read(err), child.wait()) };
     let Ok((out, err, status)) = tokio::time::timeout_at(until, all).await else {
         return Err(ProbeError::Slow { path: binaries.control.clone(), option });

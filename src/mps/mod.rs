@@ -9,6 +9,7 @@
 pub mod binaries;
 pub mod capability;
 pub mod command;
+pub mod door;
 pub mod log;
 pub mod parse;
 pub mod process;

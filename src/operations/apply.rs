@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::daemon::{handle, the_daemon};
 use super::layout::{Awaited, GaveUp, READ_BACK, Ran, TakenAway, WRITE, Wish};
 use super::{Engine, Failure, Stop};
+use crate::domain::count::counted;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::outlook::StepOutlook;
 use crate::domain::layout::plan::Action;
@@ -46,6 +47,9 @@ pub(super) async fn bring(
     let daemon = the_daemon(operation).map_err(early)?;
     let written = engine.has_written(operation).await.map_err(early)?;
     let (mut since, mut generation) = (None, None);
+    // Of a run before this change, another manager may have written the commands.
+    let wrote = operation.steps.iter().find(|step| step.name == WRITE && written);
+    let from = wrote.map_or(0, |step| step.started_at);
     let wanted = wish.active.version_ref();
     if !written {
         let taken_away = plan(engine, operation, &wish).await.map_err(early)?;
@@ -59,15 +63,15 @@ pub(super) async fn bring(
     }
     let handle = handle(engine, daemon).map_err(early)?;
     let generation = generation.unwrap_or_else(|| handle.generation());
-    let awaited = Awaited { wish: Some(&wanted), generation, since };
+    let awaited = Awaited { wish: Some(&wanted), generation, since, from };
     let brought = engine.bring_about(operation, &handle, awaited).await;
     let outcome = match &brought {
         Ok((Some(status), ran)) => {
             let took = ran.duration_us.map_or_else(String::new, |us| format!(", {} ms", us.div_ceil(1000)));
             format!(
-                "layout {wanted}: {} partitions, {} commands{took}",
-                status.partitions.len(),
-                ran.taken.len()
+                "layout {wanted}: {}, {}{took}",
+                counted(status.partitions.len(), "partition"),
+                counted(ran.taken.len(), "command")
             )
         }
         Ok((None, _)) => format!("layout {wanted}"),
@@ -108,7 +112,7 @@ async fn plan(engine: &Engine, operation: &Operation, wish: &Wish) -> Result<Vec
         let taken_away = removals.filter_map(|StepOutlook { step, .. }| {
             Some((PartitionRef { gpu: step.gpu, id: step.id? }, step.partition))
         });
-        Ok::<_, Failure>((taken_away.collect(), format!("{commands} commands")))
+        Ok::<_, Failure>((taken_away.collect(), counted(commands, "command")))
     };
     engine.step(operation.id, "plan", planning).await
 }

@@ -1,7 +1,7 @@
 //! Draining: no new client is admitted, and those that are there are waited for.
 //!
-//! A daemon is empty when a look that began after it was cordoned sees no client, and no process that `run` started for
-//! one of its tenants lives. A drain that fails or is called off leaves the daemon as it was; one that succeeds leaves
+//! A daemon is empty when a look that began after it was cordoned sees no client, and no process lives that holds a lease of
+//! one of its tenants. Those that operators have recorded are waited for, and are never signalled unless MPS lists them. A drain that fails or is called off leaves the daemon as it was; one that succeeds leaves
 //! it cordoned.
 
 use std::time::Duration;
@@ -14,14 +14,16 @@ use super::daemon::{handle, the_daemon};
 use super::{Engine, Failure, Stop};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
-use crate::domain::client::ClientId;
+use crate::domain::client::{ClientId, LeaseKind, StoppedPolicy};
+use crate::domain::count::counted;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::maintenance::{DrainLimit, OnTimeout};
 use crate::domain::operation::{Operation, Undo};
-use crate::host::process::{Ended, death, see_off};
+use crate::host::process::{Ended, SeeOffError, death, see_off};
+use crate::host::signal::{Grounds, SignalError};
 use crate::host::{self, Identity};
 use crate::store::{self, Fate, StoreError};
-use crate::supervisor::{FreshError, TerminateError};
+use crate::supervisor::{FreshError, Handle, TerminateError, Termination};
 
 /// The step that keeps whether the daemon took clients before.
 const NOTE: &str = "note schedulable";
@@ -250,10 +252,11 @@ async fn terminate(
 ) -> Result<((), String), Stop> {
     let cancel = engine.cancel_token(operation.id);
     let mut ended = 0;
+    let mut spared = Spared::default();
     for _ in 0..ROUNDS {
-        let occupants = occupants(engine, daemons).await?;
+        let occupants = spared.without(occupants(engine, daemons).await?);
         if occupants.none() {
-            return Ok(((), format!("{ended} ended")));
+            return Ok(((), format!("{ended} ended{spared}")));
         }
         if !occupants.unread.is_empty() && !going_down {
             // A signal before MPS has said that its work is ended can take the others of a server along.
@@ -267,7 +270,7 @@ async fn terminate(
             if cancel.is_cancelled() {
                 return Err(Stop::Cancelled);
             }
-            match handle(engine, daemon)?.terminate(*client).await {
+            match end_client(&handle(engine, daemon)?, *client).await {
                 Ok(_) => ended += 1,
                 // It has left MPS meanwhile, and may live on: the next round decides.
                 Err(TerminateError::NotAClient(_)) => {}
@@ -282,17 +285,65 @@ async fn terminate(
                 return Err(Stop::Cancelled);
             }
             // It is no client: nothing of MPS depends on how it ends.
-            let seen_off = see_off(Identity::from(*holder), PROCESS_END).await;
-            let how = seen_off.map_err(|error| Stop::Failed(format!("process {holder} {error}")))?;
-            ended += u32::from(how == Ended::BySignal);
+            match see_off(Identity::from(*holder), PROCESS_END, Grounds::RanUnderLease).await {
+                Ok(how) => ended += u32::from(how == Ended::BySignal),
+                Err(SeeOffError::Signal(SignalError::Protected { what, .. })) => {
+                    spared.protected.push((*holder, what.to_string()));
+                }
+                Err(error) => return Err(Stop::Failed(format!("process {holder} {error}"))),
+            }
         }
     }
-    match occupants(engine, daemons).await? {
-        left if left.none() => Ok(((), format!("{ended} ended"))),
+    match spared.without(occupants(engine, daemons).await?) {
+        left if left.none() => Ok(((), format!("{ended} ended{spared}"))),
         left if going_down && left.only_unread() => {
-            Ok(((), format!("{ended} ended; what cannot be read goes down with its daemon: {left}")))
+            Ok(((), format!("{ended} ended{spared}; what cannot be read goes down with its daemon: {left}")))
         }
         left => Err(Stop::Failed(format!("{ended} were ended, and there are still {left}"))),
+    }
+}
+
+/// Ends a client in the safe order; one that is stopped is continued first, and killed where that does not help: passed on to
+/// MPS as it is, it would hang the daemon.
+async fn end_client(handle: &Handle, client: ClientId) -> Result<Termination, TerminateError> {
+    match handle.terminate(client, StoppedPolicy::Continue).await {
+        Err(TerminateError::Stopped(_)) => handle.terminate(client, StoppedPolicy::Kill).await,
+        ended => ended,
+    }
+}
+
+/// Processes that are not signalled, though they hold leases.
+#[derive(Debug, Default)]
+struct Spared {
+    /// Those that operators have recorded and that MPS does not list.
+    recorded: Vec<ClientId>,
+    /// Those that became something that is never signalled, and what.
+    protected: Vec<(ClientId, String)>,
+}
+
+impl Spared {
+    /// Takes those away that are not signalled, and remembers which of them are recorded.
+    fn without(&mut self, mut occupants: Occupants) -> Occupants {
+        self.recorded = std::mem::take(&mut occupants.recorded);
+        occupants.holders.retain(|holder| self.protected.iter().all(|(spared, _)| spared != holder));
+        occupants
+    }
+}
+
+impl std::fmt::Display for Spared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let recorded = self
+            .recorded
+            .iter()
+            .map(|process| format!("process {process} is recorded for a tenant and no client of MPS"));
+        let protected = self.protected.iter().map(|(process, what)| format!("process {process} is {what}"));
+        let all: Vec<String> = recorded.chain(protected).collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        let named = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+        let more = if all.len() > NAMED { ", …" } else { "" };
+        write!(f, "; not signalled and left running: {named}{more}")
     }
 }
 
@@ -302,41 +353,50 @@ struct Occupants {
     clients: Vec<(DaemonName, ClientId)>,
     /// Processes that `run` started and that are no clients, or not yet.
     holders: Vec<ClientId>,
+    /// Processes that operators have recorded and that are no clients, or not yet.
+    recorded: Vec<ClientId>,
     /// Daemons that could not be read, with the reason: who is on them is not known.
     unread: Vec<(DaemonName, String)>,
 }
 
 impl Occupants {
     fn none(&self) -> bool {
-        self.clients.is_empty() && self.holders.is_empty() && self.unread.is_empty()
+        self.clients.is_empty() && self.leased().next().is_none() && self.unread.is_empty()
     }
 
     /// Whether nobody is left but whoever may be on daemons that cannot be read.
     fn only_unread(&self) -> bool {
-        self.clients.is_empty() && self.holders.is_empty() && !self.unread.is_empty()
+        self.clients.is_empty() && self.leased().next().is_none() && !self.unread.is_empty()
+    }
+
+    /// Processes that hold leases and are no clients.
+    fn leased(&self) -> impl Iterator<Item = ClientId> {
+        self.holders.iter().chain(&self.recorded).copied()
     }
 
     fn processes(&self) -> impl Iterator<Item = ClientId> {
-        self.clients.iter().map(|(_, client)| *client).chain(self.holders.iter().copied())
+        self.clients.iter().map(|(_, client)| *client).chain(self.leased())
     }
 }
 
 impl std::fmt::Display for Occupants {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (clients, holders) = (self.clients.len(), self.holders.len());
+        let (clients, holders) = (self.clients.len(), self.leased().count());
         // Of a daemon that answers nothing, nobody can say which of them are clients.
         let other = if self.unread.is_empty() && clients > 0 { "other " } else { "" };
         let connected = match clients {
             0 => None,
             1 => Some("1 client".to_owned()),
-            several => Some(format!("{several} clients")),
+            several => Some(counted(several, "client")),
         };
-        let started = match holders {
+        let processes = |count: usize, what: &str| match count {
             0 => None,
-            1 => Some(format!("1 {other}process started by `run`")),
-            several => Some(format!("{several} {other}processes started by `run`")),
+            1 => Some(format!("1 {other}process {what}")),
+            several => Some(format!("{several} {other}processes {what}")),
         };
-        let counted: Vec<String> = connected.into_iter().chain(started).collect();
+        let started = processes(self.holders.len(), "started by `run`");
+        let recorded = processes(self.recorded.len(), "recorded for a tenant");
+        let counted: Vec<String> = connected.into_iter().chain(started).chain(recorded).collect();
         let nobody = || "no process that is known".to_owned();
         write!(f, "{}", if counted.is_empty() { nobody() } else { counted.join(" and ") })?;
         if clients + holders > 0 {
@@ -382,14 +442,20 @@ async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<Occupants,
         tenants
             .extend(store::tenants::of_daemon(&mut reader, daemon).await.map_err(|error| error.to_string())?);
     }
-    let leases = store::leases::all(&mut reader, &engine.fleet.context().boot_id)
+    let records = store::leases::records(&mut reader, &engine.fleet.context().boot_id)
         .await
         .map_err(|error| error.to_string())?
         .into_iter();
-    let mine = leases.filter(|lease| tenants.iter().any(|tenant| tenant.name == lease.tenant));
-    let holders =
-        mine.map(|lease| lease.holder).filter(|holder| host::process::is_alive(Identity::from(*holder)));
-    occupants.holders =
-        holders.filter(|holder| occupants.clients.iter().all(|(_, client)| client != holder)).collect();
+    for record in records.filter(|record| tenants.iter().any(|tenant| tenant.name == record.lease.tenant)) {
+        let holder = record.lease.holder;
+        let is_client = occupants.clients.iter().any(|(_, client)| *client == holder);
+        if is_client || !host::process::is_alive(Identity::from(holder)) {
+            continue;
+        }
+        match record.kind {
+            LeaseKind::Own => occupants.holders.push(holder),
+            LeaseKind::Recorded => occupants.recorded.push(holder),
+        }
+    }
     Ok(occupants)
 }

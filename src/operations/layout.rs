@@ -16,7 +16,7 @@ use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::{
     ActiveLayout, AppliedLayout, DesiredLayout, LayoutChange, Previous, chunk_sms,
 };
-use crate::domain::layout::execution::{Cause, OnDifference, Taken};
+use crate::domain::layout::execution::{Cause, Taken};
 use crate::domain::layout::outlook::{LayoutPlan, Prospect};
 use crate::domain::layout::plan::{Blocked, Given, Plan, plan};
 use crate::domain::layout::record::{PartitionRun, Record};
@@ -108,6 +108,8 @@ pub(super) struct Awaited<'a> {
     pub(super) generation: i64,
     /// When the last run began that is not of this change.
     pub(super) since: Option<i64>,
+    /// When the change was written: every run of it began after that.
+    pub(super) from: i64,
 }
 
 /// What was seen of a run.
@@ -214,8 +216,7 @@ impl Engine {
                     }
                     let applied = store::layouts::applied(&mut *db, &name).await?;
                     let previous = Previous { layout: daemon.spec.layout.clone(), applied };
-                    let change =
-                        LayoutChange { previous, recreate: wish.recreate, on_difference: OnDifference::Stop };
+                    let change = LayoutChange { previous, recreate: wish.recreate };
                     store::layouts::put_change(&mut *db, id, &name, &change).await?;
                     if wish.applied.is_some() {
                         store::layouts::put_applied(&mut *db, &name, wish.applied.as_ref(), now).await?;
@@ -250,7 +251,7 @@ impl Engine {
     async fn write_back(&self, operation: &Operation) -> Result<Option<Previous>, Failure> {
         let Some(change) = self.change_of(operation).await? else { return Ok(None) };
         let previous = change.previous.clone();
-        let back = LayoutChange { recreate: false, on_difference: OnDifference::Keep, ..change };
+        let back = LayoutChange { recreate: false, ..change };
         self.rewrite(operation, back, true).await?;
         Ok(Some(previous))
     }
@@ -258,10 +259,10 @@ impl Engine {
     /// From now on the driver holds the layout as any other: what holds for the change alone is over.
     pub(super) async fn settle(&self, operation: &Operation) -> Result<(), Failure> {
         let Some(change) = self.change_of(operation).await? else { return Ok(()) };
-        if !change.recreate && change.on_difference == OnDifference::Stop {
+        if !change.recreate {
             return Ok(());
         }
-        let over = LayoutChange { recreate: false, on_difference: OnDifference::Stop, ..change };
+        let over = LayoutChange { recreate: false, ..change };
         self.rewrite(operation, over, false).await
     }
 
@@ -307,7 +308,7 @@ impl Engine {
             .map_or_else(|| "no layout, as before".to_owned(), |wish| format!("layout {wish}, as before"));
         let handle = handle(self, the_daemon(operation)?)?;
         let since = handle.observed().status.layout.and_then(|layout| layout.ran_at);
-        let awaited = Awaited { wish: wish.as_ref(), generation: handle.generation(), since };
+        let awaited = Awaited { wish: wish.as_ref(), generation: handle.generation(), since, from: 0 };
         let outcome = match self.bring_about(operation, &handle, awaited).await {
             Ok((Some(status), _)) if !status.degraded.is_empty() => {
                 let degraded: Vec<String> = status.degraded.iter().map(ToString::to_string).collect();
@@ -351,16 +352,18 @@ impl Engine {
         awaited: Awaited<'_>,
         ran: &mut Ran,
     ) -> Result<Option<LayoutStatus>, GaveUp> {
-        let Awaited { wish, generation, since } = awaited;
+        let Awaited { wish, generation, since, from } = awaited;
         let wanted = handle.generation();
         let tried = handle.bring_layout_about(generation).await.map_err(|error| error.to_string())?;
         let mut told: Option<String> = None;
         loop {
-            let known = |layout: &LayoutStatus| if layout.ran_at == ran.began { ran.taken.len() } else { 0 };
+            let known = |layout: &LayoutStatus| {
+                if layout.ran_at == ran.began { ran.taken.len() } else { journaled(operation, &layout.taken) }
+            };
             let is_news = |seen: &Observed| {
                 seen.has_tried(tried)
                     && (seen.follows() >= wanted)
-                    && (of_this(seen, since).is_some_and(|layout| layout.taken.len() > known(layout))
+                    && (of_this(seen, since, from).is_some_and(|layout| layout.taken.len() > known(layout))
                         || stands(seen, wanted, wish).is_some()
                         || seen.obstacle(tried).is_some_and(|found| told.as_ref() != Some(&found.message)))
             };
@@ -368,7 +371,7 @@ impl Engine {
                 // The patience of the whole is counted outside.
                 return std::future::pending().await;
             };
-            if let Some(layout) = of_this(&seen, since) {
+            if let Some(layout) = of_this(&seen, since, from) {
                 let news: Vec<Noted> = layout.taken.iter().skip(known(layout)).map(noted).collect();
                 ran.began = layout.ran_at;
                 ran.taken.clone_from(&layout.taken);
@@ -387,6 +390,20 @@ impl Engine {
                 told = Some(obstacle.message.clone());
             }
         }
+    }
+
+    /// The commands of the run that put a layout on a daemon since then, as far as its driver knows them, and how long they took.
+    pub(super) fn commands_since(
+        &self,
+        daemon: &DaemonName,
+        version: &VersionRef,
+        since: i64,
+    ) -> (Vec<Taken>, Option<u64>) {
+        let status = self.fleet.get(daemon).and_then(|handle| handle.observed().status.layout);
+        let of_this = |layout: &LayoutStatus| {
+            layout.version_ref().as_ref() == Some(version) && layout.ran_at.is_some_and(|at| at >= since)
+        };
+        status.filter(of_this).map_or_else(Default::default, |layout| (layout.taken, layout.duration_us))
     }
 
     /// Writes steps that were seen when they were over.
@@ -452,9 +469,21 @@ fn held(taken_away: &[TakenAway], let_in: &LetIn) -> Option<Failure> {
     (!blocked.is_empty()).then(|| blocked.join("; "))
 }
 
-/// The status of a run that began after the one that was known.
-fn of_this(seen: &Observed, since: Option<i64>) -> Option<&LayoutStatus> {
-    seen.status.layout.as_ref().filter(|layout| layout.ran_at.is_some() && layout.ran_at != since)
+/// The status of a run that began after the one that was known, and not before `from`.
+fn of_this(seen: &Observed, since: Option<i64>, from: i64) -> Option<&LayoutStatus> {
+    let layout = seen.status.layout.as_ref()?;
+    (layout.ran_at.is_some_and(|at| at >= from) && layout.ran_at != since).then_some(layout)
+}
+
+/// How many of these commands stand at the end of the journal that the operation was claimed with: a manager that died has
+/// noted some of them, or all.
+fn journaled(operation: &Operation, taken: &[Taken]) -> usize {
+    let journal: Vec<(&str, Option<&str>)> =
+        operation.steps.iter().map(|step| (step.name.as_str(), step.outcome.as_deref())).collect();
+    let commands: Vec<Noted> = taken.iter().map(noted).collect();
+    let commands: Vec<(&str, Option<&str>)> =
+        commands.iter().map(|noted| (noted.name.as_str(), Some(noted.outcome.as_str()))).collect();
+    (0..=commands.len()).rev().find(|count| journal.ends_with(&commands[..*count])).unwrap_or(0)
 }
 
 /// Where the wish of that generation stands, if that is decided; what the driver follows is of that generation or a later one.

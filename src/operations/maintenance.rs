@@ -13,6 +13,7 @@ use super::daemon::{handle, names, readiness, stopped};
 use super::holders::Holders;
 use super::{Engine, Failure, Stop, drain};
 use crate::clock::unix_ms;
+use crate::domain::count::counted;
 use crate::domain::daemon::DesiredState;
 use crate::domain::event::{Because, EventType, NewEvent, Subject};
 use crate::domain::maintenance::{DrainLimit, Holder, Maintenance, MaintenanceState};
@@ -197,7 +198,7 @@ fn proven(others: &[&Holder], Holders { unexamined, unproven, .. }: &Holders) ->
         outcome.push(format!("others that have: {}", words(others)));
     }
     if *unexamined > 0 {
-        outcome.push(format!("{unexamined} processes of other users could not be looked into"));
+        outcome.push(format!("{} of other users could not be looked into", counted(*unexamined, "process")));
     }
     outcome.join("; ")
 }

@@ -140,7 +140,7 @@ impl Engine {
 
     fn take_up(&self, operation: Operation) {
         let client_alive = match operation.request {
-            OperationRequest::TerminateClient { client } => host::process::is_alive(client.into()),
+            OperationRequest::TerminateClient { client, .. } => host::process::is_alive(client.into()),
             _ => false,
         };
         let decision = resume(&operation, client_alive);
@@ -225,7 +225,9 @@ impl Engine {
             OperationRequest::StopDaemon { grace_s } => daemon::stop(self, operation, *grace_s).await,
             OperationRequest::RestartDaemon { grace_s } => daemon::restart(self, operation, *grace_s).await,
             OperationRequest::DeleteDaemon { grace_s } => daemon::delete(self, operation, *grace_s).await,
-            OperationRequest::TerminateClient { client } => terminate::run(self, operation, *client).await,
+            OperationRequest::TerminateClient { client, stopped } => {
+                terminate::run(self, operation, *client, *stopped).await
+            }
             OperationRequest::DrainDaemon { timeout_s, on_timeout } => {
                 let limit = DrainLimit { timeout_s: *timeout_s, on_timeout: *on_timeout };
                 return drain::run(self, operation, limit, undo).await;

@@ -22,17 +22,21 @@ pub(super) async fn run(
     undo: Option<Undo>,
 ) -> Result<(), Stop> {
     let replay = recorded(engine, replay).await?;
+    let is_judged = replay.verdict != Verdict::Pending;
+    let given_up = |replay: Replay, why: String| {
+        let (steps, took) = engine.commands_since(&replay.daemon, &replay.version_ref(), replay.created_at);
+        replay.given_up(why, None, steps, took)
+    };
     let (replay, why) = match undo {
-        // What was seen of the steps is on record already, but for a manager that died before it wrote it.
-        Some(Undo::Failed(why)) if replay.verdict == Verdict::Pending => {
-            let given_up = replay.given_up(why.clone(), None, Vec::new(), None);
-            (given_up, Some(Stop::Failed(why)))
+        // Judged once: what the daemon holds by now may be of a later run.
+        Some(Undo::Failed(why)) if is_judged => (replay, Some(Stop::Failed(why))),
+        Some(Undo::Cancelled) if is_judged => (replay, Some(Stop::Cancelled)),
+        None if is_judged => {
+            let why = replay.error.clone().map(Stop::Failed);
+            (replay, why)
         }
-        Some(Undo::Failed(why)) => (replay, Some(Stop::Failed(why))),
-        Some(Undo::Cancelled) => {
-            let given_up = replay.given_up("called off".to_owned(), None, Vec::new(), None);
-            (given_up, Some(Stop::Cancelled))
-        }
+        Some(Undo::Failed(why)) => (given_up(replay, why.clone()), Some(Stop::Failed(why))),
+        Some(Undo::Cancelled) => (given_up(replay, "cancelled".to_owned()), Some(Stop::Cancelled)),
         None => tried(engine, operation, replay).await?,
     };
     let ended = match why {
@@ -47,7 +51,8 @@ pub(super) async fn run(
         Err(Stop::Failed(why)) => Some(why.clone()),
         _ => replay.error.clone(),
     };
-    put(engine, Replay { finished_at: Some(unix_ms()), error, ..replay }).await?;
+    let finished_at = replay.finished_at.or_else(|| Some(unix_ms()));
+    put(engine, Replay { error, finished_at, ..replay }).await?;
     ended
 }
 

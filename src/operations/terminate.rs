@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::daemon::{handle, the_daemon};
 use super::{Engine, Failure};
-use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
 use crate::domain::operation::Operation;
 use crate::supervisor::{Handle, Terminating, Termination};
 
@@ -18,10 +18,11 @@ const LISTED_NO_MORE: &str = "its daemon lists it no more";
 const LISTED_STILL: &str = "its daemon lists it still, as it was seen last";
 
 /// Everything that its steps say came of them, if they do not fail: words that name nobody. The first two stand where it was one step.
-pub const OUTCOMES: [&str; 8] = [
+pub const OUTCOMES: [&str; 9] = [
     Termination::ByMps.as_str(),
     Termination::ByMpsAndSignal.as_str(),
     Termination::AlreadyGone.as_str(),
+    Termination::StoppedAndKilled.as_str(),
     LET_GO,
     BY_ITSELF,
     KILLED,
@@ -29,9 +30,14 @@ pub const OUTCOMES: [&str; 8] = [
     LISTED_STILL,
 ];
 
-pub(super) async fn run(engine: &Engine, operation: &Operation, client: ClientId) -> Result<(), Failure> {
+pub(super) async fn run(
+    engine: &Engine,
+    operation: &Operation,
+    client: ClientId,
+    stopped: StoppedPolicy,
+) -> Result<(), Failure> {
     let handle = handle(engine, the_daemon(operation)?)?;
-    let begun = engine.step(operation.id, "ask MPS to end its work", asked(&handle, client)).await?;
+    let begun = engine.step(operation.id, "ask MPS to end its work", asked(&handle, client, stopped)).await?;
     let Begun::LetGo(terminating) = begun else { return Ok(()) };
     engine.step(operation.id, "end its process", ended(terminating)).await?;
     engine.step(operation.id, "look whether it is gone", gone(&handle, client)).await
@@ -42,8 +48,13 @@ enum Begun {
     AlreadyGone,
 }
 
-async fn asked(handle: &Handle, client: ClientId) -> Result<(Begun, String), Failure> {
-    let mut terminating = handle.begin_to_terminate(client).await.map_err(|error| error.to_string())?;
+async fn asked(
+    handle: &Handle,
+    client: ClientId,
+    stopped: StoppedPolicy,
+) -> Result<(Begun, String), Failure> {
+    let mut terminating =
+        handle.begin_to_terminate(client, stopped).await.map_err(|error| error.to_string())?;
     if terminating.let_go().await {
         return Ok((Begun::LetGo(terminating), LET_GO.to_owned()));
     }
@@ -55,7 +66,7 @@ async fn ended(terminating: Terminating) -> Result<((), String), Failure> {
     let how = match terminating.ended().await.map_err(|error| error.to_string())? {
         Termination::ByMps => BY_ITSELF,
         Termination::ByMpsAndSignal => KILLED,
-        Termination::AlreadyGone => Termination::AlreadyGone.as_str(),
+        other @ (Termination::AlreadyGone | Termination::StoppedAndKilled) => other.as_str(),
     };
     Ok(((), how.to_owned()))
 }

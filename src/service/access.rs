@@ -7,6 +7,7 @@
 mod tests;
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -40,11 +41,19 @@ pub struct LocalUser {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// The process.
+    /// The process by its number.
     pub pid: Option<u32>,
+    /// The process for ever, where it lived when the connection was accepted.
+    pub process: Option<host::Identity>,
 }
 
 impl LocalUser {
+    /// The user at the other end of a connection that was just accepted.
+    pub fn connected(socket: &impl AsFd) -> std::io::Result<Self> {
+        let host::Peer { uid, gid, pid, process } = host::peer(socket)?;
+        Ok(Self { uid, gid, pid, process })
+    }
+
     /// Its group, and the supplementary groups of its process, while that lives and is this user's.
     ///
     /// They are read from the process: a database of users would tell what the next log-in will get, and may have

@@ -12,9 +12,12 @@ use futures_util::future::BoxFuture;
 
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
+use crate::domain::TenantName;
 use crate::domain::access::Origin;
 use crate::domain::audit::{Attempt, Outcome, Target};
+use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
 use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject, changed_fields};
+use crate::domain::layout::Version;
 use crate::store::audit::Came;
 use crate::store::{self, Fate, StoreError, Transaction};
 
@@ -25,6 +28,12 @@ const COUNTED: usize = 1024;
 /// Kinds of refusals, by action and problem, of one actor that are told apart in a minute; beyond so many, which takes almost every
 /// action with almost every problem, only the problems are.
 const KINDS: usize = 512;
+
+/// Rows that are put on record in one change, so that no other one waits long.
+const TOGETHER: usize = 100;
+/// What begins the path of an attempt that changes no daemon and no tenant.
+const BESIDE: [&str; 8] =
+    ["clients", "layouts", "login", "logout", "operations", "sessions", "tokens", "users"];
 
 tokio::task_local! {
     static ATTEMPT: Attempt;
@@ -140,10 +149,14 @@ impl Service {
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    let before = specs(&mut *db, &attempt.target).await?;
+                    let mut before = specs(&mut *db, &attempt.target).await?;
+                    let written = store::layouts::last_row(&mut *db).await?;
                     let (value, fate) = job(&mut *db).await?;
                     if fate == Fate::Commit {
-                        let after = specs(&mut *db, &attempt.target).await?;
+                        let mut after = specs(&mut *db, &attempt.target).await?;
+                        if matches!(attempt.target, Target::Other(_)) {
+                            new_layouts(&mut *db, written, &mut before, &mut after).await?;
+                        }
                         let now = unix_ms();
                         let (old, new) = (before.get(&attempt.target), after.get(&attempt.target));
                         if let Some(event) = told(&attempt, by, old, new) {
@@ -188,6 +201,12 @@ impl Service {
     }
 
     async fn put_on_record(&self, rows: Vec<Summed>) {
+        for rows in rows.chunks(TOGETHER) {
+            self.put_part_on_record(rows.to_vec()).await;
+        }
+    }
+
+    async fn put_part_on_record(&self, rows: Vec<Summed>) {
         let written: Result<(), StoreError> = self
             .parts
             .store
@@ -208,8 +227,8 @@ impl Service {
     }
 }
 
-/// The specs that an attempt may change, as they are in this transaction: that of what it is about, or all where its path does
-/// not name it.
+/// The specs that an attempt may change, as they are in this transaction: that of what it is about, or those of all daemons and
+/// tenants where its path does not name it.
 async fn specs(
     db: Transaction<'_>,
     target: &Target,
@@ -226,12 +245,16 @@ async fn specs(
             // Its end revokes them.
             tokens = store::tokens::of_tenant(db, name).await?;
         }
+        Target::Lease(tenant, holder) => {
+            let found = store::leases::of(db, tenant, *holder).await?;
+            return Ok(found.map(|record| (target.clone(), lease_on_record(&record))).into_iter().collect());
+        }
         Target::Layout(name) => layouts.extend(store::layouts::newest(db, name).await?),
         Target::Token(id) => tokens.extend(store::tokens::get(db, id).await?),
+        Target::Other(path) if BESIDE.contains(&path.split('/').next().unwrap_or_default()) => {}
         Target::Other(_) => {
             daemons = store::daemons::all(&mut *db).await?;
             tenants = store::tenants::page(&mut *db, None, None, "", i64::MAX).await?;
-            layouts = store::layouts::page(db, "", i64::MAX).await?;
         }
     }
     let mut specs = BTreeMap::new();
@@ -242,15 +265,93 @@ async fn specs(
         specs.insert(Target::Tenant(tenant.name), json(serde_json::to_value(&tenant.spec))?);
     }
     for version in layouts {
-        let content = json(serde_json::to_value(&version.layout))?;
-        let spec = serde_json::json!({ "version": version.version, "layout": content });
-        specs.insert(Target::Layout(version.name), spec);
+        let (target, spec) = layout_spec(version)?;
+        specs.insert(target, spec);
     }
     for token in tokens {
         let spec = token.on_record();
         specs.insert(Target::Token(token.id), spec);
     }
     Ok(specs)
+}
+
+fn layout_spec(version: Version) -> Result<(Target, serde_json::Value), StoreError> {
+    let content = serde_json::to_value(&version.layout)
+        .map_err(|error| StoreError::Corrupt { what: "a spec", detail: error.to_string() })?;
+    let spec = serde_json::json!({ "version": version.version, "layout": content });
+    Ok((Target::Layout(version.name), spec))
+}
+
+/// Adds the layouts that got a version since `row` was the last one, as they were before and as they are after. There may be
+/// thousands of others, which nobody reads for this.
+async fn new_layouts(
+    db: Transaction<'_>,
+    row: i64,
+    before: &mut BTreeMap<Target, serde_json::Value>,
+    after: &mut BTreeMap<Target, serde_json::Value>,
+) -> Result<(), StoreError> {
+    for version in store::layouts::written_after(&mut *db, row).await? {
+        if let Some(previous) =
+            store::layouts::versions(&mut *db, &version.name, Some(version.version), 1).await?.pop()
+        {
+            let (target, spec) = layout_spec(previous)?;
+            before.entry(target).or_insert(spec);
+        }
+        let (target, spec) = layout_spec(version)?;
+        after.insert(target, spec);
+    }
+    Ok(())
+}
+
+/// A lease as the audit keeps it.
+fn lease_on_record(record: &LeaseRecord) -> serde_json::Value {
+    let ClientId { pid, start_time } = record.lease.holder;
+    serde_json::json!({
+        "pid": pid, "start_time": start_time, "kind": record.kind.as_str(), "command": record.command,
+    })
+}
+
+/// What is told of a lease that was granted, became the process's own, or was revoked.
+fn lease_event(
+    tenant: &TenantName,
+    holder: ClientId,
+    before: Option<&serde_json::Value>,
+    after: Option<&serde_json::Value>,
+) -> Option<NewEvent> {
+    let kind_of =
+        |lease: &serde_json::Value| lease["kind"].as_str().and_then(|kind| LeaseKind::parse(kind).ok());
+    let before = before.and_then(|lease| Some((lease, kind_of(lease)?)));
+    let after = after.and_then(|lease| Some((lease, kind_of(lease)?)));
+    let pid = holder.pid;
+    let (event, (lease, kind), message) = match (before, after) {
+        (Some((_, old)), Some((_, new))) if old == new => return None,
+        (_, Some(new)) if new.1 == LeaseKind::Own => {
+            (EventType::LeaseGranted, new, format!("process {pid} took a lease of tenant {tenant}"))
+        }
+        (_, Some(new)) => (
+            EventType::LeaseGranted,
+            new,
+            format!("process {pid} was recorded as a process of tenant {tenant}"),
+        ),
+        (Some(old), None) => {
+            let message = format!(
+                "the lease of process {pid} for tenant {tenant} was revoked; the process was left as it is"
+            );
+            (EventType::LeaseRevoked, old, message)
+        }
+        (None, None) => return None,
+    };
+    // The program and nothing behind it, as for clients.
+    let first = lease["command"].as_str().and_then(|command| command.split_whitespace().next());
+    let program = first.and_then(|first| first.rsplit('/').next()).filter(|name| !name.is_empty());
+    let details = Details::Lease {
+        pid,
+        start_time: holder.start_time,
+        lease: kind,
+        program: program.map(|name| name.chars().take(64).collect()),
+    };
+    let subject = Subject { tenant: Some(tenant.clone()), client: Some(holder), ..Subject::default() };
+    Some(NewEvent::new(event, subject, message).with(details))
 }
 
 /// The rows that an attempt leaves: one for each thing that it changed, or one without a spec before and after.
@@ -281,6 +382,9 @@ fn told(
     before: Option<&serde_json::Value>,
     after: Option<&serde_json::Value>,
 ) -> Option<NewEvent> {
+    if let Target::Lease(tenant, holder) = &attempt.target {
+        return lease_event(tenant, *holder, before, after).map(|event| event.because(by));
+    }
     let (created, changed, deleted) = match &attempt.target {
         Target::Daemon(_) if attempt.action.ends_with("/adopt") => {
             (EventType::DaemonAdopted, EventType::DaemonChanged, EventType::DaemonReleased)
@@ -296,7 +400,7 @@ fn told(
             (EventType::LayoutVersionWritten, EventType::LayoutVersionWritten, EventType::LayoutDeleted)
         }
         // Told of where it is written: one that is deleted with its tenant is nobody's target.
-        Target::Token(_) | Target::Other(_) => return None,
+        Target::Lease(..) | Target::Token(_) | Target::Other(_) => return None,
     };
     let (kind, what) = match (before, after) {
         (None, Some(_)) => (created, "was written"),
@@ -317,7 +421,7 @@ fn told(
             let subject = Subject { layout: Some(name.clone()), ..Subject::default() };
             (subject, format!("layout {name}"))
         }
-        Target::Token(_) | Target::Other(_) => return None,
+        Target::Lease(..) | Target::Token(_) | Target::Other(_) => return None,
     };
     let details = match (&attempt.target, spec) {
         (Target::Layout(_), Some(spec)) => Details::Layout {

@@ -6,10 +6,14 @@ use super::page::{Page, Paged};
 use super::told::Shown as _;
 use super::{IdempotencyKey, Service, ServiceError, WriteOptions, remembered};
 use crate::domain::access::{Actor, Right};
-use crate::domain::client::{AttributedBy, Candidate, ClientFacts, ClientId, Signs, attribute};
+use crate::domain::client::{
+    AttributedBy, Candidate, ClientFacts, ClientId, Signs, StoppedPolicy, attribute,
+};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::host;
 use crate::store;
+use crate::supervisor::TerminateError;
 
 /// Memory of a client on one GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -135,6 +139,13 @@ impl Service {
             .ok_or_else(|| ServiceError::NotFound { kind: "client", name: id.to_string() })
     }
 
+    /// Whether a client is stopped, by a signal or a debugger, so that MPS cannot be asked to end it.
+    pub async fn is_client_stopped(&self, actor: &Actor, id: ClientId) -> Result<bool, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        self.client(actor, id).await?;
+        Ok(host::process::is_stopped(id.pid))
+    }
+
     /// The daemon of the tenant that an actor is bound to, if there is that tenant; `None` for one that may look at all of them.
     async fn daemon_in_scope(&self, actor: &Actor) -> Result<Option<Option<DaemonName>>, ServiceError> {
         let Some(tenant) = actor.scope() else { return Ok(None) };
@@ -142,11 +153,12 @@ impl Service {
         Ok(Some(tenant.map(|tenant| tenant.spec.daemon)))
     }
 
-    /// Asks for the end of a client.
+    /// Asks for the end of a client; `stopped` says what to do where it is stopped, which is refused unless that is chosen.
     pub async fn terminate(
         &self,
         actor: &Actor,
         id: ClientId,
+        stopped: StoppedPolicy,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
@@ -171,8 +183,11 @@ impl Service {
             }
             Err(error) => return Err(error),
         };
-        self.operate_now(actor, client.daemon, OperationRequest::TerminateClient { client: id }, options, key)
-            .await
+        if stopped == StoppedPolicy::Refuse && host::process::is_stopped(id.pid) {
+            return Err(ServiceError::Conflict(TerminateError::Stopped(id).to_string()).for_all());
+        }
+        let request = OperationRequest::TerminateClient { client: id, stopped };
+        self.operate_now(actor, client.daemon, request, options, key).await
     }
 }
 

@@ -81,6 +81,9 @@ pub enum ServiceError {
     /// Nothing is changed here, whatever the request: the database belongs to another machine.
     #[error("{0}")]
     ReadOnly(String),
+    /// Nothing can be written: the database's file is not at its place.
+    #[error("{0}")]
+    DatabaseLost(String),
     /// Something needed is not there at the moment.
     #[error("{0}")]
     Unavailable(String),
@@ -105,6 +108,7 @@ impl From<StoreError> for ServiceError {
             StoreError::Busy | StoreError::Closed | StoreError::NotWritten | StoreError::Full => {
                 Self::Unavailable(error.to_string())
             }
+            StoreError::Lost(why) => Self::DatabaseLost(why),
             StoreError::Sealed => Self::ReadOnly(error.to_string()),
             StoreError::Unplannable { .. } => Self::Conflict(error.to_string()),
             other => Self::Internal(other.to_string()),

@@ -13,7 +13,7 @@ use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::event::{Cause, Details, Event, EventFilter, EventType, Subject};
 use crate::domain::gpu::GpuRef;
-use crate::domain::{GpuUuid, TenantName, tenant};
+use crate::domain::{DaemonName, GpuUuid, TenantName, tenant};
 use crate::metrics::wire::Limit;
 pub use crate::store::events::Order;
 use crate::store::{self, Store, StoreError};
@@ -65,7 +65,7 @@ impl Service {
         let last = last.unwrap_or(now);
         if !(0..=now).contains(&last) {
             return Err(ServiceError::field(
-                "/last_event_id",
+                "/after",
                 format!(
                     "event {last} has not happened here, where the last one is {now}: it is another database's, so begin again \
                      without it"
@@ -99,11 +99,24 @@ impl Service {
             Ok(gpu) => gpu.uuid.clone(),
             Err(error) => match (GpuUuid::parse(name), actor.scope()) {
                 (Ok(uuid), _) => uuid,
-                (Err(_), Some(_)) => return Ok(EventFilter::none()),
-                (Err(_), None) => return Err(ServiceError::field("/gpu", error.to_string())),
+                // It is not said which GPUs there are; what can be no GPU's name is refused whoever asks.
+                (Err(_), Some(_)) if GpuRef(name.to_owned()).is_well_formed() => {
+                    return Ok(EventFilter::none());
+                }
+                (Err(_), _) => return Err(ServiceError::field("/gpu", error.to_string())),
             },
         };
         Ok(EventFilter { gpu: Some(gpu), ..filter })
+    }
+
+    /// The first event of a daemon; those before are of another that had its name.
+    pub async fn first_event_of_daemon(
+        &self,
+        actor: &Actor,
+        name: &DaemonName,
+    ) -> Result<Option<i64>, ServiceError> {
+        actor.may(Right::View)?;
+        Ok(store::daemons::events_from(&mut *self.parts.store.read().await?, name).await?)
     }
 
     /// The GPUs that a tenant sees.

@@ -3,10 +3,9 @@
 use super::events::Order;
 use super::page::{Page, Paged};
 use super::{Service, ServiceError};
-use crate::domain::TenantName;
 use crate::domain::access::{Actor, Right};
-use crate::domain::client::ClientId;
-use crate::domain::event::{Event, EventFilter, EventType};
+use crate::domain::daemon::FaultHolder;
+use crate::domain::event::{AffectedClient, Details, Event, EventFilter, EventType};
 
 /// Each kind of fault, with what ends it.
 const KINDS: [(EventType, &[EventType]); 7] = [
@@ -27,8 +26,10 @@ const NAMED: u32 = 60;
 pub struct FaultView {
     /// What happened.
     pub event: Event,
-    /// Clients that left because of it, with their tenants.
-    pub lost: Vec<(ClientId, Option<TenantName>)>,
+    /// Clients that lost their work by it, with their tenants, as was known when it happened.
+    pub lost: Vec<AffectedClient>,
+    /// Those of them that are still connected, and so keep the server from taking others.
+    pub holders: Vec<FaultHolder>,
     /// What ended it; `None` as long as nothing has.
     pub over: Option<Event>,
 }
@@ -50,13 +51,10 @@ impl Service {
     /// An event with what is known of it as a fault; what is none has lost nobody anything, and is never over.
     pub async fn fault(&self, actor: &Actor, event: Event) -> Result<FaultView, ServiceError> {
         actor.may(Right::ViewOwn)?;
-        let types = vec![EventType::ClientLeft];
-        let left = EventFilter { types, cause: Some(event.id), ..EventFilter::default() };
-        let left = self.events(actor, left, Order::OldestFirst, &Page::first(NAMED)).await?.items;
-        let lost = left.into_iter().filter_map(|event| Some((event.subject.client?, event.subject.tenant)));
         let Some((_, ends)) = KINDS.iter().find(|(kind, _)| *kind == event.kind) else {
-            return Ok(FaultView { event, lost: Vec::new(), over: None });
+            return Ok(FaultView { event, lost: Vec::new(), holders: Vec::new(), over: None });
         };
+        let lost = self.lost_work(actor, &event).await?;
         let over = EventFilter {
             types: ends.to_vec(),
             daemon: event.subject.daemon.clone(),
@@ -65,6 +63,39 @@ impl Service {
             ..EventFilter::default()
         };
         let over = self.events(actor, over, Order::OldestFirst, &Page::first(1)).await?.items;
-        Ok(FaultView { lost: lost.collect(), over: over.into_iter().next(), event })
+        let over = over.into_iter().next();
+        let holders = if over.is_none() { self.fault_holders(actor, &event) } else { Vec::new() };
+        Ok(FaultView { event, lost, holders, over })
+    }
+
+    /// Who lost work: whom the event itself names; else who left because of it.
+    async fn lost_work(&self, actor: &Actor, event: &Event) -> Result<Vec<AffectedClient>, ServiceError> {
+        let named = event.details.as_ref().map(Details::affected_clients).unwrap_or_default();
+        if !named.is_empty() {
+            return Ok(named.to_vec());
+        }
+        let types = vec![EventType::ClientLeft];
+        let left = EventFilter { types, cause: Some(event.id), ..EventFilter::default() };
+        let left = self.events(actor, left, Order::OldestFirst, &Page::first(NAMED)).await?.items;
+        let affected = match &event.details {
+            Some(Details::Fault { affected, .. }) => affected.as_slice(),
+            _ => &[],
+        };
+        let lost = left.into_iter().filter_map(|left| {
+            let client = left.subject.client?;
+            let tenant = left.subject.tenant;
+            Some(AffectedClient { pid: client.pid, client: Some(client), tenant })
+        });
+        // Written by an earlier version, which had the processes alone.
+        Ok(lost.filter(|client| affected.is_empty() || affected.contains(&client.pid)).collect())
+    }
+
+    /// Who keeps the server of a fault from taking clients, by the last poll; for those of the host.
+    fn fault_holders(&self, actor: &Actor, event: &Event) -> Vec<FaultHolder> {
+        let daemon = event.subject.daemon.as_ref().filter(|_| actor.scope().is_none());
+        let Some(handle) = daemon.and_then(|daemon| self.parts.fleet.get(daemon)) else { return Vec::new() };
+        let servers = handle.observed().status.effective.map(|seen| seen.servers).unwrap_or_default();
+        let same = servers.into_iter().find(|server| Some(server.pid) == event.subject.server);
+        same.map(|server| server.held_by).unwrap_or_default()
     }
 }

@@ -7,6 +7,7 @@ use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::event::EventFilter;
+use crate::domain::tenant::Tenant;
 use crate::metrics::Format;
 use crate::metrics::world::{Book, Seen, World};
 use crate::store::{self, StoreError};
@@ -31,9 +32,16 @@ impl Service {
             clients: handle.observed().clients,
             commands: handle.commands(),
         });
+        let book = Arc::clone(&self.book.borrow());
+        let handouts = &parts.fleet.context().handouts;
+        let waiting = |tenant: &Tenant| {
+            let waiting = handouts.status(&tenant.directory).waiting.len();
+            (waiting > 0).then(|| (tenant.name.clone(), u64::try_from(waiting).unwrap_or(u64::MAX)))
+        };
         let world = World {
+            waiting: book.tenants.iter().filter_map(waiting).collect(),
             seen: seen.collect(),
-            book: Arc::clone(&self.book.borrow()),
+            book,
             present: parts.fleet.context().census.borrow().present(),
             queue: parts.store.waiting(),
             listening: parts.listening.borrow().clone(),

@@ -85,7 +85,10 @@ impl Service {
     #[allow(clippy::unused_async, reason = "as every use case is called")]
     pub async fn tenant_history(&self, actor: &Actor, name: &TenantName) -> Result<Vec<Point>, ServiceError> {
         actor.may(Right::ViewTenant(name))?;
-        Ok(self.history.history().of_tenant(name))
+        let mut points = self.history.history().of_tenant(name);
+        let present = self.held_now().remove(name).map(|held| (held.clients, held.memory()));
+        with_present(&mut points, unix_ms(), present);
+        Ok(points)
     }
 
     /// What each tenant held of a GPU in the last hour, by name.
@@ -96,6 +99,44 @@ impl Service {
         gpu: &GpuUuid,
     ) -> Result<Vec<(TenantName, Vec<Point>)>, ServiceError> {
         actor.may(Right::View)?;
-        Ok(self.history.history().of_gpu(gpu))
+        let mut lines: BTreeMap<TenantName, Vec<Point>> =
+            self.history.history().of_gpu(gpu).into_iter().collect();
+        let held = self.held_now();
+        for tenant in held.iter().filter(|(_, held)| held.gpus.contains_key(gpu)).map(|(name, _)| name) {
+            lines.entry(tenant.clone()).or_default();
+        }
+        let now = unix_ms();
+        for (tenant, points) in &mut lines {
+            let present = held.get(tenant).and_then(|held| held.gpus.get(gpu).copied());
+            with_present(points, now, present);
+        }
+        Ok(lines.into_iter().collect())
+    }
+}
+
+/// Adds what there is now where that is not what was remembered last, so that a chart says the same as the figures beside it.
+fn with_present(points: &mut Vec<Point>, now: i64, present: Option<(u32, u64)>) {
+    let (clients, memory) = present.unwrap_or_default();
+    let last = points.last().map(|last| (last.clients, last.memory)).unwrap_or_default();
+    if last != (clients, memory) {
+        points.push(Point { at: now, clients, memory });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn present_clients_are_in_the_line_at_once() {
+        let mut points = Vec::new();
+        with_present(&mut points, 1, None);
+        assert_eq!(points, []);
+        for now in [2, 3] {
+            with_present(&mut points, now, Some((1, 7)));
+        }
+        with_present(&mut points, 4, None);
+        let told: Vec<_> = points.iter().map(|point| (point.at, point.clients, point.memory)).collect();
+        assert_eq!(told, [(2, 1, 7), (4, 0, 0)]);
     }
 }

@@ -8,7 +8,7 @@ use super::take_up::ReadOnly;
 use super::{Service, ServiceError, unavailable};
 use crate::domain::access::{Actor, Right};
 use crate::domain::admission::budget_of;
-use crate::domain::daemon::Daemon;
+use crate::domain::daemon::{Condition, Daemon};
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
 use crate::domain::listening::Listening;
 use crate::domain::tenant::Tenant;
@@ -17,6 +17,7 @@ use crate::gpu::InventoryError;
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
 use crate::store;
+use crate::supervisor::is_server;
 
 /// The host, its driver and its MPS.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -55,6 +56,9 @@ pub struct HostView {
     pub live: bool,
     /// How the API is reached over TCP.
     pub listening: Listening,
+    /// What is wrong with the manager itself, as with its database or its socket; empty where nothing is.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
 }
 
 /// What keeps daemons apart from the manager's own unit on this host.
@@ -195,6 +199,16 @@ impl Service {
         Nameplate { hostname, simulated: self.simulated().await, read_only: self.is_read_only() }
     }
 
+    /// What keeps the manager itself from its work, by the types of its conditions, which anybody may know.
+    pub fn blocking_conditions(&self) -> Vec<String> {
+        self.parts.health.blocking()
+    }
+
+    /// The ID of this machine.
+    pub fn machine_id(&self) -> String {
+        self.parts.machine_id.clone()
+    }
+
     /// The profile of a simulated host; `None` for a real one. Everybody may know that nothing is real.
     pub async fn simulated(&self) -> Option<String> {
         let driver = self.asked(crate::gpu::Inventory::known_driver).await.ok()?.ok()?;
@@ -227,6 +241,7 @@ impl Service {
             gpus: gpus.len(),
             live: self.parts.inventory.live(),
             listening: self.parts.listening.borrow().clone(),
+            conditions: self.parts.health.conditions(),
         })
     }
 
@@ -343,7 +358,7 @@ impl Service {
                 kind: match process {
                     _ if servers.contains(&process.pid) => GpuProcessKind::Server,
                     _ if process.mps_client => GpuProcessKind::Client,
-                    _ if is_mps_server(process.pid) => GpuProcessKind::Server,
+                    _ if is_server(process.pid) => GpuProcessKind::Server,
                     _ => GpuProcessKind::Bypass,
                 },
                 used_memory: process.used_memory,
@@ -357,11 +372,4 @@ impl Service {
 
 fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// Whether a process is a server of an MPS daemon, whoever's.
-pub fn is_mps_server(pid: u32) -> bool {
-    process::command(pid)
-        .and_then(|words| words.first().cloned())
-        .is_some_and(|program| program.ends_with("nvidia-cuda-mps-server"))
 }

@@ -1,6 +1,19 @@
 //! The right of a process to be a client of a tenant.
+//!
+//! A process takes it for itself, through the unix socket, whose other end the kernel names; that proves enough to signal
+//! the process later. What an operator records about a process proves nothing about it: it counts, and no more.
+
+mod held;
+mod holder;
 
 use serde::{Deserialize, Serialize};
+
+pub use held::HeldLease;
+pub use holder::{LeaseCaller, LeaseRequest};
+
+use holder::{command_of, holder_of};
+
+use super::acting::about;
 
 use super::maintenance::refuse_cordoned;
 use super::placement::{occupy, started_before};
@@ -9,8 +22,9 @@ use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::TenantName;
 use crate::domain::access::{Actor, Right};
-use crate::domain::client::{ClientId, Lease, places_taken};
-use crate::domain::daemon::{Daemon, DaemonStatus, DesiredState, Mode, Phase};
+use crate::domain::audit::Target;
+use crate::domain::client::{ClientId, Lease, LeaseKind, LeaseRecord, places_taken};
+use crate::domain::daemon::{Daemon, DaemonStatus, DesiredState, Mode, Phase, meaning_for_tenants};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::tenant::Tenant;
 use crate::host;
@@ -19,15 +33,6 @@ use crate::supervisor::Observed;
 
 /// How often a process is let in anew because its tenant was changed meanwhile.
 const LEASE_ATTEMPTS: u32 = 5;
-
-/// A process that wants to become a client of a tenant.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LeaseRequest {
-    /// Its process ID in the host's namespace.
-    #[schema(minimum = 1)]
-    pub pid: u32,
-}
 
 /// The right to be a client of a tenant, and what is needed for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -47,51 +52,40 @@ impl Service {
         actor: &Actor,
         name: TenantName,
         request: LeaseRequest,
+        caller: LeaseCaller,
         dry_run: bool,
     ) -> Result<LeaseView, ServiceError> {
-        actor.may(Right::UseTenant(&name))?;
-        let (service, actor) = (self.clone(), actor.clone());
+        let right = match request.kind {
+            LeaseKind::Own => Right::UseTenant(&name),
+            LeaseKind::Recorded => Right::Operate,
+        };
+        actor.may(right)?;
+        let service = self.clone();
         self.to_the_end(async move {
-            if actor.scope().is_some() {
-                service.refuse_strange_process(&name, request).await?;
-            }
-            service.lease_now(name, request, dry_run).await
+            let uid = service.stored_tenant(&name).await?.spec.uid;
+            let holder = ClientId::from(holder_of(request, caller, uid)?);
+            let target = Target::Lease(name.clone(), holder);
+            about(target, service.lease_now(name, holder, request.kind, dry_run)).await
         })
         .await
-    }
-
-    /// Refuses a process that does not run as the tenant's user to whoever is bound to the tenant: it would be taken for
-    /// the tenant's, which may end what is its. It is not told whether there is such a process.
-    async fn refuse_strange_process(
-        &self,
-        name: &TenantName,
-        LeaseRequest { pid }: LeaseRequest,
-    ) -> Result<(), ServiceError> {
-        let tenant = self.stored_tenant(name).await?;
-        let uid = tenant.spec.uid;
-        if host::process::uid(pid) == Some(uid) && host::process::identify(pid).is_some() {
-            return Ok(());
-        }
-        Err(ServiceError::field(
-            "/pid",
-            format!("there is no process {pid} on this host that runs as the tenant's user, uid {uid}"),
-        ))
     }
 
     async fn lease_now(
         &self,
         name: TenantName,
-        request: LeaseRequest,
+        holder: ClientId,
+        kind: LeaseKind,
         dry_run: bool,
     ) -> Result<LeaseView, ServiceError> {
         for _ in 0..LEASE_ATTEMPTS {
-            if let Some(lease) = self.lease_unless_changed(name.clone(), request, dry_run).await? {
+            if let Some(lease) = self.lease_unless_changed(name.clone(), holder, kind, dry_run).await? {
                 return Ok(lease);
             }
         }
-        let pid = request.pid;
-        let refused =
-            format!("tenant {name} was changed again and again while process {pid} was let in: try again");
+        let pid = holder.pid;
+        let refused = format!(
+            "tenant {name} was changed again and again while process {pid} took its lease: try again"
+        );
         Err(ServiceError::Conflict(refused).for_all())
     }
 
@@ -100,29 +94,26 @@ impl Service {
     async fn lease_unless_changed(
         &self,
         name: TenantName,
-        request: LeaseRequest,
+        holder: ClientId,
+        kind: LeaseKind,
         dry_run: bool,
     ) -> Result<Option<LeaseView>, ServiceError> {
-        let Some(identity) = host::process::identify(request.pid) else {
-            return Err(ServiceError::field(
-                "/pid",
-                format!("there is no process {} on this host", request.pid),
-            ));
-        };
         let tenant = self.stored_tenant(&name).await?;
         let before = self.followed_daemon(&tenant).await?;
         self.refuse_unless_serving(&tenant, &before).await?;
-        let pipe = self.parts.fleet.pipe_directory(&tenant.spec.daemon);
-        let reachable = self.parts.fleet.context().check_reachable(pipe, tenant.spec.uid).await;
+        let fleet = &self.parts.fleet;
+        let (multi_user, uid) = (before.spec.multi_user, tenant.spec.uid);
+        let reachable = fleet.check_reachable(&tenant.spec.daemon, multi_user, uid).await;
         reachable.map_err(ServiceError::Conflict)?;
-        let resolved = self.resolved(&tenant, &before, &self.held_gpus().await?)?;
-        let holder = ClientId { pid: identity.pid, start_time: identity.start_time };
+        let gpus = self.held_gpus().await?;
+        let resolved = self.resolved(&tenant, &before, &gpus)?;
         let placement = self.placement(&tenant, &resolved, before.generation)?;
         self.refuse_squatters(&tenant, &placement, Some(holder)).await?;
-        let environment = self.environment_of(&tenant, &resolved, &placement)?;
+        let environment = self.environment_of(&tenant, &resolved, &placement, &gpus)?;
         let clients = self.families_of(&name).await?;
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
+        let command = command_of(holder.pid);
         let unchanged = self
             .write(move |db| {
                 Box::pin(async move {
@@ -139,24 +130,31 @@ impl Service {
                         }
                     }
                     occupy(&mut *db, &now, holder, &placement, &boot_id).await?;
-                    let mut holders = Vec::new();
-                    for lease in store::leases::all(&mut *db, &boot_id).await? {
+                    let (mut holders, mut kind) = (Vec::new(), kind);
+                    for LeaseRecord { lease, kind: before, .. } in
+                        store::leases::records(&mut *db, &boot_id).await?
+                    {
                         if !is_alive(lease.holder) {
                             store::leases::delete(&mut *db, lease.holder).await?;
                         } else if lease.holder == holder && lease.tenant != name {
                             return Err(started_before(&name, holder, Some(&lease.tenant), None));
                         } else if lease.tenant == name && lease.holder != holder {
                             holders.push(lease.holder);
+                        } else if lease.holder == holder && before == LeaseKind::Own {
+                            // What the process has proven by itself stays proven.
+                            kind = LeaseKind::Own;
                         }
                     }
                     let running = places_taken(&clients, &holders);
                     if running >= usize::try_from(max).unwrap_or(usize::MAX) {
                         let refused = format!(
-                            "tenant {name} has {running} of at most {max} processes running: wait for one to end, or raise max_clients"
+                            "tenant {name} has {running} of at most {max} processes running: wait for one to end, revoke a lease, or raise max_clients"
                         );
                         return Err(ServiceError::Conflict(refused).for_all());
                     }
-                    store::leases::put(db, &Lease { holder, tenant: name }, &boot_id, unix_ms()).await?;
+                    let lease = Lease { holder, tenant: name };
+                    let record = LeaseRecord { lease, kind, command, created_at: unix_ms() };
+                    store::leases::put(db, &record, &boot_id).await?;
                     Ok::<_, ServiceError>((true, if dry_run { Fate::RollBack } else { Fate::Commit }))
                 })
             })
@@ -211,9 +209,14 @@ impl Service {
                     Some(ready) => (ready.reason.as_str(), ready.message.as_str()),
                     None => ("NotLookedAt", "it has not been looked at yet"),
                 };
-                let host = format!("daemon {name} does not hold the tenant's limits yet: {why}");
+                let what = match reason {
+                    "ServerFault" => "takes no client",
+                    _ => "does not hold the tenant's limits yet",
+                };
+                let host = format!("daemon {name} {what}: {why}");
+                let meaning = meaning_for_tenants(reason).map(|text| format!("; {text}")).unwrap_or_default();
                 let told = format!(
-                    "daemon {name} does not hold the tenant's limits yet ({reason}): try again, or ask the host's operator"
+                    "daemon {name} {what} ({reason}{meaning}): try again, or ask the host's operator"
                 );
                 Err(ServiceError::apart(ServiceError::Unavailable(host), ServiceError::Unavailable(told)))
             }
@@ -261,7 +264,7 @@ pub(super) async fn refuse_while_leased(
     match living_holders(db, name, boot_id).await?.first() {
         None => Ok(()),
         Some(holder) => Err(ServiceError::Conflict(format!(
-            "process {holder} of tenant {name} was started a moment ago: end it first"
+            "process {holder} holds a lease of tenant {name}: end it first, or revoke the lease"
         ))),
     }
 }

@@ -1,29 +1,35 @@
 //! The logs of a daemon, read in parts.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Service, ServiceError};
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
-use crate::supervisor::excerpt;
-pub use crate::supervisor::{Excerpt, Part};
+pub use crate::supervisor::{Excerpt, OwnSessions, Part};
+use crate::supervisor::{excerpt, kept_name};
 
-/// One of the two logs that a daemon writes.
+/// One of the two logs that a daemon writes, or what was emptied from one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFile {
     /// What the control daemon writes.
     Control,
     /// What its servers write.
     Server,
+    /// What control.log said before it was emptied last, without this manager's own sessions.
+    ControlKept,
+    /// What server.log said before it was emptied last.
+    ServerKept,
 }
 
 impl LogFile {
     /// Its name in the daemon's log directory.
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> String {
         match self {
-            Self::Control => "control.log",
-            Self::Server => "server.log",
+            Self::Control => "control.log".to_owned(),
+            Self::Server => "server.log".to_owned(),
+            Self::ControlKept => kept_name("control.log"),
+            Self::ServerKept => kept_name("server.log"),
         }
     }
 }
@@ -33,6 +39,8 @@ impl LogFile {
 pub struct LogView {
     /// The file.
     pub path: String,
+    /// The files that there are beside the two logs.
+    pub kept: Vec<LogFile>,
     /// The lines; `Err` says why the file cannot be read.
     pub excerpt: Result<Excerpt, String>,
 }
@@ -46,6 +54,7 @@ impl Service {
         file: LogFile,
         part: Part,
         wanted: String,
+        own: OwnSessions,
     ) -> Result<LogView, ServiceError> {
         actor.may(Right::View)?;
         // What is not there has no log.
@@ -54,11 +63,16 @@ impl Service {
             Some(status) => status.log_directory.into(),
             None => self.parts.fleet.context().log_directory(name),
         };
+        let directory: PathBuf = directory;
         let path = directory.join(file.name());
         let shown = path.display().to_string();
-        let reading = tokio::task::spawn_blocking(move || excerpt(&path, part, &wanted)).await;
-        let reading = reading.map_err(|error| ServiceError::Internal(error.to_string()))?;
-        Ok(LogView { excerpt: reading.map_err(|error| why_not(&error, &shown)), path: shown })
+        let reading = tokio::task::spawn_blocking(move || {
+            let there = |kept: &LogFile| directory.join(kept.name()).symlink_metadata().is_ok();
+            let kept = [LogFile::ControlKept, LogFile::ServerKept].into_iter().filter(there).collect();
+            (excerpt(&path, part, &wanted, own), kept)
+        });
+        let (read, kept) = reading.await.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        Ok(LogView { excerpt: read.map_err(|error| why_not(&error, &shown)), kept, path: shown })
     }
 }
 

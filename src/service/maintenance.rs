@@ -202,7 +202,17 @@ pub(super) async fn refuse_cordoned(
     name: &DaemonName,
     spec: &DaemonSpec,
 ) -> Result<(), ServiceError> {
-    refuse_in_maintenance(db, name, spec).await?;
+    let maintenance = store::maintenance::get(db).await?;
+    cordoned(name, spec, maintenance.as_ref())
+}
+
+/// The same by what is known of the host's maintenance.
+pub(super) fn cordoned(
+    name: &DaemonName,
+    spec: &DaemonSpec,
+    maintenance: Option<&Maintenance>,
+) -> Result<(), ServiceError> {
+    refuse_covered(name, spec, maintenance)?;
     if spec.schedulable {
         return Ok(());
     }
@@ -217,7 +227,15 @@ pub(in crate::service) async fn refuse_in_maintenance(
     name: &DaemonName,
     spec: &DaemonSpec,
 ) -> Result<(), ServiceError> {
-    let maintenance: Option<Maintenance> = store::maintenance::get(db).await?;
+    let maintenance = store::maintenance::get(db).await?;
+    refuse_covered(name, spec, maintenance.as_ref())
+}
+
+fn refuse_covered(
+    name: &DaemonName,
+    spec: &DaemonSpec,
+    maintenance: Option<&Maintenance>,
+) -> Result<(), ServiceError> {
     match maintenance.filter(|maintenance| maintenance.covers(&spec.gpus)) {
         None => Ok(()),
         Some(maintenance) => {

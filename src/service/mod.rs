@@ -9,6 +9,7 @@ pub mod adoption;
 pub mod audit;
 pub mod clients;
 pub mod daemons;
+mod directories;
 mod error;
 pub mod events;
 pub mod faults;
@@ -25,7 +26,9 @@ pub mod page;
 mod placement;
 mod places;
 mod prediction;
+mod readiness;
 pub mod recording;
+mod repeats;
 pub mod replace;
 pub mod replays;
 mod roster;
@@ -47,6 +50,7 @@ use tokio_util::task::TaskTracker;
 pub use error::{FieldError, ServiceError};
 
 use crate::domain::gpu::Gpu;
+use crate::domain::health::HostHealth;
 use crate::domain::listening::Listening;
 use crate::domain::plan::Desired;
 use crate::gpu::{Inventory, InventoryError};
@@ -96,6 +100,8 @@ pub struct Parts {
     pub tasks: TaskTracker,
     /// Streams of events that may be read at the same time.
     pub streams: usize,
+    /// What is wrong with the manager itself.
+    pub health: HostHealth,
 }
 
 /// How a write is to be done.
@@ -214,7 +220,7 @@ fn check_precondition(options: &WriteOptions, current: Option<i64>) -> Result<()
     match current {
         None => failed("it does not exist, and If-Match was given".into()),
         Some(_) if wanted == "*" => Ok(()),
-        Some(now) if wanted.split(',').any(|tag| tag.trim() == etag(now)) => Ok(()),
+        Some(now) if wanted.split(',').any(|tag| revision_of(tag.trim()) == etag(now)) => Ok(()),
         Some(now) => failed(format!(
             "it was changed since: If-Match is {wanted} and the entity tag is now {}; read it again and repeat the change",
             etag(now)
@@ -225,6 +231,14 @@ fn check_precondition(options: &WriteOptions, current: Option<i64>) -> Result<()
 /// The entity tag of a revision.
 pub fn etag(revision: i64) -> String {
     format!("\"{revision}\"")
+}
+
+/// The entity tag of the revision alone, of one that a read gave: `"3"` of `"3-0a1b"`.
+fn revision_of(tag: &str) -> std::borrow::Cow<'_, str> {
+    match tag.split_once('-') {
+        Some((revision, _)) => format!("{revision}\"").into(),
+        None => tag.into(),
+    }
 }
 
 /// Keep or undo.

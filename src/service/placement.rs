@@ -4,16 +4,15 @@
 //! names SMs and no tenancy, so it is refused while a process lives that was let into it, or names it, for somebody who is not
 //! bound to it any more.
 
-use super::clients::candidates;
 use super::told::Words;
 use super::{Service, ServiceError};
 use crate::clock::unix_ms;
-use crate::domain::client::{ClientId, Lease, Occupant, Signs, occupant};
+use crate::domain::client::{ClientId, Occupant, Signs};
 use crate::domain::daemon::{Daemon, Mode};
 use crate::domain::environment::{SM_PARTITION, TENANT_HINT};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::partitions::{PartitionRef, named};
-use crate::domain::tenant::{Resolved, Tenant};
+use crate::domain::tenant::{EffectivePartition, Resolved, Tenant};
 use crate::domain::{PartitionName, TenantName};
 use crate::host;
 use crate::store::partition_leases::PartitionLease;
@@ -22,8 +21,9 @@ use crate::supervisor::Handle;
 
 /// The partition of a tenant on one of its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+pub(super) struct Place {
     name: PartitionName,
+    sms: Option<u32>,
     partition: PartitionRef,
     /// Who is bound to it.
     bound: Vec<TenantName>,
@@ -36,9 +36,9 @@ pub(super) struct Placement {
 }
 
 /// A process that was started with a partition in its environment.
-struct Naming {
-    signs: Signs,
-    partitions: Vec<PartitionRef>,
+pub(super) struct Naming {
+    pub(super) signs: Signs,
+    pub(super) partitions: Vec<PartitionRef>,
 }
 
 impl Placement {
@@ -46,6 +46,27 @@ impl Placement {
     pub(super) fn variable(&self) -> Option<(String, String)> {
         let named: Vec<String> = self.places.iter().map(|place| place.partition.to_string()).collect();
         (!named.is_empty()).then(|| (SM_PARTITION.to_owned(), named.join(",")))
+    }
+
+    /// The place that one of these partitions is.
+    pub(super) fn held_by(&self, partitions: &[PartitionRef]) -> Option<&Place> {
+        self.places.iter().find(|place| partitions.contains(&place.partition))
+    }
+
+    /// What the tenant has of each GPU.
+    pub(super) fn partitions(&self) -> Vec<EffectivePartition> {
+        let of = |place: &Place| {
+            let (gpu, partition) = (place.partition.gpu.clone(), place.name.clone());
+            Some(EffectivePartition { gpu, partition, sms: place.sms? })
+        };
+        self.places.iter().filter_map(of).collect()
+    }
+}
+
+impl Place {
+    /// Whether a tenant is bound to it.
+    pub(super) fn is_bound(&self, tenant: &TenantName) -> bool {
+        self.bound.contains(tenant)
     }
 }
 
@@ -104,14 +125,13 @@ impl Service {
                 return Err(refused(tenant, Words::same(&why)));
             };
             let Some(id) = mine.id.clone() else {
-                let why = format!(
-                    "partition {} of GPU {gpu} is not there as the layout made it: apply the layout again",
-                    mine.partition
-                );
+                let why = mine.withheld.as_deref().unwrap_or("it is not there as the layout made it");
+                let why = format!("partition {} of GPU {gpu} is not handed out: {why}", mine.partition);
                 return Err(refused(tenant, Words::same(&why)));
             };
             places.push(Place {
                 name: mine.partition.clone(),
+                sms: mine.sms,
                 partition: PartitionRef { gpu: gpu.clone(), id },
                 bound: mine.tenants.clone(),
             });
@@ -125,8 +145,7 @@ impl Service {
         settled(tenant, &handle, daemon.generation).err()
     }
 
-    /// Refuses partitions that are held by a living process, other than `holder`, of somebody who is not bound to them:
-    /// one that was let in, or one that was started with them in its environment, whoever started it.
+    /// Refuses partitions that somebody else is in, other than `holder`, by a look that is taken now.
     pub(super) async fn refuse_squatters(
         &self,
         tenant: &Tenant,
@@ -136,30 +155,8 @@ impl Service {
         if placement.places.is_empty() {
             return Ok(());
         }
-        let boot_id = &self.parts.fleet.context().boot_id;
-        let mut reader = self.parts.store.read().await?;
-        let let_in = store::partition_leases::all(&mut reader, boot_id).await?;
-        refuse_leased(tenant, placement, holder, &let_in)?;
-        // What a process was let into outlives its tenant, and comes first.
-        let of_tenants = let_in
-            .into_iter()
-            .filter_map(|lease| lease.tenant.map(|tenant| Lease { holder: lease.holder, tenant }));
-        let mut leases: Vec<Lease> = of_tenants.collect();
-        leases.extend(store::leases::all(&mut reader, boot_id).await?);
-        let candidates = candidates(&mut reader, &tenant.spec.daemon).await?;
-        drop(reader);
-        // Every process of the host is looked at.
-        let found = tokio::task::spawn_blocking(naming).await;
-        let found = found.map_err(|error| ServiceError::Internal(error.to_string()))?;
-        for Naming { signs, partitions } in found.into_iter().filter(|found| Some(found.signs.id) != holder) {
-            let held = placement.places.iter().find(|place| partitions.contains(&place.partition));
-            let Some(place) = held else { continue };
-            match occupant(&signs, &tenant.spec.daemon, &leases, &candidates) {
-                Occupant::Of(owner) if place.bound.contains(&owner) => {}
-                occupant => return Err(taken(tenant, place, signs.id, &occupant)),
-            }
-        }
-        Ok(())
+        let occupants = self.occupants(&[tenant.spec.daemon.clone()].into()).await?;
+        occupants.refuse(tenant, placement, holder)
     }
 }
 
@@ -208,7 +205,7 @@ fn refuse_another(
 }
 
 /// Refuses partitions that a living process, other than `holder`, of somebody else was let into.
-fn refuse_leased(
+pub(super) fn refuse_leased(
     tenant: &Tenant,
     placement: &Placement,
     holder: Option<ClientId>,
@@ -256,7 +253,7 @@ fn settled(tenant: &Tenant, handle: &Handle, generation: i64) -> Result<LayoutSt
 }
 
 /// Every process that was started with partitions in its environment.
-fn naming() -> Vec<Naming> {
+pub(super) fn naming() -> Vec<Naming> {
     let processes = host::process::having(SM_PARTITION).into_iter();
     let named = processes.map(|(id, value)| {
         let ancestors = host::process::ancestors(id.pid).filter_map(host::process::identify);
@@ -304,7 +301,7 @@ pub(super) fn started_before(
     Words::apart(before_that, told).framed(refused).into()
 }
 
-fn taken(tenant: &Tenant, place: &Place, holder: ClientId, occupant: &Occupant) -> ServiceError {
+pub(super) fn taken(tenant: &Tenant, place: &Place, holder: ClientId, occupant: &Occupant) -> ServiceError {
     let whose = match occupant {
         Occupant::Of(owner) => format!("of tenant {owner}"),
         Occupant::Disputed(words) => words.clone(),

@@ -57,8 +57,8 @@ impl Service {
             refusals.extend(moved.err().map(|error| Refusal { field: "daemon", detail: error.to_string() }));
         }
         let context = self.parts.fleet.context();
-        let reachable =
-            context.check_reachable(self.parts.fleet.pipe_directory(&spec.daemon), spec.uid).await;
+        let multi_user = daemon.spec.multi_user;
+        let reachable = self.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
         refusals.extend(reachable.err().map(|detail| Refusal { field: "uid", detail }));
         let unnamed =
             TenantName::parse("new_tenant").map_err(|InvalidValue(error)| ServiceError::Internal(error))?;

@@ -9,6 +9,7 @@ use super::{Service, ServiceError};
 use crate::clock::unix_ms;
 use crate::domain::client::{AttributedBy, ClientFacts, Lease, Signs, attribute};
 use crate::domain::compute_mode::HeldMode;
+use crate::domain::count::counted;
 use crate::domain::event::{Because, Cause, Details, EventType, KnownFrom, NewEvent, Predecessor, Subject};
 use crate::domain::gpu::{ComputeMode, Gpu};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
@@ -16,8 +17,10 @@ use crate::store::told::ToldClient;
 use crate::store::{self, Fate, Store, StoreError, Transaction};
 use crate::supervisor::journal::{Entry, Item, Journal, Note, Visit};
 
-/// Items that are written in one transaction at most.
+/// Items that are taken from the journal at once.
 const BATCH: usize = 64;
+/// Notes that are written in one transaction, unless one item has more: it holds the only writer for as long.
+const NOTES: usize = 32;
 /// Pause before what could not be written is tried again; it stays in memory meanwhile, and what comes is bounded.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// Events that one step of pruning takes away, so that no other write waits long.
@@ -42,38 +45,70 @@ pub async fn keep_journal(store: Store, journal: Journal, boot_id: String) {
         if items.is_empty() {
             return;
         }
-        let mut pause = RETRY.0;
-        loop {
-            let (batch, boot_id) = (items.clone(), boot_id.clone());
-            let written: Result<(), ServiceError> = store
-                .write(move |db| {
-                    Box::pin(async move {
-                        for item in batch {
-                            write(&mut *db, item, &boot_id).await?;
-                        }
-                        Ok(((), Fate::Commit))
-                    })
-                })
-                .await;
-            match written {
-                // A database of another machine is told nothing.
-                Ok(()) | Err(ServiceError::ReadOnly(_)) => break,
-                Err(error) if journal.is_closed() => {
-                    tracing::error!(%error, "what happened last could not be written");
-                    return;
-                }
-                Err(error) => tracing::warn!(%error, "what happened could not be written yet"),
+        for part in parts(items) {
+            if !write_part(&store, &journal, &boot_id, part).await {
+                return;
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(RETRY.1);
         }
+    }
+}
+
+/// Items in parts of which each is written in one transaction, in their order.
+fn parts(items: Vec<Item>) -> Vec<Vec<Item>> {
+    let (mut parts, mut notes): (Vec<Vec<Item>>, usize) = (Vec::new(), 0);
+    for item in items {
+        let more = if let Item::Entry(entry) = &item { entry.notes.len().max(1) } else { 1 };
+        match parts.last_mut() {
+            Some(part) if notes + more <= NOTES => {
+                notes += more;
+                part.push(item);
+            }
+            _ => {
+                notes = more;
+                parts.push(vec![item]);
+            }
+        }
+    }
+    parts
+}
+
+/// Writes items until they are written; false where that was given up, since the manager ends.
+async fn write_part(store: &Store, journal: &Journal, boot_id: &str, items: Vec<Item>) -> bool {
+    let mut pause = RETRY.0;
+    loop {
+        let (batch, boot_id) = (items.clone(), boot_id.to_owned());
+        let written: Result<(), ServiceError> = store
+            .write(move |db| {
+                Box::pin(async move {
+                    for item in batch {
+                        write(&mut *db, item, &boot_id).await?;
+                    }
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        match written {
+            // A database of another machine is told nothing.
+            Ok(()) | Err(ServiceError::ReadOnly(_)) => return true,
+            Err(error) if journal.is_closed() => {
+                tracing::error!(%error, "what happened last could not be written");
+                return false;
+            }
+            Err(error) => tracing::warn!(%error, "what happened could not be written yet"),
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(RETRY.1);
     }
 }
 
 async fn write(db: Transaction<'_>, item: Item, boot_id: &str) -> Result<(), ServiceError> {
     match item {
         Item::Lost { count, from, until } => {
-            let message = format!("{count} events could not be written, and are lost");
+            let message = format!(
+                "{} could not be written, and {} lost",
+                counted(count, "event"),
+                if count == 1 { "is" } else { "are" }
+            );
             let details =
                 Details::Lost { count: Some(count), from: Some(from), until: Some(until), whole_from: None };
             let event = NewEvent::new(EventType::EventsLost, Subject::default(), message).with(details);
@@ -99,7 +134,12 @@ async fn note_down(
     at: i64,
 ) -> Result<(), ServiceError> {
     match note {
-        Note::Happened(event) => {
+        Note::Happened(mut event) => {
+            for affected in event.details.iter_mut().flat_map(Details::affected_clients_mut) {
+                if let Some(client) = affected.client {
+                    affected.tenant = store::told::tenant(&mut *db, client).await?;
+                }
+            }
             store::events::append(db, &event, at).await?;
         }
         Note::Came(client) => {

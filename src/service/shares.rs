@@ -1,9 +1,12 @@
 //! Tenants in partitions that thread percentages make hold.
 
+use std::collections::BTreeMap;
+
 use super::told::Words;
 use super::{Service, ServiceError};
+use crate::domain::access::{Actor, Right};
 use crate::domain::daemon::Daemon;
-use crate::domain::gpu::Gpu;
+use crate::domain::gpu::{ChunkCensus, Gpu};
 use crate::domain::layout::percentage::{own_shares, plan, shares};
 use crate::domain::layout::plan::Blocked;
 use crate::domain::layout::{Enforcement, GpuMap, Layout};
@@ -12,6 +15,15 @@ use crate::domain::{DaemonName, GpuUuid, TenantName, ThreadPercentage};
 use crate::store;
 
 impl Service {
+    /// The chunks of each GPU on which a CUDA client has counted them.
+    pub async fn chunk_censuses(
+        &self,
+        actor: &Actor,
+    ) -> Result<BTreeMap<GpuUuid, ChunkCensus>, ServiceError> {
+        actor.may(Right::View)?;
+        Ok(store::shares::chunks(&mut *self.parts.store.read().await?).await?)
+    }
+
     /// The thread percentage of the tenant's partitions on its GPUs, as CUDA clients proved it in the control process that
     /// runs now; `None` for a tenant that no layout of this kind names.
     ///

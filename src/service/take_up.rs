@@ -12,8 +12,10 @@ use super::{Service, ServiceError, recording};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
-use crate::domain::event::{EventType, NewEvent, Subject};
+use crate::domain::audit::Attempt;
+use crate::domain::event::{Cause, EventType, NewEvent, Subject};
 use crate::domain::gpu::Gpu;
+use crate::domain::health::HostFault;
 use crate::store::audit::Came;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{Census, Earlier};
@@ -154,7 +156,7 @@ impl Service {
         let confirmed = self.parts.tasks.spawn(carried(async move {
             let _one = service.taken_up.confirming.lock().await;
             if service.taken_up.is_done() {
-                return Ok(());
+                return service.accept_loss().await;
             }
             if service.parts.store.is_sealed() {
                 service.move_here().await?;
@@ -165,10 +167,34 @@ impl Service {
             taken.inspect_err(
                 |error| tracing::error!(%error, "what the database remembers was not taken up"),
             )?;
-            Ok::<_, ServiceError>(())
+            service.accept_loss().await
         }));
         confirmed.await.map_err(|error| ServiceError::Internal(error.to_string()))??;
         self.host(actor).await
+    }
+
+    /// Takes the database as it is, where it lacks rows that are known to have been written.
+    async fn accept_loss(&self) -> Result<(), ServiceError> {
+        if !self.parts.health.has(HostFault::AuditTruncated) {
+            return Ok(());
+        }
+        let (attempt, by) = (attempt(), cause());
+        let message = "the database was accepted as it is, without the rows of the audit that it lost";
+        let written: Result<(), StoreError> = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = unix_ms();
+                    put_confirmation_on_record(db, message, by, attempt, now).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        written?;
+        self.parts.health.set(HostFault::AuditTruncated, None);
+        tracing::info!("{message}");
+        Ok(())
     }
 
     /// Makes the database this machine's.
@@ -182,12 +208,7 @@ impl Service {
                     let now = unix_ms();
                     store::host::move_to(&mut *db, &here, &boot_id, now).await?;
                     let message = format!("the database was confirmed to belong to machine {here}");
-                    let event =
-                        NewEvent::new(EventType::HostConfirmed, Subject::default(), message).because(by);
-                    store::events::append(&mut *db, &event, now).await?;
-                    if let Some(attempt) = attempt {
-                        store::audit::append(db, &attempt, Came::default(), 1, now).await?;
-                    }
+                    put_confirmation_on_record(db, message, by, attempt, now).await?;
                     Ok(((), Fate::Commit))
                 })
             })
@@ -349,4 +370,20 @@ impl Service {
             .await;
         if news? { self.publish_all(&present).await } else { Ok(()) }
     }
+}
+
+/// Writes that a database was confirmed, as an event and, where a caller did it, in the audit log.
+async fn put_confirmation_on_record(
+    db: store::Transaction<'_>,
+    message: impl Into<String>,
+    by: Cause,
+    attempt: Option<Attempt>,
+    now: i64,
+) -> Result<(), StoreError> {
+    let event = NewEvent::new(EventType::HostConfirmed, Subject::default(), message).because(by);
+    store::events::append(&mut *db, &event, now).await?;
+    if let Some(attempt) = attempt {
+        store::audit::append(db, &attempt, Came::default(), 1, now).await?;
+    }
+    Ok(())
 }

@@ -8,6 +8,7 @@ use super::acting::{about, cause};
 use super::leases::refuse_while_leased;
 use super::page::{Page, Paged};
 use super::placement::Placement;
+use super::readiness::Obstacles;
 use super::shares::refuse_own_share;
 use super::told::{Shown as _, Words};
 use super::{Service, ServiceError, WriteOptions, Written, check_precondition, fate, tokens};
@@ -15,15 +16,15 @@ use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::admission;
 use crate::domain::audit::Target;
-use crate::domain::daemon::{Condition, Daemon, Management, Phase};
-use crate::domain::environment;
+use crate::domain::daemon::{self, Condition, Daemon, Management, Phase};
+use crate::domain::environment::{self, container::ContainerAccess};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::plan::Desired;
 use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
 use crate::domain::verification::Verification;
 use crate::domain::{DaemonName, TenantName};
 use crate::store;
-use crate::supervisor::Observed;
+use crate::supervisor::{ClientDirectory, Observed, Obstacle};
 
 /// A tenant: what is wanted beside what is seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -47,8 +48,14 @@ pub struct TenantView {
 pub struct EnvironmentView {
     /// Variables to set, by name.
     pub variables: std::collections::BTreeMap<String, String>,
-    /// Variables to unset: each would change what the client meets.
+    /// Variables to unset, and with them every other whose name begins with `CUDA_MPS_`: each would change what the client meets.
     pub unset: Vec<String>,
+    /// What a container needs beside the variables; `null` where none may be given the socket.
+    #[serde(default)]
+    pub container: Option<ContainerAccess>,
+    /// Why no container may be given the socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_refused: Option<String>,
 }
 
 /// Which tenants are wanted.
@@ -102,8 +109,8 @@ impl Service {
             .map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
         self.refuse_move_with_clients(&name, &spec.daemon).await?;
         let context = self.parts.fleet.context();
-        let pipe = self.parts.fleet.pipe_directory(&spec.daemon);
-        let reachable = context.check_reachable(pipe, spec.uid).await;
+        let multi_user = self.is_multi_user(&spec.daemon).await?;
+        let reachable = self.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
         reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
         let ceiling = context.capability.client_ceiling();
         let boot_id = context.boot_id.clone();
@@ -198,7 +205,7 @@ impl Service {
             let connected = service.processes_of(&name).await?;
             if connected > 0 {
                 return Err(ServiceError::Conflict(format!(
-                    "tenant {name} has processes running ({connected}): end or terminate them first"
+                    "tenant {name} has processes running ({connected}): end or terminate them, or revoke their leases first"
                 )));
             }
             let gpus = service.gpus().await?;
@@ -291,13 +298,16 @@ impl Service {
         let gpus = self.held_gpus().await?;
         let paged = page.cut(tenants, |tenant| tenant.name.to_string());
         let clients = self.attributed().await?;
+        let shown = paged.items.iter();
+        let shown = shown.filter_map(|tenant| Some((tenant, daemons.get(&tenant.spec.daemon)?)));
+        let obstacles = self.obstacles(shown).await?;
         let mut items = Vec::with_capacity(paged.items.len());
         for tenant in paged.items {
             let connected =
                 clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
             let daemon = daemons.get(&tenant.spec.daemon).cloned();
             let verification = verifications.remove(&tenant.name);
-            items.push(self.view_with(actor, tenant, (daemon, verification), &gpus, connected));
+            items.push(self.view_with(actor, tenant, (daemon, verification), &gpus, connected, &obstacles));
         }
         Ok(Paged { items, next_cursor: paged.next_cursor })
     }
@@ -311,9 +321,10 @@ impl Service {
         actor.may(Right::ViewTenant(name))?;
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
-        let resolved = self.resolved(&tenant, &daemon, &self.held_gpus().await?)?;
+        let gpus = self.held_gpus().await?;
+        let resolved = self.resolved(&tenant, &daemon, &gpus)?;
         let placement = self.proven_placement(&tenant, &resolved, daemon.generation).await?;
-        self.environment_of(&tenant, &resolved, &placement)
+        self.environment_of(&tenant, &resolved, &placement, &gpus)
     }
 
     pub(super) fn environment_of(
@@ -321,20 +332,50 @@ impl Service {
         tenant: &Tenant,
         resolved: &Resolved,
         placement: &Placement,
+        gpus: &[Gpu],
     ) -> Result<EnvironmentView, ServiceError> {
-        let handle = self.parts.fleet.get(&tenant.spec.daemon);
-        let pipe = handle.map(|handle| handle.observed().status.pipe_directory).ok_or_else(|| {
-            let refused = format!("daemon {} is not managed yet", tenant.spec.daemon);
-            ServiceError::Unavailable(refused).for_all()
-        })?;
-        let mut variables = environment::variables(tenant, resolved, &pipe);
+        let ClientDirectory { path, shared } = self.client_directory(tenant)?;
+        let mut variables = environment::variables(tenant, resolved, &path.display().to_string());
         variables.extend(placement.variable());
         for (name, value) in &self.parts.fleet.context().extra_env {
             // The simulated host's kernel is a directory that its processes must be told of.
             variables.push((name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()));
         }
         let unset = environment::unset(&variables);
-        Ok(EnvironmentView { variables: variables.into_iter().collect(), unset })
+        let container = match &shared {
+            None => {
+                let mount = path.display().to_string();
+                Some(ContainerAccess::of(mount, tenant.spec.uid, resolved, gpus, &variables))
+            }
+            Some(_) => None,
+        };
+        let refused = shared.map(|why| {
+            format!("no container is given the daemon's own directory, in which root is an operator of the daemon: {why}")
+        });
+        Ok(EnvironmentView {
+            variables: variables.into_iter().collect(),
+            unset,
+            container,
+            container_refused: refused,
+        })
+    }
+
+    /// The directory to hand to a tenant's processes, looked at now.
+    fn client_directory(&self, tenant: &Tenant) -> Result<ClientDirectory, ServiceError> {
+        self.parts.fleet.context().handouts.client_directory(&tenant.directory).map_err(|problem| {
+            let host = format!("tenant {} cannot be given its socket: {}", tenant.name, problem.message);
+            let told = format!(
+                "tenant {} cannot be given its socket ({}): ask the host's operator",
+                tenant.name, problem.reason
+            );
+            ServiceError::apart(ServiceError::Unavailable(host), ServiceError::Unavailable(told))
+        })
+    }
+
+    /// Whether a daemon serves several users at once; not, where there is none.
+    pub(super) async fn is_multi_user(&self, daemon: &DaemonName) -> Result<bool, ServiceError> {
+        let daemon = store::daemons::get(&mut *self.parts.store.read().await?, daemon).await?;
+        Ok(daemon.is_some_and(|daemon| daemon.spec.multi_user))
     }
 
     /// The daemon of a tenant as it is stored now.
@@ -387,7 +428,8 @@ impl Service {
         let daemon = store::daemons::get(&mut reader, &tenant.spec.daemon).await?;
         let verification = store::verifications::get(&mut reader, &tenant.name).await?;
         drop(reader);
-        Ok(self.view_with(actor, tenant, (daemon, verification), gpus, connected))
+        let obstacles = self.obstacles(daemon.iter().map(|daemon| (&tenant, daemon))).await?;
+        Ok(self.view_with(actor, tenant, (daemon, verification), gpus, connected, &obstacles))
     }
 
     /// A tenant as an actor is shown it.
@@ -398,23 +440,25 @@ impl Service {
         (stored, verification): (Option<Daemon>, Option<Verification>),
         gpus: &[Gpu],
         connected: usize,
+        obstacles: &Obstacles,
     ) -> TenantView {
         let verification = verification
             .map(|verification| self.dated(verification, &tenant, stored.as_ref()).shown_to(actor));
+        let handed = self.parts.fleet.context().handouts.status(&tenant.directory);
         let mut status = TenantStatus {
             observed_generation: 0,
             conditions: Vec::new(),
             gpus: Vec::new(),
             effective: None,
             clients: u32::try_from(connected).unwrap_or(u32::MAX),
+            waiting: handed.waiting,
             verification,
         };
         let resolved = stored.ok_or_else(|| without_daemon(&tenant));
-        let resolved =
-            resolved.and_then(|stored| Ok((self.resolved(&tenant, &stored, gpus)?, stored.generation)));
+        let resolved = resolved.and_then(|stored| Ok((self.resolved(&tenant, &stored, gpus)?, stored)));
         let daemon = self.parts.fleet.get(&tenant.spec.daemon).map(|handle| handle.observed().status);
         match (daemon, resolved) {
-            (Some(daemon), Ok((resolved, generation))) => {
+            (Some(daemon), Ok((resolved, stored))) => {
                 let applied =
                     daemon.phase == Phase::Ready && daemon.observed_generation >= tenant.daemon_generation;
                 if applied {
@@ -426,36 +470,49 @@ impl Service {
                     .filter(|_| applied)
                     .and_then(|seen| tenant::effective(&resolved, gpus, seen));
                 status.conditions.extend(too_small_for_a_context(&resolved, gpus));
+                let unlinked =
+                    handed.problem.as_ref().filter(|_| applied && self.client_directory(&tenant).is_err());
                 let ready = daemon.conditions.first();
-                let unplaced = self.placement(&tenant, &resolved, generation).err();
-                let unplaced = unplaced.map(|error| error.told_to(actor));
-                let (reason, message) = match ready {
-                    _ if applied && unplaced.is_some() => {
-                        ("PartitionNotProven", unplaced.iter().map(ToString::to_string).collect())
+                let refused = match self.placement(&tenant, &resolved, stored.generation) {
+                    Err(error) => Some(("PartitionNotProven", error)),
+                    Ok(placement) => {
+                        if let Some(effective) = &mut status.effective {
+                            effective.threads.partitions = placement.partitions();
+                        }
+                        obstacles.refusal(&tenant, &stored, &placement)
                     }
-                    _ if applied => ("AppliedAndReadBack", "its daemon holds its limits".to_owned()),
-                    Some(ready) if ready.status => (
+                };
+                let refused = refused.filter(|_| applied);
+                let is_handed_out = refused.is_none() && unlinked.is_none();
+                let (reason, message) = match (refused, ready) {
+                    (Some((reason, error)), _) => (reason, error.told_to(actor).to_string()),
+                    (None, _) if unlinked.is_some() => {
+                        ("SocketNotHandedOut", socket_words(handed.problem.as_ref()).told_to(actor))
+                    }
+                    (None, _) if applied => ("AppliedAndReadBack", "its daemon holds its limits".to_owned()),
+                    (None, Some(ready)) if ready.status => (
                         "AwaitingReadBack",
                         format!("daemon {} has not read its limits back yet", tenant.spec.daemon),
                     ),
-                    Some(Condition { reason, message, .. }) => {
+                    (None, Some(Condition { reason, message, .. })) => {
                         let name = &tenant.spec.daemon;
-                        let told = format!("daemon {name} is not ready ({reason}): ask the host's operator");
+                        let what = daemon::meaning_for_tenants(reason)
+                            .map(|what| format!("; {what}"))
+                            .unwrap_or_default();
+                        let told =
+                            format!("daemon {name} is not ready ({reason}{what}): ask the host's operator");
                         let words = Words::apart(format!("daemon {name}: {message}"), told);
-                        ("DaemonNotReady", words.told_to(actor))
+                        let reason = if reason == "ServerFault" { "ServerFault" } else { "DaemonNotReady" };
+                        (reason, words.told_to(actor))
                     }
-                    None => ("DaemonNotReady", format!("daemon {} is not ready", tenant.spec.daemon)),
+                    (None, None) => ("DaemonNotReady", format!("daemon {} is not ready", tenant.spec.daemon)),
                 };
-                status.conditions.push(Condition::new(
-                    "Ready",
-                    applied && unplaced.is_none(),
-                    reason,
-                    message,
-                ));
+                status.conditions.push(Condition::new("Ready", applied && is_handed_out, reason, message));
+                if let Some(problem) = &handed.problem {
+                    let message = socket_words(Some(problem)).told_to(actor);
+                    status.conditions.push(Condition::new("ClientSocket", false, problem.reason, message));
+                }
                 status.gpus = resolved.gpus;
-                status.conditions.extend(
-                    daemon.conditions.into_iter().filter(|condition| condition.kind == "LimitsEscapable"),
-                );
             }
             (None, _) => status.conditions.push(Condition::new(
                 "Ready",
@@ -475,6 +532,13 @@ impl Service {
         let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
         TenantView { name, generation, created_at, updated_at, spec, status }
     }
+}
+
+/// Why a tenant's processes cannot be given the socket in its directory.
+fn socket_words(problem: Option<&Obstacle>) -> Words {
+    let whole = problem.map_or_else(String::new, |problem| problem.message.clone());
+    let reason = problem.map_or("", |problem| problem.reason);
+    Words::apart(whole, format!("its socket cannot be handed out ({reason}): ask the host's operator"))
 }
 
 /// Says that a limit leaves no room for the context that every client pays from it.

@@ -68,7 +68,7 @@ pub struct TokenView {
 pub struct NewToken {
     /// What is remembered of it.
     pub token: TokenView,
-    /// Its text, shown this once; `null` in a dry run.
+    /// Its text, shown this once; `null` in a dry run and for a repeated request.
     #[schema(value_type = Option<String>, example = "mpsm_0123456789abcdef_…")]
     pub secret: Option<Secret>,
 }

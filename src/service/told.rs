@@ -124,6 +124,7 @@ impl ServiceError {
                 Self::Conflict(IN_THE_WAY.to_owned())
             }
             Self::ReadOnly(_) => Self::ReadOnly(NO_WRITES.to_owned()),
+            Self::DatabaseLost(_) => Self::DatabaseLost(NO_WRITES.to_owned()),
             Self::Unavailable(_) => Self::Unavailable(NOT_NOW.to_owned()),
             Self::TimedOut(_) => Self::TimedOut(NO_ANSWER.to_owned()),
             Self::Internal(_) => Self::Internal(FAULT.to_owned()),
@@ -176,6 +177,8 @@ fn is_own(kind: EventType) -> bool {
         EventType::ClientConnected
             | EventType::ClientLeft
             | EventType::ClientTerminated
+            | EventType::LeaseGranted
+            | EventType::LeaseRevoked
             | EventType::TenantCreated
             | EventType::TenantChanged
             | EventType::TenantDeleted

@@ -15,6 +15,7 @@ use super::{IdempotencyKey, Service, ServiceError, WriteOptions, check_precondit
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::client::ClientId;
+use crate::domain::count::counted;
 use crate::domain::daemon::{Daemon, DaemonStatus, Phase};
 use crate::domain::event::{Cause, EventType, NewEvent, Subject};
 use crate::domain::gpu::Gpu;
@@ -237,7 +238,8 @@ impl Service {
         let resolved = self.resolved(tenant, daemon, &known).map_err(no_environment)?;
         let placement =
             self.proven_placement(tenant, &resolved, daemon.generation).await.map_err(no_environment)?;
-        let environment = self.environment_of(tenant, &resolved, &placement).map_err(no_environment)?;
+        let environment =
+            self.environment_of(tenant, &resolved, &placement, &known).map_err(no_environment)?;
         let before = self.free_memory().await;
         let request = ProbeRequest {
             variables: environment.variables.clone(),
@@ -284,16 +286,17 @@ impl Service {
                 return Err(because(ObstacleCode::DaemonNotReady)(error));
             }
         }
-        let pipe = self.parts.fleet.pipe_directory(&daemon.name);
-        let reachable = self.parts.fleet.context().check_reachable(pipe, uid).await;
+        let reachable = self.parts.fleet.check_reachable(&daemon.name, daemon.spec.multi_user, uid).await;
         reachable.map_err(|unreachable| obstacle(ObstacleCode::NoEnvironment, unreachable))?;
         let observed = self.parts.fleet.get(&daemon.name).map(|handle| handle.observed());
         let clients = observed.into_iter().flat_map(|observed| observed.clients);
         let others = clients.filter(|client| client.uid.is_some_and(|other| other != uid)).count();
         if others > 0 && !daemon.spec.multi_user {
             let why = format!(
-                "{others} clients of other users are connected, and daemon {} serves one user at a time: a client of uid {uid} \
+                "{} of other users {} connected, and daemon {} serves one user at a time: a client of uid {uid} \
                  would wait until they are gone. Verify again then, or make the daemon multi_user",
+                counted(others, "client"),
+                if others == 1 { "is" } else { "are" },
                 daemon.name
             );
             return Err(obstacle(ObstacleCode::OtherUser, why));

@@ -121,11 +121,14 @@ impl Partitions {
         Err(RemoveError::Unknown)
     }
 
-    /// SMs of the first partition on this device that a client's variable names.
+    /// SMs of the partition on this device that a client's variable names; `None` where it names none, or more than one
+    /// of the device, which is documented to be refused.
     pub(crate) fn sms(&self, variable: &str, device: &str) -> Option<u32> {
         let die = self.0.iter().find(|die| die.uuid == device)?;
-        let named = |name| die.partitions.iter().find(|partition| partition.name == name);
-        names(variable).find_map(named).map(|partition| partition.sms)
+        let is_here = |name: &&str| name.split_once('/').is_some_and(|(uuid, _)| uuid == device);
+        let mut here = names(variable).filter(is_here);
+        let (name, None) = (here.next()?, here.next()) else { return None };
+        die.partitions.iter().find(|partition| partition.name == name).map(|partition| partition.sms)
     }
 
     /// The ordinal of the device that a partition is on.

@@ -1,13 +1,29 @@
-//! What the simulated programs say to each other. NVIDIA's own protocol is not known and is not imitated.
+//! What the simulated programs say to each other.
 //!
-//! Client sockets are passed on: a client connects to the control process, which hands the open connection to
-//! the server with the client's first message. So the peer's credentials stay the kernel's word, a client
-//! needs nothing but the one socket in the pipe directory (as recorded with a read-only mount of it), and the
-//! server's death is end of file for each of its clients.
+//! The first words between a client and a control process ([`door`]) are recorded (22, 23); everything after them, and what
+//! the other programs say, is made up.
+//!
+//! A client is given a socket to the server, whose other end the control process hands to the server with the client's
+//! first message. So a client needs nothing but the one socket in the pipe directory (as recorded with a hard link to
+//! it), and the server's death is end of file for each of its clients.
 
 use serde::{Deserialize, Serialize};
 
-/// The first message on a connection to the control process.
+/// The first words on a connection to the control process, as recorded: it speaks first, to everybody.
+pub(crate) mod door {
+    /// The control process, before anything else.
+    pub(crate) const GREETING: &[u8] = b"OUTBHELL\0";
+    /// A client, with its credentials.
+    pub(crate) const CREDENTIALS: &[u8] = b"OUTBCRED\0";
+    /// The control process, with a socket to the server.
+    pub(crate) const DESCRIPTOR: &[u8] = b"OUTBCUFD\0";
+    /// What a CUDA client asks for.
+    pub(crate) const CLIENT: [u8; 4] = [2, 0, 0, 0];
+    /// A client's last words, once it has the socket.
+    pub(crate) const DONE: [u8; 4] = [0, 0, 0, 0];
+}
+
+/// The first message of the other programs on a connection to the control process, and of a client to the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Hello {
     /// A control program with commands.

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind,
-    connect, listen, recvmsg, sendmsg, socket_with, sockopt,
+    connect, listen, recvmsg, sendmsg, socket_with, socketpair, sockopt,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -30,6 +30,8 @@ pub(crate) struct Conn(OwnedFd);
 pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
     pub(crate) fd: Option<OwnedFd>,
+    /// What the sender said it was, as the kernel lets it be said.
+    pub(crate) credentials: Option<UCred>,
 }
 
 impl Conn {
@@ -51,6 +53,26 @@ impl Conn {
     pub(crate) fn closed(&self) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::empty())];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Sends bytes with this process's credentials.
+    pub(crate) fn send_credentials(&self, bytes: &[u8]) -> io::Result<()> {
+        let me = UCred {
+            pid: rustix::process::getpid(),
+            uid: rustix::process::geteuid(),
+            gid: rustix::process::getegid(),
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmCredentials(me));
+        Ok(sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)?)
+    }
+
+    /// Two ends of a new connection.
+    pub(crate) fn pair() -> io::Result<(Self, Self)> {
+        let (one, other) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self(one), Self(other)))
     }
 
     /// Who is at the other end, as the kernel says.
@@ -80,7 +102,7 @@ impl Conn {
     /// The next message; `None` when the other side is gone.
     pub(crate) fn recv(&self) -> io::Result<Option<Packet>> {
         let mut bytes = vec![0; LONGEST];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
             let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -93,12 +115,16 @@ impl Conn {
         if received.bytes == 0 {
             return Ok(None);
         }
-        let fd = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
-        });
+        let (mut fd, mut credentials) = (None, None);
+        for message in control.drain() {
+            match message {
+                RecvAncillaryMessage::ScmRights(mut fds) => fd = fds.next(),
+                RecvAncillaryMessage::ScmCredentials(sent) => credentials = Some(sent),
+                _ => {}
+            }
+        }
         bytes.truncate(received.bytes);
-        Ok(Some(Packet { bytes, fd }))
+        Ok(Some(Packet { bytes, fd, credentials }))
     }
 
     pub(crate) fn tell<T: Serialize>(&self, message: &T) -> io::Result<()> {
@@ -142,7 +168,9 @@ impl Listener {
 
     /// The next who waits, or an error at once when there is nobody.
     pub(crate) fn accept(&self) -> io::Result<Conn> {
-        Ok(Conn(accept_with(&self.0, SocketFlags::CLOEXEC)?))
+        let fd = accept_with(&self.0, SocketFlags::CLOEXEC)?;
+        sockopt::set_socket_passcred(&fd, true)?;
+        Ok(Conn(fd))
     }
 }
 

@@ -108,6 +108,13 @@ pub async fn head(db: &mut SqliteConnection) -> Result<Head, StoreError> {
     Ok(row.map_or_else(Head::genesis, |row| Head { id: row.id, hash: row.hash }))
 }
 
+/// Whether there is a row with this number and this hash.
+pub async fn has(db: &mut SqliteConnection, head: &Head) -> Result<bool, StoreError> {
+    let query = sqlx::query_scalar("SELECT count(*) FROM audit WHERE id = ? AND hash = ?");
+    let rows: i64 = query.bind(head.id).bind(&head.hash).fetch_one(db).await?;
+    Ok(rows > 0)
+}
+
 /// The highest number that was ever given, whether or not its row is still there.
 pub async fn highest(db: &mut SqliteConnection) -> Result<i64, StoreError> {
     let given = sqlx::query_scalar("SELECT seq FROM sqlite_sequence WHERE name = 'audit'");

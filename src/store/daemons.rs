@@ -81,7 +81,7 @@ pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<
 }
 
 /// Writes a spec, new or changed, raises revision and generation, and takes the GPUs; one that is only looked at
-/// takes none. The record of a restart ends with the wish for its layout.
+/// takes none. A new daemon begins with generation 1, and with a revision that no daemon of its name had before. The record of a restart ends with the wish for its layout.
 ///
 /// The caller has made sure that no other daemon has them.
 pub async fn put(
@@ -93,9 +93,9 @@ pub async fn put(
     replays::call_off_restart(&mut *db, name, Some(spec), now).await?;
     let (key, json) = (name.as_str(), to_json(spec));
     sqlx::query!(
-        "INSERT INTO daemons (name, spec, revision, generation, created_at, updated_at)
-         VALUES (?1, ?2, coalesce((SELECT revision FROM daemon_numbers WHERE daemon = ?1), 0) + 1,
-                 coalesce((SELECT generation FROM daemon_numbers WHERE daemon = ?1), 0) + 1, ?3, ?3)
+        "INSERT INTO daemons (name, spec, revision, generation, created_at, updated_at, events_from)
+         VALUES (?1, ?2, coalesce((SELECT revision FROM daemon_numbers WHERE daemon = ?1), 0) + 1, 1, ?3, ?3,
+                 coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0) + 1)
          ON CONFLICT (name) DO UPDATE
          SET spec = excluded.spec, revision = revision + 1, generation = generation + 1, updated_at = excluded.updated_at",
         key,
@@ -134,6 +134,13 @@ pub async fn touch(db: &mut SqliteConnection, name: &DaemonName) -> Result<i64, 
     )
     .fetch_one(db)
     .await?)
+}
+
+/// The first event of a daemon: those before are of another that had its name.
+pub async fn events_from(db: &mut SqliteConnection, name: &DaemonName) -> Result<Option<i64>, StoreError> {
+    let name = name.as_str();
+    let from = sqlx::query_scalar!("SELECT events_from FROM daemons WHERE name = ?", name);
+    Ok(from.fetch_optional(db).await?)
 }
 
 /// Forgets the control process of a daemon, and what was done to its partitions.
@@ -279,4 +286,43 @@ pub async fn put_incarnation(
     .execute(db)
     .await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fate, Store, StoreError, events};
+    use super::*;
+    use crate::domain::event::{EventType, NewEvent, Subject};
+    use crate::domain::tenant::tests::h200;
+
+    #[tokio::test]
+    async fn recreated_daemon_begins_with_generation_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let read: Result<_, StoreError> = store
+            .write(|db| {
+                Box::pin(async move {
+                    let name = DaemonName::parse("gpu0").expect("a name");
+                    let spec = DaemonSpec::of(vec![h200(0).uuid]);
+                    put(&mut *db, &name, &spec, 1).await?;
+                    touch(&mut *db, &name).await?;
+                    put(&mut *db, &name, &spec, 2).await?;
+                    let first = get(&mut *db, &name).await?.expect("there");
+                    let subject = Subject::daemon(&name);
+                    let event = NewEvent::new(EventType::DaemonDeleted, subject, "deleted");
+                    let last = events::append(&mut *db, &event, 3).await?;
+                    delete(&mut *db, &name, 3).await?;
+                    assert_eq!(events_from(&mut *db, &name).await?, None);
+                    put(&mut *db, &name, &spec, 4).await?;
+                    let second = get(&mut *db, &name).await?.expect("there");
+                    let from = events_from(&mut *db, &name).await?.expect("there");
+                    Ok(((first, second, last, from), Fate::RollBack))
+                })
+            })
+            .await;
+        let (first, second, last, from) = read.expect("written");
+        assert_eq!((first.generation, second.generation), (3, 1));
+        assert!(second.revision > first.revision, "an entity tag never fits another daemon");
+        assert!(from > last, "its events are its own");
+    }
 }

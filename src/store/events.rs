@@ -156,20 +156,47 @@ pub async fn oldest_with_time(db: &mut SqliteConnection) -> Result<Option<(i64, 
 
 const COLUMNS: &str = "SELECT id, at, type, severity, subject, cause, message, details FROM events";
 
+/// Reads an event. What this version cannot read, of a row of a later version or of one that is damaged, hides neither
+/// the rest of it nor any other event.
 fn event(row: &sqlx::sqlite::SqliteRow) -> Result<Event, StoreError> {
-    let severity: i64 = row.try_get("severity")?;
-    let known = Severity::ALL.into_iter().find(|known| known.number() == severity);
+    let written: String = row.try_get("type")?;
+    let number: i64 = row.try_get("severity")?;
     let details: Option<String> = row.try_get("details")?;
+    let message: String = row.try_get("message")?;
+    let mut unread = Vec::new();
+    let kind = written.parse().ok().unwrap_or_else(|| note(&mut unread, "type", EventType::EventUnknown));
+    let severity = Severity::ALL.into_iter().find(|known| known.number() == number);
+    let severity =
+        severity.unwrap_or_else(|| note(&mut unread, "severity", EventType::EventUnknown.severity()));
+    let subject = from_json("an event's subject", row.try_get("subject")?).ok();
+    let subject = subject.unwrap_or_else(|| note(&mut unread, "subject", Subject::default()));
+    let cause = from_json("an event's cause", row.try_get("cause")?).ok();
+    let cause = cause.unwrap_or_else(|| note(&mut unread, "cause", Cause::Manager));
+    let details = details.and_then(|details| {
+        let read = from_json("an event's details", &details).ok();
+        read.or_else(|| note(&mut unread, "details", None))
+    });
+    let message = if unread.is_empty() {
+        message
+    } else {
+        format!("{written}: {message} (this version cannot read its {})", unread.join(", "))
+    };
     Ok(Event {
         id: row.try_get("id")?,
         at: row.try_get("at")?,
-        kind: parsed("an event's type", row.try_get::<String, _>("type")?.parse())?,
-        severity: parsed("an event's severity", known.ok_or(severity))?,
-        subject: from_json("an event's subject", row.try_get("subject")?)?,
-        cause: from_json("an event's cause", row.try_get("cause")?)?,
-        message: row.try_get("message")?,
-        details: details.map(|details| from_json("an event's details", &details)).transpose()?,
+        kind,
+        severity,
+        subject,
+        cause,
+        message,
+        details,
     })
+}
+
+/// Notes that a part of an event cannot be read, and gives what stands in its place.
+fn note<T>(unread: &mut Vec<&'static str>, part: &'static str, instead: T) -> T {
+    unread.push(part);
+    instead
 }
 
 /// The event of that number.

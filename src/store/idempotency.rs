@@ -6,6 +6,8 @@ use super::StoreError;
 
 /// How long a key is remembered: a day, in milliseconds.
 pub const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
+/// Old answers that are forgotten with a new one at most, so that no change waits for many.
+const FORGOTTEN: i64 = 100;
 
 /// An answer that was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +40,8 @@ pub async fn put(
 ) -> Result<(), StoreError> {
     let oldest = now - REMEMBERED_MS;
     let key = row_key(owner, key);
-    sqlx::query!("DELETE FROM idempotency_keys WHERE created_at < ?", oldest).execute(&mut *db).await?;
+    let forget = "DELETE FROM idempotency_keys WHERE key IN (SELECT key FROM idempotency_keys WHERE created_at < ? LIMIT ?)";
+    sqlx::query(forget).bind(oldest).bind(FORGOTTEN).execute(&mut *db).await?;
     sqlx::query!(
         "INSERT INTO idempotency_keys (key, request_hash, response, created_at) VALUES (?, ?, ?, ?)",
         key,

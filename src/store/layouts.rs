@@ -98,6 +98,25 @@ pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<
     .collect()
 }
 
+/// The last row of any version; 0 before the first. Rows are added and removed, and never changed.
+pub async fn last_row(db: &mut SqliteConnection) -> Result<i64, StoreError> {
+    // The macro does not know the type of a row's number.
+    Ok(sqlx::query_scalar("SELECT coalesce(max(rowid), 0) FROM layout_versions").fetch_one(db).await?)
+}
+
+/// The versions that were written after a row, in their order.
+pub async fn written_after(db: &mut SqliteConnection, row: i64) -> Result<Vec<Version>, StoreError> {
+    let query = "SELECT layout, version FROM layout_versions WHERE rowid > ? ORDER BY rowid";
+    let found: Vec<(String, u32)> = sqlx::query_as(query).bind(row).fetch_all(&mut *db).await?;
+    let mut versions = Vec::with_capacity(found.len());
+    for (name, number) in found {
+        let wanted =
+            VersionRef { name: parsed("a layout's name", LayoutName::parse(&name))?, version: number };
+        versions.extend(version(&mut *db, &wanted).await?);
+    }
+    Ok(versions)
+}
+
 /// Up to `limit` versions of a layout, the newest first, from the one before `before`.
 pub async fn versions(
     db: &mut SqliteConnection,
@@ -287,8 +306,7 @@ pub async fn change(
 ) -> Result<Option<(Uuid, LayoutChange)>, StoreError> {
     let daemon = daemon.as_str();
     let row = sqlx::query!(
-        r#"SELECT operation AS "operation!", previous, recreate AS "recreate: bool", on_difference
-           FROM layout_changes WHERE daemon = ?"#,
+        r#"SELECT operation AS "operation!", previous, recreate AS "recreate: bool" FROM layout_changes WHERE daemon = ?"#,
         daemon
     );
     row.fetch_optional(db)
@@ -297,7 +315,6 @@ pub async fn change(
             let change = LayoutChange {
                 previous: from_json("what a layout takes the place of", &row.previous)?,
                 recreate: row.recreate,
-                on_difference: from_json("how a layout is changed", &format!("\"{}\"", row.on_difference))?,
             };
             Ok((parsed("an operation's ID", row.operation.parse())?, change))
         })
@@ -312,15 +329,13 @@ pub async fn put_change(
     change: &LayoutChange,
 ) -> Result<(), StoreError> {
     let (operation, daemon) = (operation.to_string(), daemon.as_str());
-    let (previous, on_difference) = (to_json(&change.previous), change.on_difference.as_str());
+    let previous = to_json(&change.previous);
     sqlx::query!(
-        "INSERT OR REPLACE INTO layout_changes (operation, daemon, previous, recreate, on_difference)
-         VALUES (?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO layout_changes (operation, daemon, previous, recreate) VALUES (?, ?, ?, ?)",
         operation,
         daemon,
         previous,
-        change.recreate,
-        on_difference
+        change.recreate
     )
     .execute(db)
     .await?;
@@ -367,7 +382,6 @@ mod tests {
     use super::*;
     use crate::domain::daemon::DaemonSpec;
     use crate::domain::layout::active::{Previous, Source};
-    use crate::domain::layout::execution::OnDifference;
     use crate::domain::layout::record::{PartitionRun, Record, RecordedStep};
     use crate::domain::operation::{OperationRequest, OperationState};
     use crate::domain::tenant::tests::h200;
@@ -489,7 +503,7 @@ mod tests {
         let layout = expected().await;
         assert_eq!(layout.expected, Some(run(3, false).record.ids()));
         assert_eq!(layout.chunk_sms, [(h200(0).uuid, 8)].into());
-        assert_eq!((layout.recreate, layout.on_difference), (false, OnDifference::Stop));
+        assert!(!layout.recreate);
 
         // A change that is under way is the driver's to know of, and over with its operation.
         let (id, key) = (Uuid::from_u128(1), daemon.clone());
@@ -500,7 +514,7 @@ mod tests {
                 let applied = applied(&mut *db, &key).await?;
                 assert_eq!(applied.as_ref().map(|applied| applied.source), Some(Source::Applied));
                 let previous = Previous { layout: None, applied };
-                let change = LayoutChange { previous, recreate: true, on_difference: OnDifference::Keep };
+                let change = LayoutChange { previous, recreate: true };
                 put_change(&mut *db, id, &key, &change).await?;
                 assert_eq!(super::change(db, &key).await?, Some((id, change)));
                 Ok(())
@@ -508,8 +522,7 @@ mod tests {
         })
         .await
         .expect("written");
-        let changing = expected().await;
-        assert_eq!((changing.recreate, changing.on_difference), (true, OnDifference::Keep));
+        assert!(expected().await.recreate);
         write(&store, move |db| {
             Box::pin(async move { operations::finish(db, id, OperationState::Succeeded, None, 1).await })
         })

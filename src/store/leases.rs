@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::{StoreError, parsed};
 use crate::domain::TenantName;
-use crate::domain::client::{ClientId, Lease};
+use crate::domain::client::{ClientId, Lease, LeaseKind, LeaseRecord};
 
 /// All leases of this boot.
 pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Lease>, StoreError> {
@@ -21,22 +21,63 @@ pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Lease>,
         .collect()
 }
 
-/// Writes a lease; the same process asking again for its tenant replaces its own.
-pub async fn put(
+/// All leases of this boot, with what else is kept of them.
+pub async fn records(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<LeaseRecord>, StoreError> {
+    let rows = sqlx::query!(
+        "SELECT pid, start_time, tenant, kind, command, created_at FROM leases WHERE boot_id = ? ORDER BY pid, start_time",
+        boot_id
+    );
+    let read = rows.fetch_all(db).await?.into_iter().map(|row| {
+        Ok(LeaseRecord {
+            lease: Lease {
+                holder: holder(row.pid, row.start_time)?,
+                tenant: parsed("a tenant's name", TenantName::parse(&row.tenant))?,
+            },
+            kind: parsed("a kind of lease", LeaseKind::parse(&row.kind))?,
+            command: row.command,
+            created_at: row.created_at,
+        })
+    });
+    read.collect()
+}
+
+/// The lease of a process for a tenant, whichever boot it is of: a start time of another boot is another process, or gone.
+pub async fn of(
     db: &mut SqliteConnection,
-    lease: &Lease,
-    boot_id: &str,
-    now: i64,
-) -> Result<(), StoreError> {
-    let (pid, start_time) = columns(lease.holder);
-    let tenant = lease.tenant.as_str();
+    tenant: &TenantName,
+    process: ClientId,
+) -> Result<Option<LeaseRecord>, StoreError> {
+    let ((pid, start_time), name) = (columns(process), tenant.as_str());
+    let row = sqlx::query!(
+        "SELECT kind, command, created_at FROM leases WHERE pid = ? AND start_time = ? AND tenant = ? LIMIT 1",
+        pid,
+        start_time,
+        name
+    );
+    let Some(row) = row.fetch_optional(db).await? else { return Ok(None) };
+    Ok(Some(LeaseRecord {
+        lease: Lease { holder: process, tenant: tenant.clone() },
+        kind: parsed("a kind of lease", LeaseKind::parse(&row.kind))?,
+        command: row.command,
+        created_at: row.created_at,
+    }))
+}
+
+/// Writes a lease; the same process asking again for its tenant replaces its own.
+pub async fn put(db: &mut SqliteConnection, record: &LeaseRecord, boot_id: &str) -> Result<(), StoreError> {
+    let (pid, start_time) = columns(record.lease.holder);
+    let tenant = record.lease.tenant.as_str();
+    let kind = record.kind.as_str();
     sqlx::query!(
-        "INSERT OR REPLACE INTO leases (pid, start_time, boot_id, tenant, created_at) VALUES (?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO leases (pid, start_time, boot_id, tenant, kind, command, created_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
         pid,
         start_time,
         boot_id,
         tenant,
-        now
+        kind,
+        record.command,
+        record.created_at
     )
     .execute(db)
     .await?;

@@ -5,11 +5,15 @@
 //! what belongs into one transaction. Nothing is migrated before the state directory is locked.
 
 pub mod audit;
+pub mod audit_head;
 pub mod backup;
 pub mod compute_modes;
 pub mod daemons;
 pub mod events;
+mod failure;
+mod files;
 pub mod gpus;
+mod guard;
 pub mod host;
 pub mod idempotency;
 pub mod inspect;
@@ -47,6 +51,10 @@ use tokio::sync::watch;
 
 pub use writer::{Fate, Transaction};
 
+use self::failure::Failure;
+use self::guard::Guard;
+use self::writer::Lane;
+use crate::domain::health::HostHealth;
 use crate::metrics::store::Commits;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -115,6 +123,9 @@ pub enum StoreError {
         "the database belongs to another machine, so nothing is written: confirm that it is this one's first"
     )]
     Sealed,
+    /// The database's file is not at its place any more.
+    #[error("{0}")]
+    Lost(String),
     /// The writer has ended: the server is shutting down.
     #[error("the store is closed")]
     Closed,
@@ -130,9 +141,11 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        // 13 is SQLITE_FULL; a full disk under the write-ahead log comes as an I/O error with the same words.
-        let full = error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("13"));
-        if full || error.to_string().contains("disk is full") { Self::Full } else { Self::Database(error) }
+        let failure = Failure::of(&error);
+        if let Some(failure) = &failure {
+            failure::note(failure);
+        }
+        if failure == Some(Failure::Full) { Self::Full } else { Self::Database(error) }
     }
 }
 
@@ -141,6 +154,7 @@ impl StoreError {
     fn again(&self) -> Self {
         match self {
             Self::Full => Self::Full,
+            Self::Lost(why) => Self::Lost(why.clone()),
             other => Self::Uncommitted(other.to_string()),
         }
     }
@@ -153,6 +167,7 @@ pub struct Store {
     writer: writer::Handle,
     sealed: Arc<AtomicBool>,
     newest: watch::Receiver<i64>,
+    guard: Guard,
 }
 
 impl Store {
@@ -160,6 +175,11 @@ impl Store {
     ///
     /// The caller holds the state directory's lock. A copy is made before anything is migrated.
     pub async fn open(path: &Path, now: i64) -> Result<Self, StoreError> {
+        Self::open_with(path, now, HostHealth::default()).await
+    }
+
+    /// The same, and reports to `health` what becomes of the file.
+    pub async fn open_with(path: &Path, now: i64, health: HostHealth) -> Result<Self, StoreError> {
         let known = known_version();
         if path.exists() {
             let found = version(path).await?;
@@ -178,12 +198,18 @@ impl Store {
         let readers = SqlitePoolOptions::new()
             .min_connections(0)
             .max_connections(READERS)
+            // One that is open reads on when the file is gone from its place.
+            .idle_timeout(None)
+            .max_lifetime(None)
             .connect_lazy_with(self::options(path)?.pragma("query_only", "ON"));
+        // Its log is there by now: it has been read.
+        let guard = Guard::new(path, health);
         Ok(Self {
             readers,
-            writer: writer::start(connection, newest),
+            writer: writer::start(connection, newest, guard.clone()),
             sealed: Arc::default(),
             newest: events,
+            guard,
         })
     }
 
@@ -194,7 +220,27 @@ impl Store {
 
     /// A connection that reads; every query on it sees a state that was committed.
     pub async fn read(&self) -> Result<sqlx::pool::PoolConnection<sqlx::Sqlite>, StoreError> {
+        if self.guard.is_lost() {
+            // What would be opened now is another file.
+            return self.readers.try_acquire().ok_or_else(|| self.guard.lost());
+        }
         Ok(self.readers.acquire().await?)
+    }
+
+    /// Sees whether the database's files are at their place, without a write.
+    pub fn check_files(&self) {
+        let _ = self.guard.check();
+    }
+
+    /// Writes what is there already, to see whether it can be written.
+    pub async fn check_writes(&self) -> Result<(), StoreError> {
+        self.write(|db| {
+            Box::pin(async move {
+                sqlx::query("UPDATE host SET written_at = written_at").execute(db).await?;
+                Ok(((), Fate::Commit))
+            })
+        })
+        .await
     }
 
     /// Runs `job` on the writer, in order with all other jobs, and answers after the commit.
@@ -212,7 +258,22 @@ impl Store {
         if self.is_sealed() {
             return Err(StoreError::Sealed.into());
         }
-        self.writer.run(job).await
+        self.writer.run(Lane::Requests, job).await
+    }
+
+    /// Runs a job as [`Store::write`] does, before all that wait there: a control process is started once its token is written.
+    pub async fn write_urgent<T, E, F>(&self, job: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> futures_util::future::BoxFuture<'c, Result<(T, Fate), E>>
+            + Send
+            + 'static,
+    {
+        if self.is_sealed() {
+            return Err(StoreError::Sealed.into());
+        }
+        self.writer.run(Lane::Drivers, job).await
     }
 
     /// Runs a job as [`Store::write`] does, sealed or not.
@@ -224,7 +285,7 @@ impl Store {
             + Send
             + 'static,
     {
-        self.writer.run(job).await
+        self.writer.run(Lane::Requests, job).await
     }
 
     /// Refuses every write from now on: the database belongs to another machine.

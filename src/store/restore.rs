@@ -415,9 +415,9 @@ async fn carry_processes(
     now: i64,
 ) -> Result<(), StoreError> {
     leases::forget_all(&mut *db).await?;
-    for lease in leases::all(&mut *present, boot_id).await? {
-        if is_another(&mut *db, &mut *present, &lease.tenant).await?.is_none() {
-            leases::put(&mut *db, &lease, boot_id, now).await?;
+    for record in leases::records(&mut *present, boot_id).await? {
+        if is_another(&mut *db, &mut *present, &record.lease.tenant).await?.is_none() {
+            leases::put(&mut *db, &record, boot_id).await?;
         }
     }
     for mut lease in partition_leases::all(&mut *present, boot_id).await? {

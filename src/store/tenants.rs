@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::{StoreError, from_json, parsed, partition_leases, to_json};
 use crate::domain::tenant::{Tenant, TenantSpec};
-use crate::domain::{DaemonName, TenantName};
+use crate::domain::{DaemonName, TenantDirectory, TenantName};
 
 struct TenantRow {
     name: String,
@@ -13,6 +13,7 @@ struct TenantRow {
     daemon_generation: i64,
     created_at: i64,
     updated_at: i64,
+    directory: String,
 }
 
 impl TryFrom<TenantRow> for Tenant {
@@ -26,6 +27,7 @@ impl TryFrom<TenantRow> for Tenant {
             daemon_generation: row.daemon_generation,
             created_at: row.created_at,
             updated_at: row.updated_at,
+            directory: parsed("a tenant's directory", TenantDirectory::parse(&row.directory))?,
         })
     }
 }
@@ -35,7 +37,7 @@ pub async fn get(db: &mut SqliteConnection, name: &TenantName) -> Result<Option<
     let name = name.as_str();
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory
            FROM tenants WHERE name = ?"#,
         name
     )
@@ -49,7 +51,7 @@ pub async fn get(db: &mut SqliteConnection, name: &TenantName) -> Result<Option<
 pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Tenant>, StoreError> {
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory
            FROM tenants ORDER BY daemon, name"#
     )
     .fetch_all(db)
@@ -64,7 +66,7 @@ pub async fn of_daemon(db: &mut SqliteConnection, daemon: &DaemonName) -> Result
     let daemon = daemon.as_str();
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory
            FROM tenants WHERE daemon = ? ORDER BY name"#,
         daemon
     )
@@ -73,6 +75,12 @@ pub async fn of_daemon(db: &mut SqliteConnection, daemon: &DaemonName) -> Result
     .into_iter()
     .map(Tenant::try_from)
     .collect()
+}
+
+/// The directories of all tenants.
+pub async fn directories(db: &mut SqliteConnection) -> Result<Vec<TenantDirectory>, StoreError> {
+    let rows = sqlx::query_scalar!("SELECT directory FROM tenants ORDER BY directory").fetch_all(db).await?;
+    rows.iter().map(|row| parsed("a tenant's directory", TenantDirectory::parse(row))).collect()
 }
 
 /// The tenants of a daemon by name, each with the user that its processes run as: what attribution needs, without reading each
@@ -106,7 +114,7 @@ pub async fn page(
     let daemon = daemon.map(DaemonName::as_str);
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory
            FROM tenants WHERE name > ?1 AND (?2 IS NULL OR daemon = ?2) AND (?3 IS NULL OR instr(name, ?3) > 0)
            ORDER BY name LIMIT ?4"#,
         after,
@@ -131,9 +139,11 @@ pub async fn put(
 ) -> Result<(), StoreError> {
     let (name, daemon, json) = (name.as_str(), spec.daemon.as_str(), to_json(spec));
     sqlx::query!(
-        "INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at, told_from)
+        "INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at, told_from,
+                              directory)
          VALUES (?1, ?2, ?3, coalesce((SELECT generation FROM tenant_numbers WHERE tenant = ?1), 0) + 1, ?4, ?5, ?5,
-                 coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0) + 1)
+                 coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0) + 1,
+                 lower(hex(randomblob(5))))
          ON CONFLICT (name) DO UPDATE
          SET daemon = excluded.daemon, spec = excluded.spec, generation = generation + 1,
              daemon_generation = excluded.daemon_generation, updated_at = excluded.updated_at",

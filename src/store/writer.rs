@@ -1,14 +1,17 @@
 //! The one task that writes.
 //!
 //! Jobs that wait together go into one `BEGIN IMMEDIATE`, each in a savepoint, and are answered after the
-//! `COMMIT`: one fsync serves a burst, and the order of jobs is the order in which the world changes.
+//! `COMMIT`: one fsync serves a burst, and the order of jobs is the order in which the world changes. What drivers record comes
+//! first: a daemon that is down is not kept waiting by requests. A job is meant to take milliseconds, and is measured.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::failure::noting;
+use super::guard::Guard;
 use super::{StoreError, events};
 use crate::metrics::store::Commits;
 
@@ -16,6 +19,8 @@ use crate::metrics::store::Commits;
 const QUEUE: usize = 256;
 /// Jobs that share one commit at most, so that the first of them does not wait for ever.
 const BURST: usize = 64;
+/// How long jobs may join a commit that has begun: what waits behind it waits no longer than this and one job.
+const SHARE: Duration = Duration::from_millis(20);
 
 /// The connection inside a job's savepoint.
 pub type Transaction<'c> = &'c mut SqliteConnection;
@@ -42,31 +47,44 @@ enum Message {
     Close(oneshot::Sender<()>),
 }
 
+/// Whose job it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// A driver's, which waits with a daemon that is down.
+    Drivers,
+    /// Anybody else's.
+    Requests,
+}
+
 /// Sends jobs to the writer.
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     queue: mpsc::Sender<Message>,
+    urgent: mpsc::Sender<Message>,
     pub(super) commits: Commits,
     /// Tells that something was committed.
     pub(super) committed: watch::Receiver<()>,
+    guard: Guard,
 }
 
 /// Starts the writer on its connection; it raises `newest` to the number of the last event after each commit.
-pub(super) fn start(connection: SqliteConnection, newest: watch::Sender<i64>) -> Handle {
-    let (queue, jobs) = mpsc::channel(QUEUE);
+pub(super) fn start(connection: SqliteConnection, newest: watch::Sender<i64>, guard: Guard) -> Handle {
+    let (queue, requests) = mpsc::channel(QUEUE);
+    let (urgent, drivers) = mpsc::channel(QUEUE);
     let (tell, committed) = watch::channel(());
     let commits = Commits::default();
-    tokio::spawn(run(connection, jobs, newest, commits.clone(), tell));
-    Handle { queue, commits, committed }
+    let writer = Writer { connection, newest, commits: commits.clone(), guard: guard.clone() };
+    tokio::spawn(run(writer, Jobs { drivers, requests }, tell));
+    Handle { queue, urgent, commits, committed, guard }
 }
 
 impl Handle {
     /// Jobs that wait.
     pub(super) fn waiting(&self) -> usize {
-        self.queue.max_capacity() - self.queue.capacity()
+        [&self.queue, &self.urgent].map(|queue| queue.max_capacity() - queue.capacity()).iter().sum()
     }
 
-    pub(super) async fn run<T, E, F>(&self, job: F) -> Result<T, E>
+    pub(super) async fn run<T, E, F>(&self, lane: Lane, job: F) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
@@ -90,11 +108,15 @@ impl Handle {
                 }
             })
         });
-        self.queue.try_send(Message::Job(job)).map_err(|error| match error {
+        let queue = if lane == Lane::Drivers { &self.urgent } else { &self.queue };
+        queue.try_send(Message::Job(job)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => StoreError::Busy,
             mpsc::error::TrySendError::Closed(_) => StoreError::Closed,
         })?;
-        answered.await.map_err(|_| StoreError::NotWritten)?
+        // What was not even tried could not be, as while the file is gone.
+        answered
+            .await
+            .map_err(|_| if self.guard.is_lost() { self.guard.lost() } else { StoreError::NotWritten })?
     }
 
     pub(super) async fn close(&self) {
@@ -105,41 +127,42 @@ impl Handle {
     }
 }
 
-async fn run(
-    mut connection: SqliteConnection,
-    mut queue: mpsc::Receiver<Message>,
-    newest: watch::Sender<i64>,
-    commits: Commits,
-    committed: watch::Sender<()>,
-) {
-    let mut closing = None;
-    while closing.is_none() {
-        let mut burst = Vec::new();
-        let mut next = queue.recv().await;
-        while let Some(message) = next.take() {
-            match message {
-                Message::Job(job) => burst.push(job),
-                Message::Close(done) => closing = Some(done),
-            }
-            if closing.is_none() && burst.len() < BURST {
-                next = queue.try_recv().ok();
-            }
-        }
-        if burst.is_empty() && closing.is_none() {
-            break; // every handle is gone
-        }
-        if !burst.is_empty() {
-            let began = Instant::now();
-            let kept = commit(&mut connection, burst, &newest).await;
-            commits.took.observe(began.elapsed().as_secs_f64());
-            if kept {
-                committed.send_replace(());
-            } else {
-                commits.failed.inc();
-            }
+/// What waits, the drivers' first.
+struct Jobs {
+    drivers: mpsc::Receiver<Message>,
+    requests: mpsc::Receiver<Message>,
+}
+
+impl Jobs {
+    /// The next one; `None` when every handle is gone.
+    async fn next(&mut self) -> Option<Message> {
+        tokio::select! {
+            biased;
+            Some(message) = self.drivers.recv() => Some(message),
+            message = self.requests.recv() => message,
         }
     }
-    if let Err(error) = connection.close().await {
+
+    /// The next one that is there already.
+    fn waiting(&mut self) -> Option<Message> {
+        self.drivers.try_recv().or_else(|_| self.requests.try_recv()).ok()
+    }
+}
+
+async fn run(mut writer: Writer, mut jobs: Jobs, committed: watch::Sender<()>) {
+    let mut closing = None;
+    while closing.is_none() {
+        match jobs.next().await {
+            Some(Message::Job(first)) => closing = writer.burst(first, &mut jobs, &committed).await,
+            Some(Message::Close(done)) => closing = Some(done),
+            None => break,
+        }
+    }
+    // Drivers pass by whoever closes: what they sent before is written too.
+    while let Ok(Message::Job(job)) = jobs.drivers.try_recv() {
+        writer.burst(job, &mut jobs, &committed).await;
+    }
+    if let Err(error) = writer.connection.close().await {
         tracing::warn!(%error, "the database did not close cleanly");
     }
     if let Some(done) = closing {
@@ -147,39 +170,94 @@ async fn run(
     }
 }
 
-/// Runs jobs in one transaction; whether it was kept.
-async fn commit(connection: &mut SqliteConnection, burst: Vec<Job>, newest: &watch::Sender<i64>) -> bool {
-    let mut answers = Vec::with_capacity(burst.len());
-    let result = async {
-        execute(connection, "BEGIN IMMEDIATE").await?;
-        for job in burst {
-            execute(connection, "SAVEPOINT job").await?;
-            let ran = job(connection).await;
-            if !ran.keep {
-                execute(connection, "ROLLBACK TO job").await?;
+/// The connection that writes, and what is told of it.
+struct Writer {
+    connection: SqliteConnection,
+    newest: watch::Sender<i64>,
+    commits: Commits,
+    guard: Guard,
+}
+
+impl Writer {
+    /// Commits a job and those that wait already, as far as they fit; gives who wants the end, if that came among them.
+    async fn burst(
+        &mut self,
+        first: Job,
+        jobs: &mut Jobs,
+        committed: &watch::Sender<()>,
+    ) -> Option<oneshot::Sender<()>> {
+        let began = Instant::now();
+        let mut closing = None;
+        let (kept, failure) = noting(self.commit(first, || {
+            if began.elapsed() >= SHARE || closing.is_some() {
+                return None;
             }
-            answers.push(ran.answer);
-            execute(connection, "RELEASE job").await?;
+            match jobs.waiting()? {
+                Message::Job(job) => Some(job),
+                Message::Close(done) => {
+                    closing = Some(done);
+                    None
+                }
+            }
+        }))
+        .await;
+        self.commits.took.observe(began.elapsed().as_secs_f64());
+        self.guard.report(kept == Some(true), failure);
+        if kept.is_some() {
+            committed.send_replace(());
+        } else {
+            self.commits.failed.inc();
         }
-        let last = events::newest(connection).await?;
-        execute(connection, "COMMIT").await?;
-        Ok::<_, StoreError>(last)
+        closing
     }
-    .await;
-    if let Ok(last) = &result {
-        // Before anybody is answered: whoever has the answer finds the events of it in a stream that is up to date.
-        newest.send_if_modified(|newest| std::mem::replace(newest, *last) != *last);
+
+    /// Runs jobs in one transaction; whether any of them was kept, and `None` where none could be.
+    async fn commit(&mut self, first: Job, mut next: impl FnMut() -> Option<Job>) -> Option<bool> {
+        let mut answers = Vec::new();
+        let mut kept = false;
+        let connection = &mut self.connection;
+        let result = async {
+            self.guard.check()?;
+            execute(connection, "BEGIN IMMEDIATE").await?;
+            let mut job = Some(first);
+            while let Some(run) = job.take() {
+                let began = Instant::now();
+                execute(connection, "SAVEPOINT job").await?;
+                let ran = run(connection).await;
+                if !ran.keep {
+                    execute(connection, "ROLLBACK TO job").await?;
+                }
+                kept |= ran.keep;
+                answers.push(ran.answer);
+                execute(connection, "RELEASE job").await?;
+                self.commits.held.observe(began.elapsed().as_secs_f64());
+                if answers.len() < BURST {
+                    job = next();
+                }
+            }
+            let last = events::newest(connection).await?;
+            execute(connection, "COMMIT").await?;
+            // What was written to a file that nobody finds again is not kept.
+            self.guard.check()?;
+            Ok::<_, StoreError>(last)
+        }
+        .await;
+        if let Ok(last) = &result {
+            // Before anybody is answered: whoever has the answer finds the events of it in a stream that is up to date.
+            self.newest.send_if_modified(|newest| std::mem::replace(newest, *last) != *last);
+        }
+        if let Err(error) = &result {
+            if !matches!(error, StoreError::Lost(_)) {
+                tracing::error!(%error, "a commit failed; nothing of it was kept");
+            }
+            // Fails when SQLite has rolled back by itself, which is what it is for.
+            let _ = execute(connection, "ROLLBACK").await;
+        }
+        for answer in answers {
+            answer(result.as_ref().err().map(StoreError::again));
+        }
+        result.is_ok().then_some(kept)
     }
-    if let Err(error) = &result {
-        tracing::error!(%error, "a commit failed; nothing of it was kept");
-        // Fails when SQLite has rolled back by itself, which is what it is for.
-        let _ = execute(connection, "ROLLBACK").await;
-    }
-    let kept = result.is_ok();
-    for answer in answers {
-        answer(result.as_ref().err().map(StoreError::again));
-    }
-    kept
 }
 
 async fn execute(connection: &mut SqliteConnection, sql: &'static str) -> Result<(), StoreError> {

@@ -3,16 +3,19 @@
 //! Whatever changes between two looks and is as before at the second is not told: `ps`, /proc and the daemon's own answers say
 //! what is true, and a log is asked only for what they cannot show ([`News`]).
 
+mod servers;
+
 use std::collections::{BTreeMap, BTreeSet};
 
+use self::servers::Fate;
 use super::journal::Note;
-use super::news::{Fault, News};
+use super::news::News;
 use super::trouble::Trouble;
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
-use crate::domain::daemon::{DaemonStatus, Phase, Server};
+use crate::domain::daemon::{DaemonStatus, Phase};
 use crate::domain::drift::DriftStatus;
-use crate::domain::event::{Because, Cause, Details, EventType, KnownFrom, NewEvent, Subject};
+use crate::domain::event::{Because, Cause, Details, EventType, NewEvent, Subject};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::plan::Desired;
 
@@ -45,7 +48,18 @@ pub(super) struct Chronicle {
     layout_found: bool,
     /// Each with its server, once it was seen there.
     clients: BTreeMap<ClientId, Option<u32>>,
+    /// Clients that are not listed any more though their server has not said goodbye to them: either it died under them, which
+    /// the next look shows, or that line was missed.
+    vanished: BTreeSet<ClientId>,
     servers: BTreeMap<(u32, u64), String>,
+    /// Servers that died, until their last client is gone.
+    dead: BTreeSet<u32>,
+    /// Servers that the manager killed.
+    killed: BTreeSet<u32>,
+    /// Servers whose fault has no event yet, and whether that waits for the rest of what server.log says of it.
+    faulty: BTreeMap<u32, bool>,
+    /// The processes that the fault of a server affects, as its event says; empty where that is not known.
+    affected: BTreeMap<u32, BTreeSet<u32>>,
     drift: DriftStatus,
     layout: Layout,
     waiting: BTreeSet<(u32, u32)>,
@@ -100,25 +114,6 @@ impl Chronicle {
         self.happened(event);
     }
 
-    /// A control process was found dead.
-    pub(super) fn died(&mut self, daemon: &DaemonName, pid: u32, failure: &Trouble) {
-        self.died = true;
-        // The tail of its log stays in the status: it may be long, and anybody may have written it.
-        let why = if failure.reason == "DiedInSession" {
-            ", while a session of somebody else was open"
-        } else {
-            ""
-        };
-        let cause =
-            if failure.reason == "DiedInSession" { Cause::Outsider { command: None } } else { Cause::Mps };
-        let message = format!("process {pid}, the control daemon of {daemon}, died{why}");
-        self.happened(
-            NewEvent::new(EventType::DaemonDied, Subject::daemon(daemon), message)
-                .because(cause)
-                .with(Details::Process { pid, uid: None }),
-        );
-    }
-
     /// The control process was stopped.
     pub(super) fn stopped(&mut self, daemon: &DaemonName, pid: u32) {
         let message = format!("stopped process {pid}, the control daemon of {daemon}");
@@ -143,6 +138,7 @@ impl Chronicle {
         self.tell_phase(seen);
         let fates = self.tell_servers(seen, news);
         self.tell_clients(seen, news, &fates);
+        self.forget_servers(seen);
         self.tell_drift(seen);
         self.tell_layout(seen);
         self.tell_queue(seen);
@@ -153,7 +149,7 @@ impl Chronicle {
             [one] => Some(one.clone()),
             _ => None,
         };
-        let mut notes = std::mem::take(&mut self.notes);
+        let mut notes = arrivals_first(std::mem::take(&mut self.notes));
         for note in &mut notes {
             if let Note::Happened(event) = note {
                 event.subject.gpu = event.subject.gpu.take().or_else(|| gpu.clone());
@@ -218,115 +214,7 @@ impl Chronicle {
         self.reason = Some(reason.to_owned());
     }
 
-    /// Gives what befell servers that clients may have left because of it.
-    fn tell_servers(&mut self, seen: &Seen<'_>, news: &mut News) -> BTreeMap<u32, EventType> {
-        let name = &seen.desired.name;
-        let mut fates = BTreeMap::new();
-        let listed: &[Server] = match &seen.status.effective {
-            Some(effective) => &effective.servers,
-            None if seen.status.pid.is_none() => &[],
-            // Not read yet.
-            None => return fates,
-        };
-        let subject = |pid: u32| Subject { server: Some(pid), ..Subject::daemon(name) };
-        let now: BTreeMap<(u32, u64), String> =
-            listed.iter().map(|server| ((server.pid, server.start_time), server.status.clone())).collect();
-        let gone: Vec<u32> =
-            self.servers.keys().filter(|key| !now.contains_key(*key)).map(|(pid, _)| *pid).collect();
-        for pid in gone {
-            let is_here = |client: &ClientId| seen.clients.iter().any(|one| one.id == *client);
-            let lost =
-                self.clients.iter().filter(|(client, server)| **server == Some(pid) && !is_here(client));
-            let lost = lost.count();
-            if lost > 0 && seen.status.pid.is_some() && seen.status.phase != Phase::Stopping {
-                let clients = if lost == 1 { "a client".to_owned() } else { format!("{lost} clients") };
-                let message = format!(
-                    "server {pid} of daemon {name} ended while it had {clients}: what they had on the GPU is lost"
-                );
-                self.happened(
-                    NewEvent::new(EventType::ServerDied, subject(pid), message)
-                        .because(Cause::Mps)
-                        .with(Details::Process { pid, uid: None }),
-                );
-                fates.insert(pid, EventType::ServerDied);
-                continue;
-            }
-            let cause = match (seen.status.pid, seen.status.phase) {
-                (None, Phase::Stopped | Phase::Stopping) => Because::Latest(EventType::DaemonStopped),
-                (None, _) => Because::Latest(EventType::DaemonDied),
-                _ => Cause::Mps.into(),
-            };
-            let message = format!("server {pid} of daemon {name} is gone");
-            self.happened(
-                NewEvent::new(EventType::ServerExited, subject(pid), message)
-                    .because(cause)
-                    .with(Details::Process { pid, uid: None }),
-            );
-        }
-        for server in listed {
-            let pid = server.pid;
-            let before = self.servers.get(&(pid, server.start_time));
-            let faulty = server.status == "FAULT";
-            let was_faulty = before.is_some_and(|status| status == "FAULT");
-            // What a process that was found has was there before.
-            if before.is_none() && !self.found {
-                let message = format!("server {pid} of daemon {name} was started");
-                self.happened(
-                    NewEvent::new(EventType::ServerStarted, subject(pid), message)
-                        .because(Cause::Mps)
-                        .with(Details::Process { pid, uid: server.uid }),
-                );
-            }
-            if faulty || was_faulty {
-                fates.insert(pid, EventType::ServerFault);
-            }
-            if faulty && !was_faulty {
-                let fault = news.take_fault(pid).unwrap_or_default();
-                self.fault(subject(pid), &fault, KnownFrom::Look);
-            }
-            if was_faulty && server.status == "ACTIVE" {
-                let message = format!("server {pid} of daemon {name} takes clients again");
-                let event = NewEvent::new(EventType::ServerRecovered, subject(pid), message);
-                self.happened(event.because(Cause::Mps));
-            }
-        }
-        if seen.looked {
-            // Over before anybody looked, or forged.
-            for (pid, fault) in news.take_faults() {
-                self.fault(subject(pid), &fault, KnownFrom::ServerLog);
-            }
-        }
-        self.found &= seen.status.effective.is_none();
-        self.servers = now;
-        fates
-    }
-
-    fn fault(&mut self, subject: Subject, fault: &Fault, known_from: KnownFrom) {
-        let server = subject.server.unwrap_or_default();
-        let of = subject.daemon.as_ref().map(|daemon| format!(" of daemon {daemon}")).unwrap_or_default();
-        let message = match known_from {
-            KnownFrom::Look => {
-                format!(
-                    "server {server}{of} had a fatal GPU error: the clients it affects have lost their work, and no other is let \
-                     in until they are gone"
-                )
-            }
-            KnownFrom::ServerLog => {
-                format!(
-                    "server.log tells of a fatal GPU error of server {server}{of}, of which nothing else was seen"
-                )
-            }
-        };
-        let details = Details::Fault {
-            reported: fault.reported.iter().copied().collect(),
-            affected: fault.affected.iter().copied().collect(),
-            known_from,
-        };
-        let event = NewEvent::new(EventType::ServerFault, subject, message);
-        self.happened(event.because(Cause::Mps).with(details));
-    }
-
-    fn tell_clients(&mut self, seen: &Seen<'_>, news: &mut News, fates: &BTreeMap<u32, EventType>) {
+    fn tell_clients(&mut self, seen: &Seen<'_>, news: &mut News, fates: &BTreeMap<u32, Fate>) {
         let status = seen.status;
         let nobody = status.pid.is_none()
             && matches!(
@@ -346,18 +234,31 @@ impl Chronicle {
         for visit in news.take_visits(|pid| pids.contains(&pid)) {
             self.notes.push(Note::Visited(visit));
         }
+        let mut waits = BTreeMap::new();
         for (client, server) in self.clients.iter().filter(|(client, _)| !now.contains_key(client)) {
+            let fate = server.and_then(|server| fates.get(&server));
             let cause = match status.phase {
                 Phase::Stopped => Some(EventType::DaemonStopped),
                 _ if nobody => Some(EventType::DaemonDied),
-                _ => server.and_then(|server| fates.get(&server).copied()),
+                _ => fate.and_then(|fate| fate.cause_for(client.pid)),
             };
+            // Its server may have died under it, which is seen later than that the client is gone.
+            let is_open = server.is_some() && fate.is_none() && !nobody && status.phase != Phase::Stopping;
+            let is_first = !seen.looked || !self.vanished.contains(client);
+            if is_open && is_first && !news.said_goodbye(client.pid) {
+                waits.insert(*client, *server);
+                continue;
+            }
             self.notes.push(Note::Left(*client, cause));
         }
         for client in seen.clients.iter().filter(|client| !self.clients.contains_key(&client.id)) {
             self.notes.push(Note::Came(Box::new(client.clone())));
         }
+        self.vanished = waits.keys().copied().collect();
         self.clients = now;
+        self.clients.extend(waits);
+        let known: BTreeSet<u32> = self.clients.keys().map(|client| client.pid).collect();
+        news.forget_goodbyes(|pid| known.contains(&pid));
         for refusal in news.take_refused() {
             let subject = Subject { server: Some(refusal.server), ..Subject::daemon(&seen.desired.name) };
             let message = format!(
@@ -500,6 +401,23 @@ impl Chronicle {
         }
         self.waiting = now;
     }
+}
+
+/// The same with the coming of each client before an event that names it: whose it is, is known from then on.
+fn arrivals_first(notes: Vec<Note>) -> Vec<Note> {
+    let named: BTreeSet<ClientId> = notes
+        .iter()
+        .filter_map(|note| match note {
+            Note::Happened(event) => event.details.as_ref(),
+            _ => None,
+        })
+        .flat_map(Details::affected_clients)
+        .filter_map(|affected| affected.client)
+        .collect();
+    let is_named = |note: &Note| matches!(note, Note::Came(client) if named.contains(&client.id));
+    let (mut first, rest): (Vec<Note>, Vec<Note>) = notes.into_iter().partition(is_named);
+    first.extend(rest);
+    first
 }
 
 #[cfg(test)]

@@ -2,9 +2,11 @@
 
 mod adopted;
 mod around;
+mod handout;
 mod jobs;
 mod layout;
 mod publish;
+mod refresh;
 mod shares;
 
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::around::{dies, happens};
 use self::shares::Looking;
+use super::bypass::Bypasses;
 use super::census::Census;
 use super::chronicle::Chronicle;
 use super::isolation;
@@ -62,6 +65,10 @@ pub(super) struct Driver {
     looking: Option<Looking>,
     clients: Vec<ClientFacts>,
     chronicle: Chronicle,
+    /// Who uses its GPUs outside MPS.
+    bypasses: Bypasses,
+    /// When processes and GPUs were read last.
+    refreshed_at: i64,
     /// How far server.log was read when that was told last.
     told_to: Option<FilePlace>,
     /// The request for a fresh look that the last look answers, and why it failed; until it is published.
@@ -88,6 +95,8 @@ pub(super) struct Driver {
     neighbours: watch::Receiver<Arc<Vec<Neighbour>>>,
     /// Why the next start cannot be in the directories that the running process was adopted in.
     moves: Option<String>,
+    /// Whether the running process was asked by this manager to quit, which its log does not tell from others' asking.
+    asked_to_quit: bool,
 }
 
 impl Driver {
@@ -108,6 +117,7 @@ impl Driver {
             Some(home) => (home.pipe_directory, home.log_directory),
             None => (context.pipe_directory(&name), context.log_directory(&name)),
         };
+        handout::begin(&context, &desired.borrow(), earlier.as_ref(), &pipe_directory);
         let neighbours = context.lookout.subscribe();
         let control =
             Control::new(context.binaries.control.clone(), pipe_directory.clone(), context.extra_env.clone());
@@ -137,6 +147,8 @@ impl Driver {
             looking: None,
             clients: Vec::new(),
             chronicle,
+            bypasses: Bypasses::default(),
+            refreshed_at: 0,
             told_to,
             read: None,
             incarnation: earlier,
@@ -157,6 +169,7 @@ impl Driver {
             log_directory,
             neighbours,
             moves: None,
+            asked_to_quit: false,
         };
         driver.claim();
         (driver, watcher)
@@ -170,6 +183,11 @@ impl Driver {
             let desired = self.wanted();
             self.claim();
             self.follow(&desired);
+            if self.state.carry_over(&desired)
+                && let Some(incarnation) = self.incarnation.clone()
+            {
+                self.record(&desired, Incarnation { applied: self.state.applied, ..incarnation }).await;
+            }
             self.logs.keep_short(self.may_empty_logs(&desired));
             self.state.gpus_lost(self.census.borrow_and_update().obstacle(&desired));
             self.settle_modes(&desired).await;
@@ -179,7 +197,10 @@ impl Driver {
             if let Action::Wait(until) = action {
                 self.tried = tried;
                 self.publish(&desired);
-                self.wait(until.min(self.modes.due())).await;
+                self.wait(until.min(self.modes.due()).min(self.refresh_due())).await;
+                if self.refresh_due() <= unix_ms() {
+                    self.refresh(&desired).await;
+                }
             } else {
                 tracing::debug!(daemon = %desired.name, ?action, "acting");
                 let stop = self.stop.clone();
@@ -241,12 +262,18 @@ impl Driver {
                     if !desired.is_observed() && self.incarnation.as_ref().is_some_and(held) {
                         self.written.adopt(desired.memory_limits.clone());
                     }
+                    let home = self.incarnation.as_ref().and_then(|earlier| earlier.home.as_ref());
+                    if home.is_some_and(|home| home.foreign) {
+                        self.logs.accept_overwrites(&desired.gpus);
+                    }
                     tracing::info!(daemon = %desired.name, process = %process.identity, "adopted the running control daemon");
                     let pid = process.identity.pid;
+                    self.logs.forget_quit(&desired.gpus);
                     self.chronicle.found(&desired.name, pid, host::process::uid(pid));
                 }
                 let adopted = matches!(found, Ok(Some(_)));
                 self.state.searched(found, unix_ms());
+                self.narrow_pipe_directory();
                 if let Some(incarnation) = self.incarnation.as_ref().filter(|_| adopted) {
                     self.state.partitioning.begin(&incarnation.token);
                 }
@@ -309,7 +336,7 @@ impl Driver {
                 if let Some(recorded) = recorded.filter(|_| desired.running) {
                     let gone = "no manager was there to see it";
                     let failure = Trouble { reason: "DiedOrDidNotStart", message: gone.to_owned() };
-                    self.chronicle.died(&desired.name, recorded.identity.pid, &failure);
+                    self.chronicle.died(&desired.name, recorded.identity.pid, &failure, self.logs.news());
                 }
                 Ok(None)
             }
@@ -375,6 +402,7 @@ impl Driver {
                     self.state.partitioning.begin(&incarnation.token);
                 }
                 self.incarnations += 1;
+                self.asked_to_quit = false;
                 self.chronicle.started(&desired.name, started.identity.pid);
                 self.clients.clear();
                 self.written.clear();
@@ -417,15 +445,8 @@ impl Driver {
             // A server without the mode would let processes past it.
             return Some(Obstacle { reason: "ComputeModeNotSet", message: why.clone() });
         }
-        let uid = Some(desired.server_uid);
-        if let Err(error) = daemon::check_directories(&self.pipe_directory, &self.log_directory, uid) {
-            return Some(Obstacle { reason: "DirectoryUnusable", message: error.to_string() });
-        }
-        for uid in &desired.uids {
-            // Under -M each tenant comes as a user of its own.
-            if let Err(message) = self.context.check_reachable(self.pipe_directory.clone(), *uid).await {
-                return Some(Obstacle { reason: "DirectoryUnusable", message });
-            }
+        if let Some(message) = self.directories_unusable(desired).await {
+            return Some(Obstacle { reason: "DirectoryUnusable", message });
         }
         if let Some(occupant) = daemon::occupant(&self.pipe_directory) {
             let message = format!(
@@ -447,6 +468,8 @@ impl Driver {
     async fn stop_daemon(&mut self, desired: &Desired, grace_s: u32) {
         let Some(process) = self.state.process.clone() else { return };
         self.publish(desired);
+        self.asked_to_quit = true;
+        self.close_handout(desired);
         match daemon::stop(&self.control, process.identity, grace_s).await {
             Ok(stopped) => {
                 tracing::info!(daemon = %desired.name, process = %process.identity, how = ?stopped, "stopped the control daemon");
@@ -468,6 +491,7 @@ impl Driver {
 
     async fn sync(&mut self, desired: &Desired, wrong: &[Difference]) {
         let serving = *self.fresh.borrow_and_update();
+        let (began, deadline) = (unix_ms(), self.patience());
         self.looks += 1;
         for difference in wrong {
             tracing::info!(daemon = %desired.name, %difference, "writing a setting");
@@ -476,7 +500,7 @@ impl Driver {
         let partitioned = process.map_or(&[][..], |process| process.partitioned());
         let (look, clients) = look::sync(
             &self.context,
-            Subject { control: &self.control, partitioned },
+            Subject { control: &self.control, partitioned, deadline },
             &mut self.logs,
             desired,
             wrong,
@@ -489,7 +513,12 @@ impl Driver {
             Look::Unanswered(command) => {
                 tracing::warn!(daemon = %desired.name, %command, "a command was not answered");
             }
-            Look::Busy(why) | Look::Unreadable(why) | Look::NoFiles(why) | Look::NotRun(why) => {
+            Look::Busy(why)
+            | Look::Unreadable(why)
+            | Look::Misbehaved(why)
+            | Look::Mute(why)
+            | Look::NoFiles(why)
+            | Look::NotRun(why) => {
                 tracing::warn!(daemon = %desired.name, %why, "could not be read");
             }
         }
@@ -501,7 +530,7 @@ impl Driver {
         match failed {
             Some(look) => {
                 self.failed_looks += 1;
-                self.explain(look).await;
+                self.explain(look, began).await;
             }
             None => self.see_around(desired),
         }

@@ -2,11 +2,14 @@
 //!
 //! From 1 GiB on the getter prints whole GiB, rounded down: `1536M` reads back as `1G`, and so does `1025M`
 //! (recording 12). A server writes the exact bytes to server.log when it takes a limit; of a default nothing but
-//! the getter tells. So an exact value is one that server.log or our own last write vouches for, and that the
-//! getter does not contradict; anything else counts as unknown and is written once, after which it is known.
+//! the getter tells. So an exact value is one that server.log, our own last write or a later command of somebody else in
+//! control.log vouches for, and that the getter does not contradict; anything else counts as unknown and is written
+//! once, after which it is known. A percentage is printed with one decimal: one of somebody else's that has more counts
+//! as unknown as well.
 
 use std::collections::BTreeMap;
 
+use super::overwrites::{Overwrites, TheirLimit};
 use crate::domain::MemoryLimit;
 use crate::domain::daemon::{Effective, MemoryReading};
 use crate::domain::memory::MIB;
@@ -72,22 +75,40 @@ impl Written {
     }
 
     /// Makes of what the getters printed what is known.
-    pub(super) fn settle(&self, seen: &mut Effective, logged: &Logged) {
+    pub(super) fn settle(&self, seen: &mut Effective, logged: &Logged, others: &Overwrites) {
+        if others.hides_decimals(&Difference::DefaultPercentage) {
+            seen.default_active_thread_percentage = None;
+        }
         for (ordinal, reading) in seen.default_memory_limits.iter_mut().enumerate() {
-            self.settle_one(reading, (None, ordinal), None);
+            let theirs = others.memory(&Difference::DefaultMemory(ordinal));
+            self.settle_one(reading, (None, ordinal), None, theirs);
         }
         for server in &mut seen.servers {
+            if others.hides_decimals(&Difference::ServerPercentage(server.pid)) {
+                server.active_thread_percentage = None;
+            }
             for (ordinal, reading) in server.memory_limits.iter_mut().enumerate() {
                 let word = logged.get(&(server.pid, ordinal)).copied();
-                self.settle_one(reading, (Some(server.pid), ordinal), word);
+                let theirs = others.memory(&Difference::ServerMemory(server.pid, ordinal));
+                self.settle_one(reading, (Some(server.pid), ordinal), word, theirs);
                 reading.in_server_log = reading.bytes.map(|bytes| word == Some(bytes));
             }
         }
     }
 
-    fn settle_one(&self, reading: &mut MemoryReading, key: Key, logged: Option<u64>) {
+    /// `theirs` is what somebody else has written since our own last write.
+    fn settle_one(
+        &self,
+        reading: &mut MemoryReading,
+        key: Key,
+        logged: Option<u64>,
+        theirs: Option<TheirLimit>,
+    ) {
         let Some(printed) = reading.bytes else { return };
-        let ours = self.get(key).map(MemoryLimit::bytes);
+        let ours = match theirs {
+            Some(TheirLimit(bytes)) => bytes,
+            None => self.get(key).map(MemoryLimit::bytes),
+        };
         let known = logged.filter(|bytes| printed_for(*bytes) == printed);
         let known = known.or_else(|| ours.filter(|bytes| printed_for(*bytes) == printed));
         match known {
@@ -126,7 +147,12 @@ mod tests {
             .map(|(key, mib)| (*key, Write::Done(Some(MemoryLimit::from_mib(*mib).expect("a limit")))))
             .collect();
         let mut reading = reading(mib);
-        Written { limits, adopted: Vec::new() }.settle_one(&mut reading, key, logged.map(|mib| mib * MIB));
+        Written { limits, adopted: Vec::new() }.settle_one(
+            &mut reading,
+            key,
+            logged.map(|mib| mib * MIB),
+            None,
+        );
         (reading.bytes.map(|bytes| bytes / MIB), reading.exact)
     }
 
@@ -147,6 +173,27 @@ mod tests {
     fn our_own_write_is_exact_until_the_getter_says_otherwise() {
         assert_eq!(settled(&[(DEFAULT, 1536)], 1024, DEFAULT, None), (Some(1536), true));
         assert_eq!(settled(&[(DEFAULT, 1536)], 2048, DEFAULT, None), (Some(2048), false));
+    }
+
+    #[test]
+    fn a_later_write_of_others_ends_our_own_word() {
+        let written = Written {
+            limits: BTreeMap::new(),
+            adopted: vec![Some(MemoryLimit::from_mib(1025).expect("a limit"))],
+        };
+        let settled = |theirs: Option<TheirLimit>| {
+            let mut reading = reading(1024);
+            written.settle_one(&mut reading, DEFAULT, None, theirs);
+            (reading.bytes.map(|bytes| bytes / MIB), reading.exact)
+        };
+        assert_eq!(settled(None), (Some(1025), true));
+        assert_eq!(settled(Some(TheirLimit(Some(1999 * MIB)))), (Some(1999), true));
+        assert_eq!(
+            settled(Some(TheirLimit(Some(4096 * MIB)))),
+            (Some(1024), false),
+            "the getter contradicts it"
+        );
+        assert_eq!(settled(Some(TheirLimit(None))), (Some(1024), false));
     }
 
     #[test]

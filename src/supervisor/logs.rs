@@ -3,20 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use tokio::time::Instant;
 
 use super::news::News;
 use super::told::{Pending, Told};
+use super::witness::Hints;
 use crate::clock::unix_ms;
 use crate::domain::FilePlace;
 use crate::domain::client::ClientFacts;
 use crate::domain::daemon::{Effective, ServedUser, Waiting, WaitingClient};
 use crate::domain::gpu::GpuUuid;
 use crate::host::{self, Watch, process};
-use crate::mps::log::{self, Follow};
+use crate::mps::log::{self, Follow, Gained};
 
-/// Size at which a log is emptied: every look adds some lines, and nobody else would ever take them away.
+/// Size at which a log is emptied: every look adds some lines, and nobody else would ever take them away. What is kept
+/// of it beside it has the same bound, twice.
 const LOG_BOUND: u64 = 4 << 20;
 /// Pause after the logs were read: beside callers who write all the time, they are read ten times a second.
 const QUIET: Duration = Duration::from_millis(100);
@@ -25,6 +28,7 @@ const QUIET: Duration = Duration::from_millis(100);
 const CLOCKS: i64 = 2_000;
 
 /// The logs of one daemon.
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, each named")]
 pub(super) struct Logs {
     pipe_directory: PathBuf,
     log_directory: PathBuf,
@@ -37,6 +41,10 @@ pub(super) struct Logs {
     watch: Option<Watch>,
     quiet_until: Instant,
     woken: bool,
+    /// Whether the last session of ours was found in control.log: then a change of somebody else's would be, too.
+    live: bool,
+    /// Whether commands of somebody else may be missing from what was read of control.log.
+    lost: bool,
     /// Whether they are kept short: those of a daemon that is only looked at are its owner's.
     bounded: bool,
 }
@@ -77,6 +85,8 @@ impl Logs {
             watch: None,
             quiet_until: Instant::now(),
             woken: false,
+            live: false,
+            lost: false,
             bounded: true,
         }
     }
@@ -84,6 +94,27 @@ impl Logs {
     /// Says whether the logs are kept short from now on.
     pub(super) fn keep_short(&mut self, bounded: bool) {
         self.bounded = bounded;
+    }
+
+    /// Whether commands of somebody else may have been missed since the last call.
+    pub(super) fn take_lost(&mut self) -> bool {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// What others wrote so far is what is desired, as of a daemon that was adopted as it is.
+    pub(super) fn accept_overwrites(&mut self, gpus: &[GpuUuid]) {
+        self.read(gpus);
+        self.told.accept_overwrites();
+    }
+
+    /// Notes whether a session of ours is in control.log, of which `before` had been there before it.
+    pub(super) fn note_session(&mut self, before: u64) {
+        self.live = self.watch.is_some() && self.told.own_sessions() > before;
+    }
+
+    /// Whether what happens is in the logs and wakes this manager, so that there is little to poll for.
+    pub(super) fn is_live(&self) -> bool {
+        self.live
     }
 
     /// What the logs have told so far.
@@ -100,6 +131,9 @@ impl Logs {
         if server.skipped {
             self.told.missed();
         }
+        if control.skipped {
+            self.lost = true;
+        }
         let gap = self.gap.take().map(|mut gap| gap.read_to(self.server.offset()));
         let news = gap.as_ref().unwrap_or(&server);
         if news.skipped {
@@ -115,18 +149,34 @@ impl Logs {
             self.woken |= self.told.server(record, gpus);
         }
         if self.bounded {
-            self.bound();
+            self.bound(gpus);
         }
         self.quiet_until = Instant::now() + QUIET;
     }
 
-    fn bound(&mut self) {
-        for (name, follow) in [("control.log", &mut self.control), ("server.log", &mut self.server)] {
+    fn bound(&mut self, gpus: &[GpuUuid]) {
+        for name in ["control.log", "server.log"] {
             let path = self.log_directory.join(name);
-            match log::bound(&path, LOG_BOUND) {
+            let follow = if name == "control.log" { &mut self.control } else { &mut self.server };
+            let mut last = Gained::default();
+            let emptied = log::bound(&path, LOG_BOUND, || {
+                if let Err(error) = log::set_aside(&path, LOG_BOUND) {
+                    tracing::warn!(path = %path.display(), %error, "a log is emptied, and what it said could not be kept");
+                }
+                last = follow.read();
+            });
+            match emptied {
                 Ok(true) => {
                     follow.emptied();
-                    // What came between the reading and the emptying is lost.
+                    for record in &last.records {
+                        self.woken |= if name == "control.log" {
+                            self.told.control(record)
+                        } else {
+                            self.news.hear(record);
+                            self.told.server(record, gpus)
+                        };
+                    }
+                    // What came between the last reading and the emptying is lost.
                     self.told.missed();
                     if name == "server.log" {
                         self.news.missed();
@@ -162,6 +212,44 @@ impl Logs {
     /// A look has listed all clients of these servers.
     pub(super) fn looked(&mut self, servers: impl Iterator<Item = u32>) {
         self.told.looked(servers);
+    }
+
+    /// A look found these servers to take clients.
+    pub(super) fn recovered(&mut self, servers: impl Iterator<Item = u32>) {
+        self.told.recovered(servers);
+    }
+
+    /// Forgets a `quit` that the control process was sent: an earlier manager may have sent it.
+    pub(super) fn forget_quit(&mut self, gpus: &[GpuUuid]) {
+        self.read(gpus);
+        self.told.forget_quit();
+    }
+
+    /// Whether server.log shows that a server hangs which still lives.
+    pub(super) fn shows_hang(&self) -> bool {
+        self.told.hung().any(|server| process::identify(server).is_some())
+    }
+
+    /// What the logs say of the servers and of who is connected, as far as /proc agrees.
+    pub(super) fn hints(&self) -> Hints {
+        let boot_time = host::boot_time().unwrap_or_default();
+        let is_it = |(pid, since): &(u32, DateTime)| {
+            let since = since.to_zoned(TimeZone::system()).ok().map(|at| at.timestamp().as_millisecond());
+            let identity = process::identify(*pid);
+            identity
+                .zip(since)
+                .is_some_and(|(id, since)| process::started_at(id, boot_time) <= since + CLOCKS)
+        };
+        let mut waiting: Vec<u32> = self.told.waiting().filter(is_it).map(|(pid, _)| pid).collect();
+        waiting.sort_unstable();
+        waiting.dedup();
+        Hints {
+            hung: self.told.hung().collect(),
+            let_in: self.told.let_in().collect(),
+            left: self.told.left().collect(),
+            waiting,
+            followed: self.told.followed().collect(),
+        }
     }
 
     /// Forgets the dead.

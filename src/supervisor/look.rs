@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::Context;
 use super::limits::Written;
 use super::logs::Logs;
+use super::overwrites::Overwrites;
 use super::partitions::by_gpu;
 use super::state::Look;
 use crate::domain::client::{ClientFacts, ClientId};
@@ -23,12 +24,15 @@ use crate::domain::{GpuUuid, MemoryLimit};
 use crate::gpu::InventoryError;
 use crate::host;
 use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
-use crate::mps::session::{Session, SessionError};
+use crate::mps::session::{Cause, Session, SessionError};
 use crate::mps::{Command, Control, Device};
 
 /// How often, and for how long, a daemon is read again that still lists a server that is dead.
 const UNNOTICED_POLL: Duration = Duration::from_millis(10);
 const UNNOTICED: Duration = Duration::from_secs(2);
+
+/// Longest time for a look at a daemon whose server is known to hang.
+pub(super) const HUNG_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The daemon that is looked at.
 #[derive(Clone, Copy)]
@@ -37,6 +41,8 @@ pub(super) struct Subject<'s> {
     pub(super) control: &'s Control,
     /// The GPUs that it lists partitions of, by how it was started and not by what is wanted.
     pub(super) partitioned: &'s [GpuUuid],
+    /// Longest time for a session with it.
+    pub(super) deadline: Duration,
 }
 
 /// Why a look ended early.
@@ -45,8 +51,8 @@ enum Trouble {
     Unreadable(ParseError),
     /// Its partitions do not fit its GPUs.
     Partitions(String),
-    /// The daemon lists a server that is dead: it has not noticed yet, and would ignore a `start_server`.
-    Unnoticed(u32),
+    /// The daemon lists a server that is dead or dies: it has not noticed yet, and would ignore a `start_server`.
+    Dying(u32),
 }
 
 impl From<SessionError> for Trouble {
@@ -73,21 +79,49 @@ pub(super) async fn sync(
 ) -> (Look, Vec<ClientFacts>) {
     written.begin(wrong);
     let began = Instant::now();
+    let sessions = logs.told().own_sessions();
     loop {
-        match once(context, subject, desired, wrong, now).await {
+        let answered = tokio::select! {
+            answered = once(subject, desired, wrong, now) => answered,
+            () = shows_hang(logs, &desired.gpus) => {
+                let what = "it did not answer, and server.log shows that its server hangs".to_owned();
+                return (Look::Unanswered(what), Vec::new());
+            }
+        };
+        match answered {
             Ok((mut seen, rows)) => {
                 written.done(wrong, desired);
                 logs.read(&desired.gpus);
-                written.settle(&mut seen, logs.told().limits());
+                logs.note_session(sessions);
+                if logs.take_lost() {
+                    // Somebody else may have written what the getters do not tell.
+                    written.clear();
+                }
+                // Of a daemon that is only observed nobody has said what its settings should be.
+                let none = Overwrites::default();
+                let others = if desired.is_observed() { &none } else { logs.told().overwrites() };
+                written.settle(&mut seen, logs.told().limits(), others);
                 name_users(&mut seen, logs);
                 let clients = clients(context, &desired.gpus, rows).await;
                 place(&mut seen, &clients);
                 return (Look::Seen(seen), clients);
             }
-            Err(Trouble::Unnoticed(_)) if began.elapsed() < UNNOTICED => {
+            Err(Trouble::Dying(_)) if began.elapsed() < UNNOTICED => {
                 tokio::time::sleep(UNNOTICED_POLL).await;
             }
             Err(trouble) => return (failed(trouble), Vec::new()),
+        }
+    }
+}
+
+/// Completes when the log shows that a server hangs, not before a daemon that is well would have answered: no session waits
+/// to its deadline for one that will not answer.
+async fn shows_hang(logs: &mut Logs, gpus: &[GpuUuid]) {
+    loop {
+        tokio::time::sleep(HUNG_DEADLINE).await;
+        logs.read(gpus);
+        if logs.shows_hang() {
+            return;
         }
     }
 }
@@ -112,7 +146,7 @@ pub(super) async fn foreign(
     now: i64,
 ) -> Result<ForeignLook, String> {
     let reading = async {
-        let mut session = subject.control.session(Instant::now() + context.deadline).await?;
+        let mut session = subject.control.session(Instant::now() + subject.deadline).await?;
         let (mut effective, rows) = read(&mut session, gpus, subject.partitioned, now).await?;
         let mut limited_by_uuid = Vec::new();
         for gpu in gpus {
@@ -130,12 +164,15 @@ pub(super) async fn foreign(
         Look::Busy(why)
         | Look::Unanswered(why)
         | Look::Unreadable(why)
+        | Look::Misbehaved(why)
+        | Look::Mute(why)
         | Look::NoFiles(why)
         | Look::NotRun(why) => why,
         Look::Seen(_) => "it could not be read".to_owned(),
     })?;
     let logs = Logs::read_once(log_directory, gpus);
-    Written::default().settle(&mut effective, logs.told().limits());
+    // Who has written its settings is nobody's business here: what a getter rounds is not known.
+    Written::default().settle(&mut effective, logs.told().limits(), &Overwrites::default());
     name_users(&mut effective, &logs);
     let clients = clients(context, gpus, rows).await;
     place(&mut effective, &clients);
@@ -143,13 +180,12 @@ pub(super) async fn foreign(
 }
 
 async fn once(
-    context: &Context,
     subject: Subject<'_>,
     desired: &Desired,
     wrong: &[Difference],
     now: i64,
 ) -> Result<(Effective, Vec<parse::ClientRow>), Trouble> {
-    let mut session = subject.control.session(Instant::now() + context.deadline).await?;
+    let mut session = subject.control.session(Instant::now() + subject.deadline).await?;
     for difference in wrong {
         session.send(&correction(desired, difference)).await?;
     }
@@ -164,19 +200,27 @@ fn failed(trouble: Trouble) -> Look {
         Trouble::Session(error) => unanswered(error),
         Trouble::Unreadable(error) => Look::Unreadable(error.to_string()),
         Trouble::Partitions(why) => Look::Unreadable(why),
-        Trouble::Unnoticed(server) => {
-            Look::Unreadable(format!("the daemon lists server {server}, which is dead, and does not notice"))
-        }
+        Trouble::Dying(server) => Look::Unreadable(format!(
+            "the daemon has listed server {server}, which is dead or dies, for {} s without noticing",
+            UNNOTICED.as_secs()
+        )),
     }
 }
 
 /// What a session that ended early says of the daemon.
 pub(super) fn unanswered(error: SessionError) -> Look {
     match error {
+        // Not silence: whatever became of the command, the next look reads everything again.
+        SessionError::Unknown { command, cause: cause @ (Cause::Ended { .. } | Cause::TooLong) } => {
+            Look::Misbehaved(format!("{command}: {cause}"))
+        }
         SessionError::Unknown { command, cause } => Look::Unanswered(format!("{command}: {cause}")),
+        SessionError::Misbehaved { what } => Look::Misbehaved(what),
+        SessionError::Busy { said_so: false, .. } => Look::Mute(error.to_string()),
         SessionError::Unresponsive => Look::Unanswered(error.to_string()),
         SessionError::Spawn(cause) if out_of_files(&cause) => Look::NoFiles(cause.to_string()),
         SessionError::Spawn(cause) => Look::NotRun(cause.to_string()),
+        SessionError::Slow { .. } => Look::NotRun(error.to_string()),
         other => Look::Busy(other.to_string()),
     }
 }
@@ -194,13 +238,27 @@ async fn read(
     partitioned: &[GpuUuid],
     now: i64,
 ) -> Result<(Effective, Vec<parse::ClientRow>), Trouble> {
-    let pids = parse::server_list(&session.send(&Command::GetServerList).await?)?;
-    let percentage = parse::percentage(&session.send(&Command::GetDefaultThreadPercentage).await?)?;
-    let priority = parse::priority(&session.send(&Command::GetDefaultPriority).await?)?;
+    let first = Device::Ordinal(0);
+    let [pids, percentage, first_limit, priority] = together(
+        session,
+        [
+            Command::GetServerList,
+            Command::GetDefaultThreadPercentage,
+            Command::GetDefaultMemoryLimit { device: first },
+            Command::GetDefaultPriority,
+        ],
+    )
+    .await?;
+    let pids = parse::server_list(&pids)?;
+    let percentage = parse::percentage(&percentage)?;
+    let priority = parse::priority(&priority)?;
     let mut default_memory_limits = Vec::new();
-    for (device, gpu) in devices(gpus) {
-        let reply = session.send(&Command::GetDefaultMemoryLimit { device }).await?;
-        default_memory_limits.push(reading(gpu, parse::memory_limit(&reply)?));
+    for (ordinal, (device, gpu)) in devices(gpus).enumerate() {
+        let limit = match ordinal {
+            0 => parse::memory_limit(&first_limit)?,
+            _ => parse::memory_limit(&session.send(&Command::GetDefaultMemoryLimit { device }).await?)?,
+        };
+        default_memory_limits.push(reading(gpu, limit));
     }
     let mut servers = Vec::new();
     for pid in pids {
@@ -230,28 +288,65 @@ async fn read(
     Ok((seen, rows))
 }
 
+/// The replies to these reads: with one delimiter where they can be told apart, else one by one.
+async fn together<const N: usize>(
+    session: &mut Session,
+    commands: [Command; N],
+) -> Result<[Vec<u8>; N], SessionError> {
+    if let Some(Ok(replies)) = session.send_together(&commands).await?.map(TryInto::try_into) {
+        return Ok(replies);
+    }
+    let mut replies = [const { Vec::new() }; N];
+    for (reply, command) in replies.iter_mut().zip(&commands) {
+        *reply = session.send(command).await?;
+    }
+    Ok(replies)
+}
+
 /// Reads a server; `None` when it ended while the daemon was being read.
 async fn read_server(session: &mut Session, gpus: &[GpuUuid], pid: u32) -> Result<Option<Server>, Trouble> {
-    let status = match parse::server_status(&session.send(&Command::GetServerStatus { server: pid }).await?)?
-    {
+    let [percentage, first_limit, status] = together(
+        session,
+        [
+            Command::GetThreadPercentage { server: pid },
+            Command::GetMemoryLimit { server: pid, device: Device::Ordinal(0) },
+            Command::GetServerStatus { server: pid },
+        ],
+    )
+    .await?;
+    let status = match parse::server_status(&status)? {
         ServerStatus::NotFound => return Ok(None),
         status => status.to_string(),
     };
-    let Some(identity) = host::process::identify(pid) else { return Err(Trouble::Unnoticed(pid)) };
-    let percentage = session.send(&Command::GetThreadPercentage { server: pid }).await?;
+    let Some(identity) = host::process::identify(pid) else { return Err(Trouble::Dying(pid)) };
+    let percentage = parse::server_percentage(&percentage).map_err(|error| dying(pid, error))?;
+    let Some(percentage) = percentage else { return Err(Trouble::Dying(pid)) };
     let mut memory_limits = Vec::new();
-    for (device, gpu) in devices(gpus) {
-        let reply = session.send(&Command::GetMemoryLimit { server: pid, device }).await?;
-        memory_limits.push(reading(gpu, parse::memory_limit(&reply)?));
+    for (ordinal, (device, gpu)) in devices(gpus).enumerate() {
+        let limit = match ordinal {
+            0 => parse::memory_limit(&first_limit),
+            _ => parse::memory_limit(&session.send(&Command::GetMemoryLimit { server: pid, device }).await?),
+        };
+        let limit = limit.map_err(|error| dying(pid, error))?;
+        memory_limits.push(reading(gpu, limit));
     }
     Ok(Some(Server {
         pid,
         start_time: identity.start_time,
         uid: host::process::uid(pid),
         status,
-        active_thread_percentage: Some(parse::percentage(&percentage)?),
+        active_thread_percentage: Some(percentage),
         memory_limits,
+        held_by: Vec::new(),
     }))
+}
+
+/// A server that was listed a moment ago and is not there any more has just ended.
+fn dying(server: u32, error: ParseError) -> Trouble {
+    match error {
+        ParseError::ServerNotFound { .. } => Trouble::Dying(server),
+        error => Trouble::Unreadable(error),
+    }
 }
 
 /// The command that puts one setting right.

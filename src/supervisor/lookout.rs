@@ -18,6 +18,7 @@ use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::Inventory;
 use crate::host::Identity;
+use crate::host::process::is_alive;
 use crate::mps::process::foreign::{self, Running};
 
 /// Foreign daemons that are read at the same time, over all requests: each costs a control process.
@@ -161,7 +162,9 @@ impl Lookout {
     /// since it gives each GPU to one of those.
     pub(super) fn sharing(&self, name: &DaemonName, gpus: &[GpuUuid]) -> Vec<Sharing> {
         let seen = self.seen.borrow().clone();
-        let shared = seen.iter().filter_map(|neighbour| {
+        // One that has ended since the scan is in nobody's way, and was perhaps ours.
+        let alive = seen.iter().filter(|one| is_alive(one.daemon.identity));
+        let shared = alive.filter_map(|neighbour| {
             let observed_as = match self.claimed(&neighbour.daemon) {
                 Some((owner, observed)) if owner == *name || !observed => return None,
                 claimed => claimed.map(|(owner, _)| owner),

@@ -4,9 +4,11 @@
 //! acts, reads back, and publishes [`Observed`] by a watch. It never touches SQLite: what has to outlive the
 //! manager goes as a [`Fact`] to the one recorder.
 
+mod bypass;
 mod census;
 mod chronicle;
 mod driver;
+mod handout;
 mod isolation;
 pub mod journal;
 mod limits;
@@ -15,9 +17,12 @@ mod look;
 mod lookout;
 mod modes;
 mod news;
+mod obstacle;
+mod overwrites;
 mod partitioning;
 mod partitions;
 mod process;
+mod reachable;
 mod shares;
 mod state;
 mod status;
@@ -25,6 +30,7 @@ mod termination;
 mod told;
 mod trouble;
 mod wakes;
+mod wedge;
 mod witness;
 
 use std::collections::BTreeMap;
@@ -39,6 +45,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::chronicle::Chronicle;
+pub use self::handout::{ClientDirectory, DirectoryStatus, Handouts, root as tenants_directory};
 use self::journal::Journal;
 pub use self::look::ForeignLook;
 pub use self::lookout::{Lookout, Neighbour};
@@ -46,7 +53,7 @@ pub use self::state::Obstacle;
 pub use self::termination::{TerminateError, Terminating, Termination};
 pub use self::trouble::Trouble;
 use crate::clock::unix_ms;
-use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
 use crate::domain::compute_mode::HeldMode;
 use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Mode, Phase};
 use crate::domain::layout::percentage::ProvenLayout;
@@ -58,12 +65,12 @@ use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
 use crate::host::systemd::Scopes;
 use crate::metrics::control::Commands;
-use crate::mps::process::check_reachable;
 pub use modes::HeldModes;
 
-pub use crate::mps::log::window::{Excerpt, Line, Part, excerpt};
+pub use crate::mps::log::kept_name;
+pub use crate::mps::log::window::{Excerpt, Line, OwnSessions, Part, excerpt};
 pub use crate::mps::process::foreign::reachable;
-pub use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, LONGEST_PATH, PIPE_ENV, TOKEN_ENV};
+pub use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, LONGEST_PATH, PIPE_ENV, TOKEN_ENV, is_server};
 use crate::mps::{Binaries, Capability, Control};
 pub use census::Census;
 pub use process::token;
@@ -93,8 +100,11 @@ pub struct Context {
     pub lookout: Lookout,
     /// This boot.
     pub boot_id: String,
-    /// Pause of an idle daemon between two looks.
+    /// Pause of an idle daemon between two looks at its processes and its GPUs, which open no session; and between two
+    /// sessions where its logs cannot be relied upon.
     pub rhythm: Duration,
+    /// Pause between two sessions with an idle daemon whose logs tell of every change.
+    pub poll: Duration,
     /// Longest time for one session with a daemon.
     pub deadline: Duration,
     /// Seconds that clients get when a daemon is stopped and nobody said otherwise.
@@ -105,6 +115,8 @@ pub struct Context {
     pub recorder: mpsc::Sender<Fact>,
     /// Takes what there is to tell.
     pub journal: Journal,
+    /// The sockets of tenants.
+    pub handouts: Arc<Handouts>,
 }
 
 impl Context {
@@ -132,15 +144,8 @@ impl Context {
         let control =
             Control::new(self.binaries.control.clone(), around.pipe_directory, self.extra_env.clone());
         let partitioned = if neighbour.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
-        let subject = look::Subject { control: &control, partitioned };
+        let subject = look::Subject { control: &control, partitioned, deadline: self.deadline };
         look::foreign(self, subject, &around.log_directory, &gpus, unix_ms()).await
-    }
-
-    /// Refuses a user whose programs cannot reach a daemon's sockets: they would run outside MPS in silence.
-    pub async fn check_reachable(&self, pipe: PathBuf, uid: u32) -> Result<(), String> {
-        // The host's user database may be far away.
-        let checked = tokio::task::spawn_blocking(move || check_reachable(&pipe, uid)).await;
-        checked.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 
     fn home(&self, daemon: &DaemonName) -> PathBuf {
@@ -249,6 +254,7 @@ enum Job {
     BringLayoutAbout(i64, oneshot::Sender<u64>),
     Terminate {
         client: ClientId,
+        stopped: StoppedPolicy,
         /// Told once MPS has ended its work, and its process is what is left.
         let_go: oneshot::Sender<()>,
         answer: oneshot::Sender<Result<Termination, TerminateError>>,
@@ -358,6 +364,12 @@ impl Handle {
     /// The status as of now: `ready` only if it is ready for the newest wish, which the driver may not have seen.
     pub fn status(&self) -> DaemonStatus {
         let mut status = self.observed().status;
+        {
+            let desired = self.shared.desired.borrow();
+            if status.phase == Phase::Ready && desired.holds_since(status.observed_generation) {
+                status.observed_generation = desired.generation;
+            }
+        }
         if status.phase == Phase::Ready && self.not_ready().is_some() {
             status.phase = Phase::Applying;
             if let Some(ready) = status.conditions.first_mut() {
@@ -377,7 +389,7 @@ impl Handle {
             // Nothing is wanted of one that is only looked at.
             _ if desired.is_observed() => None,
             Phase::Stopped if !desired.running => None,
-            Phase::Ready if desired.running && status.observed_generation == desired.generation => None,
+            Phase::Ready if desired.running && desired.holds_since(status.observed_generation) => None,
             // Published before the driver has seen the newest wish.
             Phase::Ready | Phase::Stopped => Some(Phase::Applying),
             other => Some(other),
@@ -385,11 +397,14 @@ impl Handle {
     }
 
     /// Publishes what is wanted from now on.
-    fn publish(&self, desired: Desired) {
+    fn publish(&self, mut desired: Desired) {
         self.shared.desired.send_if_modified(|current| {
             // Two writers may publish in another order than they committed; the generation tells.
             let newer = desired.generation > current.generation;
             if newer {
+                if desired.has_settings_of(current) {
+                    desired.settings_since = current.settings_since;
+                }
                 *current = desired;
             }
             newer
@@ -437,14 +452,22 @@ impl Handle {
     }
 
     /// Ends a client in the safe order.
-    pub async fn terminate(&self, client: ClientId) -> Result<Termination, TerminateError> {
-        self.begin_to_terminate(client).await?.ended().await
+    pub async fn terminate(
+        &self,
+        client: ClientId,
+        stopped: StoppedPolicy,
+    ) -> Result<Termination, TerminateError> {
+        self.begin_to_terminate(client, stopped).await?.ended().await
     }
 
     /// The same, for whoever wants to know how far it is.
-    pub async fn begin_to_terminate(&self, client: ClientId) -> Result<Terminating, TerminateError> {
+    pub async fn begin_to_terminate(
+        &self,
+        client: ClientId,
+        stopped: StoppedPolicy,
+    ) -> Result<Terminating, TerminateError> {
         let (let_go, answer, terminating) = Terminating::begin();
-        let job = Job::Terminate { client, let_go, answer };
+        let job = Job::Terminate { client, stopped, let_go, answer };
         self.shared.jobs.send(job).await.map_err(|_| termination::unmanaged())?;
         Ok(terminating)
     }
@@ -483,6 +506,7 @@ impl Fleet {
     pub fn publish(&self, desired: Desired, earlier: Option<Earlier>) {
         let mut handles = self.handles();
         if let Some(handle) = handles.get(&desired.name) {
+            self.inner.context.handouts.announce(&(&desired).into());
             handle.publish(desired);
             return;
         }
@@ -512,6 +536,7 @@ impl Fleet {
         if let Some(handle) = handles.remove(name) {
             handle.shared.stop_driver.cancel();
         }
+        self.inner.context.handouts.forget(name);
         self.inner.context.lookout.disclaim(name);
     }
 

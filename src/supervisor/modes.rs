@@ -373,11 +373,13 @@ mod tests {
             inventory,
             boot_id: "boot".into(),
             rhythm: PATIENCE,
+            poll: PATIENCE,
             deadline: PATIENCE,
             grace_s: 1,
             modes: HeldModes::default(),
             recorder,
             journal: crate::supervisor::journal::Journal::default(),
+            handouts: crate::supervisor::Handouts::new(std::path::Path::new("/nonexistent"), PATIENCE),
         }
     }
 

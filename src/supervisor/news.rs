@@ -23,6 +23,8 @@ pub(super) struct News {
     since: Option<i64>,
     /// Who was let in and not listed yet, by process ID.
     came: BTreeMap<u32, Came>,
+    /// Processes that their server has said to be gone: they left while it lived.
+    goodbyes: BTreeSet<u32>,
     visits: Vec<Visit>,
     refused: Vec<Refusal>,
     /// By server.
@@ -36,6 +38,8 @@ struct Came {
     server: u32,
     at: Option<i64>,
     looks: u8,
+    /// Whether it has a context, without which it can do nothing.
+    works: bool,
 }
 
 /// A client that was not let in.
@@ -53,6 +57,8 @@ pub(super) struct Fault {
     pub(super) reported: BTreeSet<u32>,
     /// Whose work is lost.
     pub(super) affected: BTreeSet<u32>,
+    /// Whether the list of those has come to its last part, which names each of them.
+    pub(super) is_complete: bool,
 }
 
 /// When a message was written, in unix milliseconds.
@@ -75,13 +81,18 @@ impl News {
         let server = record.pid;
         match &record.event {
             Event::ClientConnected(client) => {
+                self.goodbyes.remove(&client.pid);
                 if self.came.len() < KEPT {
-                    self.came.entry(client.pid).or_insert(Came { server, at, looks: 0 });
+                    let new = Came { server, at, looks: 0, works: false };
+                    self.came.entry(client.pid).or_insert(new).works |= client.context > 0;
                 } else {
                     self.missed = true;
                 }
             }
             Event::ClientDisconnected { pid } => {
+                if self.goodbyes.len() < KEPT {
+                    self.goodbyes.insert(*pid);
+                }
                 if let Some(came) = self.came.remove(pid).filter(|came| came.server == server) {
                     let visit = Visit { pid: *pid, server, came: came.at, left: at };
                     push(&mut self.visits, visit, &mut self.missed);
@@ -99,7 +110,13 @@ impl News {
             Event::TornDownOnDevice { client, .. } | Event::TornDownWithProcess { client, .. } => {
                 self.lost(server, client.pid);
             }
-            Event::ProcessTornDown { pid } | Event::StickyError { pid } => self.lost(server, *pid),
+            Event::ProcessTornDown { pid } => self.lost(server, *pid),
+            Event::StickyError { pid } => {
+                self.lost(server, *pid);
+                if let Some(fault) = self.faults.get_mut(&server) {
+                    fault.is_complete = true;
+                }
+            }
             _ => {}
         }
     }
@@ -148,14 +165,37 @@ impl News {
         std::mem::take(&mut self.refused)
     }
 
+    /// Whether a server has said of this process that it is gone.
+    pub(super) fn said_goodbye(&self, pid: u32) -> bool {
+        self.goodbyes.contains(&pid)
+    }
+
+    /// Forgets goodbyes but those of processes of which more is to be told.
+    pub(super) fn forget_goodbyes(&mut self, known: impl Fn(u32) -> bool) {
+        self.goodbyes.retain(|pid| known(*pid));
+    }
+
+    /// Processes at work in this server that no look has listed yet.
+    pub(super) fn unlisted(&self, server: u32) -> impl Iterator<Item = u32> {
+        let here = move |came: &Came| came.server == server && came.works;
+        self.came.iter().filter(move |(_, came)| here(came)).map(|(pid, _)| *pid)
+    }
+
+    /// What is known so far of a fault of this server.
+    pub(super) fn fault_so_far(&self, server: u32) -> Option<&Fault> {
+        self.faults.get(&server)
+    }
+
     /// What is told of a fault of this server.
     pub(super) fn take_fault(&mut self, server: u32) -> Option<Fault> {
         self.faults.remove(&server)
     }
 
-    /// All faults that are told of.
-    pub(super) fn take_faults(&mut self) -> BTreeMap<u32, Fault> {
-        std::mem::take(&mut self.faults)
+    /// All faults that the log reports, but those of servers that are handled in another way.
+    pub(super) fn take_faults_but(&mut self, other: impl Fn(u32) -> bool) -> BTreeMap<u32, Fault> {
+        let (kept, taken) = std::mem::take(&mut self.faults).into_iter().partition(|(pid, _)| other(*pid));
+        self.faults = kept;
+        taken
     }
 
     /// Whether something is missing; it is said once.
@@ -249,6 +289,6 @@ mod tests {
         );
         let fault = news.take_fault(1115).expect("a fault");
         assert_eq!((fault.reported, fault.affected), (BTreeSet::from([668]), BTreeSet::from([669, 670])));
-        assert!(news.take_faults().is_empty());
+        assert!(!fault.is_complete && news.take_faults_but(|_| false).is_empty());
     }
 }

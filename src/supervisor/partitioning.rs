@@ -16,19 +16,21 @@
 //! A partition is proven only by the list that was read last. What this says of IDs is what was given by the steps of the
 //! layout in the control process that runs now, and never what they gave in another.
 
+mod conditions;
 mod drift;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use self::conditions::conditions;
 use self::drift::Drifts;
-use super::status::TOLD_MS;
 use crate::domain::GpuUuid;
 use crate::domain::PartitionId;
-use crate::domain::daemon::{Condition, Mode};
+use crate::domain::daemon::Mode;
 use crate::domain::layout::active::{DesiredLayout, PartitionPolicy};
-use crate::domain::layout::execution::{Cause, Execution, OnDifference, Outcome, Taken};
+use crate::domain::layout::execution::{Cause, Execution, Outcome, Taken};
+use crate::domain::layout::handout::{Evidence, may_hand_out};
 use crate::domain::layout::plan::{Given, Plan, Reason, plan};
-use crate::domain::layout::record::{PartitionDrift, PartitionRun, Record};
+use crate::domain::layout::record::{PartitionDrift, PartitionRun, Record, RunLog};
 use crate::domain::layout::status::{LayoutFailure, LayoutState, LayoutStatus, PartitionStatus};
 use crate::domain::layout::{Change, Enforcement, ResolvedStep, VersionRef};
 use crate::domain::partitions::GpuPartitions;
@@ -90,6 +92,18 @@ impl LastRun {
     fn is_under_way(&self) -> bool {
         self.duration_us.is_none()
     }
+
+    fn log(&self) -> RunLog {
+        let Self { generation, began, ref taken, duration_us, .. } = *self;
+        RunLog { generation, began, taken: taken.clone(), duration_us }
+    }
+}
+
+impl From<RunLog> for LastRun {
+    fn from(log: RunLog) -> Self {
+        let RunLog { generation, began, taken, duration_us } = log;
+        Self { generation, began, earlier: (0, 0), taken, duration_us: duration_us.or(Some(0)) }
+    }
 }
 
 /// Where the layout stands, by one list.
@@ -122,7 +136,10 @@ impl Standing {
 impl Partitioning {
     /// What an earlier manager has written down.
     pub fn remembered(run: Option<PartitionRun>) -> Self {
-        Self { run, ..Self::default() }
+        // Of a run that was cut short, only what is listed tells.
+        let ended = run.as_ref().filter(|run| run.before.is_none());
+        let last = ended.and_then(|run| run.last.clone()).map(LastRun::from);
+        Self { run, last, ..Self::default() }
     }
 
     /// A control process was started or found: partitions of another one are gone, and what its steps gave is what they
@@ -214,7 +231,7 @@ impl Partitioning {
 
     /// Where the wish stands; `present` is what is listed now.
     pub fn standing(&self, desired: &Desired, present: Option<&[GpuPartitions]>) -> Standing {
-        if self.unwritten {
+        if self.unwritten || self.is_unrecorded(desired) {
             return Standing::Unwritten;
         }
         let layout = wanted(desired);
@@ -280,10 +297,12 @@ impl Partitioning {
                         degraded.partition.as_ref() == run.record.0.get(step).map(|step| &step.partition)
                     })
                 };
+                // Who recreates wants the recorded IDs back, and not what an undo has left.
+                let redone = self.asked && layout.recreate;
                 let as_expected = |expected: &Vec<PartitionId>| {
                     let ids = run.record.ids();
                     ids.len() == expected.len()
-                        && (0..ids.len()).all(|step| ids[step] == expected[step] || named(step))
+                        && (0..ids.len()).all(|step| ids[step] == expected[step] || (named(step) && !redone))
                 };
                 run.before.is_none()
                     && run.layout.as_ref() == Some(&layout.version)
@@ -353,9 +372,7 @@ impl Partitioning {
         present: &[GpuPartitions],
         now: i64,
     ) -> Execution {
-        let layout = wanted(desired);
-        let on_difference = layout.map_or(OnDifference::Keep, |layout| layout.on_difference);
-        let execution = Execution::new(plan, steps(layout), &run.record, present, on_difference);
+        let execution = Execution::new(plan, steps(wanted(desired)), &run.record, present);
         self.begin_run(desired, now);
         self.run = Some(run);
         self.failure = None;
@@ -405,6 +422,7 @@ impl Partitioning {
         }
         self.asked = false;
         run.before = None;
+        run.last = self.last.as_ref().map(LastRun::log);
         run.record = outcome.record;
         run.degraded = outcome.degraded;
         match outcome.cause {
@@ -418,13 +436,27 @@ impl Partitioning {
         self.unwritten = true;
     }
 
-    /// The end of a run that has yet to be written down.
-    pub fn to_write(&self) -> Option<PartitionRun> {
-        self.run.clone().filter(|_| self.unwritten)
+    /// Whether the layout is in force by a run for an earlier generation, and what its steps gave is not on record: an
+    /// operation that was taken back may have begun that run.
+    fn is_unrecorded(&self, desired: &Desired) -> bool {
+        let Some(layout) = wanted(desired).filter(|layout| layout.expected.is_none()) else { return false };
+        let earlier = self.run.as_ref().is_some_and(|run| run.generation < desired.generation);
+        earlier && !layout.steps.is_empty() && self.is_brought_about(Some(layout))
     }
 
-    /// The end of the run was written down.
-    pub fn written(&mut self) {
+    /// What has yet to be written down: the end of a run, or what is in force for this generation too.
+    pub fn to_write(&self, desired: &Desired) -> Option<PartitionRun> {
+        let run = self.run.clone()?;
+        if self.unwritten {
+            return Some(run);
+        }
+        let generation = desired.generation;
+        self.is_unrecorded(desired).then_some(PartitionRun { generation, ..run })
+    }
+
+    /// That was written down.
+    pub fn written(&mut self, run: PartitionRun) {
+        self.run = Some(run);
         self.unwritten = false;
         self.retry_at = 0;
     }
@@ -480,7 +512,7 @@ impl Partitioning {
         })
     }
 
-    /// The partitions of the layout, each with its ID only where the last list proves it.
+    /// The partitions of the layout, each with its ID only where it may be handed out.
     fn partitions(
         &self,
         layout: &DesiredLayout,
@@ -489,6 +521,7 @@ impl Partitioning {
     ) -> Vec<PartitionStatus> {
         let expected = self.expected(layout);
         let live = self.record().live();
+        let listed = present.filter(|_| standing.is_settled()).unwrap_or_default();
         let removed: BTreeSet<_> = layout
             .steps
             .iter()
@@ -498,18 +531,18 @@ impl Partitioning {
         let stays = layout.steps.iter().enumerate().filter(|(_, step)| !removed.contains(&step.partition));
         stays
             .map(|(number, step)| {
-                let made = live.get(&step.partition).filter(|made| made.gpu == step.gpu);
-                let listed = made.filter(|_| standing.is_settled()).and_then(|made| {
-                    let of_gpu = present?.iter().find(|gpu| gpu.gpu == step.gpu)?;
-                    of_gpu.get(&made.id).filter(|listed| listed.chunks == step.chunks)
-                });
+                let expected = expected.as_ref().and_then(|ids| ids.get(number));
+                let made = live.get(&step.partition).copied();
+                let proven = may_hand_out(&Evidence { step, made, expected, present: listed });
+                let withheld = proven.as_ref().err().filter(|_| standing.is_settled());
                 PartitionStatus {
                     partition: step.partition.clone(),
                     gpu: step.gpu.clone(),
-                    id: listed.map(|listed| listed.id.clone()),
-                    expected: expected.as_ref().and_then(|ids| ids.get(number)).cloned(),
+                    withheld: withheld.map(ToString::to_string),
+                    id: proven.as_ref().ok().map(|listed| listed.id.clone()),
+                    expected: expected.cloned(),
                     chunks: step.chunks,
-                    sms: listed.map(|listed| listed.sms),
+                    sms: proven.as_ref().ok().map(|listed| listed.sms),
                     percentage: None,
                     tenants: layout.tenants.get(&step.partition).cloned().unwrap_or_default(),
                 }
@@ -525,48 +558,6 @@ fn wanted(desired: &Desired) -> Option<&DesiredLayout> {
 
 fn steps(layout: Option<&DesiredLayout>) -> &[ResolvedStep] {
     layout.map_or(&[], |layout| &layout.steps)
-}
-
-/// What is to be said of the layout.
-pub fn conditions(layout: &LayoutStatus, now: i64) -> Vec<Condition> {
-    let mut conditions = Vec::new();
-    if let Some(failure) = &layout.failure {
-        conditions.push(Condition::new("Layout", false, failure.reason(), failure.message.clone()));
-    }
-    conditions.extend(drifted(layout, now));
-    if !layout.degraded.is_empty() {
-        let what: Vec<String> = layout.degraded.iter().map(ToString::to_string).collect();
-        conditions.push(Condition::new("PartitionsDegraded", true, "OtherIds", what.join("; ")));
-    }
-    conditions
-}
-
-/// That others changed partitions: while it is so, and for a while after.
-fn drifted(layout: &LayoutStatus, now: i64) -> Option<Condition> {
-    let seen = &layout.drift_seen;
-    let say = |drift: &[PartitionDrift], done: &str| {
-        let what: Vec<String> = drift.iter().map(ToString::to_string).collect();
-        let times = super::status::times(seen.count);
-        format!("{}. Somebody else changed that, {times} so far; {done}", what.join("; "))
-    };
-    if !layout.drift.is_empty() {
-        let done = match (&layout.not_repaired, layout.state) {
-            (Some(why), _) => format!("it is not repaired: {why}"),
-            (None, LayoutState::Drifted) => {
-                "it stays, as the layout's drift_policy says, until the layout is applied again".to_owned()
-            }
-            (None, LayoutState::Failed) => "it is not repaired, since the layout has failed".to_owned(),
-            (None, _) => "it is being put back".to_owned(),
-        };
-        let message = say(&layout.drift, &done);
-        return Some(Condition::new("PartitionsDrifted", true, "ChangedByOthers", message));
-    }
-    let at = seen.last_at.filter(|at| now - at < TOLD_MS)?;
-    let (reason, done) = match seen.repaired_at {
-        Some(repaired_at) if repaired_at >= at => ("PutBack", "it was put back"),
-        _ => ("Over", "it is so no longer"),
-    };
-    Some(Condition::new("PartitionsDrifted", false, reason, say(&seen.last, done)))
 }
 
 #[cfg(test)]

@@ -246,6 +246,7 @@ impl Shares {
             partition: share.partition.clone(),
             gpu: share.gpu.clone(),
             id: None,
+            withheld: None,
             expected: None,
             chunks: share.chunks,
             sms: proven.map(|(_, seen)| seen),

@@ -14,10 +14,12 @@
 //!   the process died ──► start at once, or back-off from the second death in a minute
 //! ```
 
+pub use super::obstacle::Obstacle;
 use super::partitioning::{Partitioning, Standing};
 use super::shares::{Shares, left_to_do};
 use super::trouble::{self, Evidence, Trouble};
 use super::wakes::Wakes;
+use super::wedge::{Replacement, Silence};
 use super::witness::Shortages;
 use crate::domain::ThreadPercentage;
 use crate::domain::daemon::{Effective, Mode, Phase, Server, Waiting};
@@ -71,37 +73,6 @@ impl Process {
     }
 }
 
-/// Something that stands in the way and that the manager does not touch by itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Obstacle {
-    /// One word, as `ForeignDaemon`.
-    pub reason: &'static str,
-    /// A sentence with the remedy.
-    pub message: String,
-}
-
-impl Obstacle {
-    /// Whether it is there until somebody does something about it; what is short or busy may pass by itself.
-    pub fn takes_a_hand(&self) -> bool {
-        matches!(
-            self.reason,
-            "DirectoryUnusable"
-                | "DoubtfulProcess"
-                | "ForeignDaemon"
-                | "GpuMissing"
-                | "GpuSharedWithForeignDaemon"
-                | "LayoutBlocked"
-                | "MigEnabled"
-                | "PartitionIdDiffers"
-                | "PartitionNotMade"
-                | "PartitionNotProven"
-                | "PartitionsInterfered"
-                | "ServesOtherwise"
-                | "StaticModeUnsupported"
-        )
-    }
-}
-
 /// Everything known about one daemon between two actions.
 #[derive(Debug, Clone, Default)]
 pub struct State {
@@ -121,6 +92,10 @@ pub struct State {
     pub wedged: Option<String>,
     /// Why the last look failed.
     pub trouble: Option<Trouble>,
+    /// How long it has not answered, and what was done about it.
+    pub silence: Silence,
+    /// What was replaced last since it did not answer.
+    pub replaced: Option<Replacement>,
     /// The last death or failed start: one word for why, and the tail of the log.
     pub last_failure: Option<Trouble>,
     /// When that was.
@@ -182,6 +157,11 @@ pub enum Look {
     Unanswered(String),
     /// The answer was not one that can be read.
     Unreadable(String),
+    /// The control program did not do what it should: it crashed, or wrote something else than an answer.
+    Misbehaved(String),
+    /// Control processes ended without an answer and without saying that others are served: they may have been turned away
+    /// for others, or the program says nothing.
+    Mute(String),
     /// No control process could be started: this process, or the host, has no file descriptor left.
     NoFiles(String),
     /// No control process could be started for another reason.
@@ -310,6 +290,7 @@ impl State {
             failures: std::mem::take(&mut self.failures),
             last_failure: self.last_failure.take(),
             failed_at: self.failed_at,
+            replaced: self.replaced.take(),
             drift: DriftStatus { present: false, ..std::mem::take(&mut self.drift) },
             partitioning: std::mem::take(&mut self.partitioning),
             shares: std::mem::take(&mut self.shares),
@@ -353,6 +334,7 @@ impl State {
         self.applied = 0;
         self.wedged = None;
         self.trouble = None;
+        self.silence = Silence::default();
         self.server_asked_at = None;
         self.writes = 0;
         self.next_look = 0;
@@ -379,6 +361,7 @@ impl State {
             Look::Seen(mut seen) => {
                 self.wedged = None;
                 self.trouble = None;
+                self.silence = Silence::default();
                 self.keep_users(&mut seen);
                 self.note_drift(desired, &seen, wrote, now);
                 let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
@@ -411,6 +394,11 @@ impl State {
     /// What was found out about the look that failed last.
     pub fn explain(&mut self, trouble: Trouble) {
         self.trouble = Some(trouble);
+    }
+
+    /// The next look is not to be later than this.
+    pub fn look_by(&mut self, at: i64) {
+        self.next_look = self.next_look.min(at);
     }
 
     /// Counts settings that had been read back in this generation and were changed since; a look that finds the
@@ -589,5 +577,6 @@ pub fn serves_another_user(desired: &Desired, seen: &Effective) -> bool {
         && seen.servers.iter().any(|server| server.uid.is_some_and(another))
 }
 
+mod carry;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

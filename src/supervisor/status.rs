@@ -5,7 +5,7 @@ use std::path::Path;
 use super::partitioning;
 use super::state::{State, serves_another_user};
 use super::trouble::{Trouble, log_disk_full};
-use crate::domain::daemon::{Condition, DaemonStatus, Phase, SessionCounts, Waiting};
+use crate::domain::daemon::{Condition, DaemonStatus, Effective, Phase, Server, SessionCounts, Waiting};
 use crate::domain::drift::DriftPolicy;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::maintenance::MaintenanceState;
@@ -92,23 +92,19 @@ fn conditions(
     }
     let faulty = state.seen.iter().flat_map(|seen| &seen.servers).filter(|server| server.status == "FAULT");
     for server in faulty {
-        conditions.push(Condition::new(
-            "ServerFault",
-            true,
-            "ClientsToBeTornDown",
-            format!(
-                "server {} had a fatal GPU error and takes no new client until the clients it affects are gone: end them",
-                server.pid
-            ),
-        ));
+        conditions.push(Condition::new("ServerFault", true, "ClientsToBeTornDown", server_fault(server)));
     }
     // One that others cause is over at once and comes back with them: it is told for a while.
     let told = |failure: &&Trouble| {
         !matches!(phase, Phase::Ready | Phase::Observed)
-            || (failure.reason == "DiedInSession" && now - state.failed_at < TOLD_MS)
+            || (matches!(failure.reason, "DiedInSession" | "QuitByOthers") && now - state.failed_at < TOLD_MS)
     };
     if let Some(failure) = state.last_failure.as_ref().filter(told) {
         conditions.push(Condition::new("LastFailure", true, failure.reason, failure.message.clone()));
+    }
+    if let Some(replaced) = state.replaced.as_ref().filter(|replaced| now - replaced.at < TOLD_MS) {
+        let kind = if replaced.is_daemon { "DaemonReplaced" } else { "ServerReplaced" };
+        conditions.push(Condition::new(kind, true, "Hung", replaced.to_string()));
     }
     conditions.extend(drift(state, desired, now));
     conditions.extend(state.queue.iter().map(waiting));
@@ -238,49 +234,119 @@ fn ready(state: &State, desired: &Desired, phase: Phase) -> Condition {
     Condition::new("Ready", ready, reason, message)
 }
 
+/// Why a running daemon is not ready. **The order of the reasons stands here and nowhere else**: the first that applies is given,
+/// so each stands before those that it would bring about by itself or that nobody could do anything about while it lasts.
 fn applying(state: &State, desired: &Desired) -> (&'static str, String) {
+    // 1. Nothing is known of a daemon that cannot be read.
     if let Some(trouble) = &state.trouble {
         return (trouble.reason, trouble.message.clone());
     }
     let Some(seen) = &state.seen else {
         return ("AwaitingReadBack", "its settings have not been read yet".to_owned());
     };
-    if state.needs_restart(desired) {
-        let message = "it was started for other GPUs or users, or in another mode, and is replaced as soon as no client is connected";
-        return ("RestartRequired", message.to_owned());
-    }
-    if state.drift.present && desired.drift_policy == DriftPolicy::Report {
-        let what: Vec<String> = state.drift.last.iter().map(ToString::to_string).collect();
-        return ("SettingsDrifted", format!("somebody else changed its settings: {}", what.join(", ")));
-    }
+    reasons(state, desired, seen)
+        .into_iter()
+        .flatten()
+        .next()
+        .unwrap_or_else(|| ("AwaitingReadBack", "its settings are being read back".to_owned()))
+}
+
+type Reason = Option<(&'static str, String)>;
+
+/// The reasons of a daemon that was read, in the order in which one is chosen.
+fn reasons(state: &State, desired: &Desired, seen: &Effective) -> [Reason; 10] {
+    let fault = seen.servers.iter().find(|server| server.status == "FAULT");
+    let drift = state.drift.present && desired.drift_policy == DriftPolicy::Report;
+    let changed: Vec<String> = state.drift.last.iter().map(ToString::to_string).collect();
     let wrong: Vec<String> = differences(desired, seen).iter().map(ToString::to_string).collect();
-    if !wrong.is_empty() {
-        return ("SettingsDiffer", format!("read back otherwise than wanted: {}", wrong.join(", ")));
+    let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
+    let other = seen.servers.iter().find(|server| !matches!(server.status.as_str(), "ACTIVE" | "FAULT"));
+    [
+        // 2. No client gets in until clients end, whatever is written meanwhile.
+        fault.map(|server| ("ServerFault", server_fault(server))),
+        // 3. What runs is not what is wanted, and is replaced as a whole.
+        state.needs_restart(desired).then(|| {
+            let message = "it was started for other GPUs or users, or in another mode, and is replaced as soon as no client is connected";
+            ("RestartRequired", message.to_owned())
+        }),
+        // 4. Settings: left as others made them, then those that are being written.
+        drift.then(|| ("SettingsDrifted", format!("another program changed its settings: {}", changed.join(", ")))),
+        (!wrong.is_empty()).then(|| ("SettingsDiffer", format!("read back otherwise than wanted: {}", wrong.join(", ")))),
+        // 5. Partitions.
+        (state.partitioning.retry_at() > 0).then(|| {
+            let message = "what is done to its partitions could not be written to the database, so nothing is done to them: see \
+                           that the disk of the state directory has room";
+            ("StoreUnavailable", message.to_owned())
+        }),
+        state
+            .partitioning
+            .is_under_way()
+            .then(|| ("PartitionsBeingMade", "the partitions of its layout are being made".to_owned())),
+        (!state.shares.is_settled(desired)).then(|| {
+            ("PartitionsBeingProven", "CUDA clients look what the percentages of its layout give".to_owned())
+        }),
+        // 6. Its server.
+        seen.servers.is_empty().then(|| ("ServerStarting", "its server is being started".to_owned())),
+        other.filter(|_| !serving).map(|server| {
+            let message = format!("server {} is {} and takes no clients yet", server.pid, server.status);
+            ("ServerStarting", message)
+        }),
+        serves_another_user(desired, seen).then(|| {
+            let message = format!(
+                "its server still serves another user, and clients of uid {} would wait: the server is replaced as soon as \
+                 no client is connected",
+                desired.server_uid
+            );
+            ("OtherUser", message)
+        }),
+    ]
+}
+
+/// What a server with a fatal GPU error waits for, and what to do.
+fn server_fault(server: &Server) -> String {
+    let holders: Vec<String> = server
+        .held_by
+        .iter()
+        .map(|holder| {
+            let client = holder.client;
+            if holder.stopped {
+                format!(
+                    "process {} is stopped: continue it (kill -CONT {0}) or end it (kill -9 {0})",
+                    client.pid
+                )
+            } else {
+                format!("process {} is still connected: end it (mps-manager terminate {client})", client.pid)
+            }
+        })
+        .collect();
+    let remedy = if holders.is_empty() { "end them".to_owned() } else { holders.join("; ") };
+    format!(
+        "server {} had a fatal GPU error and takes no new client until the clients it affects are gone: {remedy}",
+        server.pid
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::client::ClientId;
+    use crate::domain::daemon::FaultHolder;
+
+    #[test]
+    fn fault_names_who_holds_the_server() {
+        let server = |held_by: Vec<FaultHolder>| Server {
+            pid: 7,
+            start_time: 1,
+            uid: None,
+            status: "FAULT".into(),
+            active_thread_percentage: None,
+            memory_limits: Vec::new(),
+            held_by,
+        };
+        assert!(server_fault(&server(vec![])).ends_with("are gone: end them"));
+        let holder = |pid, stopped| FaultHolder { client: ClientId { pid, start_time: 3 }, stopped };
+        let said = server_fault(&server(vec![holder(8, true), holder(9, false)]));
+        assert!(said.contains("process 8 is stopped") && said.contains("kill -CONT 8"), "{said}");
+        assert!(said.contains("mps-manager terminate 9-3"), "{said}");
     }
-    if state.partitioning.retry_at() > 0 {
-        let message = "what is done to its partitions could not be written to the database, so nothing is done to them: see that \
-                       the disk of the state directory has room";
-        return ("StoreUnavailable", message.to_owned());
-    }
-    if state.partitioning.is_under_way() {
-        return ("PartitionsBeingMade", "the partitions of its layout are being made".to_owned());
-    }
-    if !state.shares.is_settled(desired) {
-        return (
-            "PartitionsBeingProven",
-            "CUDA clients look what the percentages of its layout give".to_owned(),
-        );
-    }
-    if seen.servers.is_empty() {
-        return ("ServerStarting", "its server is being started".to_owned());
-    }
-    if serves_another_user(desired, seen) {
-        let message = format!(
-            "its server still serves another user, and clients of uid {} would wait: the server is replaced as soon as \
-             no client is connected",
-            desired.server_uid
-        );
-        return ("OtherUser", message);
-    }
-    ("AwaitingReadBack", "its settings are being read back".to_owned())
 }

@@ -7,12 +7,15 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::domain::client::ClientId;
-use crate::host::Identity;
-use crate::host::process::{Ended, see_off};
+use crate::domain::client::{ClientId, StoppedPolicy};
+use crate::host::process::{Ended, death, is_stopped, see_off};
+use crate::host::signal::{Grounds, never_a_client, send};
+use crate::host::{Identity, Signal};
 use crate::mps::session::SessionError;
 use crate::mps::{Command, Control, parse};
 
+/// How often is looked whether a client goes on.
+const LOOK: Duration = Duration::from_millis(2);
 /// How long a terminated client gets to end by itself, and then after each signal.
 const CLIENT_END: Duration = Duration::from_secs(2);
 
@@ -25,6 +28,8 @@ pub enum Termination {
     AlreadyGone,
     /// Its process was killed after MPS had ended its work.
     ByMpsAndSignal,
+    /// It was stopped, and was killed without asking MPS, as was chosen.
+    StoppedAndKilled,
 }
 
 impl Termination {
@@ -34,6 +39,7 @@ impl Termination {
             Self::ByMps => "MPS ended its work, and the process ended",
             Self::AlreadyGone => "the process was gone already",
             Self::ByMpsAndSignal => "MPS ended its work, and the process was then killed",
+            Self::StoppedAndKilled => "it was stopped, and was killed without asking MPS",
         }
     }
 }
@@ -44,13 +50,27 @@ pub enum TerminateError {
     /// It is no client of this daemon.
     #[error("process {0} is not a client of this daemon: list the clients for those that are")]
     NotAClient(ClientId),
+    /// It is stopped, and nothing was sent.
+    #[error(
+        "client {0} is stopped (by SIGSTOP or a debugger), and MPS hangs when it is asked to end a stopped client, so nothing was \
+         sent: ask with stopped=continue to continue it first, or with stopped=kill to kill it"
+    )]
+    Stopped(ClientId),
+    /// It is something that is never signalled as a client.
+    #[error("process {client} is {what}, which is never ended as a client")]
+    Protected {
+        /// The process.
+        client: ClientId,
+        /// What it is.
+        what: String,
+    },
     /// The daemon refused.
     #[error("the daemon refused to terminate it: {0}")]
     Refused(String),
     /// The daemon did not answer in time; the termination may still take effect.
     #[error(
-        "the daemon did not answer in time ({0}), and the termination may still take effect: a client that is \
-         stopped (SIGSTOP) holds it up, so continue the client (SIGCONT) and look again"
+        "the daemon did not answer in time ({0}), and the termination may still take effect: a client that was \
+         stopped (SIGSTOP) in that moment holds it up, so continue the client (SIGCONT) and look again"
     )]
     Unanswered(String),
     /// Its work was ended, and its process lives on.
@@ -97,6 +117,43 @@ pub(super) fn unmanaged() -> TerminateError {
     TerminateError::Unreachable("it is no longer managed".into())
 }
 
+/// Makes sure that a client is not stopped before MPS is asked to end it; `Some` where that was its end.
+pub(super) async fn resume(
+    client: ClientId,
+    policy: StoppedPolicy,
+) -> Result<Option<Termination>, TerminateError> {
+    let identity = Identity::from(client);
+    if let Some(what) = never_a_client(client.pid) {
+        return Err(TerminateError::Protected { client, what: what.to_string() });
+    }
+    if !is_stopped(client.pid) {
+        return Ok(None);
+    }
+    let signal = match policy {
+        StoppedPolicy::Refuse => return Err(TerminateError::Stopped(client)),
+        StoppedPolicy::Continue => Signal::CONT,
+        StoppedPolicy::Kill => Signal::KILL,
+    };
+    let lives = |why: String| TerminateError::Lives { client, why };
+    send(identity, signal, Grounds::ListedClient)
+        .map_err(|error| lives(format!("could not be signalled: {error}")))?;
+    let until = Instant::now() + CLIENT_END;
+    if policy == StoppedPolicy::Kill {
+        return match tokio::time::timeout_at(until, death(identity)).await {
+            Ok(()) => Ok(Some(Termination::StoppedAndKilled)),
+            Err(_) => Err(lives("does not die of SIGKILL: it hangs in the kernel".to_owned())),
+        };
+    }
+    while is_stopped(client.pid) {
+        // One that a debugger holds takes no SIGCONT.
+        if Instant::now() >= until {
+            return Err(TerminateError::Stopped(client));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(None)
+}
+
 /// Ends a client of `server`, and says when MPS has let go of it; the session runs alone, since a client that is stopped holds it up.
 pub(super) async fn terminate(
     control: &Control,
@@ -113,7 +170,7 @@ pub(super) async fn terminate(
         Ok(parse::Terminated::Done) => {
             let _ = let_go.send(());
             let identity = Identity { pid: client.pid, start_time: client.start_time };
-            match see_off(identity, CLIENT_END).await {
+            match see_off(identity, CLIENT_END, Grounds::ListedClient).await {
                 Ok(Ended::ByItself) => Ok(Termination::ByMps),
                 Ok(Ended::BySignal) => Ok(Termination::ByMpsAndSignal),
                 Err(error) => Err(TerminateError::Lives { client, why: error.to_string() }),

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::civil::DateTime;
 
 use super::limits::Logged;
+use super::overwrites::Overwrites;
 use crate::domain::gpu::GpuUuid;
+use crate::mps::log::own::is_own_delimiter;
 use crate::mps::log::{Event, Record};
 
 /// The most that is kept of each kind: the logs are anybody's to write, and memory is not.
@@ -27,13 +29,24 @@ pub(super) struct Told {
     pending: BTreeMap<u32, Pending>,
     /// Where each server stands with the client at its door.
     doors: BTreeMap<u32, Door>,
-    /// Processes that a server let in and that it has not said to be gone, and those that it has.
-    let_in: BTreeSet<u32>,
+    /// Processes on their way in, and since when: handed to a server, or known to it by their process alone (context 0).
+    arriving: BTreeMap<u32, DateTime>,
+    /// Processes that have a context and that their server, which is the value, has not said to be gone.
+    let_in: BTreeMap<u32, u32>,
+    /// Processes that a server has said to be gone.
     left: BTreeSet<u32>,
+    /// The processes that a fatal GPU error affects, by server, until that takes clients again.
+    affected: BTreeMap<u32, BTreeSet<u32>>,
     /// Servers of which every client is known: from their first line on, or from a look on.
     followed: BTreeSet<u32>,
     /// The last command of somebody else that changes something.
     foreign: Option<String>,
+    /// The last `quit` that the present control process was sent by another program.
+    quit: Option<String>,
+    /// What somebody else wrote last, where a getter does not tell all of it.
+    overwrites: Overwrites,
+    /// Sessions of ours that control.log has.
+    own_sessions: u64,
 }
 
 /// Where a server stands with the client at its door.
@@ -70,6 +83,11 @@ impl Told {
         match &record.event {
             Event::UiOpened | Event::UiClosed => self.session = Session::Unknown,
             Event::Command(line) => return self.command(line),
+            Event::Reply(text)
+                if self.session == Session::Others && text.starts_with("Insufficient privileges") =>
+            {
+                self.overwrites.refused();
+            }
             Event::PushedToPending { pid, user } => {
                 if self.pending.len() < KEPT {
                     let pending = Pending { uid: *user, since: record.at };
@@ -79,9 +97,16 @@ impl Told {
             }
             Event::ClientAccepted { pid, .. } => {
                 self.pending.remove(pid);
+                if !self.let_in.contains_key(pid) && self.arriving.len() < KEPT {
+                    self.arriving.entry(*pid).or_insert(record.at);
+                }
                 return true;
             }
             Event::StartingServer { pid, uid } => {
+                // A process on its way into the server before has to connect again.
+                self.arriving.clear();
+                self.let_in.retain(|_, server| server != pid);
+                self.affected.remove(pid);
                 self.limits.retain(|(server, _), _| server != pid);
                 self.doors.remove(pid);
                 self.followed.remove(pid);
@@ -93,6 +118,9 @@ impl Told {
             Event::DaemonStarting { .. } => {
                 // Another control process: nobody waits for it yet.
                 self.pending.clear();
+                self.arriving.clear();
+                self.quit = None;
+                self.overwrites.clear();
                 self.session = Session::Unknown;
                 return true;
             }
@@ -111,11 +139,22 @@ impl Told {
     /// hides from the log, and not from the next look.
     fn command(&mut self, line: &str) -> bool {
         if self.session == Session::Unknown {
-            self.session = if is_delimiter(line) { Session::Ours } else { Session::Others };
+            let ours = is_own_delimiter(line);
+            self.session = if ours { Session::Ours } else { Session::Others };
+            self.own_sessions += u64::from(ours);
+        }
+        match self.session {
+            Session::Ours => self.overwrites.by_manager(line),
+            Session::Others => self.overwrites.by_others(line),
+            Session::Unknown => {}
         }
         let matters = self.session == Session::Others && changes_something(line);
         if matters {
-            self.foreign = Some(line.chars().take(120).collect());
+            let shown: String = line.chars().take(120).collect();
+            if line.split_ascii_whitespace().next() == Some("quit") {
+                self.quit = Some(shown.clone());
+            }
+            self.foreign = Some(shown);
         }
         matters
     }
@@ -153,10 +192,19 @@ impl Told {
             Event::ClientConnected(client) => {
                 self.doors.remove(&record.pid);
                 self.left.remove(&client.pid);
-                if self.let_in.len() < KEPT {
-                    self.let_in.insert(client.pid);
+                if client.context == 0 {
+                    // A new process; it can do nothing before it has a context.
+                    self.let_in.remove(&client.pid);
+                    if self.arriving.len() < KEPT {
+                        self.arriving.insert(client.pid, record.at);
+                    }
                 } else {
-                    self.missed();
+                    self.arriving.remove(&client.pid);
+                    if self.let_in.len() < KEPT {
+                        self.let_in.insert(client.pid, record.pid);
+                    } else {
+                        self.missed();
+                    }
                 }
                 true
             }
@@ -166,23 +214,49 @@ impl Told {
             }
             Event::ClientDisconnected { pid } => {
                 self.let_in.remove(pid);
+                self.arriving.remove(pid);
                 if self.left.len() < KEPT {
                     self.left.insert(*pid);
                 }
                 true
             }
+            Event::FatalError(_) => {
+                if self.affected.len() < KEPT {
+                    self.affected.entry(record.pid).or_default();
+                }
+                true
+            }
+            Event::TornDownOnDevice { client, .. } | Event::TornDownWithProcess { client, .. } => {
+                self.affects(record.pid, client.pid)
+            }
+            Event::ProcessTornDown { pid } | Event::StickyError { pid } => self.affects(record.pid, *pid),
             Event::ClientStatus { .. }
             | Event::ContextExited { .. }
             | Event::TerminationSucceeded
-            | Event::FatalError(_)
             | Event::HandlingFault
-            | Event::TornDownOnDevice { .. }
-            | Event::ProcessTornDown { .. }
-            | Event::TornDownWithProcess { .. }
-            | Event::DeviceReset { .. }
-            | Event::StickyError { .. } => true,
+            | Event::DeviceReset { .. } => true,
             _ => false,
         }
+    }
+
+    /// A fatal GPU error of a server affects this process.
+    fn affects(&mut self, server: u32, pid: u32) -> bool {
+        if let Some(affected) = self.affected.get_mut(&server).filter(|affected| affected.len() < KEPT) {
+            affected.insert(pid);
+        }
+        true
+    }
+
+    /// A look found these servers to take clients: whatever fault they had is over.
+    pub(super) fn recovered(&mut self, servers: impl Iterator<Item = u32>) {
+        for server in servers {
+            self.affected.remove(&server);
+        }
+    }
+
+    /// The processes that the fatal GPU error of a server affects; empty where the log does not tell.
+    pub(super) fn affected(&self, server: u32) -> BTreeSet<u32> {
+        self.affected.get(&server).cloned().unwrap_or_default()
     }
 
     /// Forgets the dead.
@@ -191,7 +265,11 @@ impl Told {
         self.limits.retain(|(pid, _), _| alive(*pid));
         self.pending.retain(|pid, _| alive(*pid));
         self.doors.retain(|pid, _| alive(*pid));
-        for pids in [&mut self.let_in, &mut self.left, &mut self.followed] {
+        self.let_in.retain(|pid, server| alive(*pid) && alive(*server));
+        self.arriving.retain(|pid, _| alive(*pid));
+        self.affected.retain(|server, _| alive(*server));
+        self.overwrites.prune(&alive);
+        for pids in [&mut self.left, &mut self.followed] {
             pids.retain(|pid| alive(*pid));
         }
     }
@@ -221,9 +299,15 @@ impl Told {
         self.doors.iter().filter(|(_, door)| **door == Door::Hung).map(|(pid, _)| *pid)
     }
 
-    /// Processes that a server let in and that it has not said to be gone; some may be dead.
-    pub(super) fn let_in(&self) -> impl Iterator<Item = u32> {
-        self.let_in.iter().copied()
+    /// Processes with a context that their server, which stands beside each, has not said to be gone; some may be dead.
+    pub(super) fn let_in(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.let_in.iter().map(|(pid, server)| (*pid, *server))
+    }
+
+    /// Processes that wait to get a context, and since when: on their way into a server, or for a server; some may be dead.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (u32, DateTime)> {
+        let arriving = self.arriving.iter().map(|(pid, since)| (*pid, *since));
+        arriving.chain(self.pending.iter().map(|(pid, pending)| (*pid, pending.since)))
     }
 
     /// For whom a server was started.
@@ -236,6 +320,21 @@ impl Told {
         &self.limits
     }
 
+    /// What somebody else wrote last, where a getter does not tell all of it.
+    pub(super) fn overwrites(&self) -> &Overwrites {
+        &self.overwrites
+    }
+
+    /// What others wrote so far is what is desired.
+    pub(super) fn accept_overwrites(&mut self) {
+        self.overwrites.clear();
+    }
+
+    /// Sessions of ours that control.log had so far.
+    pub(super) fn own_sessions(&self) -> u64 {
+        self.own_sessions
+    }
+
     /// Those who wait, by the log.
     pub(super) fn pending(&self) -> impl Iterator<Item = (u32, Pending)> {
         self.pending.iter().map(|(pid, pending)| (*pid, *pending))
@@ -244,6 +343,18 @@ impl Told {
     /// The last command of somebody else that changes something: a hint at who changed a setting.
     pub(super) fn foreign(&self) -> Option<&str> {
         self.foreign.as_deref()
+    }
+
+    /// The `quit` that the present control process was sent by another program, if the log shows one.
+    ///
+    /// The manager's own goes without a delimiter, so the caller has to know whether the manager has sent one.
+    pub(super) fn quit(&self) -> Option<&str> {
+        self.quit.as_deref()
+    }
+
+    /// Forgets it.
+    pub(super) fn forget_quit(&mut self) {
+        self.quit = None;
     }
 }
 
@@ -260,7 +371,7 @@ pub(super) fn died_in_session(records: &[Record]) -> Option<String> {
             _ => {}
         }
     }
-    if commands.first().is_some_and(|line| is_delimiter(line)) {
+    if commands.first().is_some_and(|line| is_own_delimiter(line)) {
         return None;
     }
     let said = match commands.last() {
@@ -273,18 +384,6 @@ pub(super) fn died_in_session(records: &[Record]) -> Option<String> {
     ))
 }
 
-/// Whether a line is one of the manager's delimiters: `zz-`, 16 hexadecimal digits, a dash and a number.
-fn is_delimiter(line: &str) -> bool {
-    let Some((nonce, number)) = line.strip_prefix("zz-").and_then(|rest| rest.split_once('-')) else {
-        return false;
-    };
-    let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    nonce.len() == 16
-        && nonce.bytes().all(hex)
-        && !number.is_empty()
-        && number.bytes().all(|b| b.is_ascii_digit())
-}
-
 /// Whether a command may change something; words that the daemon does not know change nothing.
 fn changes_something(line: &str) -> bool {
     let word = line.split_ascii_whitespace().next().unwrap_or_default();
@@ -293,171 +392,4 @@ fn changes_something(line: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mps::log;
-
-    fn told(told: &mut Told, log: &str) -> usize {
-        let records = log::read(log.as_bytes());
-        records.iter().filter(|record| told.control(record)).count()
-    }
-
-    fn lines(texts: &[&str]) -> String {
-        texts.iter().flat_map(|text| ["[2026-11-21 02:53:15.169 Control  1308] ", text, "\n"]).collect()
-    }
-
-    #[test]
-    fn our_own_sessions_wake_nobody_and_those_of_others_by_what_they_change() {
-        let ours = lines(&[
-            "Accepting connection...",
-            "NEW UI",
-            "Cmd:zz-00c0ffee00c0ffee-1",
-            "Unknown command \"zz-00c0ffee00c0ffee-1\"",
-            "Cmd:set_default_active_thread_percentage 50.0",
-            "50.0",
-            "Cmd:start_server -uid 0",
-            "UI closed",
-            "Accepting connection...",
-            "User did not send valid credentials",
-        ]);
-        let mut state = Told::default();
-        assert_eq!(told(&mut state, &ours), 0);
-        assert_eq!(
-            told(&mut state, &lines(&["NEW UI", "Cmd:get_server_list", "511", "Cmd:ps", "UI closed"])),
-            0
-        );
-        assert_eq!(state.foreign(), None);
-        assert_eq!(
-            told(&mut state, &lines(&["NEW UI", "Cmd:set_default_client_priority 1", "1", "UI closed"])),
-            1
-        );
-        assert_eq!(state.foreign(), Some("set_default_client_priority 1"));
-        // A delimiter in the middle of somebody's session makes it no session of ours.
-        let late = lines(&["NEW UI", "Cmd:ps", "Cmd:zz-00c0ffee00c0ffee-1", "Cmd:quit", "UI closed"]);
-        assert_eq!(told(&mut state, &late), 1);
-        for not in ["zz-1", "zz-00c0ffee00c0ffee-", "zz-00c0ffee00c0ffeg-1", "zz-00c0ffee00c0ffee-x"] {
-            assert!(!is_delimiter(not), "{not}");
-        }
-    }
-
-    #[test]
-    fn who_waits_is_known_until_it_is_let_in_or_gone() {
-        let mut state = Told::default();
-        let waits = "NEW CLIENT 1323 from user 1000: Server is not ready, push client to pending list";
-        let other = "NEW CLIENT 1400 from user 1000: Server is not ready, push client to pending list";
-        assert_eq!(told(&mut state, &lines(&["Starting new server 1310 for user 0", waits, other])), 3);
-        assert_eq!(state.user_of(1310), Some(0));
-        assert_eq!(
-            state.pending().map(|(pid, pending)| (pid, pending.uid)).collect::<Vec<_>>(),
-            [(1323, 1000), (1400, 1000)]
-        );
-        told(&mut state, &lines(&["NEW CLIENT 1323 from user 1000: Server already exists"]));
-        assert_eq!(state.pending().count(), 1);
-        state.prune(|pid| pid != 1400);
-        assert_eq!(state.pending().count(), 0);
-        assert_eq!(state.user_of(1310), Some(0));
-    }
-
-    #[test]
-    fn a_death_in_somebody_elses_session_is_told_from_others() {
-        let died = |texts: &[&str]| died_in_session(&log::read(lines(texts).as_bytes()));
-        let said = died(&["NEW UI", "Cmd:ps", "UI closed", "Accepting connection...", "NEW UI"])
-            .expect("in a session");
-        assert!(said.contains("before its first command") && said.contains("4100"), "{said}");
-        let said = died(&["NEW UI", "Cmd:get_server_list", "511"]).expect("in a session");
-        assert!(said.contains("after the command \"get_server_list\""), "{said}");
-        assert_eq!(died(&["NEW UI", "Cmd:zz-00c0ffee00c0ffee-1", "Cmd:ps"]), None, "ours");
-        assert_eq!(died(&["NEW UI", "Cmd:ps", "UI closed"]), None);
-        assert_eq!(died(&["NEW UI", "Cmd:quit", "Exit with status 0"]), None);
-        assert_eq!(died(&[]), None);
-    }
-
-    #[test]
-    fn a_server_hangs_from_when_it_finds_its_next_client_dead() {
-        let hung = |lines: &[&str]| {
-            let mut state = Told::default();
-            for line in lines {
-                let line = format!("[2026-11-21 10:37:17.446 Server  1115] {line}\n");
-                for record in log::read(line.as_bytes()) {
-                    state.server(&record, &[]);
-                }
-            }
-            (state.hung().collect::<Vec<_>>(), state.let_in().collect::<Vec<_>>())
-        };
-        let (knocks, denied) = (
-            "Received new client request for {PID: 1146, Context ID: 0}",
-            "User did not send valid credentials",
-        );
-        let enters = "Client {PID: 1149, Context ID: 0} connected";
-        assert_eq!(hung(&[denied]).0, [0; 0]);
-        assert_eq!(hung(&[knocks]).0, [0; 0], "it may be taking it");
-        assert_eq!(hung(&[knocks, enters, denied]), (vec![], vec![1149]));
-        assert_eq!(
-            hung(&[knocks, "Failed to accept client {PID: 1149, Context ID: 0} with status 807", denied]).0,
-            [0; 0]
-        );
-        // As recorded: the end of a client comes between the two lines.
-        let left = "Server failed to recevie command with status 806, assuming client {PID: 1149, Context ID: 0} exit";
-        assert_eq!(hung(&[knocks, enters, knocks, left, denied]), (vec![1115], vec![1149]));
-        assert_eq!(hung(&[knocks, denied, "Client process 1149 disconnected"]).0, [1115]);
-    }
-
-    #[test]
-    fn who_is_connected_is_known_from_a_servers_first_line_or_a_look_until_lines_are_missed() {
-        let mut state = Told::default();
-        let read = |state: &mut Told, line: &str| {
-            for record in log::read(format!("[2026-11-21 10:37:17.446 Server  1115] {line}\n").as_bytes()) {
-                state.server(&record, &[]);
-            }
-        };
-        let followed = |state: &Told| state.followed().collect::<Vec<_>>();
-        read(&mut state, "Client {PID: 7, Context ID: 0} connected");
-        assert_eq!(followed(&state), [0; 0], "others may have come before");
-        read(&mut state, "Startup");
-        assert_eq!(followed(&state), [1115]);
-        state.missed();
-        assert_eq!(followed(&state), [0; 0]);
-        state.looked([1115].into_iter());
-        assert_eq!(followed(&state), [1115]);
-        read(&mut state, "Client process 7 disconnected");
-        assert_eq!((state.let_in().count(), state.left().collect::<Vec<_>>()), (0, vec![7]));
-        read(&mut state, "Client {PID: 7, Context ID: 0} connected");
-        assert_eq!((state.let_in().collect::<Vec<_>>(), state.left().count()), (vec![7], 0));
-        // Too many to be kept are as good as missed.
-        for pid in 10_000..12_000 {
-            read(&mut state, &format!("Client {{PID: {pid}, Context ID: 0}} connected"));
-        }
-        assert_eq!(followed(&state), [0; 0]);
-    }
-
-    #[test]
-    fn a_log_that_anybody_fills_takes_no_memory_without_end() {
-        let mut state = Told::default();
-        let forged: Vec<String> = (1..5000)
-            .flat_map(|pid| {
-                [
-                    format!("NEW CLIENT {pid} from user 1: Server is not ready, push client to pending list"),
-                    format!("Starting new server {pid} for user 1"),
-                ]
-            })
-            .collect();
-        told(&mut state, &lines(&forged.iter().map(String::as_str).collect::<Vec<_>>()));
-        assert_eq!((state.pending.len(), state.servers.len()), (KEPT, KEPT));
-    }
-
-    #[test]
-    fn clients_and_faults_in_server_log_wake_and_limits_are_kept() {
-        let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
-        let log = "[2026-11-21 02:36:32.974 Server   511] Received new client request for {PID: 0, Context ID: 0}\n\
-            [2026-11-21 02:36:32.974 Server   511] Client {PID: 647, Context ID: 0} connected\n\
-            [2026-11-21 02:36:32.974 Server   511] Device pinned memory limit for device 0 set to 0x100000000 bytes\n\
-            [2026-11-21 02:36:32.974 Server   511] Device pinned memory limit for device GPU-514466a0-8e68-f857-9f73-e438010e48cb set to 0x200000000 bytes\n\
-            [2026-11-21 02:36:32.974 Server   511] Device pinned memory limit for device 7 set to 0x200000000 bytes\n\
-            [2026-11-21 02:36:32.974 Server   511] Client {PID: 668, Context: 1} encountered a fatal GPU error.\n";
-        let mut state = Told::default();
-        let records = log::read(log.as_bytes());
-        let woke = records.iter().filter(|record| state.server(record, std::slice::from_ref(&gpu))).count();
-        assert_eq!(woke, 2);
-        assert_eq!(state.limits().iter().collect::<Vec<_>>(), [(&(511, 0), &0x2_0000_0000)]);
-    }
-}
+mod tests;

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::state::Look;
+use super::wedge::{Remedy, processes};
+use crate::domain::wedge::WedgeSettings;
 use crate::host::Identity;
 use crate::mps::process::Caller;
 
@@ -35,10 +37,18 @@ pub struct Evidence {
     pub stopped: Vec<(&'static str, u32)>,
     /// Its own processes that are near their limit on open files.
     pub files: Vec<LowFiles>,
-    /// Its servers that hang over a client that died while it was let in.
+    /// Its servers, as /proc shows them.
+    pub servers: Vec<Identity>,
+    /// Those of them that server.log shows to hang over a client that died while it connected.
     pub hung: Vec<Identity>,
-    /// The processes that are connected to those; `None` where that is not known.
+    /// The processes that have a context in those, or in its servers where none is shown to hang; `None` where that is not known.
     pub connected: Option<Vec<u32>>,
+    /// The processes that wait to get a context.
+    pub waiting: Vec<u32>,
+    /// What is done about it.
+    pub remedy: Remedy,
+    /// What its spec says of that.
+    pub wedge: WedgeSettings,
     /// Its pipe directory.
     pub pipes: Pipes,
 }
@@ -89,11 +99,13 @@ pub(super) fn name(look: &Look, evidence: &Evidence) -> Option<Trouble> {
     }
     match look {
         Look::Seen(_) => None,
-        Look::Busy(why) if evidence.held.is_empty() => trouble("OthersInterfere", interfering(why, evidence)),
-        Look::Busy(why) => trouble("SessionHeldOpen", held_open(why, evidence)),
-        Look::Unanswered(_) if !evidence.hung.is_empty() && evidence.stopped.is_empty() => {
-            trouble("ServerHangs", server_hangs(evidence))
+        Look::Mute(why) if evidence.callers.is_empty() => trouble("ControlProgramFailed", mute(why)),
+        Look::Misbehaved(what) => trouble("ControlProgramFailed", misbehaved(what)),
+        Look::Busy(why) | Look::Mute(why) if evidence.held.is_empty() => {
+            trouble("OthersInterfere", interfering(why, evidence))
         }
+        Look::Busy(why) | Look::Mute(why) => trouble("SessionHeldOpen", held_open(why, evidence)),
+        Look::Unanswered(_) if evidence.shows_hung_server() => trouble("ServerHangs", server_hangs(evidence)),
         Look::Unanswered(command) => trouble("Wedged", wedged(command, evidence)),
         Look::Unreadable(why) => trouble(
             "Unreadable",
@@ -132,6 +144,20 @@ pub(super) fn log_disk_full(directory: &std::path::Path, room: u64) -> String {
         "{room} bytes are left on the file system of {}: MPS drops the log lines that do not fit, so what happens is seen at the \
          next look and not at once, and a restart may fail; make room there",
         directory.display()
+    )
+}
+
+fn misbehaved(what: &str) -> String {
+    format!(
+        "{what}, so nothing is known of the daemon: run nvidia-cuda-mps-control by hand in its pipe directory, and compare the \
+         binary with the one that was installed"
+    )
+}
+
+fn mute(why: &str) -> String {
+    format!(
+        "{why}. No other caller was seen meanwhile, and none of them said that it was turned away: run nvidia-cuda-mps-control by \
+         hand in its pipe directory; callers in another PID namespace are not seen"
     )
 }
 
@@ -182,27 +208,53 @@ fn started_by(caller: &Caller) -> String {
     }
 }
 
+impl Evidence {
+    /// Whether its server is what keeps the daemon from answering, and nothing that may go on by itself.
+    fn shows_hung_server(&self) -> bool {
+        let waits = !self.waiting.is_empty() && !self.servers.is_empty();
+        !self.is_explained() && (!self.hung.is_empty() || waits)
+    }
+
+    /// Whether something else explains a daemon that does not answer: what stands still may go on, and what has no files left
+    /// is not healed by the end of a server.
+    pub fn is_explained(&self) -> bool {
+        !self.stopped.is_empty() || !self.files.is_empty()
+    }
+}
+
 fn server_hangs(evidence: &Evidence) -> String {
-    let list = |pids: &mut dyn Iterator<Item = u32>| {
-        pids.take(NAMED).map(|pid| pid.to_string()).collect::<Vec<_>>().join(", ")
+    let servers = if evidence.hung.is_empty() { &evidence.servers } else { &evidence.hung };
+    let server: Vec<String> = servers.iter().map(|server| server.pid.to_string()).collect();
+    let server = server.join(", ");
+    let waiting = match evidence.waiting.as_slice() {
+        [] => "Nobody waits to connect".to_owned(),
+        pids => format!("Waiting to connect: {}", processes(pids)),
     };
-    let server = list(&mut evidence.hung.iter().map(|server| server.pid));
-    let (connected, then) = match evidence.connected.as_deref() {
-        None => (
-            "who that is is not known, since server.log was not read from the server's first line on"
-                .to_owned(),
-            "The server is left alone for that",
+    let working = match evidence.connected.as_deref() {
+        None => {
+            "who is connected and at work is not known, since server.log was not read from the server's first line on".to_owned()
+        }
+        Some([]) => "no client is at work".to_owned(),
+        Some(pids) => format!("still at work: {}", processes(pids)),
+    };
+    let grace = evidence.wedge.grace;
+    let next = match &evidence.remedy {
+        Remedy::KillServers(_) | Remedy::KillDaemon => "It is being replaced".to_owned(),
+        Remedy::WaitUntil(_) => format!(
+            "The server is replaced when it has been silent for {grace} s (wedge_grace_s), or as soon as no client is at work; \
+             kill -9 {server} does it at once, with those clients"
         ),
-        Some([]) => ("nobody is".to_owned(), "The server is ended, unless the daemon is only observed"),
-        Some(pids) => (
-            format!("{}: {}", pids.len(), list(&mut pids.iter().copied())),
-            "The server is ended as soon as nobody is connected, unless the daemon is only observed",
+        Remedy::WaitForClients => format!(
+            "The server is replaced when no client is at work any more, since wedge_policy is wait; kill -9 {server} does it at \
+             once, with those clients, and a restart of the daemon after its grace"
         ),
+        Remedy::None => {
+            format!("Nothing is done, since the daemon is only observed: kill -9 {server} ends the server")
+        }
     };
     format!(
-        "server {server} hangs since a client died just as it was let in: nobody else gets in, and the daemon does not answer; \
-         who is connected goes on ({connected}). {then}; kill -9 {server} ends it at once, with who is connected, and a restart of \
-         the daemon after its grace"
+        "server {server} hangs, as it does when a client dies while it connects: no client gets in, and the daemon does not answer. \
+         {waiting}; {working}. {next}"
     )
 }
 
@@ -251,6 +303,18 @@ mod tests {
     }
 
     #[test]
+    fn failing_program_is_not_called_interference() {
+        let crashed = Look::Misbehaved("the control program crashed: signal 11 (SIGSEGV)".into());
+        let (reason, message) = named(&crashed, &Evidence::default());
+        assert_eq!(reason, "ControlProgramFailed");
+        assert!(message.contains("SIGSEGV") && message.contains("by hand"), "{message}");
+        let mute = Look::Mute("31 control processes in a row got no answer".into());
+        assert_eq!(named(&mute, &Evidence::default()).0, "ControlProgramFailed");
+        let beside = Evidence { callers: vec![caller(1, "sh loop.sh")], ..Evidence::default() };
+        assert_eq!(named(&mute, &beside).0, "OthersInterfere", "they may be why");
+    }
+
+    #[test]
     fn who_holds_a_session_is_named_and_the_others_are_not() {
         let callers = vec![caller(1, "sh loop.sh"), caller(2, "python")];
         let evidence = Evidence { held: vec![callers[1].identity], callers, ..Evidence::default() };
@@ -268,15 +332,30 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_hangs_is_named_with_who_is_connected() {
+    fn hung_server_is_named_with_its_clients() {
         let hung = vec![Identity { pid: 7, start_time: 1 }];
-        let evidence = Evidence { hung: hung.clone(), connected: Some(vec![8, 9]), ..Evidence::default() };
+        let evidence = Evidence {
+            hung: hung.clone(),
+            connected: Some(vec![8, 9]),
+            waiting: vec![11],
+            remedy: Remedy::WaitUntil(1),
+            ..Evidence::default()
+        };
         let (reason, message) = named(&Look::Unanswered("ps".into()), &evidence);
         assert_eq!(reason, "ServerHangs");
-        assert!(message.contains("server 7 hangs") && message.contains("(2: 8, 9)"), "{message}");
-        assert!(message.contains("kill -9 7"), "{message}");
+        assert!(
+            message.contains("server 7 hangs") && message.contains("at work: processes 8, 9"),
+            "{message}"
+        );
+        assert!(
+            message.contains("Waiting to connect: process 11") && message.contains("kill -9 7"),
+            "{message}"
+        );
+        assert!(message.contains("5 s (wedge_grace_s)"), "{message}");
         let unknown = Evidence { hung: hung.clone(), ..Evidence::default() };
         assert!(named(&Look::Unanswered("ps".into()), &unknown).1.contains("not known"));
+        let waits = Evidence { servers: hung.clone(), waiting: vec![11], ..Evidence::default() };
+        assert_eq!(named(&Look::Unanswered("ps".into()), &waits).0, "ServerHangs", "as in recording 20");
         let stopped = Evidence { hung, stopped: vec![("client", 9)], ..Evidence::default() };
         assert_eq!(
             named(&Look::Unanswered("ps".into()), &stopped).0,

@@ -33,9 +33,11 @@ pub struct Shortages {
 pub(super) struct Hints {
     /// Servers that hang.
     pub(super) hung: Vec<u32>,
-    /// Processes that were let in, and those that have left.
-    pub(super) let_in: Vec<u32>,
+    /// Processes that have a context, each with its server, and those that have left.
+    pub(super) let_in: Vec<(u32, u32)>,
     pub(super) left: Vec<u32>,
+    /// Living processes that wait to get a context.
+    pub(super) waiting: Vec<u32>,
     /// Servers of which every client is known.
     pub(super) followed: Vec<u32>,
 }
@@ -51,16 +53,19 @@ pub(super) fn gather(
 ) -> Evidence {
     let mut evidence = Evidence { pipes: pipes(pipe_directory, pipe_inode), ..Evidence::default() };
     match look {
-        Look::Busy(_) if evidence.pipes == Pipes::Whole => {
+        Look::Busy(_) | Look::Mute(_) if evidence.pipes == Pipes::Whole => {
             watch_callers(&mut evidence, pipe_directory, control);
         }
         Look::Unanswered(_) => {
             evidence.stopped = stopped(control, clients);
             evidence.files = near_their_limit(own(control));
-            evidence.hung = daemon::servers(control.pid);
-            evidence.hung.retain(|server| told.hung.contains(&server.pid));
-            let known = evidence.hung.iter().all(|server| told.followed.contains(&server.pid));
-            evidence.connected = known.then(|| connected(clients, told));
+            evidence.servers = daemon::servers(control.pid);
+            let hangs = |server: &&Identity| told.hung.contains(&server.pid);
+            evidence.hung = evidence.servers.iter().filter(hangs).copied().collect();
+            evidence.waiting.clone_from(&told.waiting);
+            let about = if evidence.hung.is_empty() { &evidence.servers } else { &evidence.hung };
+            let known = about.iter().all(|server| told.followed.contains(&server.pid));
+            evidence.connected = known.then(|| connected(clients, told, about));
         }
         _ => {}
     }
@@ -104,12 +109,21 @@ fn watch_callers(evidence: &mut Evidence, pipe_directory: &Path, control: Identi
     evidence.callers = seen;
 }
 
-/// Who is connected and lives: those of the last look, and those who came since.
-fn connected(clients: &[ClientFacts], told: &Hints) -> Vec<u32> {
-    let listed =
-        clients.iter().filter(|client| process::is_alive(client.id.into())).map(|client| client.id.pid);
-    let since = told.let_in.iter().copied().filter(|pid| process::identify(*pid).is_some());
-    let all: BTreeSet<u32> = listed.chain(since).filter(|pid| !told.left.contains(pid)).collect();
+/// Who has a context in one of these servers and lives: those of the last look, and those who came since. Who waits for a
+/// context has no work to lose.
+fn connected(clients: &[ClientFacts], told: &Hints, servers: &[Identity]) -> Vec<u32> {
+    let is_one = |pid: u32| servers.iter().any(|server| server.pid == pid);
+    let listed = clients
+        .iter()
+        .filter(|client| is_one(client.server) && process::is_alive(client.id.into()))
+        .map(|client| client.id.pid);
+    let since = told
+        .let_in
+        .iter()
+        .filter(|(pid, server)| is_one(*server) && process::identify(*pid).is_some())
+        .map(|(pid, _)| *pid);
+    let gone = |pid: &u32| told.left.contains(pid) || told.waiting.contains(pid);
+    let all: BTreeSet<u32> = listed.chain(since).filter(|pid| !gone(pid)).collect();
     all.into_iter().collect()
 }
 

@@ -140,7 +140,7 @@ def test_whoever_looks_sees_a_fault_its_clients_and_its_events(own_host, visitor
 
     if fault == "a server is killed":
         os.kill(server, signal.SIGKILL)
-        told, events = "server.exited", ["server.exited"]
+        told, events = "server.died", ["server.died"]
     else:
         # The fault of one takes all clients of the GPU down with it.
         host.client("demo", "--spin", "600", "--alloc", "64", "--fault-after", "5")

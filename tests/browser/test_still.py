@@ -14,7 +14,7 @@ WATCH = """() => {
   window.shifts = [];
   const told = node => node instanceof Element ? node.outerHTML.slice(0, 120) : node?.parentElement?.outerHTML.slice(0, 120);
   // A process that ends leaves its list, and those below it move up in the place that the list has.
-  const row = node => node instanceof Element && node.matches('tr') && node.closest('[aria-label=Clients], [aria-labelledby=processes]');
+  const row = node => node instanceof Element && node.matches('tr') && node.closest('[aria-label=Clients], [aria-labelledby=processes], [aria-labelledby=leases]');
   const note = entries => entries.filter(one => !one.hadRecentInput).forEach(one => {
     // A word of another length in the same place has not moved.
     const apart = (one, other) => Math.hypot(one.x - other.x, one.y - other.y) >= 1;

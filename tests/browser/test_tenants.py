@@ -141,7 +141,7 @@ def test_a_client_comes_is_terminated_and_goes(own_host, visitor):
             page.reload()
         return page
 
-    row = page.get_by_role("row", name=str(process.pid))
+    row = page.locator(f"tr[id^='client-{process.pid}-']")
     now()
     expect(row).to_be_visible()
     row.get_by_role("link", name=str(process.pid), exact=True).click()
@@ -238,7 +238,7 @@ def test_the_environment_is_copied_as_it_is(host, visitor):
     if not visit.scripted:
         expect(page.get_by_role("button", name="Copy")).to_have_count(0)
         return
-    for name in ["Shell", "JSON", "docker run", "--env-file", "systemd unit"]:
+    for name in ["Shell", "JSON", "docker run", "Compose", "--env-file", "systemd unit"]:
         part = page.locator("details.format").filter(has=page.locator("summary", has_text=name)).first
         if part.get_attribute("open") is None:
             part.locator("summary").click()

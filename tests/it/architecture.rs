@@ -25,10 +25,10 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("metrics", &["domain"]),
         ("http", &["clock", "config", "domain", "metrics", "service"]),
         ("config", &["domain", "host"]),
-        ("telemetry", &["config"]),
+        ("telemetry", &["config", "domain"]),
         ("lifecycle", &[]),
         // The outer shell: the command line speaks the API's own types, and `app` puts everything together.
-        ("client", &["http"]),
+        ("client", &["host", "http"]),
         ("cli", &["app", "client", "config", "domain", "gpu", "host", "http", "service", "sim", "telemetry"]),
         (
             "app",
@@ -141,12 +141,57 @@ fn what_a_file_uses_is_found() {
     assert_eq!(names, ["a", "c", "d", "g", "h"]);
 }
 
+/// What sends a signal: calls of the system's interface, of the crates that wrap it, and of types that hold a child.
+const SIGNALLING: [&str; 8] = [
+    "pidfd_send_signal",
+    "kill_process",
+    "kill_process_group",
+    "kill_current_process_group",
+    "killpg",
+    ".kill(",
+    ".start_kill(",
+    ".kill_on_drop(true)",
+];
+
+/// What of a text sends a signal by itself. Unit tests end their own children and are left out; probing with no signal is not
+/// sending one.
+fn signalling(text: &str) -> Vec<&'static str> {
+    let product = code(text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default());
+    let product = product.replace("test_kill_process", "");
+    SIGNALLING.into_iter().filter(|call| product.contains(call)).collect()
+}
+
+#[test]
+fn one_file_sends_every_signal() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    let tests = |file: &Path| file.file_name().is_some_and(|name| name == "tests.rs");
+    let found: Vec<String> = files
+        .iter()
+        .filter(|file| part(file) != "sim" && !tests(file))
+        .filter(|file| !signalling(&fs::read_to_string(file).expect("text")).is_empty())
+        .map(|file| file.strip_prefix(&root).expect("a file of src").display().to_string())
+        .collect();
+    assert_eq!(found, ["host/signal.rs"]);
+}
+
+#[test]
+fn signals_are_found_in_sources() {
+    let child = "fn end(c: &mut std::process::Child) {\n    c.kill().expect(\"it\");\n}\n";
+    assert_eq!(signalling(child), [".kill("]);
+    assert_eq!(signalling("rustix::process::kill_process(pid, Signal::KILL)"), ["kill_process"]);
+    assert!(signalling("let lives = test_kill_process(pid).is_ok();").is_empty());
+    assert!(signalling("#[cfg(test)]\nmod tests {\n    child.start_kill();\n}\n").is_empty());
+}
+
 /// Use cases that ask for no right, and why.
 fn open_to_all() -> BTreeMap<&'static str, &'static str> {
     BTreeMap::from([
         ("simulated", "nothing of the host but whether it is one: a banner says so to everybody"),
         ("begin", "the manager's own start"),
         ("watch_gpus", "the manager's own task"),
+        ("collect_tenant_directories", "the manager's own task"),
         ("write_uses", "the manager's own task"),
         ("write_last_uses", "the manager's own end"),
         ("prune_events", "the manager's own task"),
@@ -224,6 +269,10 @@ fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
         ("tenant_environment", "the tenant's variables"),
         ("tenant_history", "figures of the tenant's processes"),
         ("lease", "the tenant's variables, and the process that was named"),
+        ("leases", "processes that hold leases of the tenant"),
+        ("held_lease", "a process that holds a lease of the tenant"),
+        ("revoke_lease", "no answer"),
+        ("is_client_stopped", "a process of the tenant"),
         ("fault", "events, which are asked for in the caller's name"),
     ])
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 use mps_manager::domain::client::ClientId;
-use mps_manager::domain::layout::execution::{Answer, Cause, Deed, Execution, OnDifference, Outcome};
+use mps_manager::domain::layout::execution::{Answer, Cause, Deed, Execution, Outcome};
 use mps_manager::domain::layout::plan::{Action, Blocked, Given, Plan, plan};
 use mps_manager::domain::layout::record::Record;
 use mps_manager::domain::layout::{Change, ResolvedStep};
@@ -143,10 +143,9 @@ impl Daemon {
         plan: &Plan,
         steps: &[ResolvedStep],
         record: &Record,
-        on_difference: OnDifference,
         fault: Option<Fault>,
     ) -> Option<Outcome> {
-        let mut execution = Execution::new(plan, steps, record, &self.listed(), on_difference);
+        let mut execution = Execution::new(plan, steps, record, &self.listed());
         let (mut sent, mut refusing) = (0, None);
         while let Some(next) = execution.next() {
             let answer = match fault {
@@ -176,7 +175,7 @@ impl Daemon {
     fn apply(&mut self, steps: &[ResolvedStep], record: &Record) -> Outcome {
         let plan = self.planned(steps, None, record);
         assert_eq!(plan.refusals(true).next(), None, "{plan:?}");
-        self.execute(&plan, steps, record, OnDifference::Stop, None).expect("not cut short")
+        self.execute(&plan, steps, record, None).expect("not cut short")
     }
 }
 
@@ -268,7 +267,7 @@ fn the_same_layout_on_the_same_die_gives_the_same_ids() {
         let ids = made.record.ids();
         let plan = second.planned(&steps, Some(&ids), &Record::default());
         let empty = Record::default();
-        let replayed = second.execute(&plan, &steps, &empty, OnDifference::Stop, None).expect("whole");
+        let replayed = second.execute(&plan, &steps, &empty, None).expect("whole");
         assert_eq!(replayed.cause, None);
         assert_eq!((replayed.record, second.names()), (made.record, first.names()));
     }
@@ -289,7 +288,7 @@ fn another_die_is_found_out_at_the_first_step_that_differs_and_is_left_as_it_was
         let mut daemon = Daemon::new(OTHER_DIE);
         let empty = Record::default();
         let plan = daemon.planned(&moved, Some(&expected), &empty);
-        let outcome = daemon.execute(&plan, &moved, &empty, OnDifference::Stop, None).expect("whole");
+        let outcome = daemon.execute(&plan, &moved, &empty, None).expect("whole");
         match first {
             None => {
                 equal += 1;
@@ -317,7 +316,7 @@ fn a_lost_reply_is_resolved_by_what_is_listed() {
         let plan = daemon.planned(&steps, None, &empty);
         let at = rng.usize(0..steps.len());
         let fault = if round % 2 == 0 { Fault::LostDone(at) } else { Fault::LostUndone(at) };
-        let outcome = daemon.execute(&plan, &steps, &empty, OnDifference::Stop, Some(fault)).expect("whole");
+        let outcome = daemon.execute(&plan, &steps, &empty, Some(fault)).expect("whole");
         assert_eq!(outcome.cause, None, "{fault:?}");
         assert_eq!((outcome.record.ids(), daemon.names()), by_hand(USUAL, &steps));
     }
@@ -374,8 +373,7 @@ fn a_step_that_fails_undoes_the_run_and_names_what_came_back_otherwise() {
             continue;
         }
         let fault = Fault::Refused(rng.usize(0..moves));
-        let outcome =
-            daemon.execute(&plan, &second, &made.record, OnDifference::Stop, Some(fault)).expect("whole");
+        let outcome = daemon.execute(&plan, &second, &made.record, Some(fault)).expect("whole");
         let Some(cause) = &outcome.cause else {
             panic!("a refused step is no success: {fault:?}");
         };
@@ -441,13 +439,13 @@ fn a_run_that_is_cut_short_is_taken_up_or_taken_back() {
             continue;
         }
         let fault = Fault::CutShort(rng.usize(0..moves));
-        assert!(daemon.execute(&plan, &second, &made.record, OnDifference::Stop, Some(fault)).is_none());
+        assert!(daemon.execute(&plan, &second, &made.record, Some(fault)).is_none());
 
         let (wanted, expected) =
             if round % 2 == 0 { (&second, None) } else { (&first, Some(made.record.ids())) };
         let plan = daemon.planned_after(wanted, expected.as_deref(), &made.record, Some(&before));
         assert_eq!(plan.refusals(true).next(), None);
-        let outcome = daemon.execute(&plan, wanted, &made.record, OnDifference::Keep, None).expect("whole");
+        let outcome = daemon.execute(&plan, wanted, &made.record, None).expect("whole");
         assert_eq!((outcome.cause, outcome.degraded.len()), (None, 0));
         assert_eq!((outcome.record.ids(), daemon.names()), by_hand(USUAL, wanted));
     }
@@ -474,7 +472,7 @@ fn what_is_in_use_is_never_removed() {
         assert_eq!(goes, refused, "{plan:?}");
         blocked += usize::from(refused);
         // Whoever does it all the same is stopped by the daemon, and puts everything back.
-        let outcome = daemon.execute(&plan, &second, &made.record, OnDifference::Stop, None).expect("whole");
+        let outcome = daemon.execute(&plan, &second, &made.record, None).expect("whole");
         assert_eq!(outcome.cause.is_some(), refused);
         assert!(daemon.names().contains(&used));
     }

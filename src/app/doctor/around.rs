@@ -1,18 +1,20 @@
 //! The host around a manager: limits, environment, other daemons, systemd, the address, the clock.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use rustix::process::{Resource, geteuid, getrlimit};
 
-use super::Examination;
+use super::{Examination, Manager};
 use crate::app::certificates;
 use crate::clock::unix_ms;
 use crate::domain::checkup::Check;
-use crate::domain::environment::MANAGED;
+use crate::domain::count::counted;
+use crate::domain::environment::is_managed;
 use crate::domain::foreign::visible_gpus;
 use crate::host::systemd::{Scopes, cgroup};
-use crate::host::{boot_id, boot_time, process};
+use crate::host::{boot_id, boot_time, process, sockets};
 use crate::http::server::check_address;
 use crate::mps::process::foreign::{Running, running};
 use crate::service::host::HostIsolation;
@@ -60,10 +62,9 @@ impl Examination {
     }
 
     pub(super) fn environment(&mut self) {
-        let own = |name: &str| name.starts_with("CUDA_MPS_") || MANAGED.contains(&name);
         let mut found: Vec<String> = std::env::vars_os()
             .filter_map(|(name, _)| name.into_string().ok())
-            .filter(|name| own(name))
+            .filter(|name| is_managed(name))
             .collect();
         found.sort();
         self.add(if found.is_empty() {
@@ -72,10 +73,11 @@ impl Examination {
             Check::warn(
                 "environment",
                 format!(
-                    "set here: {}; a manager passes none of them on, but what is started from here has them",
+                    "set here: {}; a manager passes none of them on, and `mps-manager run` and `env` unset them, but what else is \
+                     started from here has them",
                     found.join(", ")
                 ),
-                "unset them; `mps-manager run` and `env` give a tenant's own",
+                "unset them, and start programs with `mps-manager run`, which gives them their tenant's",
             )
         });
     }
@@ -168,17 +170,38 @@ impl Examination {
                     "give a certificate in [tls]: everybody on the way can read and change what is sent, tokens included",
                 ),
                 Ok(_) => Check::ok("listen", format!("{address} is free")),
-                Err(_) if self.manager.serves() => {
-                    Check::ok("listen", format!("{address} is in use, and a manager serves"))
-                }
-                Err(error) => Check::fail(
-                    "listen",
-                    format!("{address}: {error}"),
-                    "stop what uses the port, or give another address with --listen",
-                ),
+                Err(error) => self.in_use(address, &error),
             }
         };
         self.add(check);
+    }
+
+    /// An address that cannot be listened on: the manager's own, or somebody else's.
+    fn in_use(&self, address: SocketAddr, error: &std::io::Error) -> Check {
+        let stranger = |what: String| {
+            Check::fail("listen", what, "stop what uses the port, or give another address with --listen")
+        };
+        match self.manager {
+            Manager::None => stranger(format!("{address}: {error}")),
+            Manager::Unseen => Check::skipped(
+                "listen",
+                format!("{address} is in use; whether by the manager, this user may not see"),
+            ),
+            Manager::Process(pid) => match sockets::listens(pid, address.port()) {
+                Some(true) => {
+                    Check::ok("listen", format!("{address} is in use by the manager, process {pid}"))
+                }
+                Some(false) => stranger(format!(
+                    "{address} is in use by another program, and the manager, process {pid}, listens elsewhere"
+                )),
+                None => Check::skipped(
+                    "listen",
+                    format!(
+                        "{address} is in use; whether by the manager, process {pid}, this user may not see"
+                    ),
+                ),
+            },
+        }
     }
 
     pub(super) fn certificate(&mut self) {
@@ -190,13 +213,17 @@ impl Examination {
                 // In seconds.
                 let left = pair.not_after() - unix_ms() / 1000;
                 if left < 0 {
-                    Check::fail("certificate", format!("it expired {} days ago", -left / DAY), renew)
+                    Check::fail(
+                        "certificate",
+                        format!("it expired {} ago", counted(-left / DAY, "day")),
+                        renew,
+                    )
                 } else if left < SOON {
-                    Check::warn("certificate", format!("it expires in {} days", left / DAY), renew)
+                    Check::warn("certificate", format!("it expires in {}", counted(left / DAY, "day")), renew)
                 } else {
                     Check::ok(
                         "certificate",
-                        format!("it goes with its key, and expires in {} days", left / DAY),
+                        format!("it goes with its key, and expires in {}", counted(left / DAY, "day")),
                     )
                 }
             }

@@ -5,8 +5,8 @@ use crate::app::platform::open_nvml;
 use crate::domain::checkup::Check;
 use crate::domain::gpu::{ComputeMode, Gpu};
 use crate::gpu::{Driver, Inventory, InventoryError, Patient, sim::SimInventory};
+use crate::mps::process::is_server;
 use crate::mps::{Binaries, capability};
-use crate::service::host::is_mps_server;
 
 impl Examination {
     fn inventory(&self) -> Result<Box<dyn Inventory>, InventoryError> {
@@ -166,9 +166,8 @@ fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
     for gpu in gpus {
         match inventory.processes(&gpu.uuid) {
             Ok(processes) => {
-                let found = processes
-                    .into_iter()
-                    .filter(|process| !process.mps_client && !is_mps_server(process.pid));
+                let found =
+                    processes.into_iter().filter(|process| !process.mps_client && !is_server(process.pid));
                 outside.extend(found.map(|process| format!("{} on GPU {}", process.pid, gpu.index)));
             }
             Err(error) => return Check::skipped("outside_mps", error.to_string()),

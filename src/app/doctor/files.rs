@@ -6,16 +6,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{Access, FlockOperation, access, flock, statfs, statvfs};
-use rustix::process::geteuid;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{Examination, Manager};
-use crate::app::check_length;
+use crate::app::guarding::missing_database;
+use crate::app::{DATABASE, check_length, trusted};
 use crate::domain::checkup::Check;
+use crate::domain::count::counted;
 use crate::domain::memory::Bytes;
 use crate::host::files::opened;
+use crate::host::trust::{Trust, Untrusted};
 use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, check_reachable, usable_directories};
 use crate::store;
+use crate::supervisor::tenants_directory;
 
 /// Below this a manager may fail any moment: a write-ahead log and a copy before a migration have no room.
 const NO_ROOM: u64 = 16 << 20;
@@ -38,12 +41,21 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const HEALTHY: &str = "HTTP/1.1 200";
 
 /// Asks a manager whether it is well; gives the beginning of its answer.
-async fn health(socket: &Path) -> std::io::Result<String> {
+async fn health(socket: &Path, trust: &Trust) -> std::io::Result<String> {
     let mut stream = tokio::net::UnixStream::connect(socket).await?;
+    let uid = stream.peer_cred()?.uid();
+    if !trust.includes(uid) {
+        return Err(std::io::Error::other(format!("uid {uid} listens there, who is not the manager's user")));
+    }
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
     let mut status = [0; HEALTHY.len()];
     stream.read_exact(&mut status).await?;
     Ok(String::from_utf8_lossy(&status).into_owned())
+}
+
+/// A check of a path that `serve` would refuse.
+fn untrusted(id: &'static str, Untrusted { path, problem, remedy }: Untrusted) -> Check {
+    Check::fail(id, format!("{} {problem}", path.display()), remedy)
 }
 
 /// What can be said of a directory that has to be there, or has to be made.
@@ -114,7 +126,7 @@ impl Examination {
 
     async fn serving(&self, words: &str) -> Check {
         let socket = self.config.socket();
-        let answer = tokio::time::timeout(PATIENCE, health(&socket)).await;
+        let answer = tokio::time::timeout(PATIENCE, health(&socket, &self.trust())).await;
         let why = match answer {
             Ok(Ok(status)) if status == HEALTHY => {
                 return Check::ok("manager", format!("{words} serves at {}", socket.display()));
@@ -154,8 +166,11 @@ impl Examination {
 
     fn state_modes(&self, directory: &Metadata) -> Check {
         let path = &self.config.state_dir;
+        if let Err(error) = trusted::check_state(path, &self.trust()) {
+            return untrusted("state_directory", error);
+        }
         let loose = |metadata: &Metadata| metadata.permissions().mode() & 0o077 != 0;
-        let open: Vec<String> = [path.clone(), path.join("admin.token"), path.join(crate::app::DATABASE)]
+        let open: Vec<String> = [path.clone(), path.join(DATABASE)]
             .into_iter()
             .filter_map(|file| {
                 let metadata = fs::metadata(&file).ok()?;
@@ -176,13 +191,20 @@ impl Examination {
         Check::warn(
             "state_directory",
             format!("others than its owner reach {}", open.join(", ")),
-            "chmod 700 the directory and 600 the files: who reads the token is admin",
+            "chmod 700 the directory and 600 the files",
         )
     }
 
     pub(super) async fn database(&mut self, path: &Path) {
         if !path.exists() {
-            self.add(Check::skipped("database", "there is none yet: the first start makes it"));
+            self.add(match missing_database(&self.config.state_dir) {
+                Some(what) => Check::fail(
+                    "database",
+                    what,
+                    "restore a backup (`mps-manager restore FILE`), or begin with an empty one (`serve --new-database`)",
+                ),
+                None => Check::skipped("database", "there is none yet: the first start makes it"),
+            });
             self.add(Check::skipped("machine", "there is no database yet"));
             return;
         }
@@ -267,36 +289,26 @@ impl Examination {
                 "runtime_directory",
                 format!("{} is not there yet, and can be made in {}", path.display(), parent.display()),
             ),
-            Place::There(metadata) if metadata.mode() & 0o022 != 0 => Check::fail(
-                "runtime_directory",
-                format!(
-                    "{} has mode {:o}: others may put daemons of their own there",
-                    path.display(),
-                    metadata.mode() & 0o7777
+            Place::There(metadata) => match trusted::check_runtime(path, &self.trust()) {
+                Err(error) => untrusted("runtime_directory", error),
+                Ok(()) => Check::ok(
+                    "runtime_directory",
+                    format!(
+                        "{} of uid {}, mode {:o}",
+                        path.display(),
+                        metadata.uid(),
+                        metadata.mode() & 0o7777
+                    ),
                 ),
-                "chmod go-w it",
-            ),
-            Place::There(metadata) if !self.is_trusted(metadata.uid()) => Check::fail(
-                "runtime_directory",
-                format!(
-                    "{} is uid {}'s, who may put daemons of their own there",
-                    path.display(),
-                    metadata.uid()
-                ),
-                "run this as the manager's user; if you do, chown the directory to that user",
-            ),
-            Place::There(metadata) => Check::ok(
-                "runtime_directory",
-                format!("{} of uid {}, mode {:o}", path.display(), metadata.uid(), metadata.mode() & 0o7777),
-            ),
+            },
         };
         self.add(check);
     }
 
-    /// Whether a user may write where the manager does: root, who calls, and who serves.
-    fn is_trusted(&self, uid: u32) -> bool {
+    /// Who may write where the manager does: root, who calls, and who serves.
+    fn trust(&self) -> Trust {
         let serves = self.manager.pid().and_then(|pid| fs::metadata(format!("/proc/{pid}")).ok());
-        uid == 0 || uid == geteuid().as_raw() || serves.is_some_and(|process| process.uid() == uid)
+        serves.map_or_else(Trust::own, |process| Trust::own().and(process.uid()))
     }
 
     /// Where the daemons' sockets are to be: the names that are known, or the shortest one.
@@ -339,7 +351,7 @@ impl Examination {
         });
     }
 
-    /// Whether the users of tenants reach the sockets of their daemons.
+    /// Whether the users of tenants reach the sockets in their directories.
     pub(super) fn tenants(&mut self) {
         let Some(contents) = &self.contents else {
             self.add(Check::skipped("tenants", "there are none that this mps-manager could read"));
@@ -347,14 +359,17 @@ impl Examination {
         };
         let mut wrong: Vec<String> = Vec::new();
         for tenant in &contents.tenants {
-            let pipe = self.config.runtime_dir.join("daemons").join(tenant.spec.daemon.as_str()).join("pipe");
-            if let Err(error) = check_reachable(&pipe, tenant.spec.uid) {
+            let directory = tenants_directory(&self.config.runtime_dir).join(tenant.directory.as_str());
+            if let Err(error) = check_reachable(&directory, tenant.spec.uid) {
                 wrong.push(format!("{}: {error}", tenant.name));
             }
         }
         let count = contents.tenants.len();
         self.add(if wrong.is_empty() {
-            Check::ok("tenants", format!("the users of {count} tenants reach the sockets of their daemons"))
+            Check::ok(
+                "tenants",
+                format!("the users of {} reach the sockets of their daemons", counted(count, "tenant")),
+            )
         } else {
             Check::fail(
                 "tenants",

@@ -69,7 +69,8 @@ impl Host {
         ca_file: Option<&Path>,
     ) -> Result<Client, ClientError> {
         if self.0.starts_with('/') || self.0.starts_with('.') {
-            return Client::over_socket(&config::socket_in(Path::new(&self.0)));
+            let trusted = config::trusted_managers().map_err(ClientError::Address)?;
+            return Client::over_socket(&config::socket_in(Path::new(&self.0)), trusted);
         }
         let scheme = if ca_file.is_some() { "https" } else { "http" };
         let url = if self.0.contains("://") {
@@ -108,7 +109,8 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
             "there is a --token-file for {stray}, which is neither in --from nor in --to: write the host as it is there"
         )));
     }
-    let ca_file = args.server.ca_file.as_deref();
+    let ca_file = args.server.ca_file();
+    let ca_file = ca_file.as_deref();
     let text = match (&args.from, file) {
         (Some(from), _) => {
             exported(

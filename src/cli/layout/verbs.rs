@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use reqwest::{Method, StatusCode};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::show::{all, followed, table};
@@ -141,14 +141,7 @@ pub(super) async fn apply(
         question["layout"] = json!(entry.layout());
         question["note"] = json!(entry.note);
     }
-    let asked = client.post(&format!("{LAYOUTS}/{}/apply", target.name), &question).await;
-    let operation: Operation = match asked {
-        Err(ClientError::Refused(problem)) if problem.status == StatusCode::CONFLICT.as_u16() => {
-            eprintln!("mps-manager: {}", ClientError::Refused(problem));
-            return Ok(ExitCode::from(DIFFERS));
-        }
-        asked => asked?,
-    };
+    let operation: Operation = client.post(&format!("{LAYOUTS}/{}/apply", target.name), &question).await?;
     followed(&client, operation, &format!("layout {} was not applied", target.name)).await
 }
 

@@ -20,6 +20,8 @@ pub enum Target {
     Tenant(TenantName),
     /// A layout.
     Layout(LayoutName),
+    /// The lease of a process for a tenant.
+    Lease(TenantName, ClientId),
     /// A token.
     Token(TokenId),
     /// Something else, of which no spec is kept: its path.
@@ -32,6 +34,7 @@ impl std::fmt::Display for Target {
             Self::Daemon(name) => write!(f, "daemons/{name}"),
             Self::Tenant(name) => write!(f, "tenants/{name}"),
             Self::Layout(name) => write!(f, "layouts/{name}"),
+            Self::Lease(tenant, holder) => write!(f, "tenants/{tenant}/leases/{holder}"),
             Self::Token(id) => write!(f, "tokens/{id}"),
             Self::Other(path) => f.write_str(path),
         }
@@ -45,9 +48,14 @@ impl Target {
         let below = shown.strip_prefix("/api/v1/").unwrap_or(&shown).trim_matches('/');
         let mut parts = below.split('/');
         let (kind, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let of_lease = parts.next() == Some("leases");
+        let lease = parts.next().filter(|_| of_lease).and_then(|id| ClientId::parse(id).ok());
         let found = match kind {
             "daemons" => DaemonName::parse(name).map(Self::Daemon).ok(),
-            "tenants" => TenantName::parse(name).map(Self::Tenant).ok(),
+            "tenants" => TenantName::parse(name).ok().map(|name| match lease {
+                Some(holder) => Self::Lease(name, holder),
+                None => Self::Tenant(name),
+            }),
             "layouts" => LayoutName::parse(name).ok().filter(LayoutName::is_free).map(Self::Layout),
             "tokens" => TokenId::parse(name).map(Self::Token).ok(),
             _ => None,
@@ -90,7 +98,7 @@ fn is_of_kind(before: &str, text: &str) -> bool {
         // The names of partitions are those of tenants, letter by letter.
         "daemons" | "layouts" | "tenants" | "partitions" => TenantName::parse(text).is_ok(),
         "tokens" => TokenId::parse(text).is_ok(),
-        "clients" | "foreign-daemons" => ClientId::parse(text).is_ok(),
+        "clients" | "foreign-daemons" | "leases" => ClientId::parse(text).is_ok(),
         "operations" | "replays" => Uuid::parse_str(text).is_ok(),
         "events" | "versions" => text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_digit()),
         "gpus" => GpuUuid::parse(text).is_ok() || is_short_name(text),
@@ -123,6 +131,8 @@ mod tests {
         for (route, part, expected) in [
             ("tenants/{name}", "web", "tenants/web"),
             ("tenants/{name}/leases", "web", "tenants/web"),
+            ("tenants/web/leases/{id}", "12-34", "tenants/web/leases/12-34"),
+            ("tenants/web/leases/{id}", "12", "tenants/web"),
             ("tenants/{name}", "%77eb", "tenants/web"),
             ("tenants/{name}", "We b", "tenants/{name}"),
             ("tenants/{name}", "%ff", "tenants/{name}"),

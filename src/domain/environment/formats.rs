@@ -3,27 +3,77 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::container::ContainerAccess;
 use super::quoted;
+use crate::domain::GpuUuid;
 
-/// The variables and what is to be unset, as the API gives them.
-pub fn as_json(variables: &BTreeMap<String, String>, unset: &[String]) -> String {
-    let json = serde_json::json!({ "variables": variables, "unset": unset });
+/// The variables, what is to be unset and what a container needs, as the API gives them.
+pub fn as_json(
+    variables: &BTreeMap<String, String>,
+    unset: &[String],
+    container: Option<&ContainerAccess>,
+) -> String {
+    let json = serde_json::json!({ "variables": variables, "unset": unset, "container": container });
     format!("{json:#}\n")
 }
 
-/// Options for `docker run` in a shell, each on a line of its own; a container has none of the host's variables to unset.
-pub fn as_container_options(variables: &BTreeMap<String, String>) -> String {
-    let lines: Vec<String> =
-        variables.iter().map(|(name, value)| format!("--env {name}={}", quoted(value))).collect();
+/// The variables of a container: the tenant's, and the defaults of those that its image may set.
+fn of_container<'v>(
+    variables: &'v BTreeMap<String, String>,
+    container: &'v ContainerAccess,
+) -> BTreeMap<&'v str, &'v str> {
+    let all = container.defaults.iter().chain(variables);
+    all.map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+/// Options for `docker run` in a shell, each on a line of its own: the tenant's directory and no other, its user, its GPUs
+/// and its variables.
+pub fn as_container_options(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> String {
+    let ContainerAccess { mount, uid, gpus, host_ipc, .. } = container;
+    let devices = gpus.iter().map(GpuUuid::as_str).collect::<Vec<_>>().join(",");
+    let mut lines = vec![
+        // Docker reads the value as a line of comma-separated fields, in which this is one.
+        format!("--gpus {}", quoted(&format!("\"device={devices}\""))),
+        format!("--mount {}", quoted(&format!("type=bind,source={mount},target={mount},readonly"))),
+        format!("--user {uid}"),
+    ];
+    if *host_ipc {
+        lines.push("--ipc host".to_owned());
+    }
+    let environment = of_container(variables, container);
+    lines.extend(environment.iter().map(|(name, value)| format!("--env {name}={}", quoted(value))));
     format!("{}\n", lines.join(" \\\n"))
 }
 
 /// A file for `docker run --env-file`, which takes all behind the first `=` as it stands: `None` where a value has a line break,
 /// which such a file cannot hold.
-pub fn as_env_file(variables: &BTreeMap<String, String>) -> Option<String> {
-    let whole = variables.values().all(|value| !value.contains(['\n', '\r']));
-    let line = |(name, value): (&String, &String)| format!("{name}={value}");
-    whole.then(|| variables.iter().map(line).collect::<Vec<_>>().join("\n") + "\n")
+pub fn as_env_file(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> Option<String> {
+    let all = of_container(variables, container);
+    let whole = all.values().all(|value| !value.contains(['\n', '\r']));
+    let line = |(name, value): (&&str, &&str)| format!("{name}={value}");
+    whole.then(|| all.iter().map(line).collect::<Vec<_>>().join("\n") + "\n")
+}
+
+/// A service of a file for `docker compose`. JSON's strings are YAML's too; a dollar sign is written twice there.
+pub fn as_compose(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> String {
+    let text = |value: &str| serde_json::Value::from(value.replace('$', "$$")).to_string();
+    let ContainerAccess { mount, uid, gpus, host_ipc, .. } = container;
+    let devices = gpus.iter().map(|gpu| text(gpu.as_str())).collect::<Vec<_>>().join(", ");
+    let mut lines = format!("services:\n  client:\n    user: \"{uid}\"\n");
+    if *host_ipc {
+        lines.push_str("    ipc: host\n");
+    }
+    let mount = text(mount);
+    let _ = write!(
+        lines,
+        "    volumes:\n      - {{type: bind, source: {mount}, target: {mount}, read_only: true}}\n    \
+         deploy:\n      resources:\n        reservations:\n          devices:\n            \
+         - {{driver: nvidia, device_ids: [{devices}], capabilities: [gpu]}}\n    environment:\n"
+    );
+    for (name, value) in of_container(variables, container) {
+        let _ = writeln!(lines, "      {name}: {}", text(value));
+    }
+    lines
 }
 
 /// Lines for the `[Service]` section of a unit.
@@ -62,22 +112,57 @@ mod tests {
         BTreeMap::from([("X".to_owned(), value.to_owned())])
     }
 
+    fn container() -> ContainerAccess {
+        ContainerAccess {
+            mount: "/run/tenants/0123456789".into(),
+            uid: 7,
+            gpus: vec![GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")],
+            host_ipc: false,
+            defaults: BTreeMap::from([("X".into(), "an image's".into()), ("Y".into(), "100".into())]),
+        }
+    }
+
+    fn through_a_shell(options: &str) -> Vec<String> {
+        let script = format!("set -- {options}\nprintf '%s\\0' \"$@\"");
+        let out = std::process::Command::new("sh").arg("-c").arg(script).output().expect("sh runs");
+        String::from_utf8_lossy(&out.stdout).split_terminator('\0').map(str::to_owned).collect()
+    }
+
     #[test]
     fn options_come_out_of_a_shell_as_they_went_in() {
         for value in ["plain", "", "two words", "it's", "$HOME", "GPU-1=4096M,GPU-2=4096M", "a\nb"] {
-            let options = as_container_options(&one(value));
-            let script = format!("set -- {options}\nprintf '%s|%s' \"$1\" \"$2\"");
-            let out = std::process::Command::new("sh").arg("-c").arg(script).output().expect("sh runs");
-            assert_eq!(String::from_utf8_lossy(&out.stdout), format!("--env|X={value}"));
+            let words = through_a_shell(&as_container_options(&one(value), &container()));
+            let after = |word: &str| words.iter().position(|one| one == word).map(|at| words[at + 1].clone());
+            assert_eq!(after("--env").as_deref(), Some(format!("X={value}").as_str()), "the tenant's wins");
+            assert_eq!(words.last().map(String::as_str), Some("Y=100"));
+            assert_eq!(after("--user").as_deref(), Some("7"));
+            let mount = "type=bind,source=/run/tenants/0123456789,target=/run/tenants/0123456789,readonly";
+            assert_eq!(after("--mount").as_deref(), Some(mount));
+            let gpus = "\"device=GPU-514466a0-8e68-f857-9f73-e438010e48cb\"";
+            assert_eq!(after("--gpus").as_deref(), Some(gpus));
+            assert!(!words.iter().any(|word| word.contains("ipc")), "{words:?}");
         }
-        let two = BTreeMap::from([("A".to_owned(), "1".to_owned()), ("B".to_owned(), "2".to_owned())]);
-        assert_eq!(as_container_options(&two), "--env A=1 \\\n--env B=2\n");
+        let shared = as_container_options(&one("1"), &ContainerAccess { host_ipc: true, ..container() });
+        assert!(shared.contains("--ipc host"), "{shared}");
     }
 
     #[test]
     fn a_file_takes_values_as_they_stand_and_no_line_break() {
-        assert_eq!(as_env_file(&one("it's $HOME")).as_deref(), Some("X=it's $HOME\n"));
-        assert_eq!(as_env_file(&one("a\nb")), None);
+        let text = as_env_file(&one("it's $HOME"), &container());
+        assert_eq!(text.as_deref(), Some("X=it's $HOME\nY=100\n"));
+        assert_eq!(as_env_file(&one("a\nb"), &container()), None);
+    }
+
+    #[test]
+    fn compose_file_mounts_the_tenants_directory_only() {
+        let text = as_compose(&one("it's $HOME\n"), &container());
+        let read: serde_json::Value = serde_saphyr::from_str(&text).expect("YAML");
+        let service = &read["services"]["client"];
+        assert_eq!(service["environment"], serde_json::json!({ "X": "it's $$HOME\n", "Y": "100" }));
+        assert_eq!(service["volumes"].as_array().map(Vec::len), Some(1));
+        assert_eq!(service["volumes"][0]["source"], "/run/tenants/0123456789");
+        assert_eq!(service["user"], "7");
+        assert!(service["ipc"].is_null());
     }
 
     #[test]
@@ -90,7 +175,10 @@ mod tests {
     #[test]
     fn json_is_what_the_api_gives() {
         let read: serde_json::Value =
-            serde_json::from_str(&as_json(&one("a\"b"), &["Y".to_owned()])).expect("JSON");
-        assert_eq!(read, serde_json::json!({ "variables": { "X": "a\"b" }, "unset": ["Y"] }));
+            serde_json::from_str(&as_json(&one("a\"b"), &["Y".to_owned()], None)).expect("JSON");
+        assert_eq!(
+            read,
+            serde_json::json!({ "variables": { "X": "a\"b" }, "unset": ["Y"], "container": null })
+        );
     }
 }

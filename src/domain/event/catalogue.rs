@@ -57,6 +57,7 @@ types! {
     DaemonCrashLoop = "daemon.crash_loop", Critical, "A control process died or did not start five times within a minute.";
     DaemonUnreadable = "daemon.unreadable", Warning, "A look at a daemon failed; the reason is that of its condition Ready.";
     DaemonWedged = "daemon.wedged", Error, "A daemon did not answer a command, and is only asked until it answers.";
+    DaemonReplaced = "daemon.replaced", Error, "The manager killed a control process that hung on without its server, to start another.";
     DaemonBlocked = "daemon.blocked", Error, "Something stands in the way of a daemon that the manager does not touch by itself.";
     DaemonStopped = "daemon.stopped", Info, "The manager stopped a control process.";
     DaemonAdopted = "daemon.adopted", Info, "A control process that somebody else had started was adopted.";
@@ -66,7 +67,8 @@ types! {
     SettingsRepaired = "settings.repaired", Info, "Settings that somebody else had changed are as wanted again.";
     ServerStarted = "server.started", Info, "A server was seen that was not there before.";
     ServerExited = "server.exited", Info, "A server is gone.";
-    ServerDied = "server.died", Error, "A server ended while it had clients, whose work is lost, and nobody had asked for it here.";
+    ServerDied = "server.died", Error, "A server ended while it had clients, whose work is lost, and no restart or stop was asked for here.";
+    ServerReplaced = "server.replaced", Error, "The manager killed a server that hung, so that another one takes clients.";
     ServerFault = "server.fault", Error, "A server had a fatal GPU error.";
     ServerRecovered = "server.recovered", Info, "A server that had a fatal GPU error takes clients again.";
     ClientConnected = "client.connected", Info, "A process became a client.";
@@ -74,11 +76,15 @@ types! {
     ClientTerminated = "client.terminated", Warning, "The manager ended a client, as somebody asked.";
     ClientWaiting = "client.waiting", Warning, "A process waits until the clients of another user are gone.";
     ClientRefused = "client.refused", Warning, "A server wrote that it did not let a client in.";
+    BypassAppeared = "bypass.appeared", Warning, "Processes use a GPU of a running daemon outside MPS, so no limit holds them; at most one such event a minute for each daemon.";
+    BypassEnded = "bypass.ended", Info, "No process uses a GPU of the daemon outside MPS any longer, or the daemon does not run.";
     TenantCreated = "tenant.created", Info, "A tenant was written that did not exist.";
     TenantChanged = "tenant.changed", Info, "The spec of a tenant was changed.";
     TenantDeleted = "tenant.deleted", Info, "A tenant was forgotten.";
     TenantVerified = "tenant.verified", Info, "A CUDA client in a tenant's environment saw what is configured.";
     TenantVerificationFailed = "tenant.verification_failed", Warning, "A CUDA client in a tenant's environment saw something else than configured, or none could look.";
+    LeaseGranted = "lease.granted", Info, "A process took a lease of a tenant, or an operator recorded it as the tenant's.";
+    LeaseRevoked = "lease.revoked", Warning, "A lease was revoked; its process was left as it is.";
     LayoutVersionWritten = "layout.version_written", Info, "A version of a layout was written.";
     LayoutDeleted = "layout.deleted", Info, "A layout was forgotten.";
     LayoutApplied = "layout.applied", Info, "The partitions of a daemon's layout are there, as was read back.";
@@ -100,15 +106,17 @@ types! {
     MaintenanceBegun = "host.maintenance_begun", Info, "Maintenance of the host began.";
     MaintenanceActive = "host.maintenance_active", Info, "The driver was let go for maintenance.";
     MaintenanceEnded = "host.maintenance_ended", Info, "Maintenance of the host is over.";
-    HostConfirmed = "host.confirmed", Warning, "Somebody confirmed that the database belongs to this machine.";
+    HostConfirmed = "host.confirmed", Warning, "Somebody confirmed that the database belongs to this machine, or accepted it without rows that it lost.";
     ManagerStarted = "manager.started", Info, "A manager took up what is remembered.";
     ManagerStopped = "manager.stopped", Info, "A manager ended as it was told; daemons and clients run on.";
     DatabaseBackedUp = "database.backed_up", Info, "A backup of the database was made.";
     DatabaseRestored = "database.restored", Warning, "A backup was put in the place of the database.";
+    DatabaseRowsLost = "database.rows_lost", Critical, "The database lacks a row of the audit that was on the disk before, and with it what else was written then.";
     TokenCreated = "token.created", Info, "A token was made.";
     TokenRevoked = "token.revoked", Info, "A token was revoked.";
     SessionOpened = "session.opened", Info, "Somebody logged in with a browser.";
     SessionEnded = "session.ended", Info, "Somebody logged out, or a session was ended by another log-in or by an admin.";
+    EventUnknown = "event.unknown", Info, "An event that this version cannot read, as one that a later version wrote; its message begins with the type that it has.";
     EventsLost = "events.lost", Warning, "Events are missing here: there were more than could be written, they were pruned before they were read, or an older backup was restored.";
 }
 

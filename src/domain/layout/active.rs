@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::execution::OnDifference;
 use super::percentage::{ProvenShare, Share};
 use super::record::{PartitionRun, Record};
 use super::{Enforcement, GpuMap, Layout, ResolvedStep, VersionRef};
@@ -63,8 +62,6 @@ pub struct DesiredLayout {
     pub expected: Option<Vec<PartitionId>>,
     /// Whether partitions that stay may be made again.
     pub recreate: bool,
-    /// What an ID that differs from the one on record leads to.
-    pub on_difference: OnDifference,
     /// What to do about partitions that somebody else made or removed.
     pub drift_policy: PartitionPolicy,
     /// SMs of a chunk of each GPU.
@@ -150,8 +147,6 @@ pub struct LayoutChange {
     pub previous: Previous,
     /// Whether partitions that stay may be made again.
     pub recreate: bool,
-    /// What an ID that differs from the one on record leads to.
-    pub on_difference: OnDifference,
 }
 
 /// What a daemon held before a change.
@@ -180,7 +175,6 @@ impl DesiredLayout {
             enforcement: layout.enforcement,
             expected,
             recreate: change.is_some_and(|change| change.recreate),
-            on_difference: change.map_or(OnDifference::Stop, |change| change.on_difference),
             drift_policy: active.drift_policy,
             chunk_sms: chunk_sms(gpus, steps.iter().map(|step| &step.gpu)),
             steps,

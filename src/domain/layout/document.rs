@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::status::PartitionStatus;
 use super::{Enforcement, Invalid, Layout, Step, check_note};
+use crate::domain::count::counted;
 use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId, PartitionName, ThreadPercentage};
 
 /// The version of a document's shape.
@@ -225,8 +226,8 @@ impl Document {
         if let Some(given) = self.checksum.as_ref().filter(|given| **given != digest) {
             let given: String = given.chars().take(80).collect();
             let reason = format!(
-                "the checksum is {given} and the document's is {digest}: it was changed after it was exported; export it again, or \
-                 take checksum and recorded out to import it as a layout of your own"
+                "the checksum {given} is not the document's: it was changed after it was exported; export it again, or take checksum \
+                 and recorded out to import it as a layout of your own"
             );
             return Err(wrong("/checksum".into(), reason));
         }
@@ -285,7 +286,11 @@ fn check_recorded(entry: &Entry, recorded: &Recorded) -> Result<(), (&'static st
     match entry.enforcement {
         Enforcement::Static if recorded.ids.len() != entry.steps.len() => Err((
             "ids",
-            format!("{} IDs for {} steps: each step has one", recorded.ids.len(), entry.steps.len()),
+            format!(
+                "{} for {}: each step has one",
+                counted(recorded.ids.len(), "ID"),
+                counted(entry.steps.len(), "step")
+            ),
         )),
         Enforcement::Static if !recorded.shares.is_empty() => {
             Err(("shares", "static partitions have IDs and no shares".into()))
@@ -298,9 +303,9 @@ fn check_recorded(entry: &Entry, recorded: &Recorded) -> Result<(), (&'static st
             Err((
                 "shares",
                 format!(
-                    "{} shares for {} partitions: each partition has one, in the order of the steps",
-                    recorded.shares.len(),
-                    partitions.len()
+                    "{} for {}: each partition has one, in the order of the steps",
+                    counted(recorded.shares.len(), "share"),
+                    counted(partitions.len(), "partition")
                 ),
             ))
         }

@@ -20,6 +20,7 @@ use super::percentage::ShareFailure;
 use super::plan::{Action, Plan, Reason, add_command, remove_command};
 use super::record::{Degraded, Record, RecordedStep};
 use super::{Change, ResolvedStep};
+use crate::domain::count::counted;
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::{GpuUuid, PartitionId, PartitionName};
 
@@ -41,26 +42,6 @@ struct Ahead {
 
 /// How often a command is sent that is seen to have done nothing since its reply was lost.
 const ATTEMPTS: u32 = 3;
-
-/// What an ID that differs from the one on record leads to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnDifference {
-    /// Everything is undone.
-    Stop,
-    /// It is kept and named: something is being put back, and there is nothing better to be had.
-    Keep,
-}
-
-impl OnDifference {
-    /// The word in the store.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Keep => "keep",
-        }
-    }
-}
 
 /// A command to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -225,7 +206,6 @@ pub struct Outcome {
 pub struct Execution {
     steps: Vec<ResolvedStep>,
     base: Record,
-    on_difference: OnDifference,
     ahead: Vec<Ahead>,
     next: usize,
     attempts: u32,
@@ -244,13 +224,7 @@ type Listing = BTreeMap<GpuUuid, BTreeMap<PartitionId, (u32, u32)>>;
 
 impl Execution {
     /// Begins to do a plan that was made of these steps, this record and this list.
-    pub fn new(
-        plan: &Plan,
-        steps: &[ResolvedStep],
-        base: &Record,
-        present: &[GpuPartitions],
-        on_difference: OnDifference,
-    ) -> Self {
+    pub fn new(plan: &Plan, steps: &[ResolvedStep], base: &Record, present: &[GpuPartitions]) -> Self {
         // Beginnings agree in what they do, so on each GPU the steps of the record are those of the layout, one for one.
         let mut ids = BTreeMap::new();
         for (number, step) in plan.taken.iter().filter_map(|number| Some((*number, steps.get(*number)?))) {
@@ -261,7 +235,6 @@ impl Execution {
         let mut execution = Self {
             steps: steps.to_vec(),
             base: base.clone(),
-            on_difference,
             ahead: Vec::new(),
             next: 0,
             attempts: 0,
@@ -374,9 +347,9 @@ impl Execution {
                     }
                     _ if chunks != Some(sent.chunks) => {
                         let seen = format!(
-                            "`{}` is followed by {id} of {} chunks",
+                            "`{}` is followed by {id} of {}",
                             sent.command(),
-                            chunks.unwrap_or(0)
+                            counted(chunks.unwrap_or(0), "chunk")
                         );
                         Judged::Failed(Cause::Interference { seen })
                     }
@@ -432,9 +405,7 @@ impl Execution {
         }
         let expected = ahead.id.filter(|expected| ahead.change == Change::Add && *expected != id);
         let Some(expected) = expected else { return };
-        if let (Some(step), Some(partition), OnDifference::Stop, false) =
-            (ahead.step, ahead.partition.clone(), self.on_difference, undoing)
-        {
+        if let (Some(step), Some(partition), false) = (ahead.step, ahead.partition.clone(), undoing) {
             return self.turn_back(Cause::OtherId { step, partition, expected, got: id });
         }
         let (expected, got) = (Some(expected), Some(id));

@@ -11,6 +11,8 @@ pub mod document;
 pub mod execution;
 #[cfg(test)]
 mod fuzz;
+pub mod handout;
+pub mod moves;
 pub mod outlook;
 pub mod percentage;
 pub mod plan;
@@ -21,6 +23,7 @@ pub mod shell;
 pub mod status;
 pub mod text;
 
+use crate::domain::count::counted;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -174,7 +177,7 @@ impl Layout {
         if self.steps.len() > MAX_STEPS {
             return Err(invalid(
                 "/steps".into(),
-                format!("{} steps: give at most {MAX_STEPS}", self.steps.len()),
+                format!("{}: give at most {MAX_STEPS}", counted(self.steps.len(), "step")),
             ));
         }
         let mut made: BTreeMap<&PartitionName, &AddStep> = BTreeMap::new();
@@ -210,7 +213,10 @@ impl Layout {
         }
         let roles: BTreeSet<Role> = self.roles();
         if roles.len() > MAX_ROLES {
-            return Err(invalid("/steps".into(), format!("{} GPUs: give at most {MAX_ROLES}", roles.len())));
+            return Err(invalid(
+                "/steps".into(),
+                format!("{}: give at most {MAX_ROLES}", counted(roles.len(), "GPU")),
+            ));
         }
         self.check_tenants(&removed)
     }
@@ -265,9 +271,12 @@ impl Layout {
                 let first = chunks.entry(tenant).or_insert(add);
                 if first.chunks != add.chunks {
                     let reason = format!(
-                        "tenant {tenant} has {} chunks in {} and {} in {}: a process has one thread percentage for all its \
+                        "tenant {tenant} has {} in {} and {} in {}: a process has one thread percentage for all its \
                          GPUs, so give it partitions of one size",
-                        first.chunks, first.partition, add.chunks, add.partition
+                        counted(first.chunks, "chunk"),
+                        first.partition,
+                        add.chunks,
+                        add.partition
                     );
                     return Err(invalid(format!("/steps/{number}/add/tenants/{at}"), reason));
                 }

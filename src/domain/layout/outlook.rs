@@ -6,8 +6,10 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::moves::TenantMove;
 use super::plan::{Action, Blocked, GpuTotals, Plan, PlannedStep, Reason};
 use super::{AddStep, Enforcement, GpuMap, Layout, Role, VersionRef};
+use crate::domain::count::counted;
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid, LayoutName, PartitionId, PartitionName, TenantName};
 
@@ -39,6 +41,9 @@ pub struct LayoutPlan {
     pub reserves_nothing: bool,
     /// What each tenant would see that the layout names or the daemon serves.
     pub tenants: Vec<TenantOutlook>,
+    /// The tenants that it moves to other partitions, which may take no command.
+    #[serde(default)]
+    pub moves: Vec<TenantMove>,
     /// When the daemon was looked at, in unix milliseconds.
     pub observed_at: i64,
     /// What would be done, as a SHA-256 in hex: two plans that do the same have the same, whoever is connected meanwhile. An apply that gives it is refused
@@ -148,6 +153,7 @@ impl LayoutPlan {
             reserves_nothing: plan.reserves_nothing,
             in_force,
             tenants,
+            moves: Vec::new(),
             observed_at: prospect.observed_at,
             digest: digest(prospect, &steps),
             steps,
@@ -158,6 +164,21 @@ impl LayoutPlan {
                 .map(|what| BlockedOutlook { message: what.to_string(), what })
                 .collect(),
         }
+    }
+
+    /// The same plan, which moves these tenants.
+    #[must_use]
+    pub fn moving(mut self, moves: Vec<TenantMove>) -> Self {
+        if !moves.is_empty() {
+            self.in_force = false;
+            // Who holds a partition comes and goes, and is no part of it.
+            let bindings: Vec<_> =
+                moves.iter().map(|one| (&one.tenant, &one.gpu, &one.from, &one.to)).collect();
+            let text = serde_json::to_vec(&(&self.digest, bindings)).expect("names and a digest");
+            self.digest = hex::encode(Sha256::digest(text));
+        }
+        self.moves = moves;
+        self
     }
 
     /// What stands in the way; with `recreate`, nothing of what is only made again.
@@ -190,7 +211,7 @@ impl LayoutPlan {
         })
     }
 
-    /// The plan as text, like a diff: `-` goes, `+` is made, `!` stands in the way.
+    /// The plan as text, like a diff: `-` goes, `+` is made, `~` moves, `!` stands in the way.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
@@ -235,6 +256,9 @@ impl LayoutPlan {
                 None => writeln!(text)?,
             }
         }
+        for one in &self.moves {
+            writeln!(text, "~ {one}")?;
+        }
         if self.in_force {
             writeln!(text, "# nothing to do")?;
         }
@@ -251,8 +275,8 @@ impl StepOutlook {
             Action::Remove => '-',
         };
         let name = step.partition.as_ref().map_or("(no layout's)", PartitionName::as_str);
-        let chunks = if step.chunks == 1 { "chunk" } else { "chunks" };
-        write!(text, "{sign} {name}: {} {chunks}, {} SMs", step.chunks, step.sms)?;
+        let (chunks, sms) = (counted(step.chunks, "chunk"), counted(step.sms, "SM"));
+        write!(text, "{sign} {name}: {chunks}, {sms}")?;
         if let Some(id) = step.id.as_ref().or(step.expected.as_ref()) {
             write!(text, ", {id}")?;
         }

@@ -15,6 +15,7 @@ use super::percentage::OwnShare;
 use super::record::{Record, RecordedStep};
 use super::{Change, Enforcement, ResolvedStep};
 use crate::domain::client::ClientId;
+use crate::domain::count::counted;
 use crate::domain::partitions::{GpuPartitions, ListedPartition, PartitionRef};
 use crate::domain::{GpuUuid, PartitionId, PartitionName, ThreadPercentage};
 
@@ -193,9 +194,10 @@ impl std::fmt::Display for Blocked {
         match self {
             Self::TooManyChunks { step, partition, gpu, requested, free } => write!(
                 f,
-                "partition {partition} (step {}) asks for {requested} chunks of {gpu}, and {free} are free at that step: \
-                 give at most {free}",
-                step + 1
+                "partition {partition} (step {}) asks for {} of {gpu}, and {} free at that step: give at most {free}",
+                step + 1,
+                counted(*requested, "chunk"),
+                if *free == 1 { "1 is".to_owned() } else { format!("{free} are") },
             ),
             Self::InUse { partition, gpu, id, clients } => {
                 let name = partition

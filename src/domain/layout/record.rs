@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::execution::Taken;
 use super::{Change, ResolvedStep, VersionRef};
+use crate::domain::count::counted;
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::{GpuUuid, PartitionId, PartitionName};
 
@@ -125,10 +127,12 @@ impl std::fmt::Display for PartitionDrift {
         match (self.kind, &self.partition) {
             (DriftKind::Missing, Some(name)) => write!(f, "partition {name} ({gpu}/{id}) is gone"),
             (DriftKind::OtherSize, Some(name)) => {
-                write!(f, "partition {name} ({gpu}/{id}) has {chunks} chunks")
+                write!(f, "partition {name} ({gpu}/{id}) has {}", counted(*chunks, "chunk"))
             }
             (_, Some(name)) => write!(f, "partition {name} ({gpu}/{id}) is not the layout's"),
-            (_, None) => write!(f, "partition {gpu}/{id} of {chunks} chunks is not the layout's"),
+            (_, None) => {
+                write!(f, "partition {gpu}/{id} of {} is not the layout's", counted(*chunks, "chunk"))
+            }
         }
     }
 }
@@ -186,6 +190,23 @@ pub struct PartitionRun {
     /// The generation of the daemon for which the last session came to its end; 0 before one did.
     #[serde(default)]
     pub generation: i64,
+    /// The run that brought the layout in force, with its commands: in one transaction with the record that it led to, so that
+    /// no manager has the one without the other.
+    #[serde(default)]
+    pub last: Option<RunLog>,
+}
+
+/// The commands of a run that came to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunLog {
+    /// The generation of the daemon that it was for.
+    pub generation: i64,
+    /// When it began, in unix milliseconds.
+    pub began: i64,
+    /// Its commands.
+    pub taken: Vec<Taken>,
+    /// How long they took, in microseconds.
+    pub duration_us: Option<u64>,
 }
 
 impl PartitionRun {
@@ -198,6 +219,7 @@ impl PartitionRun {
             degraded: Vec::new(),
             before: None,
             generation: 0,
+            last: None,
         }
     }
 

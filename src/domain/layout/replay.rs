@@ -9,6 +9,7 @@ use super::percentage::ShareFailure;
 use super::record::{Record, RecordedStep};
 use super::status::LayoutStatus;
 use super::{GpuMap, Layout, VersionRef};
+use crate::domain::count::counted;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId};
 
@@ -50,7 +51,7 @@ pub struct Replay {
     /// Why it did not come to its end.
     pub error: Option<String>,
     /// Every command with the ID expected and the ID that it gave; those on the way back have `undo`. Where the manager
-    /// was restarted meanwhile, those that the present one has seen: the IDs are in the daemon's status.
+    /// was restarted before they ended, those of the run that was then taken from the beginning.
     pub steps: Vec<Taken>,
     /// When it was asked for, in unix milliseconds.
     pub created_at: i64,
@@ -115,6 +116,12 @@ impl Replay {
         }
     }
 
+    /// Whether it was found the same as on record, and the commands that show it were not kept.
+    pub fn lacks_steps(&self) -> bool {
+        let taken = self.steps.iter().filter(|taken| !taken.undo && taken.step.is_some()).count();
+        self.verdict == Verdict::Same && self.expected.as_ref().is_some_and(|ids| taken < ids.len())
+    }
+
     /// Whether it is of this layout on these GPUs.
     pub fn is_of(&self, active: &ActiveLayout) -> bool {
         (&self.layout, self.version, &self.gpu_map) == (&active.name, active.version, &active.gpu_map)
@@ -125,7 +132,11 @@ impl Replay {
         let Some(expected) = &self.expected else { return Ok(None) };
         let steps = layout.resolve(&self.gpu_map)?;
         if steps.len() != expected.len() {
-            return Err(InvalidValue(format!("{} IDs for {} steps", expected.len(), steps.len())));
+            return Err(InvalidValue(format!(
+                "{} for {}",
+                counted(expected.len(), "ID"),
+                counted(steps.len(), "step")
+            )));
         }
         let record = steps.into_iter().zip(expected).map(|(step, id)| RecordedStep {
             gpu: step.gpu,

@@ -102,8 +102,11 @@ pub struct PartitionStatus {
     pub partition: PartitionName,
     /// Its GPU.
     pub gpu: GpuUuid,
-    /// Its ID, proven by the last look; `null` where it is not there as the layout made it.
+    /// Its ID, as the last poll lists it and as it is on record; `null` where it is not handed out.
     pub id: Option<PartitionId>,
+    /// Why it is not handed out though the layout is in force; left out otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<String>,
     /// The ID on record.
     pub expected: Option<PartitionId>,
     /// Its chunks.

@@ -6,9 +6,9 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::described::OperationAccepted;
-use super::{List, WriteQuery, accepted};
+use super::{List, accepted};
 use crate::domain::access::Actor;
-use crate::domain::client::ClientId;
+use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
@@ -61,13 +61,28 @@ pub(super) async fn get(
     Ok(axum::Json(app.service.client(&actor, id).await?))
 }
 
+/// How a client is ended.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TerminateQuery {
+    /// Do everything, answer as if it were done, and keep nothing.
+    #[serde(default)]
+    dry_run: bool,
+    /// What to do where it is stopped (SIGSTOP, a debugger): `refuse` without it.
+    #[serde(default)]
+    #[param(inline)]
+    stopped: StoppedPolicy,
+}
+
 /// End a client
 ///
 /// MPS is asked first, and the process is signalled only after MPS has ended its work: the other order can take
-/// the server down, and with it every other client.
+/// the server down, and with it every other client. MPS is never asked to end a client that is stopped, which would hang its daemon:
+/// that is refused (409) unless `stopped` says to continue or to kill it.
 #[utoipa::path(post, path = "/api/v1/clients/{id}/terminate", operation_id = "terminate_client", tag = "clients",
     params(
-        ("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`"), WriteQuery,
+        ("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`"), TerminateQuery,
         Idempotency,
     ),
     responses(OperationAccepted, WriteProblems))]
@@ -75,14 +90,13 @@ pub(super) async fn terminate(
     State(app): State<AppState>,
     actor: Actor,
     Path(id): Path<ClientId>,
-    Query(query): Query<WriteQuery>,
+    Query(query): Query<TerminateQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&actor, &OperationRequest::TerminateClient { client: id })?;
-    Ok(accepted(
-        &app.service.terminate(&actor, id, conditions.options(query.dry_run), key).await?,
-        query.dry_run,
-    ))
+    let TerminateQuery { dry_run, stopped } = query;
+    let key = idempotency.of(&actor, &OperationRequest::TerminateClient { client: id, stopped })?;
+    let options = conditions.options(dry_run);
+    Ok(accepted(&app.service.terminate(&actor, id, stopped, options, key).await?, dry_run))
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::described::{IfMatch, IfNoneMatch, OperationAccepted};
-use super::{FreshQuery, GraceQuery, List, PageQuery, WriteQuery, accepted, checked_grace, tagged, written};
+use super::{FreshQuery, GraceQuery, List, PageQuery, WriteQuery, accepted, checked_grace, written};
 use crate::domain::DaemonName;
 use crate::domain::access::Actor;
 use crate::domain::daemon::DaemonSpec;
@@ -15,6 +15,7 @@ use crate::domain::gpu::GpuRef;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, OnTimeout};
 use crate::domain::operation::OperationRequest;
 use crate::http::AppState;
+use crate::http::conditional::shown;
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
 use crate::service::adoption::AdoptRequest;
@@ -43,7 +44,7 @@ pub(super) async fn get(
     Query(query): Query<FreshQuery>,
 ) -> Result<Response, Problem> {
     let daemon = app.service.daemon(&actor, &name, query.fresh).await?;
-    Ok(tagged(StatusCode::OK, daemon.revision, &daemon))
+    shown(daemon.revision, &daemon)
 }
 
 /// Create or replace a daemon

@@ -4,11 +4,15 @@
 //! [`WriteProblems`](crate::http::problem::WriteProblems) for the rest: which of those an operation can really answer follows
 //! from what it takes. Unions are given the shape that generators of clients digest.
 
-mod unions;
+mod directions;
+mod names;
+pub(super) mod openapi_3_0;
+pub(super) mod unions;
 
 use serde_json::{Map, Value, json};
 
 use crate::http::problem::{KINDS, LISTED, TYPE_PREFIX};
+use crate::http::repeats::{self, Repeated, repeated};
 
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 const PROBLEM: &str = "application/problem+json";
@@ -16,22 +20,67 @@ const PROBLEM: &str = "application/problem+json";
 /// Completes the document that the handlers give.
 pub(super) fn complete(document: &utoipa::openapi::OpenApi) -> Value {
     let mut document = serde_json::to_value(document).expect("the document holds nothing that JSON cannot");
+    names::rename(&mut document);
     if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         unions::name_variants(schemas);
     }
     integers(&mut document);
+    document["servers"] = json!([{"url": "/", "description": "The manager that this document comes from"}]);
     let paths = document.get_mut("paths").and_then(Value::as_object_mut);
     for (path, item) in paths.into_iter().flat_map(Map::iter_mut) {
         for method in METHODS {
             if let Some(operation) = item.get_mut(method) {
-                parameters(operation);
+                conditional(method, operation);
+                keys(operation);
+                parameters(method, operation);
                 problems(method, path, operation);
-                headers(operation);
+                headers(method, operation);
                 links(operation);
             }
         }
     }
+    directions::split(&mut document);
     document
+}
+
+/// A read whose answer has an entity tag may be asked whether it is another one now.
+fn conditional(method: &str, operation: &mut Value) {
+    if method != "get" || operation.pointer("/responses/200/headers/ETag").is_none() {
+        return;
+    }
+    let condition = json!({
+        "name": "If-None-Match",
+        "in": "header",
+        "required": false,
+        "description": "Only if its entity tag is none of these: 304 otherwise",
+    });
+    match operation.get_mut("parameters").and_then(Value::as_array_mut) {
+        Some(parameters) => parameters.push(condition),
+        None => operation["parameters"] = json!([condition]),
+    }
+    operation["responses"]["304"] = json!({
+        "description": "The caller has it as it is now",
+        "headers": {"ETag": {"schema": {"type": "string"}}},
+    });
+}
+
+/// `Idempotency-Key`, where the handler does not see to it itself.
+fn keys(operation: &mut Value) {
+    let description = match operation["operationId"].as_str().and_then(repeated) {
+        Some(Repeated::Kept) => "A repeated request with the same key is done once",
+        Some(Repeated::Harmless) => "Taken, and without effect: the request changes nothing",
+        Some(Repeated::Refused) | None => return,
+    };
+    let key = json!({
+        "name": repeats::HEADER,
+        "in": "header",
+        "required": false,
+        "description": description,
+    });
+    match operation.get_mut("parameters").and_then(Value::as_array_mut) {
+        Some(parameters) => parameters.push(key),
+        None => operation["parameters"] = json!([key]),
+    }
 }
 
 /// An unsigned integer of 32 bits is more than an `int32` holds.
@@ -52,22 +101,19 @@ fn integers(value: &mut Value) {
 }
 
 /// What the parameters that many operations have may be, as they are read.
-fn parameters(operation: &mut Value) {
+fn parameters(method: &str, operation: &mut Value) {
     let Some(parameters) = operation.get_mut("parameters").and_then(Value::as_array_mut) else { return };
     // OpenAPI has a place of its own for what is accepted: the media types of the answers.
     parameters.retain(|parameter| parameter["name"] != "Accept");
     for parameter in parameters {
         let schema = match parameter["name"].as_str().unwrap_or_default() {
-            "If-Match" => json!({
-                "type": "string",
-                "minLength": 1,
-                "pattern": "^(\\*|(W/)?\"[!#-+.-~-]*\"( *, *(W/)?\"[!#-+.-~-]*\")*)$",
-                "examples": ["\"3\""],
-            }),
+            "If-Match" => tags(),
+            "If-None-Match" if method == "get" => tags(),
             "If-None-Match" => json!({"type": "string", "enum": ["*"]}),
             "Idempotency-Key" => {
                 json!({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"})
             }
+            "gpu" if parameter["in"] == "path" => json!({"$ref": "#/components/schemas/GpuRef"}),
             "cursor" => json!({"type": "string", "pattern": "^[A-Za-z0-9_-]*$"}),
             _ => not_null(&parameter["schema"]),
         };
@@ -75,7 +121,17 @@ fn parameters(operation: &mut Value) {
     }
 }
 
-/// A parameter is there or is not; it is never `null`.
+/// Entity tags, or `*`.
+fn tags() -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "pattern": "^(\\*|(W/)?\"[!#-+.-~-]*\"( *, *(W/)?\"[!#-+.-~-]*\")*)$",
+        "examples": ["\"3\""],
+    })
+}
+
+/// A value that may be missing, without `null`: a parameter, or a field that is left out.
 fn not_null(schema: &Value) -> Value {
     let null = |schema: &Value| schema["type"] == "null" || *schema == "null";
     let mut schema = schema.clone();
@@ -165,9 +221,10 @@ impl<'o> Parts<'o> {
                     || OF_THE_REQUEST.contains(&self.id)
             }
             // A header that is no text, a body that cannot be read, or what does not fit what is there.
-            "400" | "408" | "409" | "413" => !self.reads(),
-            "412" => self.headers.iter().any(|name| matches!(*name, "If-Match" | "If-None-Match")),
-            "415" => self.body,
+            "408" | "409" | "413" | "415" => !self.reads(),
+            "412" => {
+                !self.reads() && self.headers.iter().any(|name| matches!(*name, "If-Match" | "If-None-Match"))
+            }
             // What takes no parameter still refuses a body that it would ignore.
             "422" => self.fallible || !self.reads(),
             _ => true,
@@ -179,10 +236,14 @@ impl<'o> Parts<'o> {
         let can = |kind: &str| match kind {
             // These come where there is no operation.
             "no-such-path" | "method-not-allowed" => false,
-            "malformed-json" | "not-json" => self.body,
+            "malformed-json" => self.body,
+            "not-json" => self.body && self.id != "import_layouts",
             "not-a-layout" => self.id == "import_layouts",
-            "idempotency-key-reused" => self.headers.contains(&"Idempotency-Key"),
-            "read-only" | "cross-site" => !self.reads(),
+            "idempotency-key-reused" => {
+                self.headers.contains(&repeats::HEADER) && repeated(self.id) != Some(Repeated::Harmless)
+            }
+            "idempotency-key-refused" => repeated(self.id) == Some(Repeated::Refused),
+            "read-only" | "cross-site" | "unreadable-body" | "unsupported-encoding" => !self.reads(),
             "forbidden" => !self.open,
             _ => true,
         };
@@ -192,7 +253,8 @@ impl<'o> Parts<'o> {
 }
 
 /// What comes before any handler is asked, or in its place.
-const ALWAYS: [(&str, &str); 5] = [
+const ALWAYS: [(&str, &str); 6] = [
+    ("400", "The request cannot be read"),
     ("421", "Not a name of this server"),
     ("429", "Too many requests; Retry-After says when to try again"),
     ("431", "The head of the request is too large"),
@@ -216,6 +278,13 @@ fn problems(method: &str, path: &str, operation: &mut Value) {
             responses.insert(status.to_owned(), json!({"description": description, "content": content}));
         }
     }
+    let forms = responses.get("200").and_then(|answer| answer["content"].as_object()).map_or(0, Map::len);
+    // Whoever reads metrics gets some whatever it takes.
+    if forms > 1 && parts.id != "get_metrics" {
+        let content = json!({PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}});
+        let description = "The caller takes none of the forms of the answer";
+        responses.insert("406".to_owned(), json!({"description": description, "content": content}));
+    }
     for (status, response) in &mut responses {
         if response["content"].get(PROBLEM).is_some() {
             response["x-problem-types"] = json!(parts.kinds(status));
@@ -225,13 +294,13 @@ fn problems(method: &str, path: &str, operation: &mut Value) {
 }
 
 /// The headers that go with a status, whichever operation answers it.
-fn headers(operation: &mut Value) {
+fn headers(method: &str, operation: &mut Value) {
     let rehearses =
         operation["parameters"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == "dry_run"));
     let responses = operation.get_mut("responses").and_then(Value::as_object_mut);
     for (status, response) in responses.into_iter().flat_map(Map::iter_mut) {
         if let Some(tag) = response.pointer_mut("/headers/ETag") {
-            *tag = etag(rehearses && status == "200");
+            *tag = etag(method == "get", rehearses && status == "200");
         }
         let problem = response["content"].get(PROBLEM).is_some();
         let more = match status.as_str() {
@@ -247,12 +316,23 @@ fn headers(operation: &mut Value) {
     }
 }
 
-fn etag(may_be_of_dry_run: bool) -> Value {
-    let more = if may_be_of_dry_run { " A dry run has none." } else { "" };
+fn etag(of_read: bool, may_be_of_dry_run: bool) -> Value {
+    let more = match (of_read, may_be_of_dry_run) {
+        (true, _) => {
+            " `If-None-Match` of a later read is compared with the whole of it, `If-Match` with its revision."
+        }
+        (false, true) => " A dry run has none.",
+        (false, false) => "",
+    };
+    let (pattern, example) = if of_read {
+        ("^\"[0-9]+-[0-9a-f]{16}\"$", "\"3-0123456789abcdef\"")
+    } else {
+        ("^\"[0-9]+\"$", "\"3\"")
+    };
     json!({
         "description": format!("The entity tag: what `If-Match` of a later write is compared with.{more}"),
         "required": !may_be_of_dry_run,
-        "schema": {"type": "string", "pattern": "^\"[0-9]+\"$", "examples": ["\"3\""]},
+        "schema": {"type": "string", "pattern": pattern, "examples": [example]},
     })
 }
 

@@ -16,6 +16,7 @@ use super::List;
 use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
 use crate::domain::event::{Event, EventFilter, Severity};
+use crate::domain::gpu::GpuRef;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
@@ -45,7 +46,7 @@ pub(super) struct EventQuery {
     /// Those about this tenant.
     tenant: Option<TenantName>,
     /// Those about this GPU: UUID, unique prefix, index or PCI address.
-    gpu: Option<String>,
+    gpu: Option<GpuRef>,
     /// Those about this client.
     client: Option<ClientId>,
     /// Those about this operation.
@@ -93,7 +94,7 @@ pub(super) struct StreamQuery {
     /// Those about this tenant.
     tenant: Option<TenantName>,
     /// Those about this GPU: UUID, unique prefix, index or PCI address.
-    gpu: Option<String>,
+    gpu: Option<GpuRef>,
     /// Those about this client.
     client: Option<ClientId>,
     /// Those about this operation.
@@ -105,7 +106,7 @@ pub(super) struct StreamQuery {
     /// The event after which the stream begins, for who cannot send the header Last-Event-ID, which wins; from now on without
     /// either.
     #[param(minimum = 0)]
-    last_event_id: Option<i64>,
+    after: Option<i64>,
 }
 
 /// What a query asks for, before a GPU is looked up.
@@ -148,7 +149,7 @@ pub(super) async fn list(
         cause,
         ..EventFilter::default()
     };
-    let wanted = Wanted { types: query.r#type, gpu: query.gpu, filter };
+    let wanted = Wanted { types: query.r#type, gpu: query.gpu.map(|gpu| gpu.0), filter };
     let order = match query.order {
         EventOrder::Newest => Order::NewestFirst,
         EventOrder::Oldest => Order::OldestFirst,
@@ -193,12 +194,12 @@ pub(super) async fn stream(
 ) -> Result<Sse<impl Stream<Item = Result<Message, Infallible>>>, Problem> {
     let last = match headers.get("last-event-id") {
         Some(shown) => Some(last_event_id(shown)?),
-        None => query.last_event_id,
+        None => query.after,
     };
     let StreamQuery { daemon, tenant, client, operation, severity, since, until, .. } = query;
     let filter =
         EventFilter { severity, daemon, tenant, client, operation, since, until, ..EventFilter::default() };
-    let wanted = Wanted { types: query.r#type, gpu: query.gpu, filter };
+    let wanted = Wanted { types: query.r#type, gpu: query.gpu.map(|gpu| gpu.0), filter };
     let filter = wanted.filter(&app.service, &actor).await?;
     let following = app.service.follow_events(&actor, filter, last).await?;
     let first = Message::default().retry(RETRY).id(following.at().to_string()).comment("events follow");
@@ -211,7 +212,7 @@ pub(super) fn last_event_id(shown: &axum::http::HeaderValue) -> Result<i64, Serv
     let number = shown.to_str().ok().and_then(|text| text.trim().parse().ok());
     number.ok_or_else(|| {
         ServiceError::field(
-            "/last_event_id",
+            "/after",
             "the header Last-Event-ID is not the number of an event: send the last id that was received",
         )
     })

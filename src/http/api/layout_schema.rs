@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
+use super::document::unions;
 use crate::domain::layout::document::Document;
 
 #[derive(OpenApi)]
@@ -18,6 +19,7 @@ pub fn layout_document_schema() -> Value {
     let document = serde_json::to_value(Schemas::openapi()).expect("an OpenAPI document is JSON");
     let schemas = document.pointer("/components/schemas").and_then(Value::as_object).cloned();
     let mut definitions = schemas.expect("the document has the schema it was made of");
+    unions::name_variants(&mut definitions);
     let root = definitions.remove("Document").expect("it is the one that was asked for");
     let mut schema = Map::from_iter([
         ("$schema".to_owned(), json!("https://json-schema.org/draft/2020-12/schema")),

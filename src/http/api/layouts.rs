@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
 use super::described::{IfMatch, IfNoneMatch, OperationAccepted};
-use super::{List, PageQuery, WriteQuery, accepted, tagged, written};
+use super::{List, PageQuery, WriteQuery, accepted, written};
 use crate::domain::access::Actor;
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::Document;
@@ -13,9 +13,10 @@ use crate::domain::layout::outlook::LayoutPlan;
 use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
-use crate::http::AppState;
+use crate::http::conditional::shown;
 use crate::http::extract::{Conditions, Idempotency, Json, Path, Query, TextBody};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::http::{AppState, accept};
 use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutText, LayoutView};
 use crate::service::{ServiceError, WriteOptions};
 
@@ -40,7 +41,7 @@ pub(super) async fn get(
     Path(name): Path<LayoutName>,
 ) -> Result<Response, Problem> {
     let layout = app.service.layout(&actor, &name).await?;
-    Ok(tagged(StatusCode::OK, i64::from(layout.newest.version), &layout))
+    shown(i64::from(layout.newest.version), &layout)
 }
 
 /// Write a layout
@@ -131,9 +132,9 @@ pub(super) async fn plan(
     headers: HeaderMap,
     Json(target): Json<LayoutTarget>,
 ) -> Result<Response, Problem> {
+    let format = accept::negotiated(&headers, &[JSON, TEXT])?;
     let plan = app.service.plan_layout(&actor, &name, &target).await?;
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if accept.split(',').any(|mime| mime.trim().starts_with("text/plain")) {
+    if format == TEXT {
         return Ok(plan.text().into_response());
     }
     Ok(axum::Json(plan).into_response())
@@ -208,14 +209,14 @@ pub(super) async fn export(
     Query(query): Query<ExportQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    let mime = accept::negotiated(&headers, &[JSON, YAML])?;
+    let format = if mime == YAML { Format::Yaml } else { Format::Json };
     let document = app.service.export_layout(&actor, &name, &query.daemon).await?;
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let yaml = accept.split(',').any(|mime| mime.trim().starts_with(YAML));
-    let (mime, format) = if yaml { (YAML, Format::Yaml) } else { (JSON, Format::Json) };
     Ok(([(header::CONTENT_TYPE, mime)], text::write(&document, format)).into_response())
 }
 
 const JSON: &str = "application/json";
+const TEXT: &str = "text/plain";
 const YAML: &str = "application/yaml";
 const SCRIPT: &str = "text/x-shellscript";
 

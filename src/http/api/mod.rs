@@ -119,7 +119,8 @@ pub(super) fn router() -> (Router<AppState>, Router<AppState>, utoipa::openapi::
         .routes(routes!(tenants::get, tenants::put, tenants::delete))
         .routes(routes!(tenants::environment))
         .routes(routes!(tenants::clients))
-        .routes(routes!(tenants::lease))
+        .routes(routes!(tenants::leases, tenants::lease))
+        .routes(routes!(tenants::revoke_lease))
         .routes(routes!(tenants::verify))
         .routes(routes!(tokens::whoami))
         .routes(routes!(sessions::get, sessions::end))
@@ -149,6 +150,11 @@ pub(super) fn router() -> (Router<AppState>, Router<AppState>, utoipa::openapi::
 /// The OpenAPI document, as `/openapi.json` gives it.
 pub fn document() -> serde_json::Value {
     document::complete(&router().2)
+}
+
+/// The document in the form of `OpenAPI` 3.0, as `/openapi-3.0.json` gives it.
+pub fn as_openapi_3_0(document: &serde_json::Value) -> serde_json::Value {
+    document::openapi_3_0::openapi_3_0(document)
 }
 
 /// One page of a list.
@@ -229,7 +235,7 @@ pub(super) fn checked_grace(grace_s: u32) -> Result<u32, ServiceError> {
     Err(ServiceError::field("/grace_s", format!("grace_s is {grace_s}: give at most 3600 seconds")))
 }
 
-/// A thing with its entity tag.
+/// A thing that was written, with the entity tag of its revision.
 fn tagged<T: Serialize>(status: StatusCode, revision: i64, value: &T) -> Response {
     let mut response = (status, axum::Json(value)).into_response();
     if let Ok(tag) = HeaderValue::from_str(&etag(revision)) {

@@ -42,6 +42,9 @@ pub struct Readiness {
     /// confirmed and is not taken up yet. `GET /api/v1/host` says which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<String>,
+    /// What keeps the manager itself from its work, as `DatabaseLost`: the types of its conditions, which `GET /api/v1/host` explains.
+    #[serde(default)]
+    pub conditions: Vec<String>,
 }
 
 /// A daemon that is not ready.
@@ -71,10 +74,16 @@ async fn healthz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
     responses(
         (status = 200, description = "The desired generation of every daemon was applied and read back", body = Readiness),
         (status = 500, description = "It cannot read its store", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "Some daemons are not ready", body = Readiness),
+        (status = 503, description = "Some daemons are not ready, or the manager itself cannot do its work", body = Readiness),
     ))]
 async fn readyz(State(app): State<AppState>) -> Result<(StatusCode, Json<Readiness>), Problem> {
-    Ok(readiness(app.service.not_ready(None).await?, app.service.is_read_only()))
+    let conditions = app.service.blocking_conditions();
+    let not_ready = match app.service.not_ready(None).await {
+        // What stands in the way of the answer is said in it.
+        Err(_) if !conditions.is_empty() => Vec::new(),
+        other => other?,
+    };
+    Ok(readiness(not_ready, app.service.is_read_only(), conditions))
 }
 
 /// Whether one daemon is ready
@@ -90,13 +99,18 @@ async fn readyz_daemon(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
 ) -> Result<(StatusCode, Json<Readiness>), Problem> {
-    Ok(readiness(app.service.not_ready(Some(&name)).await?, app.service.is_read_only()))
+    let not_ready = app.service.not_ready(Some(&name)).await?;
+    Ok(readiness(not_ready, app.service.is_read_only(), app.service.blocking_conditions()))
 }
 
-fn readiness(not_ready: Vec<(DaemonName, Phase)>, is_read_only: bool) -> (StatusCode, Json<Readiness>) {
-    let ready = not_ready.is_empty() && !is_read_only;
+fn readiness(
+    not_ready: Vec<(DaemonName, Phase)>,
+    is_read_only: bool,
+    conditions: Vec<String>,
+) -> (StatusCode, Json<Readiness>) {
+    let ready = not_ready.is_empty() && !is_read_only && conditions.is_empty();
     let read_only = is_read_only.then(|| READ_ONLY.to_owned());
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let not_ready = not_ready.into_iter().map(|(daemon, phase)| NotReady { daemon, phase }).collect();
-    (status, Json(Readiness { ready, not_ready, read_only }))
+    (status, Json(Readiness { ready, not_ready, read_only, conditions }))
 }

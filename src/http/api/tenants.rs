@@ -1,23 +1,26 @@
 //! Tenants.
 
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::described::{IfMatch, IfNoneMatch};
-use super::{FreshQuery, List, PageQuery, WriteQuery, tagged, written};
+use super::{FreshQuery, List, PageQuery, WriteQuery, written};
 use crate::domain::access::Actor;
+use crate::domain::client::ClientId;
 use crate::domain::gpu::GpuRef;
 use crate::domain::tenant::TenantSpec;
 use crate::domain::verification::Verification;
 use crate::domain::{DaemonName, TenantName, environment};
-use crate::http::AppState;
+use crate::http::auth::Peer;
+use crate::http::conditional::shown;
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::http::{AppState, accept};
 use crate::service::clients::{ClientFilter, ClientView};
-use crate::service::leases::{LeaseRequest, LeaseView};
+use crate::service::leases::{HeldLease, LeaseRequest, LeaseView};
 use crate::service::page::Page;
 use crate::service::tenants::{EnvironmentView, TenantFilter, TenantView};
 
@@ -59,7 +62,7 @@ pub(super) async fn get(
     Query(query): Query<FreshQuery>,
 ) -> Result<Response, Problem> {
     let tenant = app.service.tenant(&actor, &name, query.fresh).await?;
-    Ok(tagged(StatusCode::OK, tenant.generation, &tenant))
+    shown(tenant.generation, &tenant)
 }
 
 /// Create or replace a tenant
@@ -120,15 +123,17 @@ pub(super) async fn environment(
     Path(name): Path<TenantName>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    let format = accept::negotiated(&headers, &["application/json", SHELL])?;
     let view = app.service.tenant_environment(&actor, &name).await?;
-    let shell = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    if shell.is_some_and(|value| value.contains("text/x-shellscript")) {
+    if format == SHELL {
         let variables: Vec<(String, String)> = view.variables.into_iter().collect();
         let text = environment::as_shell(&variables);
         return Ok(([(header::CONTENT_TYPE, "text/x-shellscript; charset=utf-8")], text).into_response());
     }
     Ok(axum::Json(view).into_response())
 }
+
+const SHELL: &str = "text/x-shellscript";
 
 /// The clients of a tenant
 #[utoipa::path(get, path = "/api/v1/tenants/{name}/clients", operation_id = "list_tenant_clients", tag = "tenants",
@@ -178,10 +183,12 @@ pub(super) async fn verify(
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(asked)).into_response())
 }
 
-/// Ask for a process to become a client of a tenant
+/// Take a lease, or record a process
 ///
-/// `mps-manager run` asks this for itself and then becomes its command, which keeps the process ID. Refused when
-/// `max_clients` processes are there already, and while the daemon does not hold the tenant's limits.
+/// `mps-manager run` asks this for itself through the unix socket and then becomes its command, which keeps the process ID; over
+/// TCP it is refused. With `kind` `recorded`, an operator names a process instead: it counts and holds up a drain, and is signalled
+/// only once MPS lists it. Both are refused when `max_clients` processes are there already, and while the daemon does not hold
+/// the tenant's limits.
 #[utoipa::path(post, path = "/api/v1/tenants/{name}/leases", operation_id = "create_lease", tag = "tenants",
     params(("name" = TenantName, Path, description = "The tenant"), WriteQuery),
     request_body = LeaseRequest,
@@ -191,7 +198,44 @@ pub(super) async fn lease(
     actor: Actor,
     Path(name): Path<TenantName>,
     Query(query): Query<WriteQuery>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
     Json(request): Json<LeaseRequest>,
 ) -> Result<(StatusCode, axum::Json<LeaseView>), Problem> {
-    Ok((StatusCode::CREATED, axum::Json(app.service.lease(&actor, name, request, query.dry_run).await?)))
+    let lease = app.service.lease(&actor, name, request, peer.lease_caller(), query.dry_run).await?;
+    Ok((StatusCode::CREATED, axum::Json(lease)))
+}
+
+/// The leases of a tenant
+///
+/// Those whose processes live: taken by the processes themselves, and recorded by operators.
+#[utoipa::path(get, path = "/api/v1/tenants/{name}/leases", operation_id = "list_leases", tag = "tenants",
+    params(("name" = TenantName, Path, description = "The tenant"), PageQuery),
+    responses((status = 200, description = "Its leases by process ID", body = List<HeldLease>), ReadProblems))]
+pub(super) async fn leases(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<TenantName>,
+    Query(query): Query<PageQuery>,
+) -> Result<axum::Json<List<HeldLease>>, Problem> {
+    Ok(axum::Json(app.service.leases(&actor, &name, &query.page()?).await?.into()))
+}
+
+/// Revoke a lease
+///
+/// The process is left as it is. It no longer counts for the tenant unless MPS lists it as a client, and neither a drain nor the
+/// deletion of the tenant waits for it. A recorded one is revoked by an operator only.
+#[utoipa::path(delete, path = "/api/v1/tenants/{name}/leases/{id}", operation_id = "revoke_lease", tag = "tenants",
+    params(
+        ("name" = TenantName, Path, description = "The tenant"),
+        ("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`"), WriteQuery,
+    ),
+    responses((status = 204, description = "Revoked, or a dry run"), WriteProblems))]
+pub(super) async fn revoke_lease(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path((name, id)): Path<(TenantName, ClientId)>,
+    Query(query): Query<WriteQuery>,
+) -> Result<StatusCode, Problem> {
+    app.service.revoke_lease(&actor, name, id, query.dry_run).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

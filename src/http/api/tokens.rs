@@ -8,7 +8,7 @@ use super::{List, PageQuery, WriteQuery};
 use crate::domain::access::Actor;
 use crate::domain::token::TokenId;
 use crate::http::AppState;
-use crate::http::extract::{Conditions, Json, NoBody, Path, Query};
+use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::{Problem, ReadProblems, WriteProblems};
 use crate::service::tokens::{NewToken, TokenRequest, TokenView};
 use crate::service::whoami::WhoamiView;
@@ -52,14 +52,14 @@ pub(super) async fn get(
 
 /// Make a token
 ///
-/// Its text is in this answer and nowhere else. A repeated request makes another token: there is no Idempotency-Key here,
-/// since the answer to one is kept, and a secret is not.
+/// Its text is in this answer and nowhere else. A request that is repeated with its `Idempotency-Key` makes no other token, and
+/// is answered with 200 and without the text: make another token if the first answer was lost, and revoke this one.
 #[utoipa::path(post, path = "/api/v1/tokens", operation_id = "create_token", tag = "access",
-    params(WriteQuery),
+    params(WriteQuery, Idempotency),
     request_body = TokenRequest,
     responses(
         (status = 201, description = "The token, with its text", body = NewToken),
-        (status = 200, description = "A dry run: the token as it would be, without a text", body = NewToken),
+        (status = 200, description = "A dry run, or a repeated request: the token without its text", body = NewToken),
         WriteProblems,
     ))]
 pub(super) async fn create(
@@ -67,10 +67,12 @@ pub(super) async fn create(
     actor: Actor,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
+    idempotency: Idempotency,
     Json(request): Json<TokenRequest>,
 ) -> Result<Response, Problem> {
-    let made = app.service.create_token(&actor, request, conditions.options(query.dry_run), None).await?;
-    if query.dry_run {
+    let key = idempotency.of(&actor, &request)?;
+    let made = app.service.create_token(&actor, request, conditions.options(query.dry_run), key).await?;
+    if made.secret.is_none() {
         return Ok((StatusCode::OK, axum::Json(made)).into_response());
     }
     let location = format!("/api/v1/tokens/{}", made.token.id);

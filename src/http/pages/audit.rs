@@ -115,11 +115,18 @@ impl Row {
         Self {
             at: Moment(record.at),
             came: outcome(record.outcome),
-            subject: is_one(&record.target).then(|| format!("/{}", record.target)),
+            // What was refused to be made is not there.
+            subject: (is_one(&record.target) && is_made(&record)).then(|| format!("/{}", record.target)),
             changes: changes(record.before.as_deref(), record.after.as_deref()),
             record,
         }
     }
+}
+
+/// Whether the target of an attempt was there before it, or is since.
+fn is_made(record: &AuditRecord) -> bool {
+    let creates = record.action.starts_with("PUT ") || record.action.starts_with("POST ");
+    record.outcome == Outcome::Done || record.before.is_some() || !creates
 }
 
 /// What a change touched, field by field; what stayed is left out.

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::words::{Amount, Moment};
 use crate::clock::unix_ms;
+use crate::domain::count::counted;
 use crate::domain::history::{EVERY_MS, Point, SPAN_MS};
 use crate::domain::{GpuUuid, TenantName};
 
@@ -46,6 +47,9 @@ pub(super) struct Panel {
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     pub(super) name: String,
+    /// The number of its colour: of its tenant's partition on the same page, or of its place.
+    #[serde(skip)]
+    colour: usize,
     points: Vec<(i64, u64)>,
 }
 
@@ -60,8 +64,7 @@ impl Unit {
     fn told(self, value: u64) -> String {
         match self {
             Self::Bytes => Amount(value).to_string(),
-            Self::Clients if value == 1 => "1 client".to_owned(),
-            Self::Clients => format!("{value} clients"),
+            Self::Clients => counted(value, "client"),
         }
     }
 }
@@ -69,11 +72,13 @@ impl Unit {
 impl Chart {
     fn new(href: String, lines: &[(TenantName, Vec<Point>)]) -> Self {
         let of = |value: fn(&Point) -> u64| {
-            let line = |(name, points): &(TenantName, Vec<Point>)| Line {
+            let line = |(place, (name, points)): (usize, &(TenantName, Vec<Point>))| Line {
                 name: name.to_string(),
+                colour: place,
                 points: points.iter().map(|point| (point.at, value(point))).collect(),
             };
-            lines.iter().filter(|(_, points)| !points.is_empty()).map(line).collect::<Vec<_>>()
+            let shown = lines.iter().filter(|(_, points)| !points.is_empty());
+            shown.enumerate().map(line).collect::<Vec<_>>()
         };
         let memory = of(|point| point.memory);
         let clients = of(|point| u64::from(point.clients));
@@ -83,6 +88,31 @@ impl Chart {
             Panel { id: "clients", title: "Clients", unit: Unit::Clients, lines: clients },
         ];
         Self { href, now: unix_ms(), span_ms: SPAN_MS, every_ms: EVERY_MS, panels }
+    }
+
+    /// The same with the colours that a map beside it gives to tenants; further lines take those that are left.
+    #[must_use]
+    pub(super) fn coloured(mut self, colours: &[(TenantName, usize)]) -> Self {
+        for panel in &mut self.panels {
+            let mut taken = Vec::new();
+            let mut others = Vec::new();
+            for line in &mut panel.lines {
+                let own =
+                    colours.iter().find(|(name, _)| name.as_str() == line.name).map(|(_, colour)| *colour);
+                match own.filter(|own| !taken.contains(own)) {
+                    Some(own) => {
+                        line.colour = own;
+                        taken.push(own);
+                    }
+                    None => others.push(line),
+                }
+            }
+            let mut left = (0..).filter(|colour| !taken.contains(colour));
+            for line in others {
+                line.colour = left.next().unwrap_or_default();
+            }
+        }
+        self
     }
 
     pub(super) fn of_tenant(name: &TenantName, points: Vec<Point>) -> Self {
@@ -149,10 +179,10 @@ impl Panel {
         format!("{} in the last hour, at most {}: {}", self.title, self.upper(), lines.join(", "))
     }
 
-    /// The class that gives a line its colour, by its place.
-    #[allow(clippy::unused_self, clippy::trivially_copy_pass_by_ref, reason = "as templates call it")]
-    pub(super) fn class(&self, place: &usize) -> String {
-        format!("line-{}", place % COLOURS)
+    /// The class that gives a line its colour.
+    #[allow(clippy::unused_self, reason = "as templates call it")]
+    pub(super) fn class(&self, line: &Line) -> String {
+        format!("line-{}", line.colour % COLOURS)
     }
 }
 
@@ -176,6 +206,20 @@ mod tests {
         assert_eq!(json["panels"][0]["lines"][0]["points"][1], serde_json::json!([SPAN_MS, 4u64 << 30]));
         let none = Chart::of_tenant(&name, Vec::new());
         assert_eq!(none.panels[0].told(), "Memory in the last hour: there was no client");
+    }
+
+    #[test]
+    fn lines_have_the_colours_of_the_map() {
+        let name = |text: &str| TenantName::parse(text).expect("name");
+        let points = vec![Point { at: 0, clients: 1, memory: 1 }];
+        let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("a UUID");
+        let lines: Vec<_> =
+            ["batch", "notebooks", "others", "web"].map(|one| (name(one), points.clone())).into();
+        let colours = [(name("web"), 0), (name("batch"), 1), (name("notebooks"), 2)];
+        let chart = Chart::of_gpu(&gpu, &lines).coloured(&colours);
+        let panel = &chart.panels[0];
+        let classes: Vec<String> = panel.lines.iter().map(|line| panel.class(line)).collect();
+        assert_eq!(classes, ["line-1", "line-2", "line-3", "line-0"]);
     }
 
     #[test]

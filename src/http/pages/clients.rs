@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::get;
 
-use super::forms::in_the_way;
+use super::forms::{Form, Shape, in_the_way};
 use super::frame::{Frame, Place};
 use super::gpus::GpuRow;
 use super::lists::{Asked, Listing};
@@ -14,7 +14,7 @@ use super::tenants::daemon_names;
 use super::words::Amount;
 use super::{listed, refused_with, rendered};
 use crate::domain::access::{Actor, Role};
-use crate::domain::client::ClientId;
+use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
@@ -138,6 +138,17 @@ struct TerminatePage {
     client: ClientView,
     /// Why it would be refused.
     refused: Option<String>,
+    /// Whether it is stopped, so that somebody has to choose what is done about that.
+    stopped: bool,
+}
+
+/// The field that says what is done about a client that is stopped.
+const STOPPED: &str = "stopped";
+
+/// What the form says about a client that is stopped.
+#[derive(serde::Deserialize)]
+struct TerminateChoice {
+    stopped: StoppedPolicy,
 }
 
 async fn confirm_terminate(
@@ -149,18 +160,27 @@ async fn confirm_terminate(
         Err(error @ ServiceError::NotFound { .. }) => return story(&app, &actor, id, error).await,
         client => client?,
     };
-    let refused = in_the_way(app.service.terminate(&actor, id, WriteOptions::rehearsal(), None).await)?;
+    let stopped = app.service.is_client_stopped(&actor, id).await?;
+    // What is done about that is chosen on the page.
+    let policy = if stopped { StoppedPolicy::Continue } else { StoppedPolicy::Refuse };
+    let rehearsed = app.service.terminate(&actor, id, policy, WriteOptions::rehearsal(), None).await;
+    let refused = in_the_way(rehearsed)?;
     let title = format!("Terminate client {}", id.pid);
     let frame = Frame::of(&app.service, &actor, Place::Clients, &title).await;
-    Ok(rendered(&TerminatePage { frame, client, refused }))
+    Ok(rendered(&TerminatePage { frame, client, refused, stopped }))
 }
 
 async fn terminate(
     State(app): State<AppState>,
     actor: Actor,
     Path(id): Path<ClientId>,
+    form: Form,
 ) -> Result<Response, Problem> {
-    match app.service.terminate(&actor, id, WriteOptions::default(), None).await {
+    let policy = match form.text(STOPPED) {
+        "" => StoppedPolicy::Refuse,
+        _ => form.read::<TerminateChoice>(&[(STOPPED, Shape::Text)])?.stopped,
+    };
+    match app.service.terminate(&actor, id, policy, WriteOptions::default(), None).await {
         Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
         // It is over already, by whoever's hand: as was asked.
         Err(error @ ServiceError::NotFound { .. }) => story(&app, &actor, id, error).await,
@@ -169,9 +189,12 @@ async fn terminate(
                 Err(error @ ServiceError::NotFound { .. }) => return story(&app, &actor, id, error).await,
                 client => client?,
             };
-            let (title, refused) = (format!("Terminate client {}", id.pid), Some(error.to_string()));
+            // Stopped since the page was made: it asks again, with the choice.
+            let stopped = app.service.is_client_stopped(&actor, id).await.unwrap_or(false);
+            let refused = (!stopped).then(|| error.to_string());
+            let title = format!("Terminate client {}", id.pid);
             let frame = Frame::of(&app.service, &actor, Place::Clients, &title).await;
-            Ok(refused_with(&TerminatePage { frame, client, refused }, error.into()))
+            Ok(refused_with(&TerminatePage { frame, client, refused, stopped }, error.into()))
         }
         Err(error) => Err(error.into()),
     }

@@ -14,6 +14,7 @@ use super::forms::Form;
 use super::frame::Outside;
 use super::login::{self, Unsent};
 use crate::http::AppState;
+use crate::http::accept;
 use crate::http::auth::{self, CurrentSession, Peer};
 
 /// Bytes that are left for the log-in itself beside the form that it carries.
@@ -80,8 +81,7 @@ async fn carried(request: Request, to: String, longest: usize) -> Result<Unsent,
 }
 
 fn accepts_events(request: &Request) -> bool {
-    let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    accept.is_some_and(|accept| accept.contains("text/event-stream"))
+    accept::names(request.headers(), "text/event-stream")
 }
 
 /// The log-in that leads to a page of this server.

@@ -12,6 +12,7 @@ use axum::response::Response;
 use super::frame::{Frame, Outside, Place};
 use super::page;
 use crate::http::AppState;
+use crate::http::accept;
 use crate::http::auth::{self, Peer};
 use crate::http::problem::{Detail, Fields, NO_SUCH_PATH, Title};
 use crate::service::FieldError;
@@ -63,8 +64,7 @@ fn in_words(pointer: &str) -> String {
 
 /// Whether somebody looks at the answer: programs ask for other things, or say that they take anything.
 fn is_for_a_person(uri: &Uri, headers: &HeaderMap) -> bool {
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    !uri.path().starts_with("/api/") && accept.is_some_and(|accept| accept.contains("text/html"))
+    !uri.path().starts_with("/api/") && accept::names(headers, "text/html")
 }
 
 fn is_page(response: &Response) -> bool {

@@ -55,6 +55,16 @@ impl Fault {
         matches!(&self.0.event.details, Some(Details::Fault { reported, .. }) if reported.contains(&pid))
     }
 
+    /// What to do about a client that keeps the server from taking others.
+    fn holds(&self, pid: u32) -> Option<&'static str> {
+        let holder = self.0.holders.iter().find(|holder| holder.client.pid == pid)?;
+        Some(if holder.stopped {
+            "it is stopped, so continue it (kill -CONT) or end it; no client gets in before"
+        } else {
+            "end it; no client gets in before"
+        })
+    }
+
     fn over(&self) -> Option<(i64, Moment)> {
         self.0.over.as_ref().map(|event| (event.id, Moment(event.at)))
     }

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::access::Actor;
+use crate::domain::json::missing_field;
 use crate::http::extract;
 use crate::http::problem::Problem;
 use crate::service::{FieldError, IdempotencyKey, ServiceError};
@@ -287,11 +288,6 @@ impl<S: Send + Sync> FromRequest<S> for Form {
     }
 }
 
-/// The field that the reader of JSON misses: it names it in its words, and points at what it is missing in.
-fn missing(detail: &str) -> Option<&str> {
-    detail.strip_prefix("missing field `")?.strip_suffix('`')
-}
-
 /// What is wrong with a form: beside which field, or with all of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Refused {
@@ -309,7 +305,7 @@ impl Refused {
             return refused;
         }
         for FieldError { pointer, detail } in problem.errors {
-            if let Some(name) = missing(&detail).filter(|name| fields.contains(name)) {
+            if let Some(name) = missing_field(&detail).filter(|name| fields.contains(name)) {
                 refused.by_field.insert(name.to_owned(), "fill this in".to_owned());
                 continue;
             }

@@ -14,6 +14,7 @@ pub(super) enum Place {
     Tenants,
     Clients,
     Layouts,
+    Replays,
     Operations,
     Events,
     Faults,
@@ -33,13 +34,14 @@ enum For {
 }
 
 /// The places in the order of the menu.
-const PLACES: [(Place, &str, &str, For); 12] = [
+const PLACES: [(Place, &str, &str, For); 13] = [
     (Place::Overview, "/", "Overview", For::Everybody),
     (Place::Gpus, "/gpus", "GPUs", For::Host(Role::Viewer)),
     (Place::Daemons, "/daemons", "Daemons", For::Host(Role::Viewer)),
     (Place::Tenants, "/tenants", "Tenants", For::Everybody),
     (Place::Clients, "/clients", "Clients", For::Everybody),
     (Place::Layouts, "/layouts", "Layouts", For::Host(Role::Viewer)),
+    (Place::Replays, "/replays", "Replays", For::Host(Role::Viewer)),
     (Place::Operations, "/operations", "Operations", For::Everybody),
     (Place::Events, "/events", "Events", For::Everybody),
     (Place::Faults, "/faults", "Faults", For::Host(Role::Viewer)),

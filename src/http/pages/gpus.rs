@@ -15,6 +15,7 @@ use super::sm_map::{Named, SmMap};
 use super::words::{Amount, Gauge, compute_mode, or_dash};
 use crate::domain::access::Actor;
 use crate::domain::daemon::Mode;
+use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::Enforcement;
 use crate::domain::{GpuUuid, TenantName};
 use crate::http::AppState;
@@ -178,10 +179,13 @@ async fn show(
     };
     let map = daemon.as_ref().and_then(|daemon| partition_map(&row.gpu, daemon));
     let partitioned = map.is_some();
-    let map = map.or_else(|| shared_map(&row.gpu, daemon.as_ref()));
+    let counted = app.service.chunk_censuses(&actor).await?.remove(row.key());
+    let map = map.or_else(|| shared_map(&row.gpu, daemon.as_ref(), counted.as_ref()));
+    let colours = map.as_ref().map(SmMap::colours).unwrap_or_default();
     let shares = daemon.as_ref().map(|daemon| shares(&row.gpu, daemon)).unwrap_or_default();
     let processes = processes(&app, &actor, &row.gpu).await?;
-    let chart = Chart::of_gpu(row.key(), &app.service.gpu_history(&actor, row.key()).await?);
+    let chart =
+        Chart::of_gpu(row.key(), &app.service.gpu_history(&actor, row.key()).await?).coloured(&colours);
     let frame = Frame::of(&app.service, &actor, Place::Gpus, &row.called()).await.live();
     Ok(rendered(&GpuPage { frame, row, daemon, map, partitioned, shares, processes, chart }))
 }
@@ -204,11 +208,11 @@ fn partition_map(gpu: &GpuView, daemon: &DaemonView) -> Option<SmMap> {
 }
 
 /// The map of a GPU whose SMs are not divided: nobody's, or all clients'.
-fn shared_map(gpu: &GpuView, daemon: Option<&DaemonView>) -> Option<SmMap> {
+fn shared_map(gpu: &GpuView, daemon: Option<&DaemonView>, counted: Option<&ChunkCensus>) -> Option<SmMap> {
     // In static mode a client has the SMs of its partition; before they are listed, nothing can be said.
     let shares = daemon.is_none_or(|daemon| daemon.spec.mode == Mode::Shared);
     shares.then_some(())?;
-    Some(SmMap::shared(gpu.sms?, gpu.compute_capability?.chunk_sms()))
+    Some(SmMap::shared(gpu.sms?, gpu.compute_capability?.chunk_sms(), counted))
 }
 
 fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<ShareRow> {

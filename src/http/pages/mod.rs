@@ -39,6 +39,7 @@ pub(super) use failure::shown;
 
 use super::problem::{Kind, Problem};
 use super::{AppState, audit as record, bounds, guard};
+use crate::domain::printable::with_symbols;
 use crate::service::ServiceError;
 
 /// What a page may load, and where its forms may lead: from here, and here.
@@ -96,6 +97,8 @@ fn listed(template: &impl Template, problem: Option<Problem>) -> Response {
 fn page(status: StatusCode, template: &impl Template) -> Response {
     match template.render() {
         Ok(text) => {
+            // Names and command lines of others may hold anything.
+            let text = with_symbols(&text).into_owned();
             let mut response = (status, Html(text)).into_response();
             let policy = HeaderValue::from_static(POLICY);
             response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);

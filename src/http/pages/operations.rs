@@ -221,7 +221,7 @@ fn what(request: &OperationRequest) -> &'static str {
 fn subjects(operation: &Operation) -> Vec<Way> {
     let mut ways = Vec::new();
     match &operation.request {
-        OperationRequest::TerminateClient { client } => {
+        OperationRequest::TerminateClient { client, .. } => {
             ways.push(Way::new(format!("/clients/{client}"), format!("client {}", client.pid)));
         }
         OperationRequest::BeginMaintenance { .. } | OperationRequest::EndMaintenance => {

@@ -3,6 +3,8 @@
 //! How many SMs each has is true. Which ones on the die is known to nobody but MPS, so the cells of a partition stand
 //! together, partitions in the daemon's order, and the page says so.
 
+use crate::domain::count::counted;
+use crate::domain::gpu::ChunkCensus;
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::{PartitionId, TenantName};
 
@@ -89,8 +91,7 @@ impl Group {
     pub(super) fn told(&self) -> String {
         let chunks = match self.chunks {
             0 => String::new(),
-            1 => " in 1 chunk".to_owned(),
-            several => format!(" in {several} chunks"),
+            some => format!(" in {}", counted(some, "chunk")),
         };
         let tenants = match self.tenants.as_slice() {
             [] => String::new(),
@@ -99,7 +100,7 @@ impl Group {
                 format!(", for {}", names.join(", "))
             }
         };
-        format!("{}: {} SMs{chunks}{tenants}", self.name, self.sms)
+        format!("{}: {}{chunks}{tenants}", self.name, counted(self.sms, "SM"))
     }
 }
 
@@ -111,6 +112,8 @@ pub(super) struct SmMap {
     pub(super) sms: u32,
     /// SMs of a chunk.
     pub(super) chunk_sms: u32,
+    /// Whether it is known how many chunks there are.
+    pub(super) is_counted: bool,
     pub(super) width: usize,
     pub(super) height: usize,
 }
@@ -123,13 +126,27 @@ pub(super) struct Named<'a> {
 }
 
 impl SmMap {
-    /// A GPU whose SMs all clients share.
-    pub(super) fn shared(sms: u32, chunk_sms: u32) -> Self {
-        let chunks = sms / chunk_sms.max(1);
-        let mut groups = vec![Group::new(Owner::Shared, "shared".to_owned(), chunks, chunks * chunk_sms)];
-        let rest = sms - chunks * chunk_sms;
-        if rest > 0 {
-            groups.push(Group::new(Owner::LeftOver, "left over".to_owned(), 0, rest));
+    /// The tenants of its partitions with the number of the colour of each.
+    pub(super) fn colours(&self) -> Vec<(TenantName, usize)> {
+        let mut colours = Vec::new();
+        for group in &self.groups {
+            let Owner::Partition(number) = group.owner else { continue };
+            colours.extend(group.tenants.iter().map(|tenant| (tenant.clone(), number)));
+        }
+        colours
+    }
+
+    /// A GPU whose SMs all clients share; its chunks are those that a CUDA client counted, and not known before that.
+    pub(super) fn shared(sms: u32, chunk_sms: u32, counted: Option<&ChunkCensus>) -> Self {
+        let Some(counted) = counted.filter(|counted| counted.sms == sms) else {
+            let all = Group::new(Owner::Shared, "shared".to_owned(), 0, sms);
+            return Self { is_counted: false, ..Self::drawn(vec![all], sms, chunk_sms) };
+        };
+        let ChunkCensus { chunks, chunk_sms, left_over_sms, .. } = *counted;
+        let whole = sms.saturating_sub(left_over_sms);
+        let mut groups = vec![Group::new(Owner::Shared, "shared".to_owned(), chunks, whole)];
+        if left_over_sms > 0 {
+            groups.push(Group::new(Owner::LeftOver, "shared, in no chunk".to_owned(), 0, left_over_sms));
         }
         Self::drawn(groups, sms, chunk_sms)
     }
@@ -196,7 +213,7 @@ impl SmMap {
             }
         }
         let rows = at.div_ceil(COLUMNS).max(1);
-        Self { groups, sms, chunk_sms, width: COLUMNS * CELL, height: rows * CELL }
+        Self { groups, sms, chunk_sms, is_counted: true, width: COLUMNS * CELL, height: rows * CELL }
     }
 }
 
@@ -222,9 +239,13 @@ mod tests {
 
     #[test]
     fn every_sm_of_the_gpu_is_on_the_map_once() {
-        let shared = SmMap::shared(132, 8);
+        let unknown = SmMap::shared(132, 8, None);
+        assert_eq!((sms(&unknown), unknown.groups.len(), unknown.is_counted), (132, 1, false));
+        assert_eq!(unknown.groups[0].chunks, 0, "nothing is divided");
+        let counted = ChunkCensus { sms: 132, chunk_sms: 8, chunks: 15, left_over_sms: 12 };
+        let shared = SmMap::shared(132, 8, Some(&counted));
         assert_eq!((sms(&shared), shared.groups.len()), (132, 2));
-        assert_eq!(shared.groups[1].sms, 4);
+        assert_eq!((shared.groups[0].chunks, shared.groups[1].sms), (15, 12));
         // As recorded on an H200: 15 chunks of 8, and 12 SMs beside them.
         let listed = GpuPartitions {
             gpu: GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("a UUID"),
@@ -287,12 +308,12 @@ mod tests {
 
     #[test]
     fn no_two_cells_stand_in_one_place_and_all_are_inside() {
-        let map = SmMap::shared(132, 8);
+        let map = SmMap::shared(132, 8, None);
         let mut places = std::collections::BTreeSet::new();
         for cell in map.groups.iter().flat_map(|group| &group.cells) {
             assert!(places.insert((cell.x, cell.y)), "{cell:?}");
             assert!(cell.x + CELL <= map.width && cell.y + CELL <= map.height, "{cell:?}");
         }
-        assert_eq!(sms(&SmMap::shared(0, 8)), 0);
+        assert_eq!(sms(&SmMap::shared(0, 8, None)), 0);
     }
 }

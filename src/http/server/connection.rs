@@ -21,6 +21,7 @@ use tower::ServiceExt as _;
 use super::activity::{Activity, Overdue, Patience};
 use super::body::{Answer, Paced, UnderWay};
 use super::stream::Seen;
+use crate::clock::is_before_1970;
 use crate::config::Limits;
 use crate::http::auth::Peer;
 use crate::http::tls::Certificates;
@@ -123,7 +124,13 @@ impl Serving {
                 Ok::<_, JoinError>(response.map(|body| Answer::new(body, under_way)))
             }
         });
-        let connection = self.protocol.serve_connection(TokioIo::new(stream), service);
+        let mut protocol = self.protocol.clone();
+        if is_before_1970() {
+            // The library's `Date` has none for such a time and panics; without a clock a server sends no date (RFC 9110).
+            protocol.http1().auto_date_header(false);
+            protocol.http2().auto_date_header(false);
+        }
+        let connection = protocol.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         let rhythm = self.patience.rhythm();
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + rhythm, rhythm);

@@ -14,10 +14,10 @@ mod activity;
 mod body;
 mod connection;
 mod gate;
+mod socket;
 mod stream;
 
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,9 +35,11 @@ pub use self::gate::Network;
 use self::activity::Patience;
 use self::connection::{Serving, protocol};
 use self::gate::{Gate, Place, Refused, Whom};
+use self::socket::SocketFile;
 use super::auth::Peer;
 use super::tls::Certificates;
 use crate::config::Limits;
+use crate::domain::health::HostHealth;
 use crate::metrics::wire::{Listening, Turned, Wire};
 
 /// Why it cannot listen.
@@ -75,15 +77,6 @@ pub struct Listeners {
     tcp: TcpListener,
     unix: UnixListener,
     file: SocketFile,
-}
-
-/// A bound socket's file: left behind it would look like a manager that does not answer.
-struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 /// How long requests that are under way at a soft stop get; a stalled sender must not hold it up.
@@ -134,18 +127,7 @@ impl Listeners {
     /// A socket that nobody answers at is a dead manager's and is replaced.
     pub async fn bind(address: SocketAddr, unix_path: &Path) -> Result<Self, ListenError> {
         let tcp = TcpListener::bind(address).await.map_err(|source| ListenError::Tcp { address, source })?;
-        let unusable = |source| ListenError::Unix { path: unix_path.to_owned(), source };
-        if UnixStream::connect(unix_path).await.is_ok() {
-            // Its state directory is another one, or its lock would have told.
-            return Err(ListenError::Served(unix_path.to_owned()));
-        }
-        if unix_path.exists() {
-            std::fs::remove_file(unix_path).map_err(unusable)?;
-        }
-        let unix = UnixListener::bind(unix_path).map_err(unusable)?;
-        let file = SocketFile(unix_path.to_owned());
-        // Anybody may connect; who may act is decided by the peer's user.
-        std::fs::set_permissions(unix_path, std::fs::Permissions::from_mode(0o666)).map_err(unusable)?;
+        let (unix, file) = socket::bind(unix_path).await?;
         Ok(Self { tcp, unix, file })
     }
 
@@ -161,8 +143,10 @@ impl Listeners {
         limits: Limits,
         certificates: Option<Arc<Certificates>>,
         wire: Wire,
+        health: HostHealth,
         stop: CancellationToken,
     ) {
+        let Self { tcp: mut tcp_listener, unix: mut socket, mut file } = self;
         let serving = Arc::new(Serving {
             router,
             limits,
@@ -188,10 +172,19 @@ impl Listeners {
         };
         tokio::select! {
             () = stop.cancelled() => {}
-            () = accept(self.tcp, &tcp, &serving, &tasks, &abandon) => {}
-            () = accept(self.unix, &unix, &serving, &tasks, &abandon) => {}
+            () = accept(&mut tcp_listener, &tcp, &serving, &tasks, &abandon) => {}
+            () = async {
+                loop {
+                    tokio::select! {
+                        () = accept(&mut socket, &unix, &serving, &tasks, &abandon) => {}
+                        () = file.lost() => {
+                            (socket, file) = socket::bind_again(&file, &health).await;
+                        }
+                    }
+                }
+            } => {}
         }
-        drop(self.file);
+        drop(file);
         tasks.close();
         if tokio::time::timeout(DRAIN, tasks.wait()).await.is_err() {
             tracing::warn!("some requests did not end within {DRAIN:?} of the stop");
@@ -248,7 +241,7 @@ impl Caller<SocketAddr> for TcpStream {
 
 impl Caller<tokio::net::unix::SocketAddr> for UnixStream {
     fn peer(&self, _: &tokio::net::unix::SocketAddr) -> Peer {
-        Peer::local(self.peer_cred())
+        Peer::local(self)
     }
 
     fn whom(&self, _: &tokio::net::unix::SocketAddr) -> Whom {
@@ -262,7 +255,7 @@ impl Caller<tokio::net::unix::SocketAddr> for UnixStream {
 
 /// Takes connections for ever.
 async fn accept<L>(
-    mut listener: L,
+    listener: &mut L,
     door: &Door,
     serving: &Arc<Serving>,
     tasks: &TaskTracker,

@@ -122,6 +122,11 @@ pub(super) struct Context {
     answering: Option<u32>,
 }
 
+/// Reads a message of the control daemon by itself; `None` for a line of a reply, and for whatever is not known.
+pub(super) fn of_control(text: &str) -> Option<Event> {
+    control(text)
+}
+
 #[derive(Debug, Clone, Copy)]
 enum List {
     Devices,

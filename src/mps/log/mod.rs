@@ -7,6 +7,8 @@ mod event;
 mod follow;
 #[cfg(test)]
 mod fuzz;
+mod keep;
+pub mod own;
 pub mod window;
 
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,6 +20,7 @@ use rustix::fs::OFlags;
 
 pub use event::{Event, LogClient};
 pub use follow::{Follow, Gained};
+pub use keep::{kept_name, set_aside};
 
 /// Which part of MPS wrote a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,8 +117,9 @@ impl Reader {
 ///
 /// In place, since MPS keeps the file open and appends: a renamed log would keep growing under its new name
 /// (FACTS.md, "Logs"; recording 07). Only a file of this process's user under one name is emptied, and no link is
-/// followed: whoever can write in the directory could put the name of another file there.
-pub fn bound(path: &Path, max_bytes: u64) -> io::Result<bool> {
+/// followed: whoever can write in the directory could put the name of another file there. `before` runs once it is
+/// certain that the log is emptied.
+pub fn bound(path: &Path, max_bytes: u64, before: impl FnOnce()) -> io::Result<bool> {
     let file = follow::open_to(path, OFlags::WRONLY)?;
     let metadata = file.metadata()?;
     if metadata.len() <= max_bytes {
@@ -127,40 +131,29 @@ pub fn bound(path: &Path, max_bytes: u64) -> io::Result<bool> {
     if metadata.nlink() > 1 {
         return Err(io::Error::other("has another name, too"));
     }
+    before();
     file.set_len(0)?;
     Ok(true)
 }
 
-/// The end of a log without what callers of the control program leave in it: what MPS itself had to say last.
-pub fn last_words(path: &Path, max_bytes: usize) -> String {
-    let noise = |event: &Event| {
-        matches!(
-            event,
-            Event::Accepting
-                | Event::InvalidCredentials
-                | Event::UiOpened
-                | Event::UiClosed
-                | Event::Command(_)
-                | Event::Reply(_)
-        )
+/// What a control process wrote last about itself, in one line: no banner of its start, and nothing of its callers and clients,
+/// which it writes all the time.
+pub fn last_word(records: &[Record], pid: u32) -> Option<String> {
+    let of_itself = |record: &&Record| {
+        record.pid == pid
+            && match &record.event {
+                Event::Other(text) => !text.starts_with("NEW ") && !text.starts_with("User did not"),
+                Event::ServerExited { .. } | Event::DaemonExited { .. } | Event::ShuttingDown { .. } => true,
+                _ => false,
+            }
     };
-    let mut words = Vec::new();
-    let mut length = 0;
-    for record in
-        read(tail(path, SEARCHED).as_bytes()).into_iter().rev().filter(|record| !noise(&record.event))
-    {
-        length += record.text.len() + 1;
-        if length > max_bytes {
-            break;
-        }
-        words.push(record.text);
-    }
-    words.reverse();
-    words.join("\n")
+    let last = records.iter().rfind(of_itself)?;
+    let line: Vec<&str> = last.text.lines().map(str::trim).collect();
+    Some(line.join(" ").chars().take(LAST_WORD).collect())
 }
 
-/// How much of the end of a log [`last_words`] looks through.
-const SEARCHED: usize = 256 * 1024;
+/// The most of it that is repeated, in characters.
+const LAST_WORD: usize = 300;
 
 /// Reads a whole log, or a piece of one.
 pub fn read(bytes: &[u8]) -> Vec<Record> {
@@ -284,20 +277,20 @@ mod tests {
         for path in [&log, &other] {
             fs::write(path, "0123456789").expect("written");
         }
-        assert!(!bound(&log, 10).expect("short enough"));
-        assert!(bound(&log, 9).expect("emptied"));
+        assert!(!bound(&log, 10, || ()).expect("short enough"));
+        assert!(bound(&log, 9, || ()).expect("emptied"));
         assert_eq!(fs::read(&log).expect("there").len(), 0);
 
         std::os::unix::fs::symlink(&other, &link).expect("link");
         fs::hard_link(&other, &name).expect("another name");
         for refused in [&link, &name, &dir.path().to_owned(), &dir.path().join("nothing")] {
-            bound(refused, 9).expect_err("no log");
+            bound(refused, 9, || ()).expect_err("no log");
         }
         assert_eq!(fs::read(&other).expect("there").len(), 10);
         if rustix::process::geteuid().is_root() {
             fs::remove_file(&name).expect("removed");
             std::os::unix::fs::chown(&other, Some(65_534), None).expect("given away");
-            let error = bound(&other, 9).expect_err("another user's").to_string();
+            let error = bound(&other, 9, || ()).expect_err("another user's").to_string();
             assert!(error.contains("belongs to uid 65534"), "{error}");
         }
     }

@@ -3,6 +3,8 @@
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
+use super::own::own_lines;
+
 /// Bytes of a log that are looked at at once.
 pub const WINDOW: u64 = 256 * 1024;
 /// Lines that are given at once.
@@ -41,10 +43,22 @@ pub struct Excerpt {
     pub to: u64,
     /// Size of the file, in bytes.
     pub size: u64,
+    /// How many lines of the manager's own sessions are left out.
+    pub hidden: usize,
+}
+
+/// Whether lines of the manager's own sessions are given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OwnSessions {
+    /// They are left out and counted.
+    #[default]
+    Hidden,
+    /// They are given like all others.
+    Shown,
 }
 
 /// Reads a part of a log; those of its lines that have `wanted` in them, in whatever case.
-pub fn excerpt(path: &Path, part: Part, wanted: &str) -> io::Result<Excerpt> {
+pub fn excerpt(path: &Path, part: Part, wanted: &str, own: OwnSessions) -> io::Result<Excerpt> {
     let mut file = super::follow::open(path)?;
     let size = file.metadata()?.len();
     let (from, to) = match part {
@@ -57,7 +71,41 @@ pub fn excerpt(path: &Path, part: Part, wanted: &str) -> io::Result<Excerpt> {
     file.take(to - from).read_to_end(&mut bytes)?;
     // From the end of another part on, the first line is whole; elsewhere it may have begun before.
     let is_cut = from > 0 && !matches!(part, Part::From(_));
-    Ok(cut(&bytes, from, is_cut, part, wanted, size))
+    let excerpt = cut(&bytes, from, is_cut, part, wanted, size);
+    let hidden = if own == OwnSessions::Hidden { own_offsets(&bytes, from) } else { Vec::new() };
+    Ok(bounded(without(excerpt, &hidden), part, &hidden))
+}
+
+/// Where the lines of our own sessions begin, in order.
+fn own_offsets(bytes: &[u8], from: u64) -> Vec<u64> {
+    let lines = || bytes.split_inclusive(|byte| *byte == b'\n');
+    let begins = lines().scan(from, |at, line| {
+        let begin = *at;
+        *at += u64::try_from(line.len()).unwrap_or(0);
+        Some(begin)
+    });
+    begins.zip(own_lines(lines())).filter_map(|(at, own)| own.then_some(at)).collect()
+}
+
+fn without(mut excerpt: Excerpt, hidden: &[u64]) -> Excerpt {
+    excerpt.lines.retain(|line| hidden.binary_search(&line.at).is_err());
+    excerpt
+}
+
+/// Not more lines than are given at once.
+fn bounded(mut excerpt: Excerpt, part: Part, hidden: &[u64]) -> Excerpt {
+    let lines = &mut excerpt.lines;
+    if lines.len() > LINES {
+        if matches!(part, Part::From(_)) {
+            excerpt.to = lines[LINES].at;
+            lines.truncate(LINES);
+        } else {
+            lines.drain(..lines.len() - LINES);
+            excerpt.from = lines[0].at;
+        }
+    }
+    excerpt.hidden = hidden.iter().filter(|at| (excerpt.from..excerpt.to).contains(*at)).count();
+    excerpt
 }
 
 fn cut(bytes: &[u8], from: u64, is_cut: bool, part: Part, wanted: &str, size: u64) -> Excerpt {
@@ -86,17 +134,7 @@ fn cut(bytes: &[u8], from: u64, is_cut: bool, part: Part, wanted: &str, size: u6
         }
         at += line.len();
     }
-    let (mut from, mut to) = (offset(begin), offset(end));
-    if lines.len() > LINES {
-        if matches!(part, Part::From(_)) {
-            to = lines[LINES].at;
-            lines.truncate(LINES);
-        } else {
-            lines.drain(..lines.len() - LINES);
-            from = lines[0].at;
-        }
-    }
-    Excerpt { lines, from, to, size }
+    Excerpt { lines, from: offset(begin), to: offset(end), size, hidden: 0 }
 }
 
 /// A line as it can be shown: what is no text has a sign in its place.
@@ -136,7 +174,7 @@ mod tests {
         let all: Vec<String> =
             (0..20_000).map(|number| format!("line {number} of the log, as long as it is")).collect();
         fs::write(&path, all.join("\n") + "\n").expect("written");
-        let mut part = excerpt(&path, Part::Last, "").expect("read");
+        let mut part = excerpt(&path, Part::Last, "", OwnSessions::Shown).expect("read");
         assert_eq!(part.to, part.size);
         assert!(part.to - part.from <= WINDOW && part.lines.len() == LINES);
         let mut read: Vec<String> = Vec::new();
@@ -145,18 +183,18 @@ mod tests {
             if part.from == 0 {
                 break;
             }
-            part = excerpt(&path, Part::Before(part.from), "").expect("read");
+            part = excerpt(&path, Part::Before(part.from), "", OwnSessions::Shown).expect("read");
         }
         assert_eq!(read, all);
         let (mut read, mut at) = (Vec::new(), 0);
         while read.len() < all.len() {
-            let part = excerpt(&path, Part::From(at), "").expect("read");
+            let part = excerpt(&path, Part::From(at), "", OwnSessions::Shown).expect("read");
             assert!(part.to > at, "it goes on");
             read.extend(part.lines.into_iter().map(|line| line.text));
             at = part.to;
         }
         assert_eq!(read, all);
-        let found = excerpt(&path, Part::Last, "LINE 19999 ").expect("read");
+        let found = excerpt(&path, Part::Last, "LINE 19999 ", OwnSessions::Shown).expect("read");
         assert_eq!(texts(&found), ["line 19999 of the log, as long as it is"]);
     }
 
@@ -165,12 +203,13 @@ mod tests {
         let folder = folder();
         let path = folder.path().join("server.log");
         fs::write(&path, b"first\r\n\x1b[31mred\xff\xfe\0\ttab\n\nno end").expect("written");
-        let part = excerpt(&path, Part::Last, "").expect("read");
+        let part = excerpt(&path, Part::Last, "", OwnSessions::Shown).expect("read");
         assert_eq!(texts(&part), ["first", "\u{fffd}[31mred\u{fffd}\u{fffd}\u{fffd}\ttab", "", "no end"]);
         fs::write(&path, vec![b'x'; 3 * 256 * 1024]).expect("written");
         let mut at = None;
         for _ in 0..3 {
-            let part = excerpt(&path, at.map_or(Part::Last, Part::Before), "").expect("read");
+            let part =
+                excerpt(&path, at.map_or(Part::Last, Part::Before), "", OwnSessions::Shown).expect("read");
             assert_eq!((part.lines.len(), part.to - part.from), (1, WINDOW));
             assert_eq!(part.lines[0].text.chars().count(), LONGEST_LINE + 1);
             at = Some(part.from);
@@ -178,8 +217,31 @@ mod tests {
         assert_eq!(at, Some(0));
         // One that was emptied meanwhile.
         fs::write(&path, "new\n").expect("written");
-        assert_eq!(texts(&excerpt(&path, Part::From(500_000), "").expect("read")), [""; 0]);
-        assert_eq!(texts(&excerpt(&path, Part::Before(500_000), "").expect("read")), ["new"]);
+        assert_eq!(
+            texts(&excerpt(&path, Part::From(500_000), "", OwnSessions::Shown).expect("read")),
+            [""; 0]
+        );
+        assert_eq!(
+            texts(&excerpt(&path, Part::Before(500_000), "", OwnSessions::Shown).expect("read")),
+            ["new"]
+        );
+    }
+
+    #[test]
+    fn own_sessions_are_left_out_and_counted() {
+        let folder = folder();
+        let path = folder.path().join("control.log");
+        let line = |text: &str| format!("[2026-11-21 02:53:15.169 Control  1308] {text}\n");
+        let ours = ["Accepting connection...", "NEW UI", "Cmd:zz-00c0ffee00c0ffee-1", "UI closed"]
+            .map(line)
+            .concat();
+        let said = line("NEW SERVER 902: Ready");
+        fs::write(&path, format!("{ours}{said}{ours}{ours}")).expect("written");
+        let read = |own| excerpt(&path, Part::Last, "", own).expect("read");
+        let part = read(OwnSessions::Hidden);
+        assert_eq!((texts(&part), part.hidden), (vec![said.trim_end()], 12));
+        let part = read(OwnSessions::Shown);
+        assert_eq!((part.lines.len(), part.hidden), (13, 0));
     }
 
     #[test]
@@ -188,17 +250,17 @@ mod tests {
         let (secret, path) = (folder.path().join("secret"), folder.path().join("control.log"));
         fs::write(&secret, "a secret\n").expect("written");
         symlink(&secret, &path).expect("a link");
-        assert!(excerpt(&path, Part::Last, "").is_err());
+        assert!(excerpt(&path, Part::Last, "", OwnSessions::Shown).is_err());
         fs::remove_file(&path).expect("removed");
         assert_eq!(
-            excerpt(&path, Part::Last, "").map_err(|error| error.kind()),
+            excerpt(&path, Part::Last, "", OwnSessions::Shown).map_err(|error| error.kind()),
             Err(io::ErrorKind::NotFound)
         );
         fs::create_dir(&path).expect("a directory");
-        assert!(excerpt(&path, Part::Last, "").is_err());
+        assert!(excerpt(&path, Part::Last, "", OwnSessions::Shown).is_err());
         fs::remove_dir(&path).expect("removed");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).expect("a FIFO");
-        assert!(excerpt(&path, Part::Last, "").is_err());
+        assert!(excerpt(&path, Part::Last, "", OwnSessions::Shown).is_err());
     }
 
     proptest::proptest! {

@@ -92,6 +92,18 @@ pub fn percentage(reply: &[u8]) -> Result<ThreadPercentage, ParseError> {
     ThreadPercentage::parse(text).map_err(|_| not_understood("a percentage with one decimal", reply))
 }
 
+/// Reads the percentage of a server; `None` for one that dies, which has none any more (seen on 13.0, some 100 ms after SIGKILL):
+///
+/// ```text
+/// 0.0
+/// ```
+pub fn server_percentage(reply: &[u8]) -> Result<Option<ThreadPercentage>, ParseError> {
+    if value_of_a_server(reply)? == "0.0" {
+        return Ok(None);
+    }
+    percentage(reply).map(Some)
+}
+
 /// Reads a getter of a memory limit: nothing when unset, else a number of `M` or `G`.
 ///
 /// ```text
@@ -198,6 +210,11 @@ mod tests {
         assert_eq!(percentage(b"33.3\n").map(ThreadPercentage::tenths), Ok(333));
         assert_eq!(percentage(b"100.0\n"), Ok(ThreadPercentage::FULL));
         assert!(percentage(b"").is_err() && percentage(b"nan\n").is_err());
+        assert!(percentage(b"0.0\n").is_err(), "no default is 0");
+        assert_eq!(server_percentage(b"0.0\n"), Ok(None), "it dies");
+        assert_eq!(server_percentage(b"100.0\r\n"), Ok(Some(ThreadPercentage::FULL)));
+        assert!(server_percentage(b"0\n").is_err() && server_percentage(b"").is_err());
+        assert_eq!(server_percentage(b"Server 7 not found\n"), Err(ParseError::ServerNotFound { server: 7 }));
         assert_eq!(priority(b"1\n"), Ok(Priority::BelowNormal));
         assert!(priority(b"7\n").is_err() && priority(b"").is_err());
     }

@@ -8,7 +8,7 @@ use crate::host::{Identity, process};
 
 use super::super::binaries::CONTROL;
 use super::find::is_same_directory;
-use super::{DEFAULT_PIPE_DIRECTORY, PIPE_ENV};
+use super::{DEFAULT_PIPE_DIRECTORY, PIPE_ENV, SOCKET};
 
 /// A control process that is none of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,10 @@ fn asks(pid: u32, pipe_directory: &Path) -> bool {
         return false;
     }
     let theirs = variable(pid, PIPE_ENV).unwrap_or_else(|| OsString::from(DEFAULT_PIPE_DIRECTORY));
-    is_same_directory(Path::new(&theirs), pipe_directory)
+    let theirs = Path::new(&theirs);
+    // A tenant's directory has a link to the daemon's socket.
+    is_same_directory(theirs, pipe_directory)
+        || is_same_directory(&theirs.join(SOCKET), &pipe_directory.join(SOCKET))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The pipe and the log directory of a daemon: where they may be, and how they are made.
 
-use std::fs::{self, DirBuilder, Metadata};
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use crate::domain::Inode;
+use crate::host::trust::{Content, Trust, Untrusted};
 
 /// The longest path of a pipe directory, in bytes.
 ///
@@ -47,6 +48,9 @@ pub enum DirectoryError {
         /// Its group.
         group: u32,
     },
+    /// Others could change it, or what is on the way to it.
+    #[error("{0}. Another user could put a daemon of its own there")]
+    Untrusted(Untrusted),
     /// Somebody else could replace what is in it.
     #[error("{} {reason}: another user could put a daemon of its own there; remove it or choose another place", path.display())]
     Unsafe {
@@ -65,13 +69,30 @@ pub enum DirectoryError {
     },
 }
 
-/// Checks both directories and makes those that are missing, with mode 0755 as NVIDIA's own (recording 01).
+/// Checks both directories and makes those that are missing, with mode 0755 as NVIDIA's own (recording 01), and the pipe
+/// directory with `mode`, if there is one.
 ///
 /// `uid` is whom the pipe directory must be reachable for; `None` checks it for nobody. Nothing is made when one
-/// of the checks fails, and nothing that exists is changed.
-pub fn check_directories(pipe: &Path, log: &Path, uid: Option<u32>) -> Result<(), DirectoryError> {
+/// of the checks fails, and nothing that exists is changed but the mode of the pipe directory.
+pub fn check_directories(
+    pipe: &Path,
+    log: &Path,
+    uid: Option<u32>,
+    mode: Option<u32>,
+) -> Result<(), DirectoryError> {
+    // What an earlier release made is reachable only once it has its mode.
+    let narrowed = |path: &Path| {
+        let Some(mode) = mode else { return Ok(()) };
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+            .map_err(|source| DirectoryError::Io { path: path.to_owned(), source })
+    };
+    if fs::symlink_metadata(pipe).is_ok() {
+        usable_directories(pipe, log, None)?;
+        narrowed(pipe)?;
+    }
     usable_directories(pipe, log, uid)?;
     make(pipe)?;
+    narrowed(pipe)?;
     make(log)
 }
 
@@ -129,7 +150,8 @@ fn real(path: &Path) -> Option<PathBuf> {
 }
 
 fn check_existing(path: &Path) -> Result<(), DirectoryError> {
-    let Some(metadata) = metadata(path)? else { return Ok(()) };
+    let checked = Trust::own().check_no_link(path, Content::Directory);
+    let Some(metadata) = checked.map_err(DirectoryError::Untrusted)? else { return Ok(()) };
     let unsafe_because = |reason: String| DirectoryError::Unsafe { path: path.to_owned(), reason };
     if !metadata.is_dir() {
         return Err(unsafe_because("is not a directory".into()));
@@ -138,22 +160,7 @@ fn check_existing(path: &Path) -> Result<(), DirectoryError> {
     if metadata.uid() != me {
         return Err(unsafe_because(format!("belongs to uid {} and not to {me}", metadata.uid())));
     }
-    if metadata.mode() & 0o022 != 0 {
-        return Err(unsafe_because(format!(
-            "can be written by others (mode {:o})",
-            metadata.mode() & 0o7777
-        )));
-    }
     Ok(())
-}
-
-/// The metadata of the thing itself, links not followed; `None` where there is none.
-fn metadata(path: &Path) -> Result<Option<Metadata>, DirectoryError> {
-    match fs::symlink_metadata(path) {
-        Ok(metadata) => Ok(Some(metadata)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(DirectoryError::Io { path: path.to_owned(), source }),
-    }
 }
 
 /// Whether `uid` may pass each directory down to this one, by owner, group and other bits, and each one down to where
@@ -228,7 +235,7 @@ mod tests {
         mode(top.path(), 0o755);
         let (pipe, log) = (top.path().join("a/pipe"), top.path().join("a/log"));
         for _ in 0..2 {
-            check_directories(&pipe, &log, Some(65_534)).expect("usable");
+            check_directories(&pipe, &log, Some(65_534), None).expect("usable");
         }
         for made in [&pipe, &log, &top.path().join("a")] {
             assert_eq!(fs::metadata(made).expect("made").mode() & 0o7777, 0o755);
@@ -241,6 +248,21 @@ mod tests {
         fs::remove_dir(&pipe).expect("empty");
         fs::create_dir(&pipe).expect("made");
         assert!(!pipe_inode(&pipe).expect("inode").is_same(before));
+    }
+
+    #[test]
+    fn pipe_directory_gets_its_own_mode() {
+        let top = tempfile::tempdir_in("/tmp").expect("directory");
+        mode(top.path(), 0o755);
+        let (pipe, log) = (top.path().join("pipe"), top.path().join("log"));
+        // One that an earlier release made, a closed one of another mode, and a new one.
+        fs::create_dir(&pipe).expect("made");
+        for wanted in [0o711, 0o700, 0o711] {
+            let uid = (wanted == 0o711).then_some(65_534);
+            check_directories(&pipe, &log, uid, Some(wanted)).expect("usable");
+            assert_eq!(fs::metadata(&pipe).expect("made").mode() & 0o7777, wanted);
+            assert_eq!(fs::metadata(&log).expect("made").mode() & 0o7777, 0o755);
+        }
     }
 
     #[test]
@@ -260,7 +282,7 @@ mod tests {
             (link.join("nvidia-mps"), "container runtime"),
             (top.path().join("a\nb"), "control characters"),
         ] {
-            let error = check_directories(&pipe, &log, None).expect_err("refused").to_string();
+            let error = check_directories(&pipe, &log, None, None).expect_err("refused").to_string();
             assert!(error.contains(said), "{error}");
             assert!(!log.exists());
         }
@@ -271,10 +293,10 @@ mod tests {
         let top = tempfile::tempdir_in("/tmp").expect("directory");
         mode(top.path(), 0o700);
         let (pipe, log) = (top.path().join("pipe"), top.path().join("log"));
-        let error = check_directories(&pipe, &log, Some(65_534)).expect_err("closed");
+        let error = check_directories(&pipe, &log, Some(65_534), None).expect_err("closed");
         assert!(matches!(&error, DirectoryError::Unreachable { path, .. } if path == top.path()), "{error}");
         assert!(!pipe.exists());
-        check_directories(&pipe, &log, Some(0)).expect("root passes everywhere");
+        check_directories(&pipe, &log, Some(0), None).expect("root passes everywhere");
     }
 
     #[test]
@@ -296,10 +318,10 @@ mod tests {
         let (pipe, log) = (top.path().join("pipe"), top.path().join("log"));
         fs::create_dir(&pipe).expect("made");
         mode(&pipe, 0o777);
-        let error = check_directories(&pipe, &log, None).expect_err("unsafe");
+        let error = check_directories(&pipe, &log, None, None).expect_err("unsafe");
         assert!(error.to_string().contains("can be written by others (mode 777)"), "{error}");
         fs::remove_dir(&pipe).expect("removed");
         fs::write(&pipe, "").expect("a file");
-        assert!(matches!(check_directories(&pipe, &log, None), Err(DirectoryError::Unsafe { .. })));
+        assert!(matches!(check_directories(&pipe, &log, None, None), Err(DirectoryError::Unsafe { .. })));
     }
 }

@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use crate::domain::Inode;
 use crate::domain::daemon::Mode;
 use crate::host::process::variable;
+use crate::host::signal::runs;
 use crate::host::{Identity, process};
 
 use super::super::binaries::CONTROL;
@@ -271,11 +272,6 @@ fn is_launcher(pid: u32) -> bool {
 
 pub(super) fn is_server(pid: u32) -> bool {
     runs(pid, super::super::binaries::SERVER)
-}
-
-fn runs(pid: u32, program: &str) -> bool {
-    let words = process::command(pid).unwrap_or_default();
-    words.iter().take(2).any(|word| Path::new(word).file_name() == Some(OsStr::new(program)))
 }
 
 /// Whether two paths lead to one directory.

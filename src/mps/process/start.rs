@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use crate::domain::daemon::Mode;
 use crate::domain::{GpuUuid, Inode};
-use crate::host::{Identity, Signal, process};
+use crate::host::signal::{Grounds, send};
+use crate::host::{Identity, OwnChild, Signal, process};
 
 use super::super::binaries::{Binaries, base_environment};
 use super::super::command::Command;
@@ -199,7 +200,7 @@ async fn run(
     match tokio::time::timeout_at(until, child.wait()).await {
         Ok(status) => status.map(Some),
         Err(_) => {
-            drop(child.kill().await);
+            child.end_now().await;
             Ok(None)
         }
     }
@@ -248,11 +249,7 @@ async fn answering(
     Ok(Started { identity, pipe_inode, refused })
 }
 
-fn launch(
-    spec: &StartSpec,
-    launcher: Option<&Launcher>,
-    output: &Output,
-) -> io::Result<tokio::process::Child> {
+fn launch(spec: &StartSpec, launcher: Option<&Launcher>, output: &Output) -> io::Result<OwnChild> {
     let gpus: Vec<&str> = spec.gpus.iter().map(GpuUuid::as_str).collect();
     let mut command = match launcher {
         None => tokio::process::Command::new(&spec.binaries.control),
@@ -280,10 +277,8 @@ fn launch(
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(output.end()?)
-        .stderr(output.end()?)
-        .process_group(0)
-        .kill_on_drop(true);
-    command.spawn()
+        .stderr(output.end()?);
+    OwnChild::spawn(&mut command)
 }
 
 /// Waits for the daemon's process, which exists by the time that `-d` returns.
@@ -331,7 +326,7 @@ async fn ask(control: &Control, until: Instant) -> Result<(), SessionError> {
 /// Kills what this start has left running, and nobody will ever ask for: nothing had its token before.
 fn abandon(spec: &StartSpec) {
     for id in process::find_by_env(TOKEN_ENV, &spec.token) {
-        if let Err(error) = process::signal(id, Signal::KILL) {
+        if let Err(error) = send(id, Signal::KILL, Grounds::FailedStart) {
             tracing::warn!(pid = id.pid, %error, "a process of a failed start is left over");
         }
     }

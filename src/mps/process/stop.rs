@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::host::{Identity, Signal, Signalled, process};
+use crate::host::signal::{Grounds, SignalError, Signalled, send};
+use crate::host::{Identity, Signal, process};
 
 use super::super::session::{Control, SessionError};
 use super::PID_FILE;
@@ -58,8 +59,8 @@ pub enum StopError {
     Signal {
         /// The process.
         identity: Identity,
-        /// What the system said.
-        source: io::Error,
+        /// Why not.
+        source: SignalError,
     },
     /// It outlived SIGKILL, as a process stuck in the driver does.
     #[error("process {identity} does not die of SIGKILL: it hangs in the kernel")]
@@ -84,9 +85,9 @@ pub async fn stop(control: &Control, identity: Identity, grace_s: u32) -> Result
     } else {
         // A server may have been replaced since; the daemon still lives, so its children are still its own.
         known.extend(servers(identity.pid));
-        if kill(identity, Signal::TERM).await? {
+        if kill(identity, Signal::TERM, Grounds::ControlDaemon).await? {
             How::Terminated
-        } else if kill(identity, Signal::KILL).await? {
+        } else if kill(identity, Signal::KILL, Grounds::ControlDaemon).await? {
             How::Killed
         } else {
             return Err(StopError::Immortal { identity });
@@ -99,7 +100,7 @@ pub async fn stop(control: &Control, identity: Identity, grace_s: u32) -> Result
         if died(server, DYING).await {
             continue;
         }
-        if !kill(server, Signal::KILL).await? {
+        if !kill(server, Signal::KILL, Grounds::Server).await? {
             return Err(StopError::Immortal { identity: server });
         }
         servers_killed += 1;
@@ -137,8 +138,8 @@ async fn quit(control: &Control, identity: Identity, grace_s: u32) -> bool {
 }
 
 /// Sends a signal to that very process and waits for its death; says whether it is dead.
-async fn kill(identity: Identity, signal: Signal) -> Result<bool, StopError> {
-    match process::signal(identity, signal) {
+async fn kill(identity: Identity, signal: Signal, grounds: Grounds) -> Result<bool, StopError> {
+    match send(identity, signal, grounds) {
         Ok(Signalled::Gone) => Ok(true),
         Ok(Signalled::Sent) => Ok(died(identity, DYING).await),
         Err(source) => Err(StopError::Signal { identity, source }),

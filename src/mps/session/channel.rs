@@ -1,25 +1,29 @@
 //! One control process: its three streams, its end, and its certain death.
 
 use std::fmt;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStderr, ChildStdin};
+use tokio::process::{ChildStderr, ChildStdin};
 
 use super::pty::{self, Master};
 use super::{Control, LONGEST_REPLY, SessionError};
+use crate::host::{OwnChild, Signal};
 
-/// How long a control process may take to end by itself once its input is over, or once it was killed.
+/// How long a control process may take to end by itself once its input is over.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// The most of standard error that is kept, in bytes.
 const LONGEST_COMPLAINT: usize = 4096;
 
+/// The most of what a control program wrote that a message repeats, in characters.
+const SHOWN: usize = 200;
+
 /// A running control process.
 #[derive(Debug)]
 pub(super) struct Channel {
-    process: Process,
+    process: OwnChild,
     input: Option<ChildStdin>,
     output: Master,
     errors: Option<ChildStderr>,
@@ -57,22 +61,12 @@ impl Channel {
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(slave)
-            .stderr(Stdio::piped())
-            // Not in our group: a Ctrl-C at the manager's terminal must not cut a command off.
-            .process_group(0)
-            .kill_on_drop(true);
-        let mut child = command.spawn().map_err(SessionError::Spawn)?;
+            .stderr(Stdio::piped());
+        let mut child = OwnChild::spawn(&mut command).map_err(SessionError::Spawn)?;
         // The command holds the child's end of the pty, and the output ends when nobody does.
         drop(command);
-        let (input, errors) = (child.stdin.take(), child.stderr.take());
-        Ok(Self {
-            process: Process(Some(child)),
-            input,
-            output,
-            errors,
-            held: Vec::new(),
-            complaint: Vec::new(),
-        })
+        let (input, errors) = (child.stdin(), child.stderr());
+        Ok(Self { process: child, input, output, errors, held: Vec::new(), complaint: Vec::new() })
     }
 
     /// Writes lines. A process that is gone is no error here: the output says so, and says more.
@@ -161,7 +155,7 @@ impl Channel {
         // Its output is over, so it is ending; what else holds its standard error is no reason to wait longer.
         drop(tokio::time::timeout(LAST_MOMENT, rest).await);
         self.input = None;
-        let status = self.process.end().await;
+        let status = self.process.end(LAST_MOMENT).await;
         Ending {
             status,
             output: std::mem::take(&mut self.held),
@@ -172,12 +166,12 @@ impl Channel {
     /// Ends the input and waits for the process, but not for ever.
     pub(super) async fn close(mut self) {
         self.input = None;
-        self.process.end().await;
+        self.process.end(LAST_MOMENT).await;
     }
 
     /// Kills the process and reaps it.
-    pub(super) async fn kill(mut self) {
-        self.process.kill().await;
+    pub(super) async fn abandon(mut self) {
+        self.process.end_now().await;
     }
 }
 
@@ -209,7 +203,34 @@ impl Ending {
         self.says("Cannot send")
     }
 
-    fn says(&self, words: &str) -> bool {
+    /// What the control program did that none does whose daemon is another caller's; `None` for one that may have been turned
+    /// away, which ends in silence or says so.
+    pub(super) fn misbehaviour(&self) -> Option<String> {
+        if self.turned_away() {
+            return None;
+        }
+        if self.output.len() > LONGEST_REPLY {
+            return Some(format!(
+                "the control program wrote more than {LONGEST_REPLY} bytes that are no answer"
+            ));
+        }
+        if let Some(signal) = self.status.and_then(|status| status.signal()) {
+            let name = if signal == Signal::SEGV.as_raw() { " (SIGSEGV)" } else { "" };
+            return Some(format!("the control program crashed: signal {signal}{name}"));
+        }
+        let said = String::from_utf8_lossy(&self.output);
+        let said: String = said.trim().chars().take(SHOWN).collect();
+        if !said.is_empty() {
+            return Some(format!("the control program wrote something else than an answer: {said:?}"));
+        }
+        match self.status {
+            Some(status) if !status.success() => Some(format!("the control program failed: {self}")),
+            _ => None,
+        }
+    }
+
+    /// Whether these words are in what it said.
+    pub(super) fn says(&self, words: &str) -> bool {
         [&self.output, &self.complaint]
             .iter()
             .any(|said| said.windows(words.len()).any(|window| window == words.as_bytes()))
@@ -225,53 +246,6 @@ impl fmt::Display for Ending {
         let said = String::from_utf8_lossy(&self.complaint);
         let said: String = said.trim().chars().take(200).collect();
         if said.is_empty() { f.write_str(", without a word") } else { write!(f, ", saying {said:?}") }
-    }
-}
-
-/// A child that never outlives this value by more than it takes to be killed and reaped.
-#[derive(Debug)]
-struct Process(Option<Child>);
-
-impl Process {
-    /// Waits for its end, kills it where that does not come, and reaps it.
-    async fn end(&mut self) -> Option<ExitStatus> {
-        let child = self.0.as_mut()?;
-        if let Ok(status) = tokio::time::timeout(LAST_MOMENT, child.wait()).await {
-            self.0 = None;
-            return status.ok();
-        }
-        self.kill().await;
-        None
-    }
-
-    async fn kill(&mut self) {
-        let Some(child) = self.0.as_mut() else { return };
-        kill_group(child);
-        // Longer than a moment only for a process stuck in the kernel; then `drop` leaves it to its own task.
-        if tokio::time::timeout(LAST_MOMENT, child.kill()).await.is_ok() {
-            self.0 = None;
-        }
-    }
-}
-
-impl Drop for Process {
-    /// Reaps in a task of its own: the runtime's own care for dropped children may wait for the next child.
-    fn drop(&mut self) {
-        let Some(mut child) = self.0.take() else { return };
-        kill_group(&child);
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { child.kill().await });
-        }
-    }
-}
-
-/// Kills the child's process group, which it leads: the program may be a wrapper that runs another.
-///
-/// The group cannot be somebody else's, since the child was not reaped yet.
-fn kill_group(child: &Child) {
-    let Some(leader) = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) else { return };
-    if let Err(error) = kill_process_group(leader, Signal::KILL) {
-        tracing::debug!(%error, "a control process is gone already");
     }
 }
 

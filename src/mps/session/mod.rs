@@ -20,7 +20,8 @@
 //! - A control process that was turned away may not say so: it takes the lost reply for an empty one and waits for
 //!   the next line, for ever (recording 15; on hardware about one attempt in thirty beside four other callers). So a
 //!   greeting without an echo soon has its input closed. Such a process ends at once; one that a daemon which hangs
-//!   keeps waiting does not, and that is how the two are told apart.
+//!   keeps waiting does not, and that is how the two are told apart. One that is merely slow still gives the echo
+//!   before it ends, and the next greeting waits as long as that took (`echo.rs`).
 //! - After a command comes a delimiter of its own, new and random, and the reply is what stands before it. The
 //!   return code is never believed (49 of 500 callers got an empty reply and 0; recording 08).
 //! - Once a command is on its way and its delimiter is not back, its outcome is [`SessionError::Unknown`]: killing
@@ -28,6 +29,8 @@
 //! - However a session ends, dropped futures included, its process is killed and reaped.
 
 mod channel;
+mod echo;
+mod group;
 mod pty;
 
 use std::ffi::OsString;
@@ -40,6 +43,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::channel::{Channel, Ending, Reading};
+use self::echo::EchoTime;
 use super::binaries::base_environment;
 use super::command::Command;
 use super::parse;
@@ -58,10 +62,6 @@ const HELD_OPEN: u32 = 16;
 /// The longest pause from then on.
 const LONGEST_PAUSE_HELD: Duration = Duration::from_millis(256);
 
-/// How long the first echo may take before the input is closed to see whether the reply was lost. Alone it takes
-/// about 1 ms (recording 15); too short costs a control process, too long delays a look.
-const FIRST_ECHO: Duration = Duration::from_millis(150);
-
 /// Why a session gave no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -69,17 +69,40 @@ pub enum SessionError {
     #[error("no MPS control daemon answers in the pipe directory")]
     NoDaemon,
     /// Other callers kept the daemon busy up to the deadline. Nothing ran.
-    #[error("the daemon turned {attempts} attempts away, other callers are using it; the last one: {last}")]
+    #[error("{attempts} control processes in a row got no answer of the daemon; the last one: {last}")]
     Busy {
         /// Control processes that were turned away.
         attempts: u32,
         /// How the last one ended.
         last: String,
+        /// Whether any of them said that the daemon did not take its command. One that is turned away may say nothing
+        /// (recording 08), but not each time.
+        said_so: bool,
+    },
+    /// The control program crashed, or wrote something that no control program writes. Nothing ran.
+    #[error("{what}")]
+    Misbehaved {
+        /// What it did.
+        what: String,
     },
     /// The daemon accepted a caller and said nothing up to the deadline, not even at the end of the input. Nothing ran; the daemon hangs, as it does
     /// while it terminates a stopped client.
     #[error("the daemon does not answer; nothing was sent to it")]
     Unresponsive,
+    /// The control program is too slow for the deadline. Nothing ran; the daemon answers.
+    #[error(
+        "it took {:.1} s to its first answer, which is too long for a session of at most {:.1} s: raise control_deadline_s, \
+         or find out what slows {} down",
+        took.as_secs_f64(), allowed.as_secs_f64(), program.display()
+    )]
+    Slow {
+        /// What the last first answer took.
+        took: Duration,
+        /// How long a session may take.
+        allowed: Duration,
+        /// The control program.
+        program: PathBuf,
+    },
     /// The command was sent and its reply never came: it may have run, and may still run later.
     #[error("the outcome of {command:?} is unknown: {cause}")]
     Unknown {
@@ -127,6 +150,8 @@ impl From<&SessionError> for Failed {
             SessionError::Line { .. }
             | SessionError::NotAlone { .. }
             | SessionError::Over
+            | SessionError::Misbehaved { .. }
+            | SessionError::Slow { .. }
             | SessionError::Spawn(_) => Self::NotSent,
         }
     }
@@ -167,6 +192,7 @@ struct Calls {
     processes: AtomicU64,
     turned_away: AtomicU64,
     commands: Arc<Commands>,
+    echo: EchoTime,
 }
 
 impl Control {
@@ -312,12 +338,54 @@ impl Session {
         reply
     }
 
+    /// Sends reads whose replies can be told apart with one delimiter after the last; `None` where they cannot, and then
+    /// the caller sends them one by one.
+    pub async fn send_together(
+        &mut self,
+        commands: &[Command],
+    ) -> Result<Option<Vec<Vec<u8>>>, SessionError> {
+        if !group::can_share(commands) {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        let lines: Vec<String> = commands.iter().map(Command::line).collect();
+        for line in &lines {
+            check_line(line)?;
+        }
+        let reply = self.exchange_lines(&lines.join("\n"), lines.join(", "), false).await;
+        let counted = &self.control.calls.commands;
+        match &reply {
+            Ok(_) => {
+                let each =
+                    began.elapsed().as_secs_f64() / f64::from(u32::try_from(commands.len()).unwrap_or(1));
+                for _ in commands {
+                    counted.answered(each);
+                }
+            }
+            Err(error) => counted.failed(error.into()),
+        }
+        Ok(group::split(commands, &reply?))
+    }
+
     async fn exchange_command(&mut self, command: &Command) -> Result<Vec<u8>, SessionError> {
         let line = command.line();
         check_line(&line)?;
         let first = matches!(self.state, State::Unopened);
         if self.alone || matches!(command, Command::Quit { .. }) || (command.runs_alone() && !first) {
             return Err(SessionError::NotAlone { command: line });
+        }
+        self.exchange_lines(&line, line.clone(), command.runs_alone()).await
+    }
+
+    /// Sends lines and reads up to the delimiter after them; `command` is what errors call them.
+    async fn exchange_lines(
+        &mut self,
+        lines: &str,
+        command: String,
+        alone: bool,
+    ) -> Result<Vec<u8>, SessionError> {
+        if self.alone {
+            return Err(SessionError::NotAlone { command });
         }
         let mut channel = match std::mem::replace(&mut self.state, State::Over) {
             State::Unopened => self.greet().await?,
@@ -327,9 +395,9 @@ impl Session {
             }
             State::Over => return Err(SessionError::Over),
         };
-        self.alone = command.runs_alone();
-        self.state = State::Waiting { command: line.clone() };
-        let exchanged = self.exchange(&mut channel, Some(&line), self.deadline).await;
+        self.alone = alone;
+        self.state = State::Waiting { command: command.clone() };
+        let exchanged = self.exchange(&mut channel, Some(lines), self.deadline).await;
         self.state = State::Over;
         let cause = match exchanged {
             Ok(Reading::Reply(reply)) => {
@@ -345,8 +413,8 @@ impl Session {
             Ok(Reading::TooLong) => Cause::TooLong,
             Err(_) => Cause::Deadline,
         };
-        channel.kill().await;
-        Err(SessionError::Unknown { command: line, cause })
+        channel.abandon().await;
+        Err(SessionError::Unknown { command, cause })
     }
 
     /// Ends the session: the control process is told that its input is over and is waited for.
@@ -363,21 +431,36 @@ impl Session {
 
     /// Gets the daemon's attention: a control process whose first delimiter has come back.
     async fn greet(&mut self) -> Result<Channel, SessionError> {
+        let control = self.control.clone();
+        let echo = &control.calls.echo;
+        let allowed = self.deadline.saturating_duration_since(Instant::now());
         let mut pauses = Pauses::default();
+        let mut late = false;
         loop {
-            let mut channel = self.control.open()?;
+            let mut channel = control.open()?;
             self.processes += 1;
             let began = Instant::now();
-            let soon = self.deadline.min(began + FIRST_ECHO);
-            match self.exchange(&mut channel, None, soon).await {
-                Ok(Reading::Reply(_)) => return Ok(channel),
-                Ok(Reading::Ended | Reading::TooLong) => {}
+            let patience = echo.patience(self.deadline.saturating_duration_since(began));
+            match self.exchange(&mut channel, None, began + patience).await {
+                Ok(Reading::Reply(_)) => {
+                    echo.record(began.elapsed());
+                    return Ok(channel);
+                }
+                Ok(Reading::Ended) => {}
+                Ok(Reading::TooLong) => {
+                    channel.abandon().await;
+                    return Err(too_long());
+                }
                 Err(_) => channel.close_input(),
             }
+            let closed = Instant::now();
             let Ok(ending) = tokio::time::timeout_at(self.deadline, channel.finish()).await else {
-                channel.kill().await;
+                channel.abandon().await;
+                if late && patience < echo.last() * 2 {
+                    return Err(SessionError::Slow { took: echo.last(), allowed, program: control.program });
+                }
                 // Cut off before a lost reply could be told from a daemon that hangs: what came before has to say.
-                let too_short = began.elapsed() < FIRST_ECHO * 2;
+                let too_short = closed.elapsed() < echo::SHORTEST;
                 return Err(match pauses.attempts {
                     1.. if too_short => pauses.given_up(),
                     _ => SessionError::Unresponsive,
@@ -386,7 +469,16 @@ impl Session {
             if ending.no_daemon() {
                 return Err(SessionError::NoDaemon);
             }
-            self.control.pause(&mut pauses, self.deadline, &ending).await?;
+            // The daemon answered after all: the next process is waited for as long as this one took.
+            late = ending.says(&format!("Unknown command \"zz-{:016x}-", self.nonce));
+            if late {
+                echo.record(began.elapsed());
+                continue;
+            }
+            if let Some(what) = ending.misbehaviour() {
+                return Err(SessionError::Misbehaved { what });
+            }
+            control.pause(&mut pauses, self.deadline, &ending).await?;
         }
     }
 
@@ -408,6 +500,11 @@ impl Session {
     }
 }
 
+fn too_long() -> SessionError {
+    let what = format!("the control program wrote more than {LONGEST_REPLY} bytes that are no answer");
+    SessionError::Misbehaved { what }
+}
+
 fn check_line(line: &str) -> Result<(), SessionError> {
     let reason = if line.len() > LONGEST_LINE {
         "it is longer than 1024 bytes, and a daemon dies of 4100"
@@ -426,6 +523,8 @@ struct Pauses {
     attempts: u32,
     /// How the last of them ended.
     last: String,
+    /// Whether any of them said that it was turned away.
+    said_so: bool,
 }
 
 impl Pauses {
@@ -433,6 +532,7 @@ impl Pauses {
     async fn pause(&mut self, deadline: Instant, ending: &Ending) -> Result<(), SessionError> {
         self.attempts += 1;
         self.last = ending.to_string();
+        self.said_so |= ending.turned_away();
         let ceiling = match self.attempts.checked_sub(HELD_OPEN) {
             None => (FIRST_PAUSE * 2u32.saturating_pow(self.attempts)).min(LONGEST_PAUSE),
             Some(more) => (LONGEST_PAUSE * 2u32.saturating_pow(more.min(8))).min(LONGEST_PAUSE_HELD),
@@ -449,7 +549,8 @@ impl Pauses {
 
     /// What it means that the deadline comes in a pause: a daemon that turns callers away is well.
     fn given_up(&mut self) -> SessionError {
-        SessionError::Busy { attempts: self.attempts, last: std::mem::take(&mut self.last) }
+        let last = std::mem::take(&mut self.last);
+        SessionError::Busy { attempts: self.attempts, last, said_so: self.said_so }
     }
 }
 

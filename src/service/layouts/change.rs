@@ -11,6 +11,7 @@ use crate::domain::daemon::Daemon;
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
 use crate::domain::layout::assertion::{Asserted, Assertion, differences, not_listed, spec_difference};
+use crate::domain::layout::moves::moves;
 use crate::domain::layout::outlook::LayoutPlan;
 use crate::domain::layout::{Enforcement, GpuMap, Layout, Role, VersionRef, map_roles, percentage};
 use crate::domain::operation::{Operation, OperationRequest};
@@ -256,7 +257,17 @@ impl Service {
         projected: &Projected,
     ) -> Result<LayoutPlan, ServiceError> {
         let Projected { daemon, active, layout } = projected;
-        Ok(self.parts.engine.layout_plan(&daemon.name, active, layout, self.parts.patience).await?)
+        let plan = self.parts.engine.layout_plan(&daemon.name, active, layout, self.parts.patience).await?;
+        let status = self.parts.fleet.get(&daemon.name).and_then(|handle| handle.observed().status.layout);
+        let before = status.map(|layout| layout.partitions).unwrap_or_default();
+        // Of percentages, no process keeps another one out.
+        let partitioned = layout.enforcement == Enforcement::Static && !before.is_empty();
+        let daemons = partitioned.then(|| daemon.name.clone()).into_iter().collect();
+        let occupants = self.occupants(&daemons).await?;
+        let moves = moves(&before, &plan.tenants, |partition, bound| {
+            occupants.strangers(&daemon.name, partition, bound)
+        });
+        Ok(plan.moving(moves))
     }
 
     /// The layout as it would stand in the daemon's spec; refused where the daemon cannot hold it.

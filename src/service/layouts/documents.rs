@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{LayoutView, invalid, no_version, put_if_new, view};
+use super::{LayoutView, check_free, invalid, no_version, put_if_new, view};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::gpu::Gpu;
@@ -17,6 +17,12 @@ use crate::operations::Seen;
 use crate::service::daemons::not_found as no_daemon;
 use crate::service::{Service, ServiceError, WriteOptions, fate, unavailable};
 use crate::store::{self, layouts::NewVersion};
+
+/// Layouts that one import takes at most.
+const MOST: usize = 500;
+/// Layouts, and steps of them, that are written in one transaction: it holds the only writer for as long.
+const PART: usize = 20;
+const PART_STEPS: usize = 512;
 
 /// A text that layouts are taken from.
 #[derive(Debug, Clone)]
@@ -51,7 +57,10 @@ impl LayoutText {
 }
 
 impl Service {
-    /// Takes every layout of a text as a new version where it says something new, or none of them.
+    /// Takes every layout of a text as a new version where it says something new.
+    ///
+    /// A text that is refused changes nothing. Many layouts are written in several transactions, between which others write: an
+    /// import that fails on the way is completed by doing it again, since what is there already says nothing new.
     pub async fn import_layouts(
         &self,
         actor: &Actor,
@@ -62,18 +71,24 @@ impl Service {
         let author = actor.subject.to_string();
         let service = self.clone();
         self.to_the_end(async move {
-            let document = text.read()?;
-            let written = service.write(move |db| {
-                Box::pin(async move {
-                    let mut views = Vec::new();
-                    for (name, entry) in document.layouts {
-                        let newest = take(&mut *db, &name, &entry, &author).await?;
-                        views.push(view(&mut *db, newest).await?);
-                    }
-                    Ok::<_, ServiceError>((views, fate(&options)))
-                })
-            });
-            written.await
+            let layouts = text.read()?.layouts;
+            check_import(&layouts)?;
+            let mut views = Vec::with_capacity(layouts.len());
+            for part in parts(layouts) {
+                let (author, fate) = (author.clone(), fate(&options));
+                let written = service.write(move |db| {
+                    Box::pin(async move {
+                        let mut views = Vec::with_capacity(part.len());
+                        for (name, entry) in part {
+                            let newest = take(&mut *db, &name, &entry, &author).await?;
+                            views.push(view(&mut *db, newest).await?);
+                        }
+                        Ok::<_, ServiceError>((views, fate))
+                    })
+                });
+                views.extend(written.await?);
+            }
+            Ok(views)
         })
         .await
     }
@@ -207,6 +222,39 @@ impl Service {
     }
 }
 
+/// Refuses what could only be refused once some of it is written.
+fn check_import(layouts: &BTreeMap<LayoutName, Entry>) -> Result<(), ServiceError> {
+    if layouts.len() > MOST {
+        return Err(ServiceError::field(
+            "/layouts",
+            format!(
+                "the document has {} layouts, and an import takes {MOST} at most: split it into several documents",
+                layouts.len()
+            ),
+        ));
+    }
+    layouts.keys().try_for_each(check_free)
+}
+
+/// Layouts in parts of which each is written in one transaction.
+fn parts(layouts: BTreeMap<LayoutName, Entry>) -> Vec<Vec<(LayoutName, Entry)>> {
+    let (mut parts, mut steps): (Vec<Vec<_>>, usize) = (Vec::new(), 0);
+    for (name, entry) in layouts {
+        let more = entry.layout().steps.len();
+        match parts.last_mut() {
+            Some(part) if part.len() < PART && steps + more <= PART_STEPS => {
+                steps += more;
+                part.push((name, entry));
+            }
+            _ => {
+                steps = more;
+                parts.push(vec![(name, entry)]);
+            }
+        }
+    }
+    parts
+}
+
 /// Refuses a control process of a program that was replaced: it is of another version than the one that is installed, and so
 /// perhaps of another driver, since the MPS programs come with it.
 fn refuse_other_program(daemon: &DaemonName, seen: &Seen) -> Result<(), ServiceError> {
@@ -280,4 +328,39 @@ pub(in crate::service) async fn take(
     let new =
         NewVersion { layout: &layout, author, note: entry.note.as_deref(), provenance: provenance.as_ref() };
     put_if_new(db, name, before.as_ref(), &new).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layouts(steps: &[usize]) -> BTreeMap<LayoutName, Entry> {
+        let entries = steps.iter().enumerate().map(|(number, steps)| {
+            let step =
+                |n| serde_json::json!({ "add": { "gpu": 0, "partition": format!("p{n}"), "chunks": 1 } });
+            let entry = serde_json::json!({ "steps": (0..*steps).map(step).collect::<Vec<_>>() });
+            let name = LayoutName::parse(&format!("l{number:04}")).expect("a name");
+            (name, serde_json::from_value(entry).expect("an entry"))
+        });
+        entries.collect()
+    }
+
+    #[test]
+    fn an_import_is_written_in_small_parts() {
+        let sizes = |steps: &[usize]| parts(layouts(steps)).iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(sizes(&[]), Vec::<usize>::new());
+        assert_eq!(sizes(&[1; 45]), [20, 20, 5]);
+        assert_eq!(sizes(&[512, 512, 1, 300, 300]), [1, 1, 2, 1]);
+        let whole: BTreeMap<_, _> = parts(layouts(&[3; 45])).into_iter().flatten().collect();
+        assert_eq!(whole, layouts(&[3; 45]), "nothing is left out");
+    }
+
+    #[test]
+    fn an_import_of_too_many_layouts_is_refused() {
+        check_import(&layouts(&[0; MOST])).expect("as many as may be");
+        let error = check_import(&layouts(&[0; MOST + 1])).expect_err("one more");
+        let ServiceError::Invalid(errors) = error else { panic!("a field is refused") };
+        assert_eq!(errors[0].pointer, "/layouts");
+        assert!(errors[0].detail.contains("501 layouts") && errors[0].detail.contains("split"), "{errors:?}");
+    }
 }

@@ -181,14 +181,20 @@ async fn put_if_new(
     if let Some(same) = before.filter(|before| before.layout == *new.layout) {
         return Ok(same.clone());
     }
-    if !name.is_free() {
-        let detail =
-            format!("no layout can be called {name}, since that is a path of the API: choose another name");
-        return Err(ServiceError::field(&format!("/layouts/{name}"), detail));
-    }
+    check_free(name)?;
     store::layouts::put(&mut *db, name, new, unix_ms()).await?;
     let newest = store::layouts::newest(db, name).await?;
     newest.ok_or_else(|| ServiceError::Internal("the layout just written is gone".into()))
+}
+
+/// Refuses a name that no layout may have.
+fn check_free(name: &LayoutName) -> Result<(), ServiceError> {
+    if name.is_free() {
+        return Ok(());
+    }
+    let detail =
+        format!("no layout can be called {name}, since that is a path of the API: choose another name");
+    Err(ServiceError::field(&format!("/layouts/{name}"), detail))
 }
 
 async fn view(db: &mut sqlx::SqliteConnection, newest: Version) -> Result<LayoutView, ServiceError> {

@@ -13,6 +13,8 @@ use crate::service::{Service, ServiceError};
 /// A partition of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct PartitionView {
+    /// What names it in `GET /daemons/{name}/partitions/{partition}`: its name in the layout, or else `<uuid>/<id>`.
+    pub key: String,
     /// Its name in the daemon's layout; `null` for one that the layout did not make.
     pub partition: Option<PartitionName>,
     /// Its GPU.
@@ -110,6 +112,7 @@ fn of_layout(one: PartitionStatus, listed: &[GpuPartitions]) -> PartitionView {
     let of_gpu = listed.iter().find(|listing| listing.gpu == gpu);
     let found = id.as_ref().and_then(|id| of_gpu?.get(id));
     PartitionView {
+        key: partition.to_string(),
         partition: Some(partition),
         in_use: found.and_then(|found| found.in_use),
         clients: found.map(|found| found.clients.clone()).unwrap_or_default(),
@@ -124,6 +127,7 @@ fn of_layout(one: PartitionStatus, listed: &[GpuPartitions]) -> PartitionView {
 
 fn of_nobody(gpu: &GpuUuid, one: &ListedPartition) -> PartitionView {
     PartitionView {
+        key: format!("{gpu}/{}", one.id.as_str()),
         partition: None,
         gpu: gpu.clone(),
         id: Some(one.id.clone()),

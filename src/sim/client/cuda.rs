@@ -39,9 +39,10 @@ pub(super) struct Context {
 }
 
 impl Cuda {
-    /// `cuInit`: joins MPS if there is one in the pipe directory, else goes on without, with every GPU.
-    pub(super) fn init(world: &World, dies_at: Option<u32>) -> Result<Self, String> {
-        let sticky = Sticky::default();
+    /// `cuInit`: joins MPS if there is one in the pipe directory, else goes on without, with every GPU; `stops` when MPS asks it to
+    /// exit.
+    pub(super) fn init(world: &World, dies_at: Option<u32>, stops: bool) -> Result<Self, String> {
+        let sticky = Sticky::new(stops);
         let pipe = pipe_directory();
         let all = &world.host().gpus;
         let (daemon, mps): (Vec<&Gpu>, _) = if Link::probe(&pipe) {

@@ -4,21 +4,30 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
-use super::super::protocol::{Grant, Hello, Notice, Wish};
+use super::super::protocol::{Grant, Hello, Notice, Wish, door};
 use super::super::wire::Conn;
 
 /// The first error that this process was given; it stays.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sticky(Arc<Mutex<Option<String>>>);
+pub(super) struct Sticky {
+    error: Arc<Mutex<Option<String>>>,
+    /// Whether this process stops (SIGSTOP) when MPS asks it to exit, as one does that is stopped in that moment.
+    stops: bool,
+}
 
 impl Sticky {
+    pub(super) fn new(stops: bool) -> Self {
+        Self { error: Arc::default(), stops }
+    }
+
     pub(super) fn get(&self) -> Option<String> {
-        self.0.lock().expect("no thread panics while it holds the error").clone()
+        self.error.lock().expect("no thread panics while it holds the error").clone()
     }
 
     pub(super) fn set(&self, error: &str) {
-        let mut held = self.0.lock().expect("no thread panics while it holds the error");
+        let mut held = self.error.lock().expect("no thread panics while it holds the error");
         held.get_or_insert_with(|| error.to_owned());
     }
 }
@@ -35,18 +44,43 @@ pub(super) struct Link {
 pub(super) type Answered = Result<(Link, Grant), String>;
 
 impl Link {
-    /// Whether MPS is to be used at all: whether somebody listens in the pipe directory.
+    /// Whether MPS is to be used at all: whether somebody greets in the pipe directory, recorded (21, 22).
     ///
-    /// The real driver too connects once and says nothing; the daemon logs missing credentials.
+    /// Nothing but a socket of this kind can be connected to. One that is held and says something else, or nothing, is
+    /// waited for; one that ends first is no daemon, and the process goes on outside MPS. It says nothing itself; the
+    /// daemon logs missing credentials.
     pub(super) fn probe(pipe: &Path) -> bool {
-        Conn::connect(&pipe.join("control")).is_ok()
+        let Ok(conn) = Conn::connect(&pipe.join("control")) else { return false };
+        loop {
+            match conn.recv() {
+                Ok(Some(packet)) if packet.bytes == door::GREETING => return true,
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return false,
+            }
+        }
+    }
+
+    /// Gets a socket to the server; whatever fails refuses the client, which was greeted once and never goes outside
+    /// MPS from then on, recorded (22).
+    fn enter(pipe: &Path) -> Result<Conn, &'static str> {
+        const REFUSED: &str = "CUDA_ERROR_MPS_CONNECTION_FAILED";
+        let failed = |_: io::Error| REFUSED;
+        let control = Conn::connect(&pipe.join("control")).map_err(failed)?;
+        let greeted = control.recv().map_err(failed)?;
+        greeted.filter(|packet| packet.bytes == door::GREETING).ok_or(REFUSED)?;
+        control.send_credentials(door::CREDENTIALS).map_err(failed)?;
+        control.send(&door::CLIENT).map_err(failed)?;
+        let answer = control.recv().map_err(failed)?.ok_or(REFUSED)?;
+        let socket = answer.fd.filter(|_| answer.bytes == door::DESCRIPTOR).ok_or(REFUSED)?;
+        let _ = control.send(&door::DONE);
+        Ok(Conn::from_fd(socket))
     }
 
     /// Makes a wish and waits for the answer, however long the server takes to come; or `dies` before it is taken.
     pub(super) fn open(pipe: &Path, wish: Wish, sticky: &Sticky, dies: bool) -> Answered {
         const LOST: &str = "CUDA_ERROR_MPS_RPC_FAILURE";
         let failed = |_: io::Error| LOST.to_owned();
-        let conn = Conn::connect(&pipe.join("control")).map_err(|_| "CUDA_ERROR_MPS_CONNECTION_FAILED")?;
+        let conn = Self::enter(pipe)?;
         conn.tell(&Hello::Client(wish)).map_err(failed)?;
         if dies {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
@@ -81,6 +115,12 @@ fn listen(conn: &Conn, sticky: &Sticky, closed: &mpsc::Receiver<()>) {
         match conn.hear::<Grant>() {
             Some((Grant::Sticky(error), _)) => sticky.set(&error),
             Some((Grant::Terminate, _)) => {
+                if sticky.stops {
+                    use rustix::process::{Signal, getpid, kill_process};
+                    let _ = kill_process(getpid(), Signal::STOP);
+                    // The kernel may stop another thread first, and this one a moment later; it must not answer in between.
+                    thread::sleep(Duration::from_millis(200));
+                }
                 sticky.set("cudaErrorMpsClientTerminated");
                 // The server waits for the end of this connection.
                 let _ = rustix::net::shutdown(conn, rustix::net::Shutdown::Both);

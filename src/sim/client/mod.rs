@@ -41,6 +41,9 @@ pub struct ClientArgs {
     /// Die (SIGKILL) while this connection is taken: 0 for the process's own, 1 for its first context
     #[arg(long, value_name = "CONNECTION")]
     pub die_connecting: Option<u32>,
+    /// Stop (SIGSTOP) when MPS asks this process to exit, which hangs the daemon
+    #[arg(long)]
+    pub stop_terminating: bool,
     /// Ordinals of the GPUs to use, as this process sees them [default: all of them]
     #[arg(long, value_name = "ORDINALS", value_delimiter = ',')]
     pub gpus: Option<Vec<usize>>,
@@ -108,7 +111,8 @@ impl<'a> Program<'a> {
 
     fn try_run(&self) -> Result<(), Exit> {
         let start = Instant::now();
-        let mut cuda = Cuda::init(&self.world, self.args.die_connecting)
+        let (dies_at, stops) = (self.args.die_connecting, self.args.stop_terminating);
+        let mut cuda = Cuda::init(&self.world, dies_at, stops)
             .map_err(|error| self.refused("cuInit(0)", error, false))?;
         self.say(&format!(
             "cuInit(0) -> CUDA_SUCCESS\ndriver {} devices {} pid {}",

@@ -105,7 +105,7 @@ fn look(dir: &Path, allocate_up_to: Option<u64>, still_wanted: impl Fn() -> bool
     let host = world.host();
     report.driver_version = Some(host.driver_version.clone());
     let started = Instant::now();
-    let initialised = Cuda::init(&world, None);
+    let initialised = Cuda::init(&world, None, false);
     if !still_wanted() {
         return None;
     }

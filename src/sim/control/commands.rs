@@ -185,9 +185,12 @@ impl Daemon {
     }
 
     fn show_percentage(&mut self, session: &Session) {
-        if let Some(Answer::Percentage(value)) = self.order(&Order::Percentage) {
-            self.say(session, &format!("{value:.1}"));
-        }
+        // A server that dies and is still listed has none: seen on 13.0 as `0.0`.
+        let value = match self.order(&Order::Percentage) {
+            Some(Answer::Percentage(value)) => value,
+            _ => 0.0,
+        };
+        self.say(session, &format!("{value:.1}"));
     }
 
     fn set_default_limit(&mut self, args: &[&str]) {

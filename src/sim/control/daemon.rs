@@ -16,8 +16,8 @@ use super::super::envvar;
 use super::super::log::Voice;
 use super::super::partition::Partitions;
 use super::super::profile::Gpu;
-use super::super::protocol::{Grant, Hello, Report, Wish, ui};
-use super::super::wire::Conn;
+use super::super::protocol::{Hello, Report, Wish, door, ui};
+use super::super::wire::{Conn, Packet};
 use super::super::world::World;
 use super::change::{Change, Quit};
 use super::instance::Instance;
@@ -44,6 +44,8 @@ pub(super) struct Daemon {
     pub(super) change: Option<Change>,
     session: Option<Rc<Session>>,
     refusals: usize,
+    /// Servers in a row that ended before they were ready.
+    pub(super) failed_starts: u32,
     /// The device files of its GPUs, open for life: four times each and without a server, recorded (13).
     _devices: Vec<File>,
 }
@@ -102,6 +104,7 @@ impl Daemon {
             change: None,
             session: None,
             refusals: 0,
+            failed_starts: 0,
             _devices: devices,
         }
     }
@@ -205,11 +208,37 @@ impl Daemon {
         let listener = if privileged { &self.instance.privileged } else { &self.instance.open };
         let Ok(conn) = listener.accept() else { return };
         self.say_log("Accepting connection...");
-        let hello = readable(&conn, PATIENCE).then(|| conn.hear::<Hello>()).flatten();
-        match (hello, conn.peer()) {
-            (Some((Hello::Ui, _)), Ok(peer)) => self.open_session(conn, privileged, peer),
-            (Some((Hello::Server, _)), Ok(peer)) => self.adopt_server(conn, pid(peer)),
-            (Some((Hello::Client(wish), _)), Ok(peer)) => self.new_client(conn, peer, wish),
+        // Whoever has left already is heard of below.
+        let _ = conn.send(door::GREETING);
+        let first = next(&conn);
+        let Some(first) = first else { return self.say_log("User did not send valid credentials") };
+        if first.bytes == door::CREDENTIALS {
+            return match (first.credentials, next(&conn)) {
+                (Some(client), Some(wanted)) if wanted.bytes == door::CLIENT => self.let_in(&conn, client),
+                _ => self.say_log("User did not send valid credentials"),
+            };
+        }
+        match (serde_json::from_slice(&first.bytes), conn.peer()) {
+            (Ok(Hello::Ui), Ok(peer)) => self.open_session(conn, privileged, peer),
+            (Ok(Hello::Server), Ok(peer)) => self.adopt_server(conn, pid(peer)),
+            _ => self.say_log("User did not send valid credentials"),
+        }
+    }
+
+    /// Gives a client a socket to the server, which gets the other end once there is one; hears on it what the client wants.
+    /// The credentials are the client's word, which only root may give for another.
+    fn let_in(&mut self, conn: &Conn, client: UCred) {
+        // Its connection ends without an answer while `quit` waits for others, recorded (22).
+        if self.quit.is_some() {
+            return;
+        }
+        let Ok((theirs, ours)) = Conn::pair() else { return };
+        if conn.send_with(door::DESCRIPTOR, Some(theirs.as_fd())).is_err() {
+            return;
+        }
+        drop(theirs);
+        match readable(&ours, PATIENCE).then(|| ours.hear::<Hello>()).flatten() {
+            Some((Hello::Client(wish), _)) => self.new_client(ours, client, wish),
             _ => self.say_log("User did not send valid credentials"),
         }
     }
@@ -240,10 +269,6 @@ impl Daemon {
         let uid = if self.mode.multiuser { 0 } else { peer.uid.as_raw() };
         let pending = Pending { conn, pid: pid(peer), uid, wish };
         let client = format!("NEW CLIENT {} from user {uid}", pending.pid);
-        if self.quit.is_some() {
-            let _ = pending.conn.tell(&Grant::Refused("CUDA_ERROR_MPS_CONNECTION_FAILED".to_owned()));
-            return;
-        }
         if self.server.as_ref().is_some_and(|server| server.ready && server.uid == uid) {
             self.say_log(&format!("{client}: Server already exists"));
             self.hand_over(pending);
@@ -309,6 +334,11 @@ impl Session {
 
 fn pid(peer: UCred) -> i32 {
     peer.pid.as_raw_nonzero().get()
+}
+
+/// What the other side says next, if it does so in time.
+fn next(conn: &Conn) -> Option<Packet> {
+    if readable(conn, PATIENCE) { conn.recv().ok().flatten() } else { None }
 }
 
 fn readable(conn: &Conn, patience: Duration) -> bool {

@@ -27,6 +27,9 @@ const STAGE: &str = "MPS_SIM_STAGE";
 /// The user whose clients a server takes.
 const USER: &str = "MPS_SIM_USER";
 
+/// Set for a server whose clients are of several users.
+const SEVERAL_USERS: &str = "MPS_SIM_MULTIUSER";
+
 /// What a daemon owns in its pipe directory.
 pub(super) struct Instance {
     pub(super) pipe: PathBuf,
@@ -177,6 +180,7 @@ pub(super) fn spawn_server(world: &World, mode: Mode, uid: u32) -> io::Result<st
         .env(super::super::world::WORLD_VARIABLE, world.dir())
         .env(STAGE, if mode.foreground { "foreground" } else { "server" })
         .env(USER, uid.to_string())
+        .env(SEVERAL_USERS, if mode.multiuser { "1" } else { "0" })
         .env("CUDA_MPS_PIPE_DIRECTORY", pipe_directory())
         .env("CUDA_MPS_LOG_DIRECTORY", log_directory())
         .stdin(Stdio::null())
@@ -187,6 +191,11 @@ pub(super) fn spawn_server(world: &World, mode: Mode, uid: u32) -> io::Result<st
 /// Whether a server is to repeat its log on stdout.
 pub(crate) fn echoes() -> bool {
     std::env::var_os(STAGE).is_some_and(|stage| stage == "foreground")
+}
+
+/// In a server: whether its daemon was started with `-M`, and it runs as the daemon's user.
+pub(crate) fn multiuser() -> bool {
+    std::env::var_os(SEVERAL_USERS).is_some_and(|several| several == "1")
 }
 
 /// In a server: the user whose clients it takes.

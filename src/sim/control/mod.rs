@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::world;
-pub(crate) use instance::{echoes, user};
+pub(crate) use instance::{echoes, multiuser, user};
 use options::Call;
 
 /// Runs the control program with its arguments, the name it was called by apart.

@@ -18,6 +18,14 @@ impl Daemon {
         match args {
             ["add", device, chunks] => self.add_partition(session, device, chunks),
             ["rm", name] => self.remove_partition(session, name),
+            ["rm", device, id] => {
+                let name =
+                    match envvar::position(&self.devices(), device).and_then(|ordinal| self.gpu(ordinal)) {
+                        Some(gpu) => format!("{}/{id}", gpu.uuid),
+                        None => format!("{device}/{id}"),
+                    };
+                self.remove_partition(session, &name);
+            }
             _ => self.say(session, "Invalid command format."),
         }
     }

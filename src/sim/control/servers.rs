@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::Child;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -16,6 +16,9 @@ use super::super::protocol::{Answer, Grant, Order, Orders, Report};
 use super::super::wire::Conn;
 use super::daemon::{Daemon, Pending};
 use super::instance::spawn_server;
+
+/// Servers that end one after the other before their clients are refused.
+const FAILED_STARTS: u32 = 3;
 
 pub(super) struct Server {
     child: Child,
@@ -106,6 +109,7 @@ impl Daemon {
             Report::Ready => {
                 if let Some(server) = &mut self.server {
                     server.ready = true;
+                    self.failed_starts = 0;
                     let pid = server.pid();
                     self.say_log(&format!("NEW SERVER {pid}: Ready"));
                 }
@@ -176,8 +180,10 @@ impl Daemon {
     /// The server is dead, which the kernel has yet to report.
     pub(super) fn server_died(&mut self) {
         if let Some(server) = &mut self.server {
+            // One that never connected has nothing on a GPU to be cleared off.
+            let release = if server.conn.is_some() { RELEASE } else { Duration::ZERO };
             server.conn = None;
-            server.reported_at.get_or_insert_with(|| Instant::now() + RELEASE);
+            server.reported_at.get_or_insert_with(|| Instant::now() + release);
         }
     }
 
@@ -193,5 +199,24 @@ impl Daemon {
             let status = status.code().unwrap_or(0);
             self.say_log(&format!("Server {} exited with status {status}", server.pid()));
         }
+        if !server.ready {
+            self.start_failed(server.uid);
+        }
+    }
+
+    /// A server ended before it was ready: after a few in a row its clients are refused, recorded (19) with 3 and 6.
+    fn start_failed(&mut self, uid: u32) {
+        self.failed_starts += 1;
+        if self.failed_starts < FAILED_STARTS {
+            return;
+        }
+        self.failed_starts = 0;
+        self.pending.retain(|pending| {
+            if pending.uid == uid {
+                let refused = Grant::Refused("CUDA_ERROR_MPS_CONNECTION_FAILED".to_owned());
+                let _ = pending.conn.tell(&refused);
+            }
+            pending.uid != uid
+        });
     }
 }

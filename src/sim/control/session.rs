@@ -70,6 +70,8 @@ fn open(pipe: &Path) -> Option<Conn> {
     let conn = Conn::connect(&pipe.join("control_privileged"))
         .or_else(|_| Conn::connect(&pipe.join("control")))
         .ok()?;
+    // It greets everybody first.
+    let _ = conn.recv();
     // Refused or granted, the next send tells: a daemon that is busy with another session has closed this one.
     if conn.tell(&Hello::Ui).is_ok() {
         let _ = conn.recv();

@@ -7,6 +7,9 @@ mod faults;
 mod serve;
 mod table;
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -14,7 +17,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::control::{echoes, log_directory, pipe_directory, user};
+use super::control::{echoes, log_directory, multiuser, pipe_directory, user};
 use super::envvar;
 use super::kernel::{Kind, MIB, Presence};
 use super::log::{Log, Voice};
@@ -53,7 +56,12 @@ fn start(world: &World) -> Option<()> {
         .line(Voice::Control, &format!("Starting new server {pid} for user {uid}"));
     log.line(Voice::Other, "Startup");
     log.line(Voice::Other, &format!("Connecting to control daemon on socket: {}", socket.display()));
+    // It runs as its clients' user, who has to reach the socket; one that cannot ends without a word, recorded (19).
+    if !passes(&pipe_directory(), uid) {
+        return Some(());
+    }
     let control = Conn::connect(&socket).ok()?;
+    control.recv().ok()??;
     control.tell(&Hello::Server).ok()?;
     let life = die_with(&control)?;
     let (orders, _) = control.hear::<Orders>()?;
@@ -86,6 +94,13 @@ fn start(world: &World) -> Option<()> {
     server.log(&"Server has started");
     server.report(&Report::Ready)?;
     obey(&server)
+}
+
+/// Whether a user may search a directory of the daemon's, by its owner and the bits for others.
+fn passes(directory: &Path, uid: u32) -> bool {
+    let Ok(metadata) = fs::metadata(directory) else { return false };
+    let bit = if metadata.uid() == uid { 0o100 } else { 0o001 };
+    uid == 0 || multiuser() || metadata.mode() & bit != 0
 }
 
 fn obey(server: &Arc<Server>) -> Option<()> {

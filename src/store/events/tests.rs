@@ -223,3 +223,39 @@ async fn a_page_of_what_is_asked_for_is_read_by_an_index() {
         assert!(plan.contains(index) && !plan.contains("TEMP B-TREE"), "{plan}");
     }
 }
+
+#[tokio::test]
+async fn an_event_of_a_later_version_hides_no_other() {
+    let (_dir, store) = open().await;
+    let started = || (told(EventType::DaemonStarted, "gpu0"), 5);
+    write(&store, vec![started(), started(), started()], Fate::Commit).await;
+    let changed: Result<(), StoreError> = store
+        .write(|db| {
+            Box::pin(async move {
+                for change in [
+                    "UPDATE events SET type = 'daemon.teleported' WHERE id = 1",
+                    "UPDATE events SET cause = '{\"by\":\"a comet\"}', details = '{\"kind\":\"new\"}' WHERE id = 2",
+                ] {
+                    sqlx::query(change).execute(&mut *db).await?;
+                }
+                Ok(((), Fate::Commit))
+            })
+        })
+        .await;
+    changed.expect("changed");
+    let mut reader = store.read().await.expect("a reader");
+    let all = EventFilter::default();
+    let events = page(&mut reader, &all, Order::OldestFirst, None, 10).await.expect("a page");
+    let seen: Vec<_> = events.iter().map(|event| (event.id, event.kind)).collect();
+    let (unknown, known) = (EventType::EventUnknown, EventType::DaemonStarted);
+    assert_eq!(seen, [(1, unknown), (2, known), (3, known)]);
+    assert_eq!(events[0].message, "daemon.teleported: it happened (this version cannot read its type)");
+    assert_eq!(events[0].subject, Subject::daemon(&daemon("gpu0")));
+    assert_eq!(
+        events[1].message,
+        "daemon.started: it happened (this version cannot read its cause, details)"
+    );
+    assert_eq!((events[1].cause.clone(), events[1].details.clone()), (Cause::Manager, None));
+    let followed = follow(&mut reader, &all, 0, 10).await.expect("followed");
+    assert_eq!(followed.len(), 3);
+}

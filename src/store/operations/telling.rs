@@ -85,7 +85,7 @@ impl About {
 
     fn subject(&self) -> Result<Subject, StoreError> {
         let client = match &self.request {
-            OperationRequest::TerminateClient { client } => Some(*client),
+            OperationRequest::TerminateClient { client, .. } => Some(*client),
             _ => None,
         };
         let layout = match &self.request {

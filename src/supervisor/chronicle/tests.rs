@@ -1,11 +1,14 @@
 //! What is told of a daemon, change by change.
 
+use super::super::wedge::Replacement;
 use super::*;
 use crate::domain::daemon::{
-    Condition, Effective, Management, Mode, ServedUser, SessionCounts, Waiting, WaitingClient,
+    Condition, Effective, Management, Mode, ServedUser, Server, SessionCounts, Waiting, WaitingClient,
 };
 use crate::domain::drift::{DriftPolicy, Drifted};
+use crate::domain::event::{Cause, KnownFrom};
 use crate::domain::gpu::GpuUuid;
+use crate::domain::wedge::WedgeSettings;
 use crate::domain::{Priority, ThreadPercentage};
 use crate::mps::log;
 
@@ -17,6 +20,7 @@ fn desired() -> Desired {
     Desired {
         name: DaemonName::parse("gpu0").expect("name"),
         generation: 1,
+        settings_since: 1,
         management: Management::Managed,
         running: true,
         share_gpus: false,
@@ -32,7 +36,9 @@ fn desired() -> Desired {
         percentage: ThreadPercentage::FULL,
         priority: Priority::Normal,
         drift_policy: DriftPolicy::Repair,
+        wedge: WedgeSettings::default(),
         uids: vec![0],
+        directories: std::collections::BTreeMap::new(),
     }
 }
 
@@ -66,6 +72,7 @@ fn ready(servers: &[(u32, &str)]) -> DaemonStatus {
         status: (*status).to_owned(),
         active_thread_percentage: None,
         memory_limits: Vec::new(),
+        held_by: Vec::new(),
     });
     let effective = Effective {
         observed_at: 0,
@@ -121,6 +128,190 @@ fn told(chronicle: &mut Chronicle, status: &DaemonStatus, clients: &[ClientFacts
     short(&tell(chronicle, status, clients, &mut News::default()))
 }
 
+const FAULT: &str = "Client {PID: 5, Context: 1} encountered a fatal GPU error.";
+const STICKY: &str = "The following client process have a sticky error set:";
+
+/// Lines of the server's log.
+fn hear(news: &mut News, texts: &[&str]) {
+    let lines: String =
+        texts.iter().flat_map(|text| ["[2026-11-21 10:37:17.446 Server    20] ", text, "\n"]).collect();
+    for record in log::read(lines.as_bytes()) {
+        news.hear(&record);
+    }
+}
+
+/// The clients that the only event of this type names.
+fn named(notes: &[Note], kind: EventType) -> Vec<u32> {
+    let mut found = notes.iter().filter_map(|note| match note {
+        Note::Happened(event) if event.kind == kind => event.details.as_ref(),
+        _ => None,
+    });
+    let details = found.next().unwrap_or_else(|| panic!("no {kind:?} in {:?}", short(notes)));
+    assert!(found.next().is_none(), "twice: {:?}", short(notes));
+    details.affected_clients().iter().map(|client| client.pid).collect()
+}
+
+/// A step in which the clients of a server that was killed, and the server itself, are seen to be gone.
+#[derive(Debug, Clone, Copy)]
+enum Sight {
+    /// The server's process has ended, and nobody has looked.
+    ServerEnds,
+    /// A look that lists the server still, and as many of its clients as these.
+    LeftOf(usize),
+    /// A look that lists neither.
+    Nothing,
+    /// A look that lists the next server.
+    Next,
+}
+
+#[test]
+fn killed_server_names_its_clients_in_every_order() {
+    use Sight::{LeftOf, Next, Nothing, ServerEnds};
+    let orders: [&[Sight]; 8] = [
+        &[ServerEnds, Nothing, Next],
+        &[ServerEnds, Next],
+        &[Nothing, Next],
+        &[Next],
+        &[LeftOf(0), Nothing, Next],
+        &[LeftOf(0), ServerEnds, Next],
+        &[LeftOf(1), Next],
+        &[LeftOf(1), LeftOf(1), ServerEnds, Nothing, Next],
+    ];
+    for count in [1, 3, 20] {
+        for order in orders {
+            let all: Vec<ClientFacts> = (0..count).map(|number| client(100 + number)).collect();
+            let pids: Vec<u32> = all.iter().map(|client| client.id.pid).collect();
+            let (mut chronicle, mut news) = (Chronicle::default(), News::default());
+            tell(&mut chronicle, &ready(&[(20, "ACTIVE")]), &all, &mut news);
+            let (mut notes, mut listed) = (Vec::new(), all.clone());
+            for sight in order {
+                let status = match sight {
+                    ServerEnds | Nothing => ready(&[]),
+                    LeftOf(left) => {
+                        listed.truncate(*left);
+                        ready(&[(20, "ACTIVE")])
+                    }
+                    Next => ready(&[(21, "ACTIVE")]),
+                };
+                if matches!(sight, Nothing | Next) {
+                    listed.clear();
+                }
+                let looked = !matches!(sight, ServerEnds);
+                let seen =
+                    Seen { desired: &desired(), status: &status, clients: &listed, trouble: None, looked };
+                notes.extend(chronicle.tell(&seen, &mut news));
+            }
+            let mut lost = named(&notes, EventType::ServerDied);
+            lost.sort_unstable();
+            if order.iter().filter(|sight| matches!(sight, LeftOf(_))).count() > 1 {
+                // The others were gone for two looks under a server that lived on: they left by themselves.
+                assert_eq!(lost, pids[..1], "{count} {order:?}");
+                continue;
+            }
+            assert_eq!(lost, pids, "{count} {order:?}");
+            let left: Vec<String> = short(&notes).into_iter().filter(|note| note.starts_with('-')).collect();
+            assert_eq!(left.len(), pids.len(), "{count} {order:?}");
+            assert!(
+                left.iter().all(|note| note.ends_with("after server.died")),
+                "{count} {order:?} {left:?}"
+            );
+            assert!(told(&mut chronicle, &ready(&[(21, "ACTIVE")]), &[]).is_empty(), "once");
+        }
+    }
+}
+
+#[test]
+fn client_that_said_goodbye_lost_nothing() {
+    let (mut chronicle, mut news) = (Chronicle::default(), News::default());
+    tell(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[client(5), client(6)], &mut news);
+    hear(&mut news, &["Client process 5 disconnected"]);
+    let notes = tell(&mut chronicle, &ready(&[]), &[client(5), client(6)], &mut news);
+    assert_eq!(named(&notes, EventType::ServerDied), [6]);
+    let (mut chronicle, mut news) = (Chronicle::default(), News::default());
+    tell(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[client(5)], &mut news);
+    hear(&mut news, &["Client process 5 disconnected"]);
+    assert_eq!(short(&tell(&mut chronicle, &ready(&[]), &[], &mut news)), ["server.exited", "-5"]);
+}
+
+#[test]
+fn client_that_no_look_listed_lost_work_too() {
+    let (mut chronicle, mut news) = (Chronicle::default(), News::default());
+    tell(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[], &mut news);
+    let connected = |pid, context| format!("Client {{PID: {pid}, Context ID: {context}}} connected");
+    hear(&mut news, &[&connected(5, 0), &connected(5, 1), &connected(6, 0)]);
+    let notes = tell(&mut chronicle, &ready(&[]), &[], &mut news);
+    assert_eq!(named(&notes, EventType::ServerDied), [5], "6 had no context yet");
+}
+
+#[test]
+fn replaced_server_names_who_waited() {
+    let mut chronicle = Chronicle::default();
+    told(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[client(5)]);
+    let what = Replacement { at: 0, pid: 20, is_daemon: false, waiting: vec![9], working: Some(vec![5]) };
+    chronicle.replaced(&desired().name, &what);
+    let notes = tell(&mut chronicle, &ready(&[]), &[client(5)], &mut News::default());
+    assert_eq!(short(&notes), ["server.replaced", "server.died"]);
+    assert_eq!(
+        (named(&notes, EventType::ServerReplaced), named(&notes, EventType::ServerDied)),
+        (vec![5], vec![5])
+    );
+    let Note::Happened(replaced) = &notes[0] else { panic!("{notes:?}") };
+    assert!(
+        matches!(&replaced.details, Some(Details::Death { waiting, .. }) if waiting == &[9]),
+        "{replaced:?}"
+    );
+    let Note::Happened(died) = &notes[1] else { panic!("{notes:?}") };
+    assert_eq!(died.cause, Because::Latest(EventType::ServerReplaced));
+}
+
+#[test]
+fn only_the_affected_leave_because_of_a_fault() {
+    let (mut chronicle, mut news) = (Chronicle::default(), News::default());
+    tell(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[client(5), client(6), client(7)], &mut news);
+    hear(&mut news, &[FAULT, STICKY, "5", "6", "Client process 5 disconnected"]);
+    let notes = tell(&mut chronicle, &ready(&[(20, "FAULT")]), &[client(6), client(7)], &mut news);
+    assert_eq!(named(&notes, EventType::ServerFault), [5, 6]);
+    assert_eq!(short(&notes), ["server.fault", "-5 after server.fault"]);
+    // 7 ends normally before the server recovers.
+    hear(&mut news, &["Client process 7 disconnected"]);
+    assert_eq!(short(&tell(&mut chronicle, &ready(&[(20, "FAULT")]), &[client(6)], &mut news)), ["-7"]);
+    hear(&mut news, &["Client process 6 disconnected"]);
+    assert_eq!(
+        short(&tell(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[], &mut news)),
+        ["server.recovered", "-6 after server.fault"]
+    );
+}
+
+#[test]
+fn fault_waits_for_the_rest_of_its_lines() {
+    let (mut chronicle, mut news) = (Chronicle::default(), News::default());
+    tell(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[client(5)], &mut news);
+    hear(&mut news, &[FAULT]);
+    let faulty = ready(&[(20, "FAULT")]);
+    assert!(short(&tell(&mut chronicle, &faulty, &[client(5)], &mut news)).is_empty());
+    hear(&mut news, &[STICKY, "5", "6"]);
+    let notes = tell(&mut chronicle, &faulty, &[client(5)], &mut news);
+    assert_eq!(named(&notes, EventType::ServerFault), [5, 6]);
+    // Not for ever.
+    let (mut chronicle, mut news) = (Chronicle::default(), News::default());
+    tell(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[client(5)], &mut news);
+    hear(&mut news, &[FAULT]);
+    tell(&mut chronicle, &faulty, &[client(5)], &mut news);
+    assert_eq!(short(&tell(&mut chronicle, &faulty, &[client(5)], &mut news)), ["server.fault"]);
+}
+
+#[test]
+fn quit_of_an_outsider_is_their_doing() {
+    let mut chronicle = Chronicle::default();
+    told(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[client(5)]);
+    let failure = Trouble { reason: "QuitByOthers", message: "quit -t 1".into() };
+    chronicle.died(&desired().name, 10, &failure, &News::default());
+    let notes = tell(&mut chronicle, &status(Phase::Starting, None), &[], &mut News::default());
+    let Note::Happened(died) = &notes[0] else { panic!("{notes:?}") };
+    assert_eq!(died.cause, Cause::Outsider { command: None }.into());
+    assert_eq!(named(&notes, EventType::DaemonDied), [5]);
+}
+
 #[test]
 fn a_daemon_is_told_from_its_start_to_its_death_and_back() {
     let mut chronicle = Chronicle::default();
@@ -136,7 +327,8 @@ fn a_daemon_is_told_from_its_start_to_its_death_and_back() {
     assert!(first.iter().all(about_gpu), "{first:?}");
     assert!(told(&mut chronicle, &serves, &[]).is_empty(), "once");
     assert_eq!(told(&mut chronicle, &serves, &[client(5)]), ["+5"]);
-    chronicle.died(&name, 10, &Trouble { reason: "DiedOrDidNotStart", message: "secret".into() });
+    let failure = Trouble { reason: "DiedOrDidNotStart", message: "secret".into() };
+    chronicle.died(&name, 10, &failure, &News::default());
     let dead = status(Phase::Starting, None);
     assert_eq!(told(&mut chronicle, &dead, &[]), ["daemon.died", "server.exited", "-5 after daemon.died"]);
     assert_eq!(told(&mut chronicle, &status(Phase::BackOff, None), &[]), ["daemon.back_off"]);
@@ -212,7 +404,8 @@ fn after_a_restart_of_the_manager_only_what_changed_meanwhile_is_told() {
     assert_eq!(seen, ["daemon.ready", "-6", "+7"]);
     assert_eq!(
         told(&mut chronicle, &ready(&[(21, "ACTIVE")]), &[client(5), client(7)]),
-        ["server.exited", "server.started"]
+        ["server.died", "server.started"],
+        "under clients that have not noticed yet"
     );
 }
 
@@ -222,14 +415,6 @@ fn who_came_and_went_is_told_by_the_log_alone_and_a_line_alone_makes_no_client()
     let mut news = News::default();
     let serves = ready(&[(20, "ACTIVE")]);
     told(&mut chronicle, &serves, &[]);
-    let hear = |news: &mut News, texts: &[&str]| {
-        for text in texts {
-            let line = format!("[2026-11-21 10:37:17.446 Server    20] {text}\n");
-            for record in log::read(line.as_bytes()) {
-                news.hear(&record);
-            }
-        }
-    };
     hear(
         &mut news,
         &["Client {PID: 5, Context ID: 0} connected", "Client {PID: 6, Context ID: 0} connected"],
@@ -246,12 +431,7 @@ fn a_fault_is_told_when_it_is_seen_and_as_hearsay_when_it_is_not() {
     let mut chronicle = Chronicle::default();
     let mut news = News::default();
     told(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[]);
-    let hear = |news: &mut News| {
-        let line = "[2026-11-21 10:37:17.446 Server    20] Client {PID: 5, Context: 1} encountered a fatal GPU error.\n";
-        for record in log::read(line.as_bytes()) {
-            news.hear(&record);
-        }
-    };
+    let hear = |news: &mut News| hear(news, &[FAULT, STICKY, "5"]);
     let from = |notes: &[Note]| match &notes[0] {
         Note::Happened(event) => match &event.details {
             Some(Details::Fault { known_from, reported, .. }) => (*known_from, reported.clone()),

@@ -2,15 +2,12 @@
 
 use super::super::logs::Logs;
 use super::super::lookout::{Claim, SHARED_MEANS, Sharing};
-use super::super::state::{Obstacle, Process, Rhythm};
+use super::super::state::{Obstacle, Process};
 use super::{Driver, doubtful, inode, token};
 use crate::domain::daemon::{Condition, Home, Incarnation};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
 use crate::mps::process::{self as daemon, foreign::Running};
-
-/// How many pauses of an idle daemon lie between two looks at one that is only looked at.
-const OBSERVED_PAUSES: i64 = 8;
 
 impl Driver {
     /// Says which process is this daemon's, so that nobody takes it for a foreign one.
@@ -36,13 +33,6 @@ impl Driver {
             observed.follows = desired.generation;
             newer
         });
-    }
-
-    /// Pause until the next look: each is some 1.6 KB in control.log, which nobody but its owner may cut short.
-    pub(super) fn rhythm(&self, desired: &Desired) -> Rhythm {
-        let pauses = if desired.is_observed() { OBSERVED_PAUSES } else { 1 };
-        let rhythm = i64::try_from(self.context.rhythm.as_millis()).unwrap_or(i64::MAX);
-        Rhythm(rhythm.saturating_mul(pauses))
     }
 
     /// What the adopted process that was found again serves.

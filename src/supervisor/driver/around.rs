@@ -8,20 +8,22 @@ use super::super::look;
 use super::super::state::{Look, Obstacle};
 use super::super::told::died_in_session;
 use super::super::trouble::{self, Evidence, Pipes, Trouble, log_disk_full, pipes_lost};
-use super::super::witness::{self, Hints};
+use super::super::wedge::{Remedy, Replacement, remedy};
+use super::super::witness;
 use super::Driver;
 use crate::clock::unix_ms;
 use crate::domain::Inode;
+use crate::domain::client::ClientFacts;
+use crate::domain::daemon::FaultHolder;
 use crate::domain::gpu::GpuUuid;
 use crate::domain::plan::Desired;
 use crate::host::process::death;
+use crate::host::signal::{Grounds, send};
 use crate::host::{self, Identity, Signal};
 use crate::mps::log;
 use crate::mps::process::foreign::stranded;
 use crate::mps::process::{self as daemon, StartError};
 
-/// How much of a dead daemon's log is kept for the operator.
-const LAST_WORDS: usize = 2048;
 /// How much of it is searched for the session in which it died.
 const LAST_SESSION: usize = 64 * 1024;
 /// How long the servers of a dead daemon get to follow it by themselves.
@@ -46,16 +48,20 @@ impl Driver {
         match obstacle {
             Some(Trouble { reason, message }) => self.state.blocked(Obstacle { reason, message }, now),
             None => {
-                self.state.failed(Trouble { reason: "DiedOrDidNotStart", message: error.to_string() }, now);
+                let message = one_line(&error.to_string());
+                self.state.failed(Trouble { reason: "DiedOrDidNotStart", message }, now);
             }
         }
     }
 
     /// After a look that saw everything: who waits, and what runs out.
     pub(super) fn see_around(&mut self, desired: &Desired) {
-        let listed = self.state.seen.iter().flat_map(|seen| &seen.servers).map(|server| server.pid);
-        self.logs.looked(listed);
+        let listed = self.state.seen.iter().flat_map(|seen| &seen.servers);
+        let serving = listed.clone().filter(|server| server.status == "ACTIVE").map(|server| server.pid);
+        self.logs.looked(listed.map(|server| server.pid));
+        self.logs.recovered(serving);
         self.logs.prune();
+        self.note_fault_holders();
         if self.state.drift.present {
             self.state.drift.command = self.logs.told().foreign().map(str::to_owned);
         }
@@ -67,35 +73,99 @@ impl Driver {
         self.state.shortages = witness::shortages(&self.log_directory, &processes);
     }
 
-    /// Finds out why a look failed, and names it; ends a server that hangs and serves nobody.
-    pub(super) async fn explain(&mut self, look: Look) {
+    /// Notes which clients keep a server with a fatal GPU error from taking others: those that it affects, by its log, or all of
+    /// its clients where the log does not tell.
+    fn note_fault_holders(&mut self) {
+        let told = self.logs.told();
+        let faulty = self.state.seen.iter_mut().flat_map(|seen| &mut seen.servers);
+        for server in faulty.filter(|server| server.status == "FAULT") {
+            let affected = told.affected(server.pid);
+            let holds = |client: &&ClientFacts| {
+                client.server == server.pid && (affected.is_empty() || affected.contains(&client.id.pid))
+            };
+            server.held_by = self
+                .clients
+                .iter()
+                .filter(holds)
+                .map(|client| FaultHolder {
+                    client: client.id,
+                    stopped: host::process::is_stopped(client.id.pid),
+                })
+                .collect();
+        }
+    }
+
+    /// Longest time for a look: a daemon whose server is known to hang is not waited for as long as one that may be busy.
+    pub(super) fn patience(&self) -> Duration {
+        let hangs = self.logs.shows_hang() || self.state.silence.is_after_kill();
+        if hangs { self.context.deadline.min(look::HUNG_DEADLINE) } else { self.context.deadline }
+    }
+
+    /// Finds out why a look that began then failed, and names it; replaces a server that hangs, and a daemon that hangs on
+    /// without it.
+    pub(super) async fn explain(&mut self, look: Look, began: i64) {
         let Some(process) = &self.state.process else { return };
         let (directory, control) = (self.pipe_directory.clone(), process.identity);
         let (inode, clients) = (self.pipe_inode(), self.clients.clone());
-        let (gpus, observed) = {
+        let (gpus, observed, wedge) = {
             let desired = self.desired.borrow();
-            (desired.gpus.clone(), desired.is_observed())
+            (desired.gpus.clone(), desired.is_observed(), desired.wedge)
         };
+        if matches!(look, Look::Unanswered(_)) {
+            self.state.silence.heard_nothing(began, unix_ms());
+        }
         self.logs.read(&gpus);
-        let told = self.logs.told();
-        let hints = Hints {
-            hung: told.hung().collect(),
-            let_in: told.let_in().collect(),
-            left: told.left().collect(),
-            followed: told.followed().collect(),
-        };
+        let (hints, silence) = (self.logs.hints(), self.state.silence);
         let found = tokio::task::spawn_blocking(move || {
-            let evidence = witness::gather(&look, &directory, inode, control, &clients, &hints);
+            let mut evidence = witness::gather(&look, &directory, inode, control, &clients, &hints);
+            evidence.wedge = wedge;
+            if matches!(look, Look::Unanswered(_)) && !observed {
+                evidence.remedy = remedy(silence, &evidence, wedge, unix_ms());
+            }
             (trouble::name(&look, &evidence), evidence)
         });
         let Ok((Some(trouble), evidence)) = found.await else { return };
-        let nobody = evidence.connected.as_ref().is_some_and(Vec::is_empty);
-        let useless = trouble.reason == "ServerHangs" && nobody && !observed;
-        for server in evidence.hung.iter().filter(|_| useless) {
-            tracing::error!(%server, "killing a server that hangs and that nobody is connected to");
-            let _ = host::process::signal(*server, Signal::KILL);
+        if evidence.is_explained() {
+            self.state.silence.is_explained();
         }
         self.state.explain(trouble);
+        self.replace(&evidence);
+    }
+
+    /// Replaces what hangs, as far as it is time.
+    fn replace(&mut self, evidence: &Evidence) {
+        let name = self.desired.borrow().name.clone();
+        let killed = match &evidence.remedy {
+            Remedy::None | Remedy::WaitForClients => return,
+            Remedy::WaitUntil(until) => return self.state.look_by(*until),
+            Remedy::KillServers(servers) => servers.clone(),
+            Remedy::KillDaemon => self.state.process.iter().map(|process| process.identity).collect(),
+        };
+        let is_daemon = evidence.remedy == Remedy::KillDaemon;
+        for process in killed {
+            let grounds = if is_daemon { Grounds::ControlDaemon } else { Grounds::Server };
+            match send(process, Signal::KILL, grounds) {
+                Ok(_) => {
+                    let replaced = Replacement {
+                        at: unix_ms(),
+                        pid: process.pid,
+                        is_daemon,
+                        waiting: evidence.waiting.clone(),
+                        working: evidence.connected.clone(),
+                    };
+                    tracing::error!(daemon = %name, %process, %replaced, "killed a process that hung");
+                    self.chronicle.replaced(&name, &replaced);
+                    self.state.replaced = Some(replaced);
+                }
+                Err(error) => {
+                    tracing::error!(daemon = %name, %process, %error, "a process that hangs cannot be killed");
+                }
+            }
+        }
+        if !is_daemon {
+            self.state.silence.server_killed(unix_ms());
+        }
+        self.state.look_soon();
     }
 
     /// The inode of the pipe directory that the process was started with.
@@ -126,14 +196,16 @@ impl Driver {
             return;
         }
         let identity = process.identity;
+        // First of all: clients that come now would run outside MPS.
+        self.context.handouts.daemon_died(&desired.name, identity);
         self.deaths += 1;
+        // A `quit` that was sent to it is in the lines that have not been read yet.
+        self.logs.read(&desired.gpus);
         let log = self.log_directory.join("control.log");
-        let words = log::last_words(&log, LAST_WORDS);
-        let failure = match died_in_session(&log::read(log::tail(&log, LAST_SESSION).as_bytes())) {
-            Some(session) => Trouble { reason: "DiedInSession", message: format!("{session}\n{words}") },
-            None => Trouble { reason: "DiedOrDidNotStart", message: words },
-        };
-        self.chronicle.died(&desired.name, identity.pid, &failure);
+        let records = log::read(log::tail(&log, LAST_SESSION).as_bytes());
+        let quit = self.logs.told().quit().filter(|_| !self.asked_to_quit);
+        let failure = death_notice(identity.pid, quit, &records);
+        self.chronicle.died(&desired.name, identity.pid, &failure, self.logs.news());
         self.clients.clear();
         if desired.is_observed() {
             tracing::warn!(daemon = %desired.name, process = %identity, "the observed control daemon is gone");
@@ -165,10 +237,42 @@ impl Driver {
         for server in servers {
             if tokio::time::timeout(ORPHANS_END, death(server)).await.is_err() {
                 tracing::warn!(daemon = %desired.name, %server, "killing a server that outlived its control daemon");
-                let _ = host::process::signal(server, Signal::KILL);
+                kill_server(server);
             }
         }
     }
+}
+
+fn kill_server(server: Identity) {
+    if let Err(error) = send(server, Signal::KILL, Grounds::Server) {
+        tracing::error!(%server, %error, "the server was not killed");
+    }
+}
+
+/// The same text in one line: a program may have said several.
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Why a control process died, in one line.
+fn death_notice(pid: u32, quit: Option<&str>, records: &[log::Record]) -> Trouble {
+    if let Some(command) = quit {
+        let message = format!(
+            "process {pid} was sent {command:?} by another program (control.log has it): find out which program reaches its socket, and have \
+             them use this API instead"
+        );
+        return Trouble { reason: "QuitByOthers", message };
+    }
+    if let Some(message) = died_in_session(records) {
+        return Trouble { reason: "DiedInSession", message };
+    }
+    let message = match log::last_word(records, pid) {
+        Some(line) => format!("process {pid} died; the last that it wrote to control.log is {line:?}"),
+        None => format!(
+            "process {pid} died and wrote nothing about it to control.log: it was killed, or it crashed"
+        ),
+    };
+    Trouble { reason: "DiedOrDidNotStart", message }
 }
 
 /// Completes when the logs tell of something that is worth a look, or when the pipe directory is lost.
@@ -194,4 +298,50 @@ pub(super) async fn dies(processes: Vec<Identity>) {
     }
     let deaths: Vec<_> = processes.into_iter().map(|identity| Box::pin(death(identity))).collect();
     futures_util::future::select_all(deaths).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(texts: &[&str]) -> Vec<log::Record> {
+        let lines: String =
+            texts.iter().flat_map(|text| ["[2026-11-21 02:53:15.169 Control  1308] ", text, "\n"]).collect();
+        log::read(lines.as_bytes())
+    }
+
+    #[test]
+    fn death_is_told_in_one_line_without_banners() {
+        let banners = [
+            "Starting control daemon using socket /p/control",
+            "To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=/p",
+            "CUDA MPS Control binary version: 13000",
+            "Accepting connection...",
+            "NEW UI",
+            "Cmd:zz-00c0ffee00c0ffee-1",
+            "Unknown command \"zz-00c0ffee00c0ffee-1\"",
+            "UI closed",
+            "NEW CLIENT 7 from user 0: Server already exists",
+        ];
+        let silent = death_notice(1308, None, &records(&banners));
+        assert!(silent.message.contains("wrote nothing about it"), "{silent}");
+        let said = death_notice(
+            1308,
+            None,
+            &records(&["Starting control daemon using socket /p", "Failed: no\nGPU"]),
+        );
+        assert!(said.message.contains("Failed: no") && !said.message.contains("Starting"), "{said}");
+        let other = death_notice(9, None, &records(&["Failed to start server"]));
+        assert!(other.message.contains("wrote nothing"), "another process did: {other}");
+        for trouble in [silent, said, other] {
+            assert_eq!((trouble.reason, trouble.message.lines().count()), ("DiedOrDidNotStart", 1));
+        }
+    }
+
+    #[test]
+    fn quit_of_an_outsider_is_named() {
+        let notice = death_notice(1308, Some("quit -t 1"), &records(&["NEW UI", "Cmd:quit -t 1"]));
+        assert_eq!(notice.reason, "QuitByOthers");
+        assert!(notice.message.contains("\"quit -t 1\""), "{notice}");
+    }
 }

@@ -7,10 +7,11 @@ use tokio::time::Instant;
 
 use super::super::census::Census;
 use super::super::state::Look;
-use super::super::termination::terminate;
+use super::super::termination::{resume, terminate};
 use super::super::{Job, TerminateError, Termination};
 use super::Driver;
-use crate::domain::client::ClientId;
+use crate::clock::unix_ms;
+use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::host;
 use crate::metrics::control::Commands;
 
@@ -38,8 +39,8 @@ impl Driver {
                 self.tries += 1;
                 let _ = answer.send(self.tries);
             }
-            Job::Terminate { client, let_go, answer } => {
-                let result = self.terminate(client, let_go).await;
+            Job::Terminate { client, stopped, let_go, answer } => {
+                let result = self.terminate(client, stopped, let_go).await;
                 self.state.look_soon();
                 let _ = answer.send(result);
             }
@@ -58,6 +59,7 @@ impl Driver {
     async fn terminate(
         &mut self,
         client: ClientId,
+        stopped: StoppedPolicy,
         let_go: oneshot::Sender<()>,
     ) -> Result<Termination, TerminateError> {
         if !host::process::is_alive(client.into()) {
@@ -74,14 +76,23 @@ impl Driver {
         }
         let known = self.clients.iter().find(|known| known.id == client);
         let server = known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))?;
-        let deadline = Instant::now() + self.context.deadline;
-        let result = terminate(&self.control, server, client, deadline, let_go).await;
+        let began = unix_ms();
+        let result = match resume(client, stopped).await {
+            Ok(None) => {
+                let deadline = Instant::now() + self.context.deadline;
+                terminate(&self.control, server, client, deadline, let_go).await
+            }
+            Ok(Some(how)) => Ok(how),
+            Err(error) => Err(error),
+        };
         if let Ok(how) = &result {
             self.chronicle.terminated(&desired.name, client, server, how.as_str());
         }
         if let Err(TerminateError::Unanswered(command)) = &result {
             self.state.wedged = Some(command.clone());
-            self.explain(Look::Unanswered(command.clone())).await;
+            // Whether it answers again is seen by a poll, and the next one may be a minute away.
+            self.state.look_soon();
+            self.explain(Look::Unanswered(command.clone()), began).await;
         }
         result
     }

@@ -19,7 +19,7 @@ use crate::domain::plan::Desired;
 impl Driver {
     /// Brings the layout about by what is listed now, or writes down that the last run has ended.
     pub(super) async fn partition(&mut self, desired: &Desired) {
-        if let Some(run) = self.state.partitioning.to_write() {
+        if let Some(run) = self.state.partitioning.to_write(desired) {
             return self.write_end(desired, run).await;
         }
         let (Some(process), Some(token)) = (
@@ -77,7 +77,7 @@ impl Driver {
         if let Some(look) = broken {
             return self.lost(desired, look).await;
         }
-        if let Some(run) = self.state.partitioning.to_write() {
+        if let Some(run) = self.state.partitioning.to_write(desired) {
             self.write_end(desired, run).await;
         }
     }
@@ -95,12 +95,12 @@ impl Driver {
         let rhythm = self.rhythm(desired);
         (self.looks, self.failed_looks) = (self.looks + 1, self.failed_looks + 1);
         self.state.looked(look.clone(), false, desired, unix_ms(), rhythm);
-        self.explain(look).await;
+        self.explain(look, unix_ms()).await;
     }
 
     async fn write_end(&mut self, desired: &Desired, run: PartitionRun) {
-        if self.write_down(desired, Lasting::PartitionRun(run)).await {
-            self.state.partitioning.written();
+        if self.write_down(desired, Lasting::PartitionRun(run.clone())).await {
+            self.state.partitioning.written(run);
             // Ready only by a look that reads everything.
             self.state.look_soon();
         } else {
@@ -138,6 +138,8 @@ fn said(look: &Look) -> String {
         Look::Busy(why)
         | Look::Unanswered(why)
         | Look::Unreadable(why)
+        | Look::Misbehaved(why)
+        | Look::Mute(why)
         | Look::NoFiles(why)
         | Look::NotRun(why) => why.clone(),
         Look::Seen(_) => String::new(),

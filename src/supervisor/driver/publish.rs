@@ -31,6 +31,10 @@ impl Driver {
             status.conditions.extend(isolation::condition(&self.context.scopes, isolation));
             status.isolation = Some(isolation.clone());
         }
+        if self.state.process.is_none() {
+            self.end_bypasses(desired);
+        }
+        status.conditions.extend(self.bypasses.condition(desired));
         let idle = matches!(
             status.phase,
             Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked | Phase::Absent
@@ -49,6 +53,8 @@ impl Driver {
         };
         let mut notes = self.chronicle.tell(&seen, self.logs.news());
         self.note_place(&mut notes);
+        // Before anybody hears that it is ready, or that it is not.
+        self.hand_out(desired, status.phase);
         // Together with what was read, since a waiter may look at any moment.
         self.observed.send_modify(|observed| {
             if let Some((served, failed)) = read {

@@ -1,20 +1,24 @@
 //! The decisions of [`Partitioning`], one by one, on a GPU that gives the lowest free chunks.
 
+mod histories;
+
 use super::*;
 use crate::domain::client::ClientId;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::layout::Layout;
 use crate::domain::layout::active::{ActiveLayout, DesiredLayout};
 use crate::domain::layout::execution::{Answer, Deed};
+use crate::domain::layout::record::Degraded;
 use crate::domain::partitions::ListedPartition;
 use crate::domain::{DaemonName, LayoutName};
+use crate::supervisor::status::TOLD_MS;
 
 fn uuid() -> GpuUuid {
     GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")
 }
 
 /// A GPU of 15 chunks; `skew` makes it another die, which gives other IDs.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Die {
     partitions: Vec<(PartitionId, Vec<usize>)>,
     held: Vec<PartitionId>,
@@ -131,15 +135,24 @@ fn run(partitioning: &mut Partitioning, desired: &Desired, die: &mut Die, broken
 fn done(partitioning: &mut Partitioning, desired: &Desired, die: &mut Die) {
     run(partitioning, desired, die, None);
     assert_eq!(standing(partitioning, desired, die), Standing::Unwritten);
-    partitioning.written();
+    write_end(partitioning, desired);
+}
+
+fn write_end(partitioning: &mut Partitioning, desired: &Desired) {
+    let run = partitioning.to_write(desired).expect("a run");
+    partitioning.written(run);
 }
 
 /// One in whose process a layout of these sizes is in force.
 fn applied(chunks: &[u32]) -> (Partitioning, Desired, Die) {
-    let (mut partitioning, desired, mut die) = (Partitioning::default(), desired(1, chunks), Die::default());
+    let (mut partitioning, mut desired, mut die) =
+        (Partitioning::default(), desired(1, chunks), Die::default());
     partitioning.begin("first");
     done(&mut partitioning, &desired, &mut die);
     assert_eq!(standing(&partitioning, &desired, &die), Standing::Settled);
+    // As the store has it from then on.
+    let layout = desired.layout.as_mut().expect("a layout");
+    layout.expected = partitioning.run.as_ref().map(|run| run.record.ids());
     (partitioning, desired, die)
 }
 
@@ -170,11 +183,11 @@ fn a_layout_is_in_force_once_its_end_is_written_and_its_ids_are_those_that_are_l
     let status = partitioning.status(&wish, Some(&die.list())).expect("a status");
     assert_eq!(status.state, LayoutState::Pending);
     assert!(status.partitions.iter().all(|one| one.id.is_none()), "{status:?}");
-    assert_eq!(partitioning.to_write().expect("a run").record.0.len(), 2);
+    assert_eq!(partitioning.to_write(&wish).expect("a run").record.0.len(), 2);
     partitioning.not_written(5_000);
     assert!(partitioning.retry_at() > 5_000);
-    partitioning.written();
-    assert_eq!((partitioning.retry_at(), partitioning.to_write()), (0, None));
+    write_end(&mut partitioning, &wish);
+    assert_eq!((partitioning.retry_at(), partitioning.to_write(&wish)), (0, None));
     let status = partitioning.status(&wish, Some(&die.list())).expect("a status");
     assert_eq!((status.state, status.taken.len()), (LayoutState::Applied, 2));
     let ids: Vec<_> = status.partitions.iter().filter_map(|one| one.id.clone()).collect();
@@ -331,22 +344,60 @@ fn what_is_in_the_way_is_named_and_the_run_is_due_once_it_is_gone() {
     assert!(told.expect("it does not fit").message.contains("16 chunks"), "requested and free are told");
 }
 
+/// A layout in force of which an undo has left one partition with another ID than the one on record.
+fn degraded() -> (Partitioning, Desired, Die) {
+    let (mut partitioning, desired, mut die) = applied(&[2, 3]);
+    // The last one comes back elsewhere.
+    let (id, _) = die.partitions.pop().expect("the last");
+    die.skew = 1;
+    let got = die.add(3);
+    let run = partitioning.run.as_mut().expect("a run");
+    run.record.0[1].id = got.clone();
+    let name = run.record.0[1].partition.clone();
+    let (expected, got) = (Some(id), Some(got));
+    run.degraded = vec![Degraded { gpu: uuid(), partition: Some(name), expected, got, why: None }];
+    (partitioning, desired, die)
+}
+
 #[test]
-fn ids_that_differ_after_going_back_are_kept_and_named() {
+fn degraded_partition_is_withheld_and_others_stay() {
+    let (partitioning, wish, die) = degraded();
+    let status = partitioning.status(&wish, Some(&die.list())).expect("a status");
+    assert_eq!((status.state, status.degraded.len()), (LayoutState::Degraded, 1));
+    let handed_out: Vec<bool> = status.partitions.iter().map(|one| one.id.is_some()).collect();
+    assert_eq!(handed_out, [true, false], "{status:?}");
+    let why = status.partitions[1].withheld.as_ref().expect("a reason");
+    assert!(why.contains("is on record") && why.contains("recreate"), "{why}");
+    assert_eq!(conditions(&status, 0)[0].kind, "PartitionsDegraded");
+    assert!(standing(&partitioning, &wish, &die).is_settled());
+}
+
+#[test]
+fn recreate_makes_a_degraded_layout_again() {
+    let (mut partitioning, wish, mut die) = degraded();
+    die.skew = 0;
+    let mut again = Desired { generation: 2, ..wish };
+    partitioning.ask(2);
+    assert!(standing(&partitioning, &again, &die).is_settled(), "without recreate nothing is made again");
+    again.layout.as_mut().expect("a layout").recreate = true;
+    done(&mut partitioning, &again, &mut die);
+    let status = partitioning.status(&again, Some(&die.list())).expect("a status");
+    assert_eq!((status.state, status.degraded.len()), (LayoutState::Applied, 0));
+    assert!(status.partitions.iter().all(|one| one.id.is_some() && one.id == one.expected), "{status:?}");
+}
+
+#[test]
+fn going_back_on_another_die_stays_blocked() {
     let (mut partitioning, wish, _) = applied(&[7, 3]);
-    let mut back = Desired { generation: 2, ..wish };
-    let layout = back.layout.as_mut().expect("a layout");
-    layout.expected = partitioning.run.as_ref().map(|run| run.record.ids());
-    layout.on_difference = OnDifference::Keep;
+    let back = Desired { generation: 2, ..wish };
     partitioning.begin("second");
     let mut other = Die { skew: 1, ..Die::default() };
+    partitioning.ask(2);
     done(&mut partitioning, &back, &mut other);
-    assert_eq!(other.partitions.len(), 2);
+    assert_eq!(other.partitions, []);
     let status = partitioning.status(&back, Some(&other.list())).expect("a status");
-    assert_eq!((status.state, status.degraded.len()), (LayoutState::Degraded, 2));
-    assert_ne!(status.partitions[0].id, status.partitions[0].expected);
-    assert_eq!(conditions(&status, 0)[0].kind, "PartitionsDegraded");
-    assert!(standing(&partitioning, &back, &other).is_settled(), "nothing better is to be had");
+    assert_eq!(status.state, LayoutState::Failed);
+    assert!(status.partitions.iter().all(|one| one.id.is_none()), "{status:?}");
 }
 
 #[test]

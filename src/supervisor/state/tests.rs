@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::domain::daemon::{Management, MemoryReading, Mode};
+use crate::domain::wedge::WedgeSettings;
 use crate::domain::{DaemonName, MemoryLimit, Priority, ThreadPercentage};
 
 const RHYTHM: Rhythm = Rhythm(8_000);
@@ -10,10 +11,11 @@ fn uuid() -> GpuUuid {
     GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")
 }
 
-fn desired() -> Desired {
+pub(in super::super) fn desired() -> Desired {
     Desired {
         name: DaemonName::parse("gpu0").expect("name"),
         generation: 3,
+        settings_since: 3,
         management: Management::Managed,
         running: true,
         share_gpus: false,
@@ -29,7 +31,9 @@ fn desired() -> Desired {
         percentage: ThreadPercentage::FULL,
         priority: Priority::Normal,
         drift_policy: DriftPolicy::Repair,
+        wedge: WedgeSettings::default(),
         uids: vec![0],
+        directories: std::collections::BTreeMap::new(),
     }
 }
 
@@ -61,6 +65,7 @@ fn seen(limit: Option<u64>, servers: &[(u32, &str)]) -> Effective {
                 status: (*status).into(),
                 active_thread_percentage: Some(ThreadPercentage::FULL),
                 memory_limits: reading(),
+                held_by: Vec::new(),
             })
             .collect(),
         partitions: None,
@@ -123,7 +128,24 @@ fn a_new_generation_is_not_ready_before_it_was_read_back() {
     state.looked(Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, RHYTHM);
     assert!(state.is_ready(&desired));
     desired.generation += 1;
+    desired.settings_since += 1;
     assert!(!state.is_ready(&desired), "the same settings, but not read under this generation");
+    assert!(!state.carry_over(&desired));
+}
+
+#[test]
+fn a_generation_without_new_settings_stays_ready() {
+    let (mut desired, mut state) = (desired(), running());
+    state.looked(Look::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, RHYTHM);
+    desired.generation += 1;
+    desired.schedulable = false;
+    assert!(state.carry_over(&desired));
+    assert_eq!((state.applied, state.phase(&desired, 1)), (desired.generation, Phase::Ready));
+    assert!(!state.carry_over(&desired), "once");
+    // What somebody else changed is still to be written.
+    desired.generation += 1;
+    state.looked(Look::Seen(seen(Some(1 << 30), &[(20, "ACTIVE")])), false, &desired, 2, RHYTHM);
+    assert!(!state.carry_over(&desired));
 }
 
 #[test]
@@ -337,6 +359,8 @@ fn what_could_not_be_read_has_a_name_until_it_can() {
         (Look::Unreadable("x".into()), "Unreadable"),
         (Look::NoFiles("x".into()), "FilesExhausted"),
         (Look::NotRun("x".into()), "ControlProgramFailed"),
+        (Look::Misbehaved("x".into()), "ControlProgramFailed"),
+        (Look::Mute("x".into()), "ControlProgramFailed"),
         (Look::Unanswered("x".into()), "Wedged"),
     ] {
         state.looked(look, false, &desired, 0, RHYTHM);

@@ -99,7 +99,7 @@ def probes_and_host(host):
 
 
 def life_of_a_tenant(host):
-    spec = m.TenantSpecGpuRef(
+    spec = m.TenantSpec(
         daemon="gpu0",
         uid=os.getuid(),
         device_memory_limit="4G",
@@ -128,9 +128,9 @@ def life_of_a_tenant(host):
     last = eventually(looked, "a CUDA client has looked")
     assert last.outcome == m.VerificationOutcome.VERIFIED, last.to_dict()
 
-    # Two processes: one that asks for itself, and one that `run` starts.
+    # Two processes: one that an operator records, and one that `run` starts.
     holder = subprocess.Popen(["sleep", "600"])
-    lease = host.call("create_lease", "web", body=m.LeaseRequest(pid=holder.pid), expect=201)
+    lease = host.call("create_lease", "web", body=m.LeaseRequest(kind=m.LeaseKind.RECORDED, pid=holder.pid), expect=201)
     assert lease.holder.startswith(f"{holder.pid}-")
     command = [BINARY, "run", "--runtime-dir", host.runtime_dir, "--tenant", "web", "--"]
     worker = subprocess.Popen(command + [BINARY, "sim", "client", "--spin", "600", "--alloc", "512"])
@@ -157,11 +157,11 @@ def life_of_a_tenant(host):
 
 
 def life_of_a_daemon(host):
-    daemon = host.call("put_daemon", "gpu1", body=m.DaemonSpecGpuRef(gpus=["1"], mode=m.Mode.STATIC))
-    assert daemon.spec.mode == m.Mode.STATIC
+    daemon = host.call("put_daemon", "gpu1", body=m.DaemonSpec(gpus=["1"], mode=m.DaemonMode.STATIC))
+    assert daemon.spec.mode == m.DaemonMode.STATIC
     host.ready()
     assert len(host.call("list_daemons", limit=1).items) == 1
-    assert host.call("get_daemon", "gpu1", fresh=True).status.phase == m.Phase.READY
+    assert host.call("get_daemon", "gpu1", fresh=True).status.phase == m.DaemonPhase.READY
     assert host.call("cordon_daemon", "gpu1").spec.schedulable is False
     assert host.call("uncordon_daemon", "gpu1").spec.schedulable is True
     host.done(host.call("stop_daemon", "gpu1", grace_s=0, expect=202))
@@ -200,7 +200,7 @@ def life_of_a_layout(host, other):
     replay = other.call("create_replay", body=m.ReplayRequest(daemon="gpu1", document=document), expect=202)
     other.done(replay.operation)
     record = other.call("get_replay", replay.replay)
-    assert record.verdict == m.Verdict.SAME, record.to_dict()
+    assert record.verdict == m.ReplayVerdict.SAME, record.to_dict()
     assert other.call("list_replays").items[0].id == replay.replay
     assert {one.partition: one.id for one in other.call("list_partitions", "gpu1").items} == partitions
 
@@ -236,7 +236,7 @@ def daemon_of_somebody_else(host):
 
 
 def maintenance(host):
-    request = m.MaintenanceRequest(timeout_s=60, on_timeout=m.OnTimeout.TERMINATE)
+    request = m.MaintenanceRequest(timeout_s=60, on_timeout=m.DrainTimeoutAction.TERMINATE)
     host.done(host.call("begin_maintenance", body=request, expect=202))
     assert host.call("get_maintenance").state == m.MaintenanceState.ACTIVE
     host.done(host.call("end_maintenance", expect=202))
@@ -278,7 +278,7 @@ def what_happened(host):
     # The generated call would read to the end of the stream, which has none: its request is sent, and the first message read.
     module = importlib.import_module("mps_manager_client.api.events.stream_events")
     called.add("stream_events")
-    request = module._get_kwargs(last_event_id_query=0)
+    request = module._get_kwargs(after=0)
     with host.client.get_httpx_client().stream(**request) as stream:
         assert stream.status_code == 200 and "text/event-stream" in stream.headers["content-type"]
         assert any(line.startswith("data:") for line in stream.iter_lines())

@@ -131,7 +131,7 @@ async function lifeOfATenant(a: Host): Promise<void> {
   const { api } = a;
   const path = { name: "web" };
   const tenant = "/api/v1/tenants/{name}";
-  const body: Schemas["TenantSpec_GpuRef"] = {
+  const body: Schemas["TenantSpec"] = {
     daemon: "gpu0",
     uid: process.getuid?.() ?? 0,
     device_memory_limit: "4G",
@@ -169,7 +169,7 @@ async function lifeOfATenant(a: Host): Promise<void> {
   try {
     assert(holder.pid);
     const leases = "/api/v1/tenants/{name}/leases";
-    const lease = await meant(201, api.POST(leases, { params: { path }, body: { pid: holder.pid } }));
+    const lease = await meant(201, api.POST(leases, { params: { path }, body: { kind: "recorded", pid: holder.pid } }));
     assert(lease.holder.startsWith(`${holder.pid}-`));
     worker = spawn(binary, ["run", "--runtime-dir", a.runtimeDir, "--tenant", "web", "--", ...client], {
       stdio: "ignore",
@@ -214,7 +214,7 @@ async function lifeOfATenant(a: Host): Promise<void> {
 async function lifeOfADaemon(a: Host): Promise<void> {
   const { api } = a;
   const at = { params: { path: { name: "gpu1" } } };
-  const body: Schemas["DaemonSpec_GpuRef"] = { gpus: ["1"], mode: "static" };
+  const body: Schemas["DaemonSpec"] = { gpus: ["1"], mode: "static" };
   const put = await api.PUT("/api/v1/daemons/{name}", { ...at, body });
   assert(put.response.ok && put.data?.spec.mode === "static", JSON.stringify(put.error));
   await ready(a);
@@ -363,7 +363,7 @@ async function whatHappened({ api }: Host): Promise<void> {
   assert((await meant(200, api.GET("/api/v1/audit/head"))).id >= (rows.items[0]?.id ?? Infinity));
   const metrics = await meant(200, api.GET("/metrics", { parseAs: "text" }));
   assert(metrics.split("\n").includes('mps_manager_daemon_up{daemon="gpu0"} 1.0'));
-  const follow = { params: { query: { last_event_id: 0 } }, parseAs: "stream" as const };
+  const follow = { params: { query: { after: 0 } }, parseAs: "stream" as const };
   const stream = await meant(200, api.GET("/api/v1/events/stream", follow));
   let text = "";
   for await (const chunk of stream.pipeThrough(new TextDecoderStream())) {

@@ -15,6 +15,7 @@ mod checks;
 mod dump;
 mod foreign;
 mod ledger;
+mod pairs;
 mod plan;
 mod programs;
 mod story;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -259,7 +260,16 @@ impl Drop for Programs {
     }
 }
 
-/// The daemon whose pipe directory this is.
+/// The daemon whose socket is linked in this tenant's directory, or whose pipe directory it is.
 fn daemon_of(pipe: &Path) -> Option<String> {
-    Some(pipe.parent()?.file_name()?.to_str()?.to_owned())
+    let name = |home: &Path| Some(home.file_name()?.to_str()?.to_owned());
+    let above = pipe.parent()?;
+    if above.file_name().is_none_or(|name| name != "tenants") {
+        return name(above);
+    }
+    let inode = |path: &Path| fs::metadata(path.join("control")).ok().map(|it| it.ino());
+    let linked = inode(pipe)?;
+    let daemons = fs::read_dir(above.parent()?.join("daemons")).ok()?;
+    let homes = daemons.flatten().map(|entry| entry.path());
+    homes.into_iter().find(|home| inode(&home.join("pipe")) == Some(linked)).and_then(|home| name(&home))
 }

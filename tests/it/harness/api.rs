@@ -186,6 +186,12 @@ impl Answer {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
+    /// The revision that the entity tag names, as a tag of its own: that of a read has more than the revision in it.
+    pub(crate) fn revision(&self) -> String {
+        let tag = self.header("etag").expect("an entity tag");
+        tag.split_once('-').map_or_else(|| tag.to_owned(), |(revision, _)| format!("{revision}\""))
+    }
+
     /// The names of all headers, in order.
     pub(crate) fn header_names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();

@@ -94,6 +94,14 @@ impl Host {
         client
     }
 
+    /// A program of a tenant that stops in the moment in which MPS asks it to exit; connected and listed.
+    pub(crate) fn stopping_client(&self, tenant: &str) -> Client {
+        let client = Client::start(self.client_command(tenant, &["--spin", FOR_EVER, "--stop-terminating"]));
+        assert_eq!(client.seen["error"], json!(null), "{}", client.seen);
+        self.listed(client.pid());
+        client
+    }
+
     /// Hangs the server of a daemon by a program of its tenant that dies as it is let in; gives the server.
     pub(crate) fn hang_server(&self, daemon: &str, tenant: &str) -> u32 {
         let server = self.server_pid(daemon);

@@ -29,7 +29,7 @@ pub(crate) use client::{Client, said};
 pub(crate) use foreign::Foreign;
 pub(crate) use outsider::{SmallDisk, limit_files, limit_of_one_more, open_files};
 pub(crate) use process::{
-    command_line, environment, is_alive, processes_with, reap_orphans, signal, signal_if_there,
+    command_line, environment, is_alive, processes_with, reap_orphans, send, signal, signal_if_there,
 };
 pub(crate) use stream::{EventStream, Message};
 pub(crate) use trap::{Spring, Trap};

@@ -6,8 +6,11 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use mps_manager::host::Identity;
-use mps_manager::host::process::{self, Signalled};
-use rustix::process::{Pid, Signal, WaitOptions, set_child_subreaper, waitpid};
+use mps_manager::host::process;
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, set_child_subreaper, waitpid,
+};
 
 /// Makes orphans come to this process.
 pub(super) fn become_subreaper() {
@@ -36,11 +39,28 @@ fn of_directory(pid: u32, directory: &Path) -> Option<Identity> {
     (marked && process::is_alive(id)).then_some(id)
 }
 
+/// Sends a signal to that very process; false when it is gone. The program's own function would refuse most of these.
+pub(crate) fn send(id: Identity, signal: Signal) -> bool {
+    let pidfd = match pidfd_open(raw(id.pid), PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(Errno::SRCH) => return false,
+        Err(error) => panic!("process {id} cannot be opened: {error}"),
+    };
+    if !process::is_alive(id) {
+        return false;
+    }
+    match pidfd_send_signal(pidfd, signal) {
+        Ok(()) => true,
+        Err(Errno::SRCH) => false,
+        Err(error) => panic!("process {id} cannot be signalled: {error}"),
+    }
+}
+
 /// Sends a signal to a process of this test, which may be gone; never to another one that has its PID by now.
 pub(crate) fn signal_if_there(pid: u32, signal: Signal) -> bool {
     let directories = DIRECTORIES.lock().expect("unpoisoned").clone();
     let id = directories.iter().find_map(|directory| of_directory(pid, directory));
-    id.is_some_and(|id| process::signal(id, signal).expect("it may be signalled") == Signalled::Sent)
+    id.is_some_and(|id| send(id, signal))
 }
 
 /// Sends a signal to a process of this test that lives.
@@ -92,7 +112,7 @@ pub(super) fn end_all(directory: &Path) {
         let others = all().filter(|pid| *pid != std::process::id());
         let mine: Vec<Identity> = others.filter_map(|pid| of_directory(pid, directory)).collect();
         for id in &mine {
-            let _ = process::signal(*id, Signal::KILL);
+            send(*id, Signal::KILL);
         }
         for id in &mine {
             // Those that are no children of this process are reaped by their parents, or come to us next time.

@@ -96,15 +96,66 @@ async fn whoever_is_turned_away_tries_again() {
 }
 
 #[tokio::test]
+async fn a_slow_program_is_waited_for() {
+    let double = Double::new(&format!(
+        "sleep 0.4; while IFS= read -r line; do case $line in get_server_list) echo 511 ;; {ECHO} esac; done"
+    ));
+    let control = double.control();
+    // The first session finds out how slow it is.
+    for processes in [2, 1, 1] {
+        let mut session = control.session(deadline()).await.expect("a session");
+        assert_eq!(session.send(&Command::GetServerList).await.expect("a reply"), b"511\n");
+        assert_eq!(session.processes(), processes);
+        session.close().await;
+    }
+    assert_eq!(control.turned_away(), 0, "nobody else was there");
+    assert_eq!(double.running(), Vec::<u32>::new());
+}
+
+#[tokio::test]
+async fn a_program_too_slow_for_its_deadline_is_named() {
+    let double =
+        Double::new(&format!("sleep 0.6; while IFS= read -r line; do case $line in {ECHO} esac; done"));
+    let mut session =
+        double.control().session(Instant::now() + Duration::from_millis(900)).await.expect("a session");
+    let error = session.send(&Command::GetServerList).await.expect_err("no time left");
+    let SessionError::Slow { took, .. } = &error else { panic!("{error}") };
+    assert!(*took >= Duration::from_millis(600), "{took:?}");
+    assert!(error.to_string().contains("control_deadline_s"), "{error}");
+    assert_eq!(session.processes(), 2);
+}
+
+#[tokio::test]
 async fn an_empty_reply_and_code_0_is_no_answer() {
     let double = Double::new("exit 0");
     let control = double.control();
     let mut session = control.session(Instant::now() + Duration::from_secs(1)).await.expect("a session");
     let error = session.send(&Command::Ps { server: None }).await.expect_err("busy to the end");
-    let SessionError::Busy { attempts, last } = &error else { panic!("{error}") };
+    let SessionError::Busy { attempts, last, .. } = &error else { panic!("{error}") };
     // The deadline may have cut the very last one off.
     assert!(*attempts > 1 && (*attempts..=attempts + 1).contains(&session.processes()), "{attempts}");
     assert_eq!(last, "exit status: 0, without a word");
+}
+
+#[tokio::test]
+async fn misbehaving_program_is_called_what_it_is() {
+    let scripts = [
+        ("echo 'error while loading shared libraries' ; exit 0", "something else than an answer"),
+        ("read -r line; printf 'Unknown command \"%.12s' \"$line\"", "something else than an answer"),
+        ("kill -SEGV $$", "SIGSEGV"),
+        ("exit 127", "exit status: 127"),
+        ("head -c 100000000 /dev/zero", "more than 1048576 bytes"),
+        ("while read -r line; do head -c 100000000 /dev/zero; done", "more than 1048576 bytes"),
+    ];
+    for (script, said) in scripts {
+        let double = Double::new(script);
+        let control = double.control();
+        let mut session = control.session(deadline()).await.expect("a session");
+        let error = session.send(&Command::Ps { server: None }).await.expect_err("no answer");
+        assert!(matches!(error, SessionError::Misbehaved { .. }), "{script}: {error}");
+        assert!(error.to_string().contains(said), "{script}: {error}");
+        eventually("its process is gone", || double.running().is_empty()).await;
+    }
 }
 
 #[tokio::test]

@@ -69,7 +69,7 @@ impl Host {
             extra_env: self.environment(),
             deadline: PATIENCE,
         };
-        check_directories(&spec.pipe_directory, &spec.log_directory, None).expect("directories");
+        check_directories(&spec.pipe_directory, &spec.log_directory, None, None).expect("directories");
         spec
     }
 
@@ -99,7 +99,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         let world: PathBuf = self.dir.path().join("w");
         for id in process::find_by_env(WORLD, &world.to_string_lossy()) {
-            let _ = process::signal(id, Signal::KILL);
+            crate::harness::send(id, Signal::KILL);
         }
     }
 }
@@ -114,7 +114,7 @@ impl Client {
 
     pub(crate) fn signal(&self, signal: Signal) {
         let id = process::identify(self.pid()).expect("the client lives");
-        process::signal(id, signal).expect("signalled");
+        assert!(crate::harness::send(id, signal), "the client lives");
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {

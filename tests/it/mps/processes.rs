@@ -73,7 +73,7 @@ async fn a_killed_daemon_is_noticed_and_a_new_one_takes_its_place() {
     let control = spec.control();
     let server = process::identify(server(&control).await).expect("a server");
     let death = process::death(first.identity);
-    process::signal(first.identity, Signal::KILL).expect("signalled");
+    assert!(crate::harness::send(first.identity, Signal::KILL));
     tokio::time::timeout(PATIENCE, death).await.expect("noticed");
     tokio::time::timeout(PATIENCE, process::death(server)).await.expect("its server dies with it");
 
@@ -181,7 +181,7 @@ async fn a_hanging_daemon_is_killed_with_its_server() {
     let (spec, started) = host.start("a").await;
     let control = spec.control();
     let server = process::identify(server(&control).await).expect("a server");
-    process::signal(started.identity, Signal::STOP).expect("stopped");
+    assert!(crate::harness::send(started.identity, Signal::STOP));
     let stopped = stop(&control, started.identity, 0).await.expect("stopped");
     // A stopped process takes SIGTERM only when it goes on.
     assert_eq!(stopped.how, How::Killed);

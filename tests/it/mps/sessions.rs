@@ -233,7 +233,7 @@ async fn a_daemon_that_dies_under_a_session_leaves_its_command_unknown() {
     let control: Control = spec.control();
     let mut session = control.session(deadline()).await.expect("a session");
     session.send(&Command::GetServerList).await.expect("a reply");
-    mps_manager::host::process::signal(started.identity, Signal::KILL).expect("signalled");
+    assert!(crate::harness::send(started.identity, Signal::KILL));
     mps_manager::host::process::death(started.identity).await;
     let error = session.send(&Command::GetServerList).await.expect_err("nobody answers");
     assert!(matches!(&error, SessionError::Unknown { cause: Cause::Ended { .. }, .. }), "{error}");

@@ -29,7 +29,7 @@ pub(super) fn table() -> BTreeMap<String, Vec<String>> {
 pub(super) struct World {
     pub(super) host: Host,
     foreign: Foreign,
-    client: Client,
+    _client: Client,
     pub(super) tokens: BTreeMap<&'static str, String>,
     /// What stands for each parameter of a path, by operation ID or by name.
     pub(super) names: BTreeMap<&'static str, String>,
@@ -45,7 +45,7 @@ impl World {
         host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=0", &json!({})));
         host.await_ready();
         let foreign = host.foreign("theirs", "0");
-        let (client, ended) = (host.client("demo"), host.client("demo"));
+        let (client, ended) = (host.run_client("demo"), host.client("demo"));
         let grants = [
             ("viewer", "viewer"),
             ("operator", "operator"),
@@ -78,12 +78,13 @@ impl World {
             ("tenants", "demo".to_owned()),
             ("layouts", "prod".to_owned()),
             ("clients", id(client.pid())),
+            ("leases", id(client.pid())),
             ("operations", text(&accepted.json()["id"])),
             ("replays", replay),
             ("tokens", text(&victim["token"]["id"])),
             ("foreign-daemons", host.foreign_id(&foreign)),
         ]);
-        Self { host, foreign, client, tokens, names }
+        Self { host, foreign, _client: client, tokens, names }
     }
 
     /// The path of an operation with things that exist in it.
@@ -119,7 +120,7 @@ impl World {
             "plan_layout" | "assert_layout" | "apply_layout" => target,
             "create_replay" => json!({"daemon": "gpu1", "layout": "prod"}),
             "put_tenant" => json!({"daemon": "gpu0", "device_memory_limit": "1G"}),
-            "create_lease" => json!({"pid": self.client.pid()}),
+            "create_lease" => json!({}),
             "create_token" => json!({"name": "new", "grant": "viewer"}),
             "import_layouts" => {
                 return ("application/yaml", "version: v1\nlayouts: {new: {steps: []}}\n".to_owned());
@@ -130,7 +131,14 @@ impl World {
     }
 
     /// Sends a request as a caller; gives the status, and the body unless it is a stream.
-    fn send(&self, caller: &str, method: &str, template: &str, operation: &Value) -> (u16, String) {
+    fn send(
+        &self,
+        caller: &str,
+        method: &str,
+        template: &str,
+        operation: &Value,
+        spoilt: bool,
+    ) -> (u16, String) {
         let id = operation["operationId"].as_str().expect("an ID");
         let token = self.tokens.get(caller);
         let takes = |name: &str| {
@@ -138,6 +146,7 @@ impl World {
             parameters.iter().any(|parameter| parameter["name"] == name && parameter["in"] == "query")
         };
         let query = match id {
+            _ if spoilt => "?colour=red",
             "export_layout" => "?daemon=gpu1",
             _ if takes("dry_run") => "?dry_run=true",
             _ => "",
@@ -150,6 +159,8 @@ impl World {
         } else {
             operation.get("requestBody").map(|_| self.body(id))
         };
+        let body =
+            if spoilt { body.map(|_| ("application/json", "{\"colour\": 1".to_owned())) } else { body };
         match (id, token) {
             ("open_session", _) | (_, None) => {}
             // These are about the session that the request comes with.
@@ -187,7 +198,7 @@ fn every_route_lets_in_whom_the_table_says_and_nobody_else() {
             met += 1;
             assert_eq!(row.len(), CALLERS.len(), "{request}");
             for (caller, expected) in CALLERS.iter().zip(row) {
-                let (status, body) = world.send(caller, method, template, operation);
+                let (status, body) = world.send(caller, method, template, operation, false);
                 let documented = operation["responses"].get(status.to_string()).is_some();
                 let allowed = !matches!(status, 401 | 403 | 404) && documented;
                 let right = match expected.as_str() {
@@ -195,6 +206,19 @@ fn every_route_lets_in_whom_the_table_says_and_nobody_else() {
                     "own" => status == 200 && (*caller == "tenant, own" || !names_the_other(&world, &body)),
                     number => number == status.to_string(),
                 };
+                // Whoever may not is told so before a query or a body is looked at.
+                let refused = expected.parse::<u16>().ok().filter(|_| {
+                    let (session, logs_in) = (template.starts_with("/api/v1/session"), method == "post");
+                    !(session && logs_in)
+                });
+                if let Some(expected) = refused {
+                    let (status, body) = world.send(caller, method, template, operation, true);
+                    if status != expected {
+                        wrong.push(format!(
+                            "{request} as {caller}, spoilt: not {expected} but {status} {body}"
+                        ));
+                    }
+                }
                 if !right {
                     let body: String = body.chars().take(300).collect();
                     wrong.push(format!(

@@ -154,6 +154,16 @@ fn filled(world: &World, page: &str) -> Once {
             client = Some(process);
             String::new()
         }
+        "/tenants/{name}/leases/{id}/revoke" => {
+            let mut spec = get("/api/v1/tenants/demo")["spec"].clone();
+            (spec["max_clients"], spec["device_memory_limit"]) = (json!(8), json!("1G"));
+            assert!(host.api().tenant("demo", &spec).status < 300);
+            let process = host.run_client("demo");
+            let id = host.listed(process.pid())["id"].as_str().expect("an ID").to_owned();
+            path = page.replace("{name}", "demo").replace("{id}", &id);
+            client = Some(process);
+            String::new()
+        }
         "/layouts/-/new" => format!("name=made_{}&enforcement=static&do=save", uuid::Uuid::now_v7().simple()),
         "/layouts/-/import" => {
             "kind=document&text=version: v1%0Alayouts: {brought: {steps: []}}".replace(' ', "+")

@@ -69,7 +69,11 @@ fn a_tenant_does_not_find_out_which_gpus_the_host_has() {
     let absent = demo.get("/api/v1/events?gpu=GPU-00000000-0000-0000-0000-000000000000");
     assert_eq!(absent.status, 200, "{}", absent.text);
     let halves: Vec<String> = (5..other.len()).map(|end| other[..end].to_owned()).collect();
-    let guesses = halves.into_iter().chain([other, address, "1".into(), "7".into(), "nonsense".into()]);
+    // What can be no GPU's name is refused by its form alone, which says nothing of the host.
+    let refused = demo.get("/api/v1/events?gpu=nonsense");
+    refused.problem(422, "invalid-request");
+    assert!(!refused.text.contains(&other), "{}", refused.text);
+    let guesses = halves.into_iter().chain([other, address, "1".into(), "7".into()]);
     for guess in guesses.filter(|guess| !own.starts_with(guess)) {
         let answer = demo.get(&format!("/api/v1/events?gpu={guess}"));
         assert_eq!((answer.status, &answer.text), (200, &absent.text), "{guess}");
@@ -229,21 +233,24 @@ fn nothing_of_an_outsider_or_of_another_tenant_is_in_any_answer_to_a_tenant() {
     let ready = conditions.iter().find(|condition| condition["type"] == "Ready").expect("told");
     let message = ready["message"].as_str().expect("text");
     assert!(message.contains("(SessionHeldOpen)") && message.contains("operator"), "{ready}");
-    let lease = demo.post("/api/v1/tenants/demo/leases", &json!({"pid": client.pid()}));
+    let local = host.api().over(&host.runtime("api.sock"));
+    let lease = local.with_token(Some(&secret)).post("/api/v1/tenants/demo/leases", &json!({}));
     assert!(lease.json()["detail"].as_str().expect("text").contains("(SessionHeldOpen)"), "{}", lease.text);
     // Whoever sees the host is told all of it.
-    let lease = host.api().post("/api/v1/tenants/demo/leases", &json!({"pid": client.pid()}));
+    let lease =
+        host.api().post("/api/v1/tenants/demo/leases", &json!({"kind": "recorded", "pid": client.pid()}));
     assert!(has_number(&lease.text, held.pid()) && lease.text.contains(&program), "{}", lease.text);
 }
 
 #[test]
 fn whose_process_it_was_before_is_not_told_to_another_tenant() {
     let host = Host::ready();
-    let demo = host.api().with_token(Some(&create(&host, "t", "tenant:demo")));
-    let process = json!({"pid": std::process::id()});
+    let local = host.api().over(&host.runtime("api.sock"));
+    let demo = local.with_token(Some(&create(&host, "t", "tenant:demo")));
+    let process = json!({"kind": "recorded", "pid": std::process::id()});
     assert_eq!(host.api().post("/api/v1/tenants/batch/leases", &process).status, 201);
     let lease = "/api/v1/tenants/demo/leases";
-    let refused = demo.post(lease, &process);
+    let refused = demo.post(lease, &json!({}));
     refused.problem(409, "conflict");
     assert!(
         !refused.text.contains("batch") && refused.text.contains("for something else"),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::harness::{Host, SmallDisk};
 
 /// One request as it stands, and its whole answer; the connection is closed after it.
-fn raw(host: &Host, head: &str, body: &[u8]) -> (u16, String) {
+pub(super) fn raw(host: &Host, head: &str, body: &[u8]) -> (u16, String) {
     let address = host.url().trim_start_matches("http://").to_owned();
     let mut stream = TcpStream::connect(&address).expect("connected");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
@@ -28,7 +28,7 @@ fn raw(host: &Host, head: &str, body: &[u8]) -> (u16, String) {
     (status, answer)
 }
 
-fn is_problem(answer: &str, kind: &str) {
+pub(super) fn is_problem(answer: &str, kind: &str) {
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     assert!(head.to_ascii_lowercase().contains("content-type: application/problem+json"), "{answer}");
     let problem: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"));
@@ -38,7 +38,12 @@ fn is_problem(answer: &str, kind: &str) {
 #[test]
 fn a_body_that_is_no_json_document_is_refused() {
     let host = Host::ready();
-    let before = host.api().get("/api/v1/tenants").text;
+    let specs = || {
+        let listed = host.api().get("/api/v1/tenants").ok()["items"].clone();
+        let tenants = listed.as_array().expect("a list").iter();
+        tenants.map(|tenant| (tenant["name"].clone(), tenant["spec"].clone())).collect::<Vec<_>>()
+    };
+    let before = specs();
     let put = "PUT /api/v1/tenants/web HTTP/1.1\r\nContent-Type: application/json";
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let nested = format!("{{\"labels\":{}{}}}", "{\"a\":".repeat(50_000), "}".repeat(50_000));
@@ -66,9 +71,9 @@ fn a_body_that_is_no_json_document_is_refused() {
     let post = "POST /api/v1/replays HTTP/1.1\r\nContent-Type: application/json";
     let document = format!("{{\"daemon\": \"gpu0\", \"document\": {deep}}}");
     let (status, answer) = raw(&host, post, document.as_bytes());
-    assert_eq!(status, 400, "{answer}");
-    is_problem(&answer, "malformed-json");
-    assert_eq!(host.api().get("/api/v1/tenants").text, before, "nothing was changed");
+    assert_eq!(status, 422, "{answer}");
+    is_problem(&answer, "invalid-request");
+    assert_eq!(specs(), before, "nothing was changed");
 }
 
 #[test]
@@ -82,7 +87,7 @@ fn a_value_that_no_field_holds_is_refused_by_its_pointer() {
     let with = |field: &str, value: &str| format!("{{\"daemon\": \"gpu0\", \"{field}\": {value}}}");
     let digits = "9".repeat(5000);
     for value in
-        ["-1", "4294967296", "18446744073709551616", "1e3", "1.5", "\"1\"", "true", "[]", digits.as_str()]
+        ["-1", "4294967296", "18446744073709551616", "1e30", "1.5", "\"1\"", "true", "[]", digits.as_str()]
     {
         // A number past what a float holds is no JSON number here.
         if value == digits {
@@ -93,6 +98,10 @@ fn a_value_that_no_field_holds_is_refused_by_its_pointer() {
         wrong(with("uid", value), "/uid");
     }
     wrong(with("uid", "4294967295"), "/uid");
+    // A whole number is one however it is written.
+    let whole = r#"{"daemon": "gpu0", "device_memory_limit": "512Mi", "max_clients": 2.0}"#.to_owned();
+    let path = "/api/v1/tenants/whole?dry_run=true";
+    assert_eq!(host.api().send(Method::PUT, path, &[], Some(whole)).ok()["spec"]["max_clients"], 2);
     wrong(with("labels", "{\"a\": 1}"), "/labels/a");
     wrong(with("labels", &json!({"a\u{0}b": "x"}).to_string()), "/labels");
     wrong(with("labels", &json!({"a": "\u{1b}[31m"}).to_string()), "/labels");
@@ -107,6 +116,76 @@ fn a_value_that_no_field_holds_is_refused_by_its_pointer() {
     let answer = host.api().send(Method::POST, "/api/v1/layouts/x/plan", &[], Some(target.into()));
     let pointer = answer.problem(422, "invalid-request")["errors"][0]["pointer"].clone();
     assert!(pointer.as_str().is_some_and(|pointer| pointer.starts_with("/gpu_map")), "{pointer}");
+}
+
+#[test]
+fn wrong_enum_values_name_the_accepted_ones() {
+    let host = Host::ready();
+    let cases = [
+        (
+            "/api/v1/tenants/web",
+            json!({"daemon": "gpu0", "priority": 1}),
+            "/priority",
+            "\"normal\" or \"below_normal\"",
+        ),
+        ("/api/v1/daemons/gpu0", json!({"gpus": ["0"], "mode": 3}), "/mode", "\"shared\" or \"static\""),
+        (
+            "/api/v1/daemons/gpu0",
+            json!({"gpus": ["0"], "desired_state": null}),
+            "/desired_state",
+            "\"running\"",
+        ),
+        (
+            "/api/v1/daemons/gpu0",
+            json!({"gpus": ["0"], "compute_mode": []}),
+            "/compute_mode",
+            "exclusive_process",
+        ),
+        (
+            "/api/v1/daemons/gpu0",
+            json!({"gpus": ["0"], "defaults": {"priority": true}}),
+            "/defaults/priority",
+            "\"normal\"",
+        ),
+        (
+            "/api/v1/layouts/lx",
+            json!({"layout": {"enforcement": 1, "steps": []}}),
+            "/layout/enforcement",
+            "\"percentage\"",
+        ),
+        ("/api/v1/layouts/lx", json!({"layout": {"steps": [7]}}), "/layout/steps/0", "\"add\" or \"remove\""),
+        (
+            "/api/v1/tenants/web",
+            json!({"daemon": "gpu0", "uid": "x"}),
+            "/uid",
+            "a whole number from 0 to 4294967295",
+        ),
+        (
+            "/api/v1/tenants/web",
+            json!({"daemon": "gpu0", "device_memory_limit": {}}),
+            "/device_memory_limit",
+            "bytes",
+        ),
+        ("/api/v1/tenants/web", json!({"daemon": 7}), "/daemon", "a text"),
+    ];
+    for (path, body, pointer, accepted) in cases {
+        let answer = host.api().send(Method::PUT, path, &[], Some(body.to_string()));
+        let problem = answer.problem(422, "invalid-request");
+        assert_eq!(problem["errors"][0]["pointer"], pointer, "{body}: {problem}");
+        let detail = problem["detail"].as_str().expect("a detail");
+        assert!(detail.contains(accepted), "{body}: {detail}");
+        for rust in ["u32", "expected", "struct", "variant", "invalid type"] {
+            assert!(!detail.contains(rust), "{body}: {detail}");
+        }
+    }
+    let import = json!({"version": "v1", "layouts": {"lx": {"enforcement": 3, "steps": []}}});
+    let problem = host.api().post("/api/v1/layouts/import", &import).problem(422, "invalid-request");
+    assert!(
+        problem["errors"][0]["pointer"].as_str().is_some_and(|at| at.ends_with("/layouts/lx/enforcement")),
+        "{problem}"
+    );
+    let query = host.api().get("/api/v1/events?severity=loud").problem(422, "invalid-request");
+    assert_eq!(query["errors"][0]["pointer"], "/severity", "{query}");
 }
 
 #[test]
@@ -212,7 +291,7 @@ fn a_query_that_a_request_does_not_take_is_refused_and_nothing_is_done() {
     api.tenant("web", &spec).ok();
     host.await_ready();
     let lease = |query: &str| {
-        let body = json!({ "pid": std::process::id() }).to_string();
+        let body = json!({ "kind": "recorded", "pid": std::process::id() }).to_string();
         let path = format!("/api/v1/tenants/web/leases{query}");
         api.send(reqwest::Method::POST, &path, &[], Some(body)).status
     };
@@ -220,7 +299,7 @@ fn a_query_that_a_request_does_not_take_is_refused_and_nothing_is_done() {
     // A process that is let in for one tenant is no other's.
     api.tenant("other", &spec).ok();
     host.await_ready();
-    let body = json!({ "pid": std::process::id() }).to_string();
+    let body = json!({ "kind": "recorded", "pid": std::process::id() }).to_string();
     let other = api.send(reqwest::Method::POST, "/api/v1/tenants/other/leases?dry_run=true", &[], Some(body));
     assert_eq!(other.status, 201, "{}", other.text);
     assert_eq!(lease("?dry=true"), 422);
@@ -281,7 +360,7 @@ fn a_full_disk_is_no_fault_of_the_manager() {
     host.serve();
     host.await_ready();
     let filler = disk.fill();
-    let mut refused = 0;
+    let (mut refused, mut named) = (0, 0);
     let spec = |turn: usize| json!({"daemon": "gpu0", "device_memory_limit": "1G", "labels": {"turn": turn.to_string()}});
     for turn in 0..50 {
         let answer = host.api().tenant("web", &spec(turn));
@@ -289,9 +368,15 @@ fn a_full_disk_is_no_fault_of_the_manager() {
             let said = answer.problem(503, "unavailable");
             assert!(said["detail"].as_str().unwrap().contains("is full"), "{said}");
             refused += 1;
+            let ready = host.api().get("/readyz");
+            named += usize::from(ready.status == 503 && ready.json()["conditions"] == json!(["WritesFail"]));
         }
     }
     assert!(refused > 0, "everything was written");
+    assert!(named > 0, "nobody was told that nothing can be written");
     std::fs::remove_file(filler).unwrap();
+    // By itself: the manager tries to write again.
+    host.await_ready();
+    assert_eq!(host.api().get("/api/v1/host").ok()["conditions"], json!([]));
     assert!(host.api().tenant("web", &spec(50)).status < 300);
 }

@@ -72,9 +72,8 @@ fn an_operation_that_a_start_with_a_full_disk_finds_ends_when_there_is_room() {
     let Some(disk) = SmallDisk::mount(&state, 16) else { return };
     host.serve();
     host.await_ready();
-    let client = host.client("demo");
+    let client = host.stopping_client("demo");
     let id = host.listed(client.pid())["id"].as_str().unwrap().to_owned();
-    client.signal(rustix::process::Signal::STOP);
     let accepted = host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}));
     eventually("it is sent", || (host.logged("gpu0", "Cmd:terminate_client") == 1).then_some(()));
     host.end_manager(rustix::process::Signal::KILL);

@@ -90,6 +90,38 @@ fn a_program_that_goes_past_mps_is_called_a_bypass() {
     assert_eq!(seen["uid"], rustix::process::getuid().as_raw());
     assert!(seen["command"].as_str().unwrap().ends_with("--spin 600"), "{seen}");
     assert!(host.clients().is_empty());
+    let condition = eventually("the daemon says so", || host.condition("gpu0", "Bypass"));
+    let message = condition["message"].as_str().unwrap();
+    assert!(
+        message.contains(&format!("process {}", client.pid())) && message.contains("exclusive_process"),
+        "{message}"
+    );
+    assert!(String::from_utf8(host.cli(&["status"]).stdout).unwrap().contains("Bypass (ProcessOutsideMps)"));
+    let told = |kind: &str| host.api().get(&format!("/api/v1/events?type={kind}")).ok()["items"].clone();
+    let event = eventually("an event tells of it", || told("bypass.appeared").get(0).cloned());
+    assert_eq!(
+        (&event["details"]["pid"], &event["subject"]["daemon"]),
+        (&json!(client.pid()), &json!("gpu0"))
+    );
+    drop(client);
+    eventually("another tells that it is gone", || told("bypass.ended").get(0).cloned());
+    assert_eq!(host.condition("gpu0", "Bypass"), None);
+    assert_eq!(told("bypass.appeared").as_array().unwrap().len(), 1, "once");
+}
+
+#[test]
+fn a_command_line_changes_no_terminal_and_no_page() {
+    use std::os::unix::process::CommandExt as _;
+    let host = Host::ready();
+    let mut command = host.client_command("demo", &["--spin", "600"]);
+    command.arg0("\u{1b}]0;pwned\u{7}\u{1b}[31mRED\r\n9-9  forged");
+    let client = Client::start(command);
+    host.listed(client.pid());
+    let printed = String::from_utf8(host.cli(&["clients"]).stdout).unwrap();
+    assert_eq!(printed.lines().count(), 2, "{printed:?}");
+    assert!(printed.contains("\\u001b[31mRED\\u000d\\u000a9-9"), "{printed:?}");
+    let page = super::log_pages::page(&host, "/clients");
+    assert!(page.contains("\u{241b}[31mRED") && !page.contains('\u{1b}'), "{page}");
 }
 
 #[test]

@@ -15,6 +15,24 @@ fn steps(operation: &Value) -> Vec<&str> {
 }
 
 #[test]
+fn a_cordon_never_makes_the_host_unready() {
+    let host = Host::looked_at_once_an_hour("");
+    let looks = || host.daemon("gpu0")["status"]["sessions"]["looks"].clone();
+    host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
+    let before = looks();
+    for schedulable in [false, true].into_iter().cycle().take(20) {
+        let spec = json!({"gpus": ["0"], "schedulable": schedulable});
+        let written = host.api().put("/api/v1/daemons/gpu0", &spec).ok();
+        let ready = host.api().get("/readyz");
+        assert_eq!(ready.status, 200, "{}", ready.text);
+        let daemon = host.daemon("gpu0");
+        assert_eq!(daemon["status"]["phase"], "ready", "{daemon}");
+        assert_eq!(daemon["status"]["observed_generation"], written["generation"], "{daemon}");
+    }
+    assert_eq!(looks(), before, "nothing was read or written for it");
+}
+
+#[test]
 fn a_daemon_is_stopped_started_and_restarted_step_by_step() {
     let host = Host::ready();
     let post = |action: &str| {
@@ -164,11 +182,11 @@ fn a_daemon_is_replaced_under_its_entity_tag_and_a_dry_run_keeps_nothing() {
         host.api().send(Method::PUT, path, headers, Some(spec.to_string()))
     };
     let read = host.api().get("/api/v1/daemons/gpu1");
-    let tag = read.header("etag").unwrap().to_owned();
+    let tag = read.revision();
     let spec = json!({"gpus": ["1"], "defaults": {"device_memory_limit": "2G"}});
     let dry = put("/api/v1/daemons/gpu1?dry_run=true", &[], &spec);
     assert_eq!(dry.status, 200);
-    assert_eq!(host.api().get("/api/v1/daemons/gpu1").header("etag"), Some(tag.as_str()));
+    assert_eq!(host.api().get("/api/v1/daemons/gpu1").revision(), tag);
     let new = put("/api/v1/daemons/new?dry_run=true", &[], &spec);
     new.problem(409, "conflict");
     assert_eq!(put("/api/v1/daemons/gpu1", &[("if-match", &tag)], &spec).status, 200);

@@ -199,7 +199,8 @@ fn a_daemon_that_dies_again_and_again_is_given_pauses_and_comes_back() {
     let daemon = host.await_phase("gpu1", "crash_loop");
     let failure = &daemon["status"]["conditions"][1];
     assert_eq!(failure["type"], "LastFailure");
-    assert!(failure["message"].as_str().unwrap().contains("Control"), "the tail of its log: {failure}");
+    let message = failure["message"].as_str().unwrap();
+    assert!(message.contains("control.log") && message.lines().count() == 1, "{failure}");
     assert_eq!(host.api().get("/readyz/daemons/gpu0").status, 200, "the other daemon is well");
     host.await_ready();
     // A kill that fell between a session's start and its end is told for a while longer.

@@ -41,6 +41,37 @@ fn what_somebody_changes_is_seen_at_once_put_back_and_still_told() {
 }
 
 #[test]
+fn a_limit_changed_inside_its_gibibyte_is_drift() {
+    let host = Host::looked_at_once_an_hour("");
+    let tenant = json!({"daemon": "gpu1", "device_memory_limit": "1025M"});
+    host.api().put("/api/v1/tenants/alone", &tenant).ok();
+    host.await_ready();
+    let ours = "Cmd:set_default_device_pinned_mem_limit 0 1025M";
+    let before = host.logged("gpu1", ours);
+    let drifted = |change: &str, count: u64| {
+        host.control("gpu1", change);
+        eventually(&format!("{change:?} is counted and put back"), || {
+            let status = host.daemon("gpu1")["status"].clone();
+            (status["drift"]["count"] == count && status["phase"] == "ready").then(|| status["drift"].clone())
+        })
+    };
+    let drift = drifted("set_default_device_pinned_mem_limit 0 1999M", 1);
+    assert_eq!(drift["last"][0]["wanted"], "1025 MiB", "{drift}");
+    assert_eq!(drift["last"][0]["read"], "1999 MiB", "{drift}");
+    assert_eq!(host.logged("gpu1", ours), before + 1, "written again");
+    // The getter of a percentage rounds as well.
+    let drift = drifted("set_default_active_thread_percentage 99.96", 2);
+    assert_eq!(drift["last"][0]["setting"], "default active thread percentage", "{drift}");
+    // The same value, and one that MPS refuses, are none.
+    host.control("gpu1", "set_default_device_pinned_mem_limit 0 1025M");
+    let again = drifted("set_default_device_pinned_mem_limit 0 1100M", 3);
+    assert_eq!(again["last"][0]["read"], "1100 MiB", "{again}");
+    host.await_ready();
+    let limit = host.daemon("gpu1")["status"]["effective"]["default_memory_limits"][0].clone();
+    assert_eq!((&limit["bytes"], &limit["exact"]), (&json!(1025_u64 << 20), &json!(true)));
+}
+
+#[test]
 fn drift_that_is_only_to_be_reported_stays_and_ends_readiness() {
     let host = Host::looked_at_once_an_hour("fresh_patience_s = 1");
     let report = json!({"gpus": ["0"], "drift_policy": "report"});

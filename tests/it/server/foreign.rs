@@ -1,7 +1,7 @@
 //! Daemons that others started: listed, adopted, observed, given back, and never disturbed.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -127,7 +127,8 @@ fn adoption_changes_nothing_and_survives_managers() {
     assert_eq!(host.api().tenant("new", &tenant).status, 201);
     host.await_ready();
     let variables = &host.api().get("/api/v1/tenants/new/environment").ok()["variables"];
-    assert_eq!(variables["CUDA_MPS_PIPE_DIRECTORY"], foreign.pipe().to_str().unwrap());
+    let pipe = std::path::Path::new(variables["CUDA_MPS_PIPE_DIRECTORY"].as_str().unwrap());
+    assert_eq!(pipe.parent(), Some(host.runtime("tenants").as_path()), "not the daemon's own");
     assert_eq!(variables["CUDA_MPS_CLIENT_PRIORITY"], "1", "the daemon's default");
     let _ours = host.run_client("new");
     let kept = host.api().post("/api/v1/daemons/theirs/release", &json!({})).problem(409, "conflict");
@@ -341,7 +342,10 @@ fn a_daemon_in_a_directory_that_none_of_ours_may_have_moves_when_it_is_started_a
     assert_eq!(host.api().tenant("new", &tenant).status, 201);
     host.await_ready();
     let output = host.run("new", &["sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY"]);
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), own.to_str().unwrap(), "{}", said(&output));
+    let directory = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let inode = |path: &std::path::Path| fs::metadata(path).map(|it| it.ino()).ok();
+    let linked = inode(&std::path::Path::new(&directory).join("control"));
+    assert!(linked.is_some() && linked == inode(&own.join("control")), "{}", said(&output));
 }
 
 /// Lets a log of it grow past the length at which our own are emptied, and gives the log.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -163,7 +164,9 @@ fn open_files(pid: u32) -> Vec<std::path::PathBuf> {
 fn a_lock_that_a_dying_child_of_the_last_manager_still_holds_is_waited_for() {
     let host = Host::new("");
     fs::create_dir(host.state("")).unwrap();
-    let lock = fs::File::create(host.state("lock")).unwrap();
+    fs::set_permissions(host.state(""), fs::Permissions::from_mode(0o700)).unwrap();
+    let lock =
+        fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(host.state("lock")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let mut manager = host.start_manager();
     eventually("it has tried, or has ended", || {
@@ -211,6 +214,9 @@ fn a_process_is_let_in_under_what_its_tenant_is_when_the_wait_is_over() {
     assert!(said(&gone).contains("there is no tenant goes"), "{}", said(&gone));
     assert_eq!(moved.status.code(), Some(0), "{}", said(&moved));
     let environment = String::from_utf8(moved.stdout).unwrap();
-    assert!(environment.contains("daemons/gpu0/pipe\n") && !environment.contains("gpu1"), "{environment}");
+    assert!(
+        environment.contains("MPS_MANAGER_TENANT=moves\n") && environment.contains("/run/tenants/"),
+        "{environment}"
+    );
     assert!(environment.contains("=2048M"), "{environment}");
 }

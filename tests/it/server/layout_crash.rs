@@ -202,6 +202,15 @@ impl Change {
         assert_eq!(verdict == "same", succeeded, "{told}: {record}");
         assert!(succeeded || ["differs", "failed"].contains(&verdict), "{told}: {record}");
         assert!(record["finished_at"].is_i64(), "{told}: {record}");
+        let steps = record["steps"].as_array().expect("a list");
+        let of_layout = |step: &&Value| step["undo"] == false && step["step"].is_u64();
+        let given: Vec<&Value> = steps.iter().filter(of_layout).map(|step| &step["id"]).collect();
+        if succeeded {
+            let expected = record["expected"].as_array().expect("a list");
+            assert_eq!(given, expected.iter().collect::<Vec<_>>(), "{told}: {record}");
+        } else if verdict == "differs" {
+            assert!(!given.is_empty(), "{told}: {record}");
+        }
     }
 
     /// Kills the manager at the first command, the second, and so on, until there is none at which it dies.

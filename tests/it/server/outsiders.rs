@@ -96,12 +96,11 @@ fn a_daemon_that_stands_still_is_wedged_and_named() {
 #[test]
 fn a_stopped_client_that_holds_up_its_termination_is_named() {
     let host = Host::configured("control_deadline_s = 2");
-    let client = host.client("demo");
+    let client = host.stopping_client("demo");
     let id = eventually("the client is known", || {
         let known = host.api().get("/api/v1/clients").ok()["items"][0].clone();
         known["id"].as_str().map(str::to_owned)
     });
-    client.signal(Signal::STOP);
     let accepted = host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}));
     let message = host.await_reason("gpu0", "Wedged");
     assert!(
@@ -115,16 +114,52 @@ fn a_stopped_client_that_holds_up_its_termination_is_named() {
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
 }
 
+/// Sets what is done about a server that hangs under clients.
+fn set_wedge(host: &Host, field: &str, value: &Value) {
+    let mut spec = host.daemon("gpu0")["spec"].clone();
+    spec[field] = value.clone();
+    let written = host.api().put("/api/v1/daemons/gpu0", &spec);
+    assert_eq!(written.status, 200, "{}", written.text);
+    host.await_ready();
+}
+
+#[test]
+fn hung_server_is_replaced_after_its_grace() {
+    let host = Host::ready();
+    let refused = host.api().put("/api/v1/daemons/gpu0", &json!({"gpus": ["0"], "wedge_grace_s": 3601}));
+    assert!(refused.status == 422 && refused.text.contains("3601"), "{}", refused.text);
+    set_wedge(&host, "wedge_grace_s", &json!(1));
+    let mut client = host.client("demo");
+    let daemon = host.daemon_pid("gpu0");
+    let server = host.hang_server("gpu0", "demo");
+    client.ended();
+    host.await_ready();
+    assert!(!is_alive(server));
+    let replaced = host.condition("gpu0", "ServerReplaced").expect("told for a while");
+    let message = replaced["message"].as_str().unwrap();
+    assert!(
+        message.contains(&format!("server {server} hung and was killed"))
+            && message.contains(&format!("process {} lost their work", client.pid())),
+        "{message}"
+    );
+    let events = host.api().get("/api/v1/events?type=server.died,server.replaced&order=oldest").ok();
+    let [replaced, died] = &events["items"].as_array().unwrap()[..] else { panic!("{events}") };
+    assert_eq!((&replaced["type"], &died["cause"]["id"]), (&json!("server.replaced"), &replaced["id"]));
+    assert_eq!(died["details"]["clients"][0]["tenant"], "demo", "{died}");
+    assert_eq!(host.daemon_pid("gpu0"), daemon);
+}
+
 #[test]
 fn a_server_hung_by_a_killed_client_is_ended_as_soon_as_it_serves_nobody() {
     let host = Host::configured("control_deadline_s = 2");
+    set_wedge(&host, "wedge_policy", &json!("wait"));
     let (daemon, server) = (host.daemon_pid("gpu0"), host.server_pid("gpu0"));
     let mut client = host.client("demo");
     host.hang_server("gpu0", "demo");
     let message = host.await_reason("gpu0", "ServerHangs");
     assert!(
         message.contains(&format!("server {server} hangs"))
-            && message.contains(&format!("(1: {})", client.pid())),
+            && message.contains(&format!("still at work: process {}", client.pid())),
         "{message}"
     );
     assert_no_answer(&host, "gpu0", "ServerHangs");
@@ -146,6 +181,7 @@ fn a_server_hung_by_a_killed_client_is_ended_as_soon_as_it_serves_nobody() {
 #[test]
 fn a_server_that_hangs_is_left_alone_by_a_manager_that_cannot_know_who_is_connected() {
     let mut host = Host::configured("control_deadline_s = 2");
+    set_wedge(&host, "wedge_policy", &json!("wait"));
     let server = host.server_pid("gpu0");
     let mut client = host.client("demo");
     // The next manager reads the end of the log only.
@@ -173,6 +209,7 @@ fn a_server_that_hangs_is_left_alone_by_a_manager_that_cannot_know_who_is_connec
 #[test]
 fn a_restart_ends_a_server_that_hangs_with_its_daemon() {
     let host = Host::configured("control_deadline_s = 2");
+    set_wedge(&host, "wedge_policy", &json!("wait"));
     let server = host.server_pid("gpu0");
     let mut client = host.client("demo");
     host.hang_server("gpu0", "demo");

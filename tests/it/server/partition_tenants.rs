@@ -17,13 +17,13 @@ const HINT: &str = "MPS_MANAGER_TENANT";
 const NOBODY: u32 = 65_534;
 
 /// A step that makes a partition for these tenants.
-fn bound(partition: &str, chunks: u32, tenants: &[&str]) -> Value {
+pub(super) fn bound(partition: &str, chunks: u32, tenants: &[&str]) -> Value {
     let mut step = add(partition, chunks);
     step["add"]["tenants"] = json!(tenants);
     step
 }
 
-fn tenants(host: &Host, names: &[&str]) {
+pub(super) fn tenants(host: &Host, names: &[&str]) {
     for name in names {
         let spec = json!({"daemon": "gpu1", "device_memory_limit": "2G", "max_clients": 8});
         assert_eq!(host.api().tenant(name, &spec).status, 201);
@@ -41,8 +41,12 @@ fn handed_out(host: &Host, tenant: &str) -> String {
 fn refused(host: &Host, tenant: &str, words: &[&str]) {
     let environment = host.api().get(&format!("/api/v1/tenants/{tenant}/environment"));
     let environment = environment.problem(409, "conflict")["detail"].as_str().unwrap().to_owned();
-    let lease =
-        host.api().post(&format!("/api/v1/tenants/{tenant}/leases"), &json!({"pid": std::process::id()}));
+    let uid = host.api().get(&format!("/api/v1/tenants/{tenant}")).ok()["spec"]["uid"].as_u64().unwrap();
+    let process = Holder::of_user(u32::try_from(uid).unwrap());
+    let lease = host.api().post(
+        &format!("/api/v1/tenants/{tenant}/leases"),
+        &json!({"kind": "recorded", "pid": process.pid()}),
+    );
     let lease = lease.problem(409, "conflict")["detail"].as_str().unwrap().to_owned();
     let run = host.run(tenant, &["true"]);
     assert_eq!(run.status.code(), Some(2), "{}", said(&run));
@@ -65,10 +69,21 @@ impl Holder {
         Self(Command::new("sleep").arg("600").env_clear().spawn().expect("sleep runs"))
     }
 
+    /// One of this user.
+    fn of_user(uid: u32) -> Self {
+        let mut command = Command::new("sleep");
+        command.arg("600").env_clear();
+        Self::spawn(command, uid)
+    }
+
     /// One that was started as a tenant's in partitions, by this user.
     fn within(partitions: &str, tenant: &str, uid: u32) -> Self {
         let mut command = Command::new("sleep");
         command.arg("600").env_clear().env(VARIABLE, partitions).env(HINT, tenant);
+        Self::spawn(command, uid)
+    }
+
+    fn spawn(mut command: Command, uid: u32) -> Self {
         if uid != rustix::process::getuid().as_raw() {
             command.uid(uid).gid(uid);
         }
@@ -286,7 +301,10 @@ fn a_lease_is_of_one_process_in_one_boot() {
     ] {
         let holder = Holder::new();
         let lease = |tenant: &str| {
-            host.api().post(&format!("/api/v1/tenants/{tenant}/leases"), &json!({"pid": holder.pid()}))
+            host.api().post(
+                &format!("/api/v1/tenants/{tenant}/leases"),
+                &json!({"kind": "recorded", "pid": holder.pid()}),
+            )
         };
         assert_eq!(lease("first").status, 201);
         give_to_second(&host);
@@ -298,7 +316,7 @@ fn a_lease_is_of_one_process_in_one_boot() {
         assert_eq!(host.ask_sql("SELECT tenant FROM partition_leases"), ["first"]);
         drop(holder);
         let holder = Holder::new();
-        let lease = json!({"pid": holder.pid()});
+        let lease = json!({"kind": "recorded", "pid": holder.pid()});
         assert_eq!(host.api().post("/api/v1/tenants/second/leases", &lease).status, 201);
         assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
         apply(&host, "old", &json!({}));
@@ -324,7 +342,7 @@ fn a_process_of_a_forgotten_tenant_holds_its_partition_against_another_of_its_na
     host.serve();
     host.await_ready();
     let holder = Holder::new();
-    let lease = json!({"pid": holder.pid()});
+    let lease = json!({"kind": "recorded", "pid": holder.pid()});
     assert_eq!(host.api().post("/api/v1/tenants/first/leases", &lease).status, 201);
     host.end_manager(Signal::TERM);
     host.kept("restore", &file);
@@ -459,7 +477,7 @@ fn a_process_in_a_partition_is_nobodys_where_its_lease_and_its_environment_disag
     apply(&host, "old", &json!({}));
     let uid = rustix::process::getuid().as_raw();
     let holder = Holder::within(&handed_out(&host, "first"), "first", uid);
-    let lease = json!({"pid": holder.pid()});
+    let lease = json!({"kind": "recorded", "pid": holder.pid()});
     assert_eq!(host.api().post("/api/v1/tenants/second/leases", &lease).status, 201);
     write(&host, "old", &[bound("wide", 7, &["second"]), bound("narrow", 5, &["first"])]);
     apply(&host, "old", &json!({}));

@@ -106,7 +106,7 @@ fn a_wrong_field_is_named_by_its_pointer() {
         (422, json!({"daemon": "gpu1", "uid": 4_294_967_295_u32}), "/uid", "no user"),
         (422, json!({"daemon": "gpu1", "uid": -1}), "/uid", "-1"),
         (422, json!({"daemon": "gpu1", "priority": "high"}), "/priority", "below_normal"),
-        (422, json!({"daemon": "gpu1", "labels": {"a": 1}}), "/labels/a", "string"),
+        (422, json!({"daemon": "gpu1", "labels": {"a": 1}}), "/labels/a", "give a text"),
     ] {
         let answer = host.api().tenant("bad", &spec);
         assert_eq!(answer.status, status, "{spec}: {}", answer.text);

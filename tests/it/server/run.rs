@@ -172,10 +172,12 @@ fn nothing_runs_while_the_daemon_is_stopped_or_takes_no_clients() {
 #[test]
 fn a_lease_is_for_a_process_that_there_is() {
     let host = Host::ready();
-    let ask = |pid: u32| host.api().post("/api/v1/tenants/demo/leases", &json!({"pid": pid}));
+    let ask =
+        |pid: u32| host.api().post("/api/v1/tenants/demo/leases", &json!({"kind": "recorded", "pid": pid}));
     let problem = ask(4_000_000).problem(422, "invalid-request");
     assert_eq!(problem["errors"][0]["pointer"], "/pid");
     let me = std::process::id();
+    // The test's own process is none of the manager's.
     let lease: Value = ask(me).ok();
     assert_eq!(lease["uid"], rustix::process::getuid().as_raw());
     // The same process asking again holds the same place.

@@ -8,12 +8,58 @@ use serde_json::json;
 use crate::harness::{Host, is_alive};
 
 #[test]
+fn every_documented_profile_starts() {
+    for profile in ["p100x1", "p100x2@12.8", "a100x1@13.2", "l40sx1@13.0", "h100x1"] {
+        let mut host = Host::of(profile, "");
+        host.serve();
+        host.await_ready();
+        let tenants = host.api().get("/api/v1/tenants").ok();
+        assert_eq!(tenants["items"].as_array().unwrap().len(), 2, "{profile}: {tenants}");
+    }
+}
+
+#[test]
+fn a_control_program_that_is_slow_each_time_still_works() {
+    for (delay, deadline) in [("0.3", 5), ("2", 10)] {
+        let mut host = Host::new("");
+        let (real, slow) = (host.runtime("sim/bin"), host.dir().join("slow"));
+        fs::create_dir(&slow).unwrap();
+        std::os::unix::fs::symlink(real.join("nvidia-cuda-mps-server"), slow.join("nvidia-cuda-mps-server"))
+            .unwrap();
+        let program = real.join("nvidia-cuda-mps-control");
+        let script = format!("#!/bin/sh\nsleep {delay}\nexec {} \"$@\"\n", program.display());
+        fs::write(slow.join("source"), script).unwrap();
+        let control = slow.join("nvidia-cuda-mps-control");
+        let copied =
+            std::process::Command::new("install").arg("-m755").arg(slow.join("source")).arg(control).status();
+        assert!(copied.unwrap().success());
+        let config = host.dir().join("config.toml");
+        let text = fs::read_to_string(&config).unwrap();
+        let further =
+            format!("mps_dir = {slow:?}\ncontrol_deadline_s = {deadline}\nfresh_patience_s = {deadline}\n");
+        fs::write(config, text + &further).unwrap();
+        host.serve();
+        host.await_ready();
+        let sessions = |host: &Host| {
+            let sessions = host.daemon("gpu0")["status"]["sessions"].clone();
+            (sessions["control_processes"].as_u64().unwrap(), sessions["looks"].as_u64().unwrap())
+        };
+        let before = sessions(&host);
+        let daemon = host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
+        assert_eq!(daemon["status"]["effective"]["control_processes"], 1, "{daemon}");
+        let after = sessions(&host);
+        assert_eq!(after.0 - before.0, after.1 - before.1, "one process a session");
+        assert!(after.0 < 30, "{} processes since the start", after.0);
+    }
+}
+
+#[test]
 fn a_new_simulated_host_has_a_daemon_a_gpu_and_two_tenants_and_becomes_ready() {
     let host = Host::ready();
     let api = host.api();
     assert_eq!(api.get("/healthz").ok(), json!({"status": "ok"}));
-    assert_eq!(api.get("/readyz").ok(), json!({"ready": true, "not_ready": []}));
-    assert_eq!(api.get("/readyz/daemons/gpu0").ok(), json!({"ready": true, "not_ready": []}));
+    assert_eq!(api.get("/readyz").ok(), json!({"ready": true, "not_ready": [], "conditions": []}));
+    assert_eq!(api.get("/readyz/daemons/gpu0").ok(), json!({"ready": true, "not_ready": [], "conditions": []}));
     api.get("/readyz/daemons/gpu7").problem(404, "not-found");
 
     let described = api.get("/api/v1/host").ok();

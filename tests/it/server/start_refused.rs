@@ -1,7 +1,7 @@
 //! What keeps a manager from starting: said clearly, with nothing touched.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -182,6 +182,7 @@ fn a_database_or_a_token_that_is_none_is_refused_by_its_file() {
     let host = Host::new("");
     fs::create_dir(host.state("")).unwrap();
     fs::write(host.state("admin.token"), "short\n").unwrap();
+    fs::set_permissions(host.state("admin.token"), fs::Permissions::from_mode(0o600)).unwrap();
     let said = host.refused(&[]);
     assert!(said.contains("admin.token holds no token"), "{said}");
     fs::remove_file(host.state("admin.token")).unwrap();

@@ -37,7 +37,7 @@ fn a_put_creates_and_then_replaces_under_its_entity_tag() {
     let late = put(&[("if-match", "\"1\"")], &quarter()).problem(412, "precondition-failed");
     assert!(late["detail"].as_str().unwrap().contains("now \"2\""), "{late}");
     let read = host.api().get("/api/v1/tenants/web");
-    assert_eq!(read.header("etag"), Some("\"2\""));
+    assert_eq!(read.revision(), "\"2\"");
     assert_eq!(read.json()["spec"]["max_clients"], 2);
 
     let gone = |tag: &str| host.api().send(Method::DELETE, "/api/v1/tenants/web", &[("if-match", tag)], None);
@@ -157,8 +157,17 @@ fn the_environment_comes_as_json_and_as_lines_for_a_shell() {
     assert_eq!(variables["CUDA_VISIBLE_DEVICES"], uuid.as_str());
     assert_eq!(variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], format!("{uuid}=4096M"));
     assert_eq!(variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "25.0");
-    assert_eq!(variables["CUDA_MPS_PIPE_DIRECTORY"], host.runtime("daemons/gpu0/pipe").to_str().unwrap());
-    assert!(view["unset"].as_array().unwrap().contains(&json!("CUDA_MPS_SM_PARTITION")));
+    let pipe = variables["CUDA_MPS_PIPE_DIRECTORY"].as_str().unwrap();
+    assert_eq!(std::path::Path::new(pipe).parent(), Some(host.runtime("tenants").as_path()));
+    assert_eq!(view["container"]["mount"], pipe);
+    assert_eq!(view["container"]["host_ipc"], false);
+    for name in [
+        "CUDA_MPS_SM_PARTITION",
+        "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
+        "CUDA_DEVICE_ORDER",
+    ] {
+        assert!(view["unset"].as_array().unwrap().contains(&json!(name)), "{name}");
+    }
 
     let headers = [("accept", "text/x-shellscript")];
     let shell = host.api().send(Method::GET, "/api/v1/tenants/demo/environment", &headers, None);

@@ -4,7 +4,9 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Answer, Api, Host, eventually};
+use super::log_pages::page;
+use crate::harness::{Answer, Api, Client, Host, eventually, said};
+use mps_manager::host::process::is_stopped;
 
 fn id(host: &Host, pid: u32) -> String {
     host.listed(pid)["id"].as_str().expect("an ID").to_owned()
@@ -118,11 +120,10 @@ fn a_key_is_its_users_and_gives_nobody_else_the_answer() {
 }
 
 #[test]
-fn a_stopped_client_wedges_its_daemon_which_is_told_and_heals() {
+fn a_client_that_stops_while_it_is_terminated_wedges_its_daemon_which_is_told_and_heals() {
     let host = Host::configured("control_deadline_s = 2");
-    let mut client = host.client("demo");
+    let mut client = host.stopping_client("demo");
     let id = id(&host, client.pid());
-    client.signal(Signal::STOP);
     let operation = host.api().outcome(&terminate(&host, &id));
     assert_eq!(operation["state"], "failed");
     let error = operation["error"].as_str().unwrap();
@@ -152,9 +153,8 @@ fn a_stopped_client_wedges_its_daemon_which_is_told_and_heals() {
 #[test]
 fn a_termination_that_the_managers_death_interrupted_is_told_and_not_repeated() {
     let mut host = Host::configured("control_deadline_s = 60");
-    let mut client = host.client("demo");
+    let mut client = host.stopping_client("demo");
     let id = id(&host, client.pid());
-    client.signal(Signal::STOP);
     let accepted = terminate(&host, &id);
     eventually("it is sent", || (host.logged("gpu0", "Cmd:terminate_client") == 1).then_some(()));
     host.end_manager(Signal::KILL);
@@ -167,4 +167,69 @@ fn a_termination_that_the_managers_death_interrupted_is_told_and_not_repeated() 
     client.ended();
     host.await_ready();
     assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
+}
+
+/// Stops a client and waits until it is.
+fn stopped(host: &Host, client: &Client) -> String {
+    let id = id(host, client.pid());
+    client.signal(Signal::STOP);
+    eventually("it is stopped", || is_stopped(client.pid()).then_some(()));
+    id
+}
+
+#[test]
+fn stopped_client_is_not_passed_to_mps() {
+    let host = Host::ready();
+    let mut client = host.client("demo");
+    let id = stopped(&host, &client);
+    for dry in ["", "?dry_run=true"] {
+        let refused = host.api().post(&format!("/api/v1/clients/{id}/terminate{dry}"), &json!({}));
+        let refused = refused.problem(409, "conflict");
+        let detail = refused["detail"].as_str().unwrap();
+        for part in ["is stopped", "nothing was sent", "stopped=continue", "stopped=kill"] {
+            assert!(detail.contains(part), "{part} in {detail}");
+        }
+    }
+    let output = host.cli(&["terminate", &id]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("stopped=continue"), "{}", said(&output));
+    let page = page(&host, &format!("/clients/{id}/terminate"));
+    assert!(page.contains("This client is stopped") && page.contains(r#"value="kill""#), "{page}");
+    assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 0);
+    assert!(is_stopped(client.pid()) && client.is_running());
+    assert_eq!(host.api().get("/readyz").status, 200, "the daemon answers");
+}
+
+#[test]
+fn stopped_client_is_continued_or_killed_by_choice() {
+    let host = Host::ready();
+    let (mut continued, mut killed) = (host.client("demo"), host.client("batch"));
+    let id = stopped(&host, &continued);
+    let output = host.cli(&["terminate", &id, "--stopped", "continue"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    continued.ended();
+    assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
+
+    let id = stopped(&host, &killed);
+    let accepted = host.api().post(&format!("/api/v1/clients/{id}/terminate?stopped=kill"), &json!({}));
+    let operation = host.api().succeeds(&accepted);
+    assert_eq!(operation["request"]["stopped"], "kill");
+    assert_eq!(operation["steps"][0]["outcome"], "it was stopped, and was killed without asking MPS");
+    killed.ended();
+    assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1, "MPS was not asked");
+    host.await_ready();
+    let bad = host.api().post(&format!("/api/v1/clients/{id}/terminate?stopped=perhaps"), &json!({}));
+    bad.problem(422, "invalid-request");
+}
+
+#[test]
+fn drain_continues_stopped_clients_before_it_ends_them() {
+    let host = Host::ready();
+    let mut client = host.client("demo");
+    stopped(&host, &client);
+    let accepted = host.api().post("/api/v1/daemons/gpu0/drain?timeout_s=0&on_timeout=terminate", &json!({}));
+    let operation = host.api().succeeds(&accepted);
+    assert_eq!(operation["steps"].as_array().unwrap().last().unwrap()["outcome"], "1 ended");
+    client.ended();
+    host.await_ready();
 }

@@ -263,7 +263,7 @@ fn a_pair_that_does_not_fit_is_refused_at_the_start() {
     secured.put("server.key", &own);
     fs::set_permissions(secured.file("server.key"), fs::Permissions::from_mode(0o604)).expect("mode");
     let told = secured.host.refused(&[]);
-    assert!(told.contains("server.key has mode 604"), "{told}");
+    assert!(told.contains("server.key can be used by others (mode 604)"), "{told}");
     fs::remove_file(secured.file("server.pem")).expect("removed");
     let told = secured.host.refused(&[]);
     assert!(told.contains("server.pem cannot be read"), "{told}");

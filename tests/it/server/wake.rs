@@ -120,6 +120,10 @@ fn forty_thousand_commands_leave_both_logs_under_their_bound() {
         (size("control.log") <= BOUND && size("server.log") <= BOUND).then_some(())
     });
     assert!(largest < 4 * BOUND, "control.log had {largest} bytes meanwhile");
+    // What was emptied is kept, without the manager's own sessions.
+    let kept = fs::read_to_string(log(&host, "control.log.kept")).unwrap();
+    assert!(kept.len() as u64 <= BOUND && kept.contains("Cmd:get_default_active_thread_percentage"));
+    assert!(!kept.contains("Cmd:zz-"), "no session of ours");
     // A session of ten thousand commands is one held open, so a look may have failed meanwhile.
     host.await_ready();
     assert_eq!(host.api().get("/api/v1/daemons/gpu0?fresh=true").status, 200);

@@ -112,6 +112,7 @@ fn a_client_that_comes_with_a_command_that_waits_for_the_server_stops_nobody() {
     host.signal(server, Signal::STOP);
     assert_eq!(host.ask(&format!("get_server_status {name}")), "INITIALIZING\n");
     let session = connect(&host, "control_privileged");
+    assert_eq!(hear(&session), b"OUTBHELL\0");
     send(&session, b"\"Ui\"");
     assert_eq!(hear(&session), b"G");
     // While it stands still, both come.

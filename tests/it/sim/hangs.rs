@@ -1,4 +1,4 @@
-//! A server that hangs over a client which died before it was taken, and what hangs with it (recordings 10 and 17).
+//! A server that hangs over a client which died before it was taken, and what hangs with it (recordings 10, 17 and 20).
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -178,4 +178,42 @@ fn a_client_killed_once_it_has_its_contexts_is_harmless() {
         host.see(&[]);
         list.read_dir().unwrap().count() == 1
     });
+}
+
+/// Recorded in 20-h200-x1-killed-while-another-connects.txt: the control daemon hangs with its server, the end of the client that
+/// waits heals nothing, and the end of the server heals at once.
+#[test]
+fn hang_beside_a_connecting_client_heals_with_the_server() {
+    let recorded = transcript::hardware("20-h200-x1-killed-while-another-connects.txt");
+    let (_, control) = recorded.split_once("-- control.log").unwrap();
+    let (control, asked) = control.split_once("$ get_server_list").unwrap();
+    let last = control.lines().rfind(|line| line.contains("Control")).unwrap();
+    assert!(last.ends_with("NEW CLIENT 661 from user 0: Server already exists"), "{last}");
+    assert_eq!(asked.split("-- another client now").next().unwrap().matches("[rc 124]").count(), 3);
+    assert!(asked.contains("-- heal 1: kill A") && asked.contains("-- last: kill -9 server\nSM 132 "));
+
+    let host = Host::new("h200x1@13.0");
+    host.start(&["-d"], &[]);
+    let server = host.server();
+    assert_eq!(host.client(&["--die-connecting", "1"], &[]).rc, 128 + 9);
+    eventually("the server hangs", || host.log("server.log").contains(LAST_WORDS));
+    let waits = Busy::spawn(&mut host.client_command(&["--json"], &[]));
+    let accepted = format!("NEW CLIENT {} from user 0: Server already exists", waits.pid().as_raw_nonzero());
+    eventually("its last words", || host.log("control.log").trim_end().ends_with(&accepted));
+    let status = format!("get_server_status {}", server.as_raw_nonzero());
+    let commands = ["get_server_list", status.as_str(), "ps"];
+    for command in commands {
+        ask_in_vain(&host, command);
+    }
+    let another = Busy::spawn(&mut host.client_command(&["--json"], &[]));
+    waits.signal(Signal::KILL);
+    waits.finish(DEADLINE);
+    for command in commands {
+        ask_in_vain(&host, command);
+    }
+    host.signal(server, Signal::KILL);
+    eventually("the daemon answers", || host.ask("get_server_list").is_empty());
+    another.finish(DEADLINE);
+    assert_eq!(host.client(&[], &[]).rc, 0);
+    assert_ne!(host.ready(), server);
 }

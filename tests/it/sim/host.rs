@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use mps_manager::host::process::{self, Signalled};
+use mps_manager::host::process;
 use mps_manager::sim::world::{World, create_for};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use tempfile::TempDir;
@@ -157,7 +157,7 @@ impl Host {
     pub(super) fn signal(&self, pid: Pid, signal: Signal) {
         let id = process::identify(pid.as_raw_nonzero().get().unsigned_abs()).expect("the process is there");
         assert!(self.processes().contains(&pid), "{pid:?} is not of this host");
-        assert_eq!(process::signal(id, signal).unwrap(), Signalled::Sent, "{pid:?} is there");
+        assert!(crate::harness::send(id, signal), "{pid:?} is there");
     }
 
     /// Every process that has this world in its environment.
@@ -185,7 +185,7 @@ impl Drop for Host {
                 if let Some(id) = process::identify(pid.as_raw_nonzero().get().unsigned_abs())
                     && self.processes().contains(&pid)
                 {
-                    let _ = process::signal(id, Signal::KILL);
+                    crate::harness::send(id, Signal::KILL);
                 }
                 // It may be the child of another one that is about to die.
                 let _ = waitpid(Some(pid), WaitOptions::NOHANG);

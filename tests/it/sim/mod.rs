@@ -6,6 +6,7 @@ mod changes;
 mod concurrency;
 mod conformance;
 mod deaths;
+mod doors;
 mod faults;
 mod hangs;
 mod host;

@@ -76,6 +76,14 @@ fn a_client_on_two_gpus_names_a_partition_of_each_and_one_of_another_gpu_counts_
     let both = format!("{first},{second}");
     let seen = host.see(&[("CUDA_MPS_SM_PARTITION", both.as_str())]);
     assert_eq!((&seen["devices"][0]["sms"], &seen["devices"][1]["sms"]), (&32.into(), &16.into()));
+    let third = id(&host.ask("sm_partition add 0 2"));
+    let twice = format!("{first},{third}");
+    let refused = host.see(&[("CUDA_MPS_SM_PARTITION", twice.as_str()), ("CUDA_VISIBLE_DEVICES", "0")]);
+    assert_eq!(refused["error"], "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", "two partitions of one GPU");
+    let (uuid, local) = third.split_once('/').unwrap();
+    assert!(host.ask("lspart").contains(local));
+    host.ask(&format!("sm_partition rm {uuid} {local}"));
+    assert!(!host.ask("lspart").contains(local), "removed by UUID and ID in two words");
     let refused = host.see(&[("CUDA_MPS_SM_PARTITION", second.as_str()), ("CUDA_VISIBLE_DEVICES", "0")]);
     assert_eq!(refused["error"], "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION");
 }

@@ -7,7 +7,11 @@
   // The text of a file is put into the field that the file's own names.
   document.addEventListener("change", async (event) => {
     const file = event.target.matches("input[type=file][data-into]") && event.target.files[0];
-    if (file) document.getElementById(event.target.dataset.into).value = await file.text();
+    if (!file) return;
+    document.getElementById(event.target.dataset.into).value = await file.text();
+    // Whoever chooses a file means it, whatever was chosen before.
+    const source = document.getElementById(event.target.dataset.chooses ?? "");
+    if (source) source.checked = true;
   });
 
   const form = document.getElementById("editor");

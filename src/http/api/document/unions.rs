@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 /// Gives each variant of a tagged union a schema of its own, and says which word leads to which.
-pub(super) fn name_variants(schemas: &mut Map<String, Value>) {
+pub(in crate::http::api) fn name_variants(schemas: &mut Map<String, Value>) {
     let names: Vec<String> = schemas.keys().cloned().collect();
     // Those first that others are made of.
     for extended in [false, true] {
@@ -15,8 +15,13 @@ pub(super) fn name_variants(schemas: &mut Map<String, Value>) {
             let Some(variants) = variants(schemas, schema) else { continue };
             let Some(words) = words(&variants) else { continue };
             let description = schema["description"].clone();
+            let closed = words.tag.is_none();
             let (mut refs, mut mapping) = (Vec::new(), Map::new());
-            for (word, variant) in words.words.iter().zip(variants) {
+            for (word, mut variant) in words.words.iter().zip(variants) {
+                if closed {
+                    // The one field tells it from the others, if there can be no second one.
+                    variant["additionalProperties"] = json!(false);
+                }
                 let own = format!("{name}{}", pascal(word));
                 let reference = format!("#/components/schemas/{own}");
                 refs.push(json!({"$ref": reference}));
@@ -155,6 +160,18 @@ mod tests {
         for field in ["kind", "message", "size"] {
             assert!(own["properties"].get(field).is_some(), "{own}");
         }
+    }
+
+    #[test]
+    fn variants_of_one_field_are_closed() {
+        let variant = |field: &str| json!({"type": "object", "required": [field], "properties": {field: {}}});
+        let step = json!({"oneOf": [variant("add"), variant("remove")], "description": "A step."});
+        let mut schemas = Map::from_iter([("Step".to_owned(), step)]);
+        name_variants(&mut schemas);
+        for name in ["StepAdd", "StepRemove"] {
+            assert_eq!(schemas[name]["additionalProperties"], false, "{name}");
+        }
+        assert_eq!(schemas["Step"].get("discriminator"), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::domain::access::{Actor, Right};
 use crate::domain::daemon::{DaemonSpec, Management, Mode};
 use crate::domain::drift::DriftPolicy;
 use crate::domain::gpu::{ComputeMode, GpuRef};
+use crate::domain::wedge::WedgePolicy;
 use crate::domain::{DaemonName, Priority};
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
@@ -21,7 +22,7 @@ use crate::http::problem::Problem;
 use crate::service::daemons::DaemonView;
 use crate::service::{ServiceError, WriteOptions, etag};
 
-const FIELDS: [Field; 11] = [
+const FIELDS: [Field; 13] = [
     ("gpus", Shape::List),
     ("mode", Shape::Text),
     ("multi_user", Shape::Flag),
@@ -33,8 +34,10 @@ const FIELDS: [Field; 11] = [
     ("defaults.priority", Shape::Text),
     ("memory_overcommit", Shape::Number),
     ("drift_policy", Shape::Text),
+    ("wedge_policy", Shape::Text),
+    ("wedge_grace_s", Shape::Whole),
 ];
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 14] = [
     "name",
     "gpus",
     "mode",
@@ -47,9 +50,11 @@ const NAMES: [&str; 12] = [
     "defaults.priority",
     "memory_overcommit",
     "drift_policy",
+    "wedge_policy",
+    "wedge_grace_s",
 ];
 /// Each field by itself can be kept or left; the name stays.
-const GROUPS: [&[&str]; 11] = [
+const GROUPS: [&[&str]; 13] = [
     &["gpus"],
     &["mode"],
     &["multi_user"],
@@ -61,6 +66,8 @@ const GROUPS: [&[&str]; 11] = [
     &["defaults.priority"],
     &["memory_overcommit"],
     &["drift_policy"],
+    &["wedge_policy"],
+    &["wedge_grace_s"],
 ];
 
 #[derive(Template)]
@@ -319,6 +326,14 @@ fn filled(spec: &DaemonSpec) -> Form {
             DriftPolicy::Report => "report",
         },
     );
+    form.set(
+        "wedge_policy",
+        match spec.wedge_policy {
+            WedgePolicy::Replace => "replace",
+            WedgePolicy::Wait => "wait",
+        },
+    );
+    form.set("wedge_grace_s", spec.wedge_grace_s.to_string());
     form
 }
 
@@ -330,6 +345,7 @@ mod tests {
         serde_json::from_value(serde_json::json!({
             "gpus": ["GPU-514466a0-8e68-f857-9f73-e438010e48cb"], "mode": "static", "multi_user": true, "share_gpus": true,
             "compute_mode": "exclusive_process", "management": "observed", "drift_policy": "report", "memory_overcommit": 1.5,
+            "wedge_policy": "wait", "wedge_grace_s": 60,
             "defaults": {"device_memory_limit": "1536M", "active_thread_percentage": 12.5, "priority": "below_normal"},
         }))
         .expect("a spec")

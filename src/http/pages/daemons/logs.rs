@@ -14,7 +14,7 @@ use crate::http::pages::frame::{Frame, Place};
 use crate::http::pages::rendered;
 use crate::http::pages::words::{Amount, Stamped};
 use crate::http::problem::Problem;
-use crate::service::logs::{LogFile, LogView, Part};
+use crate::service::logs::{LogFile, LogView, OwnSessions, Part};
 
 #[derive(Template)]
 #[template(path = "daemons/logs.html")]
@@ -25,15 +25,50 @@ struct LogsPage {
     q: String,
     log: LogView,
     is_last: bool,
+    own: OwnSessions,
+    part: Part,
+}
+
+/// The way to a file that keeps what was emptied from a log.
+struct KeptTab {
+    href: String,
+    name: String,
+    is_current: bool,
 }
 
 impl LogsPage {
+    fn kept(&self) -> Vec<KeptTab> {
+        let tab =
+            |file: LogFile| KeptTab { href: self.at(file, ""), name: file.name(), is_current: self.is(file) };
+        self.log.kept.iter().copied().map(tab).collect()
+    }
+
     fn is(&self, file: LogFile) -> bool {
         self.file == file
     }
 
     fn word(&self) -> &'static str {
         word(self.file)
+    }
+
+    fn file_name(&self) -> String {
+        self.file.name()
+    }
+
+    fn shows_own(&self) -> bool {
+        self.own == OwnSessions::Shown
+    }
+
+    /// The same part with the manager's own sessions, or without them.
+    fn other_way(&self) -> String {
+        let part = match self.part {
+            Part::Last => String::new(),
+            Part::Before(before) => format!("&before={before}"),
+            Part::From(from) => format!("&from={from}"),
+        };
+        let own = if self.shows_own() { "" } else { "&own=true" };
+        let q = utf8_percent_encode(&self.q, NON_ALPHANUMERIC);
+        format!("/daemons/{}/logs?file={}&q={q}{part}{own}", self.name, word(self.file))
     }
 
     fn size(&self) -> Amount {
@@ -43,7 +78,8 @@ impl LogsPage {
     /// The address of another part of the same.
     fn at(&self, file: LogFile, part: &str) -> String {
         let q = utf8_percent_encode(&self.q, NON_ALPHANUMERIC);
-        format!("/daemons/{}/logs?file={}&q={q}{part}", self.name, word(file))
+        let own = if self.shows_own() { "&own=true" } else { "" };
+        format!("/daemons/{}/logs?file={}&q={q}{part}{own}", self.name, word(file))
     }
 
     fn older(&self) -> Option<String> {
@@ -65,6 +101,8 @@ fn word(file: LogFile) -> &'static str {
     match file {
         LogFile::Control => "control",
         LogFile::Server => "server",
+        LogFile::ControlKept => "control_kept",
+        LogFile::ServerKept => "server_kept",
     }
 }
 
@@ -77,6 +115,9 @@ pub(super) struct LogQuery {
     q: String,
     before: Option<u64>,
     from: Option<u64>,
+    /// Whether lines of the manager's own sessions are shown.
+    #[serde(default)]
+    own: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -85,6 +126,8 @@ enum FileWord {
     #[default]
     Control,
     Server,
+    ControlKept,
+    ServerKept,
 }
 
 pub(super) async fn show(
@@ -96,6 +139,8 @@ pub(super) async fn show(
     let file = match query.file {
         FileWord::Control => LogFile::Control,
         FileWord::Server => LogFile::Server,
+        FileWord::ControlKept => LogFile::ControlKept,
+        FileWord::ServerKept => LogFile::ServerKept,
     };
     let part = match (query.before, query.from) {
         (Some(before), _) => Part::Before(before),
@@ -103,9 +148,10 @@ pub(super) async fn show(
         (None, None) => Part::Last,
     };
     let q: String = query.q.trim().chars().take(200).collect();
-    let log = app.service.daemon_log(&actor, &name, file, part, q.clone()).await?;
+    let own = if query.own { OwnSessions::Shown } else { OwnSessions::Hidden };
+    let log = app.service.daemon_log(&actor, &name, file, part, q.clone(), own).await?;
     let is_last = part == Part::Last;
     let frame = Frame::of(&app.service, &actor, Place::Daemons, &format!("Logs of {name}")).await;
     let frame = if is_last { frame.live() } else { frame };
-    Ok(rendered(&LogsPage { frame, name, file, q, log, is_last }))
+    Ok(rendered(&LogsPage { frame, name, file, q, log, is_last, own, part }))
 }

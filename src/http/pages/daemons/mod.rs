@@ -29,6 +29,7 @@ use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::record::PartitionDrift;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::operation::OperationRequest;
+use crate::domain::wedge::WedgePolicy;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::http::AppState;
 use crate::http::extract::Path;
@@ -218,7 +219,8 @@ async fn show(
         limit: tenant.spec.device_memory_limit.map(|limit| Amount(limit.bytes())),
         tenant,
     });
-    let about = EventFilter { daemon: Some(name.clone()), ..EventFilter::default() };
+    let from = service.first_event_of_daemon(&actor, &name).await?;
+    let about = EventFilter { daemon: Some(name.clone()), from, ..EventFilter::default() };
     let newest = Page::first(EVENTS);
     let events = service.events(&actor, about, Order::NewestFirst, &newest).await?.items;
     let is_adopted = service.is_adopted(&actor, &name).await?;

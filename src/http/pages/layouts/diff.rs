@@ -1,6 +1,7 @@
 //! Two versions of a layout side by side.
 
 use super::draft::names;
+use crate::domain::count::counted;
 use crate::domain::layout::{Layout, Step};
 
 /// How a line of one version stands to the other.
@@ -46,8 +47,7 @@ pub(super) struct Row {
 pub(super) fn line(step: &Step) -> String {
     match step {
         Step::Add(add) => {
-            let chunks =
-                if add.chunks == 1 { "1 chunk".to_owned() } else { format!("{} chunks", add.chunks) };
+            let chunks = counted(add.chunks, "chunk");
             let tenants =
                 if add.tenants.is_empty() { String::new() } else { format!(" for {}", names(&add.tenants)) };
             format!("add {} on GPU {}: {chunks}{tenants}", add.partition, add.gpu)

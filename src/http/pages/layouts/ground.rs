@@ -4,7 +4,9 @@
 //! its plan's.
 
 use crate::domain::access::Actor;
+use crate::domain::count::counted;
 use crate::domain::daemon::Mode;
+use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::Step;
 use crate::domain::{DaemonName, PartitionName, TenantName};
 use crate::http::AppState;
@@ -25,17 +27,19 @@ pub(super) struct Ground {
     pub(super) sms: u32,
     pub(super) chunk_sms: u32,
     pub(super) chunks: u32,
-    /// Whether a daemon has listed the chunks; which SMs make one differs from die to die, so otherwise there may be fewer.
+    /// Whether a daemon has listed the chunks, or a CUDA client has counted them; which SMs make one differs from die to die, so
+    /// otherwise there may be fewer.
     pub(super) counted: bool,
 }
 
 impl Ground {
-    fn of(gpu: &GpuView, daemon: Option<&DaemonView>) -> Option<Self> {
+    fn of(gpu: &GpuView, daemon: Option<&DaemonView>, census: Option<&ChunkCensus>) -> Option<Self> {
         let (sms, chunk_sms) = (gpu.sms?, gpu.compute_capability?.chunk_sms());
         let listings =
             daemon.and_then(|daemon| daemon.status.as_ref()?.effective.as_ref()?.partitions.as_ref());
         let listed = listings.and_then(|listings| listings.iter().find(|listing| listing.gpu == gpu.uuid));
         let counted = listed.map(|listed| listed.free_chunks + listed.used_chunks);
+        let counted = counted.or_else(|| census.map(|census| census.chunks));
         Some(Self {
             daemon: daemon.map(|daemon| daemon.name.clone()),
             mode: daemon.map(|daemon| daemon.spec.mode),
@@ -50,7 +54,7 @@ impl Ground {
     /// What it is called where one is chosen.
     pub(super) fn called(&self) -> String {
         let most = if self.counted { "" } else { "at most " };
-        let kind = format!("{}, {most}{} chunks of {} SMs", self.sku, self.chunks, self.chunk_sms);
+        let kind = format!("{}, {most}{} of {} SMs", self.sku, counted(self.chunks, "chunk"), self.chunk_sms);
         match (&self.daemon, self.mode) {
             (Some(daemon), Some(Mode::Static)) => format!("{daemon} (static): {kind}"),
             (Some(daemon), _) => format!("{daemon} (shared): {kind}"),
@@ -69,14 +73,16 @@ pub(super) async fn all(app: &AppState, actor: &Actor) -> Result<Vec<Ground>, Pr
     let page = Page::first(MAX_LIMIT);
     let daemons = app.service.daemons(actor, &page).await?.items;
     let gpus = app.service.gpu_views(actor).await?;
+    let censuses = app.service.chunk_censuses(actor).await?;
     let of = |daemon: &DaemonView| {
         let first = daemon.spec.gpus.first()?;
-        Ground::of(gpus.iter().find(|gpu| gpu.uuid == *first)?, Some(daemon))
+        let gpu = gpus.iter().find(|gpu| gpu.uuid == *first)?;
+        Ground::of(gpu, Some(daemon), censuses.get(first))
     };
     let mut grounds: Vec<Ground> = daemons.iter().filter_map(of).collect();
     grounds.sort_by_key(|ground| ground.mode != Some(Mode::Static));
     if grounds.is_empty() {
-        grounds.extend(gpus.iter().find_map(|gpu| Ground::of(gpu, None)));
+        grounds.extend(gpus.iter().find_map(|gpu| Ground::of(gpu, None, censuses.get(&gpu.uuid))));
     }
     Ok(grounds)
 }
@@ -103,6 +109,8 @@ pub(super) struct RoleOutcome {
     pub(super) map: SmMap,
     pub(super) used: u32,
     pub(super) chunks: u32,
+    /// Whether it is known how many chunks there are; otherwise it is so many at most.
+    pub(super) counted: bool,
 }
 
 impl RoleOutcome {
@@ -153,14 +161,14 @@ pub(super) fn outcome<'a>(steps: impl IntoIterator<Item = (usize, &'a Step)>, gr
             .collect();
         let used = partitions.iter().map(|(_, chunks, _)| chunks).sum();
         let map = SmMap::planned(&partitions, ground.sms, ground.chunk_sms, ground.chunks);
-        RoleOutcome { role, map, used, chunks: ground.chunks }
+        RoleOutcome { role, map, used, chunks: ground.chunks, counted: ground.counted }
     };
     Outcome { roles: roles.into_iter().map(of_role).collect(), too_many }
 }
 
 fn too_many_words(asked: u32, free: u32, ground: &Ground) -> String {
     let on = ground.daemon.as_ref().map_or_else(|| ground.sku.clone(), ToString::to_string);
-    let asked = if asked == 1 { "1 chunk".to_owned() } else { format!("{asked} chunks") };
+    let asked = counted(asked, "chunk");
     match free {
         0 => format!("asks for {asked}, and none is free at this step on {on}: remove a partition before it"),
         1 => format!("asks for {asked}, and 1 is free at this step on {on}: give 1"),

@@ -143,7 +143,7 @@ async fn attempt(
 }
 
 async fn subject(app: &AppState, actor: &Actor, form: &Form) -> Result<Subject, ServiceError> {
-    if form.text("kind") != "document" {
+    if !is_document(form) {
         let name = form.text("layout");
         let name = LayoutName::parse(name)
             .map_err(|_| ServiceError::field("/layout", "choose a layout of this host"))?;
@@ -198,12 +198,39 @@ async fn answer(
         Some(error) => (Refused::of(error, &FIELDS), Vec::new()),
         None => (Refused::default(), Vec::new()),
     };
-    let frame = Frame::of(&app.service, actor, Place::Layouts, "Replay a layout").await;
+    let frame = Frame::of(&app.service, actor, Place::Replays, "Replay a layout").await;
     Ok(page(status, &ReplayingPage { frame, form, layouts, places, roles, told, refused, fingerprint }))
 }
 
+/// Whether a document is meant: it is chosen, or it alone is given.
+fn is_document(form: &Form) -> bool {
+    form.text("kind") == "document"
+        || (form.text("layout").is_empty() && !form.typed("text").trim().is_empty())
+}
+
 impl ReplayingPage<'_> {
+    fn is_document(&self) -> bool {
+        is_document(self.form)
+    }
+
     fn field(error: &FieldError) -> &str {
         error.pointer.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn document_alone_is_taken_for_the_source() {
+        for (form, expected) in [
+            ("kind=layout&layout=&text=version%3A+v1", true),
+            ("kind=layout&layout=prod&text=version%3A+v1", false),
+            ("kind=document&layout=prod&text=", true),
+            ("kind=layout&layout=&text=+", false),
+        ] {
+            assert_eq!(is_document(&Form::parse(form.as_bytes())), expected, "{form}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::diff::line;
 use crate::domain::access::Actor;
+use crate::domain::count::counted;
 use crate::domain::layout::execution::Taken;
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
 use crate::domain::layout::{Change, Step};
@@ -47,6 +48,8 @@ struct Row {
     /// Whether it is the first that gave something else.
     first: bool,
     taken: bool,
+    /// Whether it was taken, or may have been, and nothing of it was kept.
+    unrecorded: bool,
     trouble: Option<String>,
     duration_us: Option<u64>,
 }
@@ -67,6 +70,9 @@ impl Row {
             (Compared::Differs, _) => Stands { word: "differs", tone: Tone::Bad },
             (Compared::Nothing, true) if self.trouble.is_some() => Stands { word: "failed", tone: Tone::Bad },
             (Compared::Nothing, true) => Stands { word: "nothing to compare with", tone: Tone::Quiet },
+            (Compared::Nothing, false) if self.unrecorded => {
+                Stands { word: "not recorded", tone: Tone::Quiet }
+            }
             (Compared::Nothing, false) => Stands { word: "not taken", tone: Tone::Quiet },
         }
     }
@@ -125,6 +131,7 @@ fn rows(replay: &Replay, steps: Option<&[Step]>) -> (Vec<Row>, Vec<Taken>) {
             compared,
             first,
             taken: taken.is_some(),
+            unrecorded: replay.lacks_steps(),
             trouble: taken.and_then(|taken| taken.trouble.clone()),
             duration_us: taken.map(|taken| taken.duration_us),
         }
@@ -138,7 +145,7 @@ fn rows(replay: &Replay, steps: Option<&[Step]>) -> (Vec<Row>, Vec<Taken>) {
 fn told(taken: &Taken) -> String {
     let name = taken.partition.as_ref().map_or_else(|| "a partition".to_owned(), ToString::to_string);
     match taken.change {
-        Change::Add => format!("add {name}: {} chunks", taken.chunks),
+        Change::Add => format!("add {name}: {}", counted(taken.chunks, "chunk")),
         Change::Remove => format!("remove {name}"),
     }
 }
@@ -160,8 +167,11 @@ fn shares(replay: &Replay) -> Vec<ShareRow> {
 }
 
 /// How a replay came out.
-fn verdict(of: Verdict) -> Stands {
-    match of {
+fn verdict(replay: &Replay) -> Stands {
+    match replay.verdict {
+        Verdict::Same if replay.lacks_steps() => {
+            Stands { word: "ended, its steps were not recorded", tone: Tone::Warn }
+        }
         Verdict::Pending => Stands { word: "under way", tone: Tone::Busy },
         Verdict::Same => Stands { word: "same as on record", tone: Tone::Good },
         Verdict::First => Stands { word: "first of its kind", tone: Tone::Good },
@@ -184,7 +194,7 @@ fn milliseconds(us: u64) -> String {
 
 impl ReplaysPage {
     fn verdict(replay: &Replay) -> Stands {
-        verdict(replay.verdict)
+        verdict(replay)
     }
 
     fn cause(replay: &Replay) -> &'static str {
@@ -194,7 +204,7 @@ impl ReplaysPage {
 
 impl ReplayPage {
     fn verdict(&self) -> Stands {
-        verdict(self.replay.verdict)
+        verdict(&self.replay)
     }
 
     fn cause(&self) -> &'static str {
@@ -218,7 +228,7 @@ pub(super) async fn list(
 ) -> Result<Response, Problem> {
     let found = async { app.service.replays(&actor, &paging.page()?).await };
     let list = paging.listing(found.await, &[])?;
-    let frame = Frame::of(&app.service, &actor, Place::Layouts, "Replays").await;
+    let frame = Frame::of(&app.service, &actor, Place::Replays, "Replays").await;
     let (frame, problem) = (list.framed(frame), list.problem());
     Ok(listed(&ReplaysPage { frame, list }, problem))
 }
@@ -233,7 +243,7 @@ pub(super) async fn show(
     let version = app.service.layout_version(&actor, &replay.version_ref()).await.ok();
     let (rows, others) = rows(&replay, version.as_ref().map(|version| version.layout.steps.as_slice()));
     let title = format!("Replay of {}", replay.layout);
-    let frame = Frame::of(&app.service, &actor, Place::Layouts, &title).await;
+    let frame = Frame::of(&app.service, &actor, Place::Replays, &title).await;
     let frame = if replay.verdict == Verdict::Pending { frame.live() } else { frame };
     let shares = shares(&replay);
     Ok(rendered(&ReplayPage { frame, replay, rows, others, shares }))
@@ -270,5 +280,16 @@ mod tests {
         assert_eq!(rows[2].apart()[1], Some(("", "Q")));
         assert_eq!((rows[3].expected.as_deref(), rows[3].what.as_str()), (Some("EEE"), "–"));
         assert_eq!((others.len(), milliseconds(1250)), (1, "1.2 ms".to_owned()));
+    }
+
+    #[test]
+    fn missing_steps_are_not_called_the_same() {
+        let whole = Replay { verdict: Verdict::Same, ..replay() };
+        let lost = Replay { steps: Vec::new(), ..whole.clone() };
+        assert_eq!(verdict(&lost).word, "ended, its steps were not recorded");
+        let (rows, _) = rows(&lost, None);
+        assert!(rows.iter().all(|row| row.stands().word == "not recorded"), "{rows:?}");
+        let expected = whole.expected.clone().map(|ids| ids[..3].to_vec());
+        assert_eq!(verdict(&Replay { expected, ..whole }).word, "same as on record");
     }
 }

@@ -85,6 +85,16 @@ fn of_host(host: &HostView) -> Vec<Attention> {
         let what = "Nothing is changed on this host";
         found.push(attention(Tone::Bad, what, &read_only.reason, settings()));
     }
+    for condition in &host.conditions {
+        let what = match condition.kind.as_str() {
+            "DatabaseLost" => "The database is gone from its place",
+            "DatabaseDamaged" => "The database is damaged",
+            "WritesFail" => "Nothing can be written",
+            "SocketLost" => "Commands on this host do not reach the manager",
+            _ => "The database lost what was written last",
+        };
+        found.push(attention(Tone::Bad, what, &condition.message, settings()));
+    }
     if host.listening.insecure {
         let why = "callers beyond this host are served without TLS, so everybody on the way can read and change what is sent: \
                    configure a certificate (docs/access.md)";

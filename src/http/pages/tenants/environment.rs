@@ -32,13 +32,9 @@ impl Environment {
 }
 
 fn all(view: &EnvironmentView, tenant: &TenantName) -> Vec<Format> {
-    let EnvironmentView { variables, unset } = view;
+    let EnvironmentView { variables, unset, container, container_refused } = view;
     let pairs: Vec<(String, String)> =
         variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    let pipe = variables.get("CUDA_MPS_PIPE_DIRECTORY").map(String::as_str).unwrap_or_default();
-    let of_container = format!(
-        "A container also has to reach the daemon: --ipc=host and --volume {pipe}:{pipe}, as the tenant's user."
-    );
     let format = |id, name, hint: &str, text| Format { id, name, hint: hint.to_owned(), text };
     let mut formats = vec![
         format(
@@ -47,11 +43,33 @@ fn all(view: &EnvironmentView, tenant: &TenantName) -> Vec<Format> {
             &format!("mps-manager env {tenant} gives the same. Variables of another tenant are unset first."),
             as_shell(&pairs),
         ),
-        format("json", "JSON", "As the API gives it.", formats::as_json(variables, unset)),
-        format("docker", "docker run", &of_container, formats::as_container_options(variables)),
+        format(
+            "json",
+            "JSON",
+            "As the API gives it.",
+            formats::as_json(variables, unset, container.as_ref()),
+        ),
     ];
-    if let Some(text) = formats::as_env_file(variables) {
-        formats.push(format("env-file", "--env-file", &of_container, text));
+    if let Some(container) = container {
+        let mount = format!(
+            "Mounts {}, which holds the one socket that a client needs: nobody in the container is an operator of the daemon. \
+             What the image sets itself is set back.",
+            container.mount
+        );
+        let text = formats::as_container_options(variables, container);
+        formats.push(format("docker", "docker run", &mount, text));
+        formats.push(format("compose", "Compose", &mount, formats::as_compose(variables, container)));
+        if let Some(text) = formats::as_env_file(variables, container) {
+            let ipc = if container.host_ipc { " --ipc host" } else { "" };
+            let beside = format!(
+                "Beside it: --mount type=bind,source={0},target={0},readonly --user {1}{ipc}",
+                container.mount, container.uid
+            );
+            formats.push(format("env-file", "--env-file", &beside, text));
+        }
+    }
+    if let Some(why) = container_refused {
+        formats.push(format("docker", "Containers", why, String::new()));
     }
     formats.push(format(
         "systemd",

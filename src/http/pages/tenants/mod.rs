@@ -2,6 +2,7 @@
 
 mod environment;
 mod form;
+mod leases;
 mod prediction;
 mod verification;
 
@@ -21,11 +22,12 @@ use super::lists::{Asked, Listing};
 use super::words::{self, Amount, Moment, State as Stands, Tone, or_dash};
 use super::{listed, rendered};
 use crate::domain::access::{Actor, Right, Role};
-use crate::domain::client::AttributedBy;
+use crate::domain::client::{AttributedBy, LeaseKind};
+use crate::domain::count::counted;
 use crate::domain::daemon::{Condition, Mode};
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::layout::status::PartitionStatus;
-use crate::domain::tenant::context_bytes;
+use crate::domain::tenant::{WaitingProcess, context_bytes};
 use crate::domain::{DaemonName, GpuUuid, Priority, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
@@ -33,6 +35,7 @@ use crate::http::problem::Problem;
 use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::daemons::DaemonView;
 use crate::service::events::Order;
+use crate::service::leases::HeldLease;
 use crate::service::page::{MAX_LIMIT, Page, Paged};
 use crate::service::tenants::{TenantFilter, TenantView};
 use crate::service::{ServiceError, WriteOptions, etag};
@@ -46,6 +49,7 @@ pub(super) fn router() -> Router<AppState> {
         .route("/tenants/{name}/edit", get(form::edit).post(form::change))
         .route("/tenants/{name}/delete", get(confirm_delete).post(delete))
         .route("/tenants/{name}/history", get(history))
+        .route("/tenants/{name}/leases/{id}/revoke", get(leases::confirm_revoke).post(leases::revoke))
         .route("/tenants/{name}/verify", post(verification::verify))
 }
 
@@ -86,15 +90,23 @@ impl TenantRow {
     }
 
     fn share(&self) -> String {
-        share(&self.tenant)
+        let threads = self.tenant.status.effective.as_ref().map(|effective| &effective.threads);
+        let partitions = threads.map(|threads| threads.partitions.as_slice()).unwrap_or_default();
+        match partitions {
+            [] => share(&self.tenant),
+            partitions => {
+                let names: Vec<&str> = partitions.iter().map(|one| one.partition.as_str()).collect();
+                format!("partition {}", names.join(", "))
+            }
+        }
     }
 
     fn effective(&self) -> String {
         let Some(effective) = &self.tenant.status.effective else { return "–".to_owned() };
         let memory =
             effective.device_memory_limit.bytes.map_or("whole GPU".into(), |b| Amount(b).to_string());
-        match effective.threads.predicted_sms {
-            Some(sms) => format!("{memory}, {sms} SMs"),
+        match effective.threads.sms() {
+            Some(sms) => format!("{memory}, {}", counted(sms, "SM")),
             None => memory,
         }
     }
@@ -146,11 +158,27 @@ struct TenantPage {
     verified: Verified,
     places: Vec<PartitionStatus>,
     clients: Vec<ClientView>,
+    waiting: Vec<Waiting>,
+    leases: Vec<HeldLease>,
     chart: Chart,
     /// Since when it is known which clients it had.
     history_since: Moment,
     environment: Environment,
     events: Vec<Event>,
+}
+
+/// A process that waits for the daemon.
+struct Waiting {
+    pid: u32,
+    uid: u32,
+    since: Moment,
+}
+
+impl Waiting {
+    fn of(process: &WaitingProcess) -> Self {
+        let WaitingProcess { pid, uid, since } = *process;
+        Self { pid, uid, since: Moment(since) }
+    }
 }
 
 /// A value that somebody asked for beside the one that holds.
@@ -170,6 +198,11 @@ impl TenantPage {
     /// Whether processes of it may be ended here.
     fn terminates(&self) -> bool {
         self.frame.operates() || self.frame.grant.tenant().is_some()
+    }
+
+    /// Whether a lease may be revoked here: what an operator has recorded, by an operator.
+    fn revokes(&self, lease: &HeldLease) -> bool {
+        self.frame.operates() || (lease.kind == LeaseKind::Own && self.terminates())
     }
 
     /// Whether a client may be sent here.
@@ -207,6 +240,7 @@ async fn show(
     let everything = Page::first(MAX_LIMIT);
     let filter = ClientFilter { tenant: Some(name.clone()), daemon: None };
     let clients = service.clients(&actor, &filter, false, &everything).await?.items;
+    let leases = service.leases(&actor, &name, &everything).await?.items;
     let newest = Page::first(EVENTS);
     let filter = EventFilter { tenant: Some(name.clone()), ..EventFilter::default() };
     let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
@@ -223,6 +257,8 @@ async fn show(
         of_host,
         gpus,
         clients,
+        waiting: tenant.status.waiting.iter().map(Waiting::of).collect(),
+        leases,
         chart,
         history_since: Moment(service.tenant_history_since(&actor, &name)?),
         environment,
@@ -316,7 +352,7 @@ fn sms_of(places: &[PartitionStatus]) -> String {
 /// What is left of the limit to a process.
 fn usable(tenant: &TenantView) -> String {
     let told = tenant.status.effective.as_ref().and_then(|effective| {
-        let (limit, sms) = (effective.device_memory_limit.bytes?, effective.threads.predicted_sms?);
+        let (limit, sms) = (effective.device_memory_limit.bytes?, effective.threads.sms()?);
         let left = limit.saturating_sub(context_bytes(sms));
         Some(format!("about {} of it usable, after its context", Amount(left)))
     });

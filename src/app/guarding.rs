@@ -1,0 +1,172 @@
+//! The manager's own files while it serves, and what their state at the start says of the time before.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{DATABASE, StartError, refused};
+use crate::clock::unix_ms;
+use crate::domain::event::{EventType, NewEvent, Subject};
+use crate::domain::health::{HostFault, HostHealth, Report};
+use crate::store::audit_head::{self, AuditHead, Truncated};
+use crate::store::{self, Fate, Store, StoreError};
+
+/// How often the files are looked for; what is committed longer ago than this is remembered in `audit.head`.
+const EVERY: Duration = Duration::from_secs(1);
+/// After how many of those a failed write is tried again.
+const RETRY: u64 = 5;
+
+/// Why a state directory lacks its database, where something else in it tells that there was one.
+pub(super) fn missing_database(state_dir: &Path) -> Option<String> {
+    let database = state_dir.join(DATABASE);
+    let what = match std::fs::metadata(&database) {
+        Ok(file) if file.len() > 0 => return None,
+        Ok(_) => "is empty",
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "is missing",
+        // Whoever opens it says why it cannot be.
+        Err(_) => return None,
+    };
+    let signs = [state_dir.join("admin.token"), state_dir.join(audit_head::AUDIT_HEAD)];
+    let sign = signs.into_iter().find(|sign| sign.exists())?;
+    Some(format!(
+        "{} {what}, though a manager has served from this state directory before ({} is there)",
+        database.display(),
+        sign.display()
+    ))
+}
+
+/// Refuses a state directory that has lost its database, unless a new one is wanted; and a new one where there is one.
+pub(super) fn check_database(state_dir: &Path, new_database: bool) -> Result<(), StartError> {
+    let missing = missing_database(state_dir);
+    if new_database && missing.is_none() && state_dir.join(DATABASE).exists() {
+        return Err(StartError(format!(
+            "--new-database: there is a database at {}; leave the option out, or move the database away",
+            state_dir.join(DATABASE).display()
+        )));
+    }
+    match missing {
+        Some(what) if !new_database => Err(StartError(format!(
+            "{what}: restore a backup (`mps-manager restore FILE --state-dir {}`), or give --new-database to begin with an empty \
+             database; daemons that run are listed as foreign then",
+            state_dir.display()
+        ))),
+        Some(_) => AuditHead::in_directory(state_dir).forget().map_err(refused),
+        None => Ok(()),
+    }
+}
+
+/// Compares the audit with the row that was remembered outside of the database, and reports what is missing.
+pub(super) async fn compare_audit(
+    store: &Store,
+    head: &AuditHead,
+    health: &HostHealth,
+    machine_id: &str,
+) -> Result<(), StartError> {
+    let Some(known) = head.read().map_err(refused)? else { return Ok(()) };
+    let compared = audit_head::compare(&mut *store.read().await.map_err(refused)?, &known).await;
+    let Err(Truncated { known, found }) = compared.map_err(refused)? else { return Ok(()) };
+    let what = if found.id < known.id {
+        format!("the audit ends with row {}, and row {} was on the disk before", found.id, known.id)
+    } else {
+        format!("row {} of the audit is another one than was on the disk before", known.id)
+    };
+    let message = format!(
+        "{what}: the database lost what was written last, settings among it, as when its log (-wal) was removed or an older copy \
+         was put in its place. Restore a backup, or check daemons, tenants and layouts and accept the database as it is: POST \
+         {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm"
+    );
+    tracing::error!("{message}");
+    health.set(HostFault::AuditTruncated, Some(Report { reason: "RowsMissing", message }));
+    if store.is_sealed() {
+        return Ok(());
+    }
+    let event = NewEvent::new(EventType::DatabaseRowsLost, Subject::default(), what);
+    let written: Result<(), StoreError> = store
+        .write(move |db| {
+            Box::pin(async move {
+                store::events::append(db, &event, unix_ms()).await?;
+                Ok(((), Fate::Commit))
+            })
+        })
+        .await;
+    written.map_err(refused)
+}
+
+/// Watches the database's files, tries again what could not be written, and remembers where the audit ends; for ever.
+pub(super) async fn watch(store: Store, head: AuditHead, health: HostHealth) {
+    let mut committed = store.committed();
+    committed.mark_changed();
+    for second in 1u64.. {
+        tokio::time::sleep(EVERY).await;
+        store.check_files();
+        if health.has(HostFault::WritesFail) && second.is_multiple_of(RETRY) {
+            // What comes of it is reported by the writer.
+            let _ = store.check_writes().await;
+        }
+        if committed.has_changed().unwrap_or(false) {
+            committed.mark_unchanged();
+            if !remember(&store, &head, &health).await {
+                committed.mark_changed();
+            }
+        }
+    }
+}
+
+/// Remembers where the audit ends; whether that was done.
+///
+/// Not while the database is known to lack rows or is gone: what is remembered tells the next start of it.
+pub(super) async fn remember(store: &Store, head: &AuditHead, health: &HostHealth) -> bool {
+    if health.has(HostFault::AuditTruncated) || health.has(HostFault::DatabaseLost) {
+        return false;
+    }
+    let Ok(mut reader) = store.read().await else { return false };
+    let Ok(now) = store::audit::head(&mut reader).await else { return false };
+    drop(reader);
+    let head = head.clone();
+    let written = tokio::task::spawn_blocking(move || match head.read() {
+        Ok(Some(known)) if known == now => Ok(()),
+        _ => head.write(&now),
+    });
+    match written.await {
+        Ok(Ok(())) => true,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "where the audit ends could not be written beside the database");
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_database_is_told_from_a_first_start() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| directory.path().join(name);
+        check_database(directory.path(), false).expect("a first start");
+        std::fs::write(path(DATABASE), "").expect("written");
+        check_database(directory.path(), false).expect("a first start that was cut off");
+        for sign in ["admin.token", "audit.head"] {
+            std::fs::write(path(sign), "x").expect("written");
+            for empty in [true, false] {
+                let _ = std::fs::remove_file(path(DATABASE));
+                if empty {
+                    std::fs::write(path(DATABASE), "").expect("written");
+                }
+                let said = check_database(directory.path(), false).expect_err("lost").to_string();
+                assert!(said.contains(sign) && said.contains("--new-database"), "{said}");
+                assert!(said.contains(if empty { "is empty" } else { "is missing" }), "{said}");
+            }
+            check_database(directory.path(), true).expect("a new one is wanted");
+            assert!(!path("audit.head").exists());
+            let _ = std::fs::remove_file(path(sign));
+        }
+        std::fs::write(path("admin.token"), "x").expect("written");
+        std::fs::write(path(DATABASE), "something").expect("written");
+        check_database(directory.path(), false).expect("there is one");
+        assert!(
+            check_database(directory.path(), true).expect_err("there is one").to_string().contains("leave")
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! The manager that serves from a runtime directory, found by its socket, and the configuration that it was started with.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use clap::Parser as _;
+use rustix::net::sockopt::socket_peercred;
+
+use super::{Cli, Command, Serve};
+use crate::config::{self, Config};
+use crate::host::process;
+
+/// What is known of a manager that serves.
+pub(super) struct Running {
+    /// How it was configured; the error says why that cannot be read now.
+    pub(super) config: Result<Config, String>,
+    /// Where its database is, by the file that it has open.
+    pub(super) state_dir: Option<PathBuf>,
+}
+
+/// The manager that listens in a runtime directory; `None` where nobody does who is trusted.
+pub(super) fn manager(runtime_dir: &Path) -> Option<Running> {
+    let stream = UnixStream::connect(config::socket_in(runtime_dir)).ok()?;
+    let peer = socket_peercred(&stream).ok()?;
+    if !config::trusted_managers().ok()?.includes(peer.uid.as_raw()) {
+        return None;
+    }
+    let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
+    let serve = serve_of(process::command(pid)?)?;
+    let directory = fs::read_link(format!("/proc/{pid}/cwd")).ok();
+    let config = serve.within(directory.as_deref()).config().map_err(|error| error.to_string());
+    Some(Running { config, state_dir: state_dir(pid) })
+}
+
+/// How `serve` was called, by the words of a process.
+fn serve_of(words: Vec<String>) -> Option<Serve> {
+    match Cli::try_parse_from(words).ok()?.command {
+        Command::Serve(serve) => Some(serve),
+        _ => None,
+    }
+}
+
+/// The directory of the database that a process has open.
+fn state_dir(pid: u32) -> Option<PathBuf> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    let mut files = open.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
+    let database = files.find(|file| file.file_name().is_some_and(|name| name == crate::app::DATABASE))?;
+    database.parent().map(Path::to_path_buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_a_manager_are_understood() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect();
+        let serve = serve_of(words("/usr/bin/mps-manager serve --sim h200x2 --state-dir s --runtime-dir /r"));
+        let serve = serve.expect("a manager").within(Some(Path::new("/home/me")));
+        let config = serve.config().expect("a configuration");
+        assert_eq!(config.sim.as_deref(), Some("h200x2"));
+        assert_eq!((config.state_dir, config.runtime_dir), ("/home/me/s".into(), "/r".into()));
+        for other in ["mps-manager status", "nginx -g daemon", "mps-manager serve --nonsense"] {
+            assert!(serve_of(words(other)).is_none(), "{other}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Numbers with the noun that they count, as people write them.
+
+/// A number and its noun, in the singular or the plural: `1 chunk`, `2 chunks`, `3 processes`.
+pub fn counted(count: impl TryInto<u64>, noun: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {}", plural(noun)) }
+}
+
+/// The plural of an English noun of the regular kinds.
+fn plural(noun: &str) -> String {
+    let sibilant = ["s", "x", "ch", "sh"].iter().any(|end| noun.ends_with(end));
+    match noun.strip_suffix('y') {
+        Some(stem) if !stem.ends_with(['a', 'e', 'i', 'o', 'u']) => format!("{stem}ies"),
+        _ if sibilant => format!("{noun}es"),
+        _ => format!("{noun}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nouns_agree_with_their_numbers() {
+        let cases: [(u64, &str, &str); 7] = [
+            (0, "chunk", "0 chunks"),
+            (1, "chunk", "1 chunk"),
+            (2, "process", "2 processes"),
+            (1, "process", "1 process"),
+            (3, "day", "3 days"),
+            (2, "copy", "2 copies"),
+            (2, "GPU", "2 GPUs"),
+        ];
+        for (count, noun, words) in cases {
+            assert_eq!(counted(count, noun), words);
+        }
+    }
+}

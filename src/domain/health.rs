@@ -1,0 +1,117 @@
+//! What is wrong with the manager's own files and its socket, for all who have to say so.
+//!
+//! Whoever finds something reports it here, and clears it when it is over. `GET /api/v1/host` shows it as conditions, `/readyz` says
+//! that the manager cannot do its work, and the console puts it first.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::daemon::Condition;
+
+/// Something that is wrong with the manager itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HostFault {
+    /// The database's file, or a part of it, is not at its place any more.
+    DatabaseLost,
+    /// SQLite found the database damaged.
+    DatabaseDamaged,
+    /// The last write failed.
+    WritesFail,
+    /// The unix socket is not at its place, and could not be made again.
+    SocketLost,
+    /// The audit ends before a row that is known to have been written.
+    AuditTruncated,
+}
+
+impl HostFault {
+    /// The type of its condition.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::DatabaseLost => "DatabaseLost",
+            Self::DatabaseDamaged => "DatabaseDamaged",
+            Self::WritesFail => "WritesFail",
+            Self::SocketLost => "SocketLost",
+            Self::AuditTruncated => "AuditTruncated",
+        }
+    }
+
+    /// Whether it keeps the manager from its work, and not only an operator from sleeping.
+    fn blocks(self) -> bool {
+        self != Self::AuditTruncated
+    }
+}
+
+/// Why a fault is reported: one word, and a sentence with the remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// One word, as `FileRemoved`.
+    pub reason: &'static str,
+    /// What happened and what to do.
+    pub message: String,
+}
+
+/// The faults that there are now; clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct HostHealth {
+    faults: Arc<Mutex<BTreeMap<HostFault, Report>>>,
+}
+
+impl HostHealth {
+    /// Reports a fault, or takes it back; says whether that is news.
+    pub fn set(&self, fault: HostFault, report: Option<Report>) -> bool {
+        let mut faults = self.faults();
+        match report {
+            Some(report) => faults.insert(fault, report.clone()).as_ref() != Some(&report),
+            None => faults.remove(&fault).is_some(),
+        }
+    }
+
+    /// Why a fault is reported; `None` where it is not.
+    pub fn get(&self, fault: HostFault) -> Option<Report> {
+        self.faults().get(&fault).cloned()
+    }
+
+    /// Whether a fault is reported.
+    pub fn has(&self, fault: HostFault) -> bool {
+        self.faults().contains_key(&fault)
+    }
+
+    /// All of them.
+    pub fn conditions(&self) -> Vec<Condition> {
+        let condition = |(fault, report): (&HostFault, &Report)| {
+            Condition::new(fault.as_str(), true, report.reason, report.message.clone())
+        };
+        self.faults().iter().map(condition).collect()
+    }
+
+    /// The types of those that keep the manager from its work.
+    pub fn blocking(&self) -> Vec<String> {
+        let faults = self.faults();
+        faults.keys().filter(|fault| fault.blocks()).map(|fault| fault.as_str().to_owned()).collect()
+    }
+
+    fn faults(&self) -> MutexGuard<'_, BTreeMap<HostFault, Report>> {
+        // Each change is one insertion or removal: the map is whole whatever happened.
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_shared_reported_once_and_cleared() {
+        let health = HostHealth::default();
+        let seen = health.clone();
+        let report = |message: &str| Some(Report { reason: "DiskFull", message: message.into() });
+        assert!(health.set(HostFault::WritesFail, report("full")));
+        assert!(!health.set(HostFault::WritesFail, report("full")), "no news");
+        assert!(health.set(HostFault::AuditTruncated, report("cut")));
+        assert_eq!(seen.blocking(), ["WritesFail"]);
+        let types: Vec<String> = seen.conditions().into_iter().map(|condition| condition.kind).collect();
+        assert_eq!(types, ["WritesFail", "AuditTruncated"]);
+        assert!(health.set(HostFault::WritesFail, None) && !health.set(HostFault::WritesFail, None));
+        assert!(seen.blocking().is_empty() && seen.has(HostFault::AuditTruncated));
+    }
+}

@@ -1,0 +1,66 @@
+//! Whether a partition may be handed out: decided here and nowhere else, by what the daemon lists and what is on record.
+//!
+//! How the last operation on the daemon ended has no say in it. A partition whose ID differs from the one on record is made of
+//! other SMs, so it stays withheld however it came about, until an operator applies another version, whose IDs are then taken.
+
+use super::ResolvedStep;
+use super::record::RecordedStep;
+use crate::domain::PartitionId;
+use crate::domain::partitions::{GpuPartitions, ListedPartition};
+
+/// What is known of a partition of a layout.
+#[derive(Debug, Clone, Copy)]
+pub struct Evidence<'a> {
+    /// The step that makes it.
+    pub step: &'a ResolvedStep,
+    /// What that step gave in the present control process.
+    pub made: Option<&'a RecordedStep>,
+    /// The ID on record; `None` where nothing is on record.
+    pub expected: Option<&'a PartitionId>,
+    /// What the daemon lists now.
+    pub present: &'a [GpuPartitions],
+}
+
+/// Why a partition is not handed out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Withheld {
+    /// The daemon does not list it as the layout made it.
+    NotListed,
+    /// Nothing is on record to compare it with.
+    NotRecorded,
+    /// It has another ID than the one on record.
+    OtherId {
+        /// The ID on record.
+        expected: PartitionId,
+        /// The ID that it has.
+        got: PartitionId,
+    },
+}
+
+impl std::fmt::Display for Withheld {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotListed => write!(f, "it is not there as the layout made it: apply the layout again"),
+            Self::NotRecorded => {
+                write!(f, "its ID is not on record yet: apply the layout again if this stays")
+            }
+            Self::OtherId { expected, got } => write!(
+                f,
+                "it has the ID {got}, and {expected} is on record: apply the layout again with recreate, or a new version of it, \
+                 whose IDs are then taken as they come"
+            ),
+        }
+    }
+}
+
+/// The partition as it is listed, if it may be handed out.
+pub fn may_hand_out<'a>(evidence: &Evidence<'a>) -> Result<&'a ListedPartition, Withheld> {
+    let Evidence { step, made, expected, present } = *evidence;
+    let made = made.filter(|made| made.gpu == step.gpu).ok_or(Withheld::NotListed)?;
+    let expected = expected.ok_or(Withheld::NotRecorded)?;
+    if *expected != made.id {
+        return Err(Withheld::OtherId { expected: expected.clone(), got: made.id.clone() });
+    }
+    let listed = present.iter().find(|gpu| gpu.gpu == step.gpu).and_then(|gpu| gpu.get(&made.id));
+    listed.filter(|listed| listed.chunks == step.chunks).ok_or(Withheld::NotListed)
+}

@@ -1,0 +1,194 @@
+//! Tenants that a plan moves to other partitions: a change though no command may be sent for it.
+
+use serde::{Deserialize, Serialize};
+
+use super::outlook::TenantOutlook;
+use super::status::PartitionStatus;
+use crate::domain::client::ClientId;
+use crate::domain::partitions::PartitionRef;
+use crate::domain::{GpuUuid, PartitionId, PartitionName, TenantName};
+
+/// A tenant whose partition of a GPU becomes another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TenantMove {
+    /// The tenant.
+    pub tenant: TenantName,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The partition that it is bound to now; `null` where it is bound to none.
+    pub from: Option<PartitionName>,
+    /// The partition that it is bound to after it; `null` where it is bound to none.
+    pub to: Option<PartitionName>,
+    /// The processes in that partition that are not of a tenant bound to it: until they end, no process of the tenant is
+    /// started there.
+    pub held_by: Vec<PartitionHolder>,
+}
+
+/// A process in a partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PartitionHolder {
+    /// The process.
+    pub process: ClientId,
+    /// The tenant that it is of; `null` where that is not known.
+    pub tenant: Option<TenantName>,
+}
+
+/// What a tenant has of a GPU.
+type Binding<'a> = (&'a PartitionName, Option<&'a PartitionId>);
+
+/// The tenants that have another partition after a plan; none where the daemon holds no layout yet. `holders` gives the
+/// processes in a partition that are not of these tenants.
+pub fn moves(
+    before: &[PartitionStatus],
+    after: &[TenantOutlook],
+    holders: impl Fn(&PartitionRef, &[TenantName]) -> Vec<PartitionHolder>,
+) -> Vec<TenantMove> {
+    if before.is_empty() {
+        return Vec::new();
+    }
+    let mut gpus: Vec<&GpuUuid> = Vec::new();
+    let planned = after.iter().flat_map(|tenant| &tenant.partitions).map(|one| &one.gpu);
+    for gpu in before.iter().map(|one| &one.gpu).chain(planned) {
+        if !gpus.contains(&gpu) {
+            gpus.push(gpu);
+        }
+    }
+    let mut found = Vec::new();
+    for TenantOutlook { tenant, partitions, .. } in after {
+        for gpu in &gpus {
+            let held = before.iter().find(|one| one.gpu == **gpu && one.tenants.contains(tenant));
+            let from: Option<Binding<'_>> = held.map(|one| (&one.partition, one.id.as_ref()));
+            let given = partitions.iter().find(|one| one.gpu == **gpu);
+            let to: Option<Binding<'_>> = given.map(|one| (&one.partition, one.id.as_ref()));
+            if is_same(from, to) {
+                continue;
+            }
+            let bound = |name: &PartitionName| -> Vec<TenantName> {
+                let has = |one: &&TenantOutlook| {
+                    one.partitions.iter().any(|other| other.gpu == **gpu && other.partition == *name)
+                };
+                after.iter().filter(has).map(|one| one.tenant.clone()).collect()
+            };
+            let held_by = match to {
+                Some((name, Some(id))) => {
+                    holders(&PartitionRef { gpu: (*gpu).clone(), id: id.clone() }, &bound(name))
+                }
+                _ => Vec::new(),
+            };
+            found.push(TenantMove {
+                tenant: tenant.clone(),
+                gpu: (*gpu).clone(),
+                from: from.map(|(name, _)| name.clone()),
+                to: to.map(|(name, _)| name.clone()),
+                held_by,
+            });
+        }
+    }
+    found
+}
+
+/// Whether both are the same partition, whatever it is called.
+fn is_same(from: Option<Binding<'_>>, to: Option<Binding<'_>>) -> bool {
+    match (from, to) {
+        (None, None) => true,
+        (Some((_, Some(from))), Some((_, Some(to)))) => from == to,
+        (Some((from, _)), Some((to, _))) => from == to,
+        _ => false,
+    }
+}
+
+impl std::fmt::Display for PartitionHolder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.tenant {
+            Some(tenant) => write!(f, "{} of tenant {tenant}", self.process),
+            None => write!(f, "{} of an unknown tenant", self.process),
+        }
+    }
+}
+
+impl std::fmt::Display for TenantMove {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = |name: &Option<PartitionName>| {
+            name.as_ref().map_or_else(|| "no partition".to_owned(), |name| format!("partition {name}"))
+        };
+        write!(
+            f,
+            "tenant {} moves from {} to {} of {}",
+            self.tenant,
+            name(&self.from),
+            name(&self.to),
+            self.gpu
+        )?;
+        if !self.held_by.is_empty() {
+            let holders: Vec<String> = self.held_by.iter().map(ToString::to_string).collect();
+            write!(
+                f,
+                "; it is occupied by {}: end them before the tenant can start there",
+                holders.join(", ")
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::layout::outlook::TenantPartition;
+
+    fn gpu() -> GpuUuid {
+        GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")
+    }
+
+    fn name<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
+        text.parse().expect("a name")
+    }
+
+    fn held(partition: &str, id: &str, tenants: &[&str]) -> PartitionStatus {
+        serde_json::from_value(serde_json::json!({
+            "partition": partition, "gpu": gpu(), "id": id, "expected": id, "chunks": 7, "sms": 56, "tenants": tenants,
+        }))
+        .expect("a partition")
+    }
+
+    fn planned(tenant: &str, partition: &str, id: Option<&str>) -> TenantOutlook {
+        let partition = TenantPartition {
+            gpu: gpu(),
+            partition: name(partition),
+            chunks: 7,
+            sms: 56,
+            id: id.map(|id| PartitionId::parse(id).expect("an ID")),
+        };
+        TenantOutlook { tenant: name(tenant), known: true, partitions: vec![partition], remark: None }
+    }
+
+    #[test]
+    fn swapped_tenants_are_moves_with_their_holders() {
+        let before = [held("left", "a", &["web"]), held("right", "b", &["jobs"])];
+        let after = [planned("web", "right", Some("b")), planned("jobs", "left", Some("a"))];
+        let process = ClientId { pid: 7, start_time: 8 };
+        let holders = |partition: &PartitionRef, bound: &[TenantName]| {
+            let is_a = partition.id.as_str() == "a" && bound.iter().all(|one| one.as_str() == "jobs");
+            if is_a { vec![PartitionHolder { process, tenant: Some(name("web")) }] } else { Vec::new() }
+        };
+        let found = moves(&before, &after, holders);
+        let words: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(words[0], format!("tenant web moves from partition left to partition right of {}", gpu()));
+        assert!(words[1].contains("occupied by 7-8 of tenant web: end them"), "{words:?}");
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn renamed_partition_and_first_layout_move_nobody() {
+        let nobody = |_: &PartitionRef, _: &[TenantName]| Vec::new();
+        let after = [planned("web", "right", Some("a"))];
+        assert_eq!(moves(&[held("left", "a", &["web"])], &after, nobody), []);
+        assert_eq!(moves(&[], &after, nobody), []);
+        // What is not known to be the same is told by its name.
+        let found = moves(&[held("left", "a", &["web"])], &[planned("web", "right", None)], nobody);
+        assert_eq!(found.len(), 1);
+        let unbound = TenantOutlook { partitions: Vec::new(), ..planned("web", "right", None) };
+        let found = moves(&[held("left", "a", &["web"])], &[unbound], nobody);
+        assert_eq!((found[0].from.is_some(), &found[0].to), (true, &None));
+    }
+}

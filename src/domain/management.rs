@@ -1,0 +1,80 @@
+//! Whether a daemon may be only looked at.
+
+use super::InvalidValue;
+use super::daemon::{DaemonSpec, Management};
+
+/// What is known of a daemon whose spec somebody replaces.
+#[derive(Debug, Clone, Copy)]
+pub struct Standing<'s> {
+    /// Its present spec.
+    pub spec: &'s DaemonSpec,
+    /// Whether it has tenants.
+    pub has_tenants: bool,
+    /// Whether its control process runs and is as its spec says.
+    pub runs_as_specified: bool,
+}
+
+/// Refuses a spec that would let go of a daemon, or look at one, where that cannot be.
+pub fn check_management(current: Option<Standing<'_>>, spec: &DaemonSpec) -> Result<(), InvalidValue> {
+    if spec.management == Management::Managed {
+        return Ok(());
+    }
+    let refused = |reason: &str| Err(InvalidValue(reason.to_owned()));
+    let Some(current) = current else {
+        return refused(
+            "there is no daemon of that name to observe: adopt one that runs (POST /api/v1/daemons/NAME/adopt)",
+        );
+    };
+    let started_with = |spec: &DaemonSpec| (spec.gpus.clone(), spec.mode, spec.multi_user);
+    if started_with(spec) != started_with(current.spec) {
+        return refused(
+            "a daemon that is only observed is never changed: leave its gpus, mode and multi_user as they are",
+        );
+    }
+    if current.spec.management == Management::Observed {
+        return Ok(());
+    }
+    if current.has_tenants {
+        return refused(
+            "it serves tenants, whose limits nobody would keep if it were only observed: delete or move them first",
+        );
+    }
+    if !current.runs_as_specified {
+        return refused(
+            "it does not run as its spec says, so there is nothing to observe: start or restart it first, or delete it",
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::GpuUuid;
+    use crate::domain::daemon::Mode;
+
+    #[test]
+    fn only_a_daemon_that_runs_for_nobody_here_may_be_let_go_of() {
+        let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
+        let managed = DaemonSpec::of(vec![gpu]);
+        let observed = DaemonSpec { management: Management::Observed, ..managed.clone() };
+        let standing = Standing { spec: &managed, has_tenants: false, runs_as_specified: true };
+        assert!(check_management(None, &managed).is_ok());
+        assert!(check_management(Some(standing), &observed).is_ok());
+        let other = DaemonSpec { multi_user: true, ..observed.clone() };
+        let partitioned = DaemonSpec { mode: Mode::Static, ..observed.clone() };
+        for (current, spec, said) in [
+            (None, &observed, "adopt one"),
+            (Some(Standing { has_tenants: true, ..standing }), &observed, "serves tenants"),
+            (Some(Standing { runs_as_specified: false, ..standing }), &observed, "nothing to observe"),
+            (Some(standing), &other, "never changed"),
+            (Some(standing), &partitioned, "never changed"),
+            (Some(Standing { spec: &observed, ..standing }), &other, "never changed"),
+        ] {
+            let error = check_management(current, spec).expect_err(said).to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        let seen = Standing { spec: &observed, has_tenants: true, runs_as_specified: false };
+        assert!(check_management(Some(seen), &observed).is_ok(), "it is so already");
+    }
+}

@@ -1,0 +1,93 @@
+//! Text of others on its way to a terminal, a log or a page: whatever is no character to read is spelled out.
+//!
+//! Command lines, names and messages of processes may hold anything. Printed as they are, an escape sequence changes a
+//! terminal's title or colours, and a line break forges a row.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Whether a terminal or a page does something else with this character than to show it.
+fn is_control(one: char) -> bool {
+    // Beside the control characters: what ends a line elsewhere, and what turns the direction of the text.
+    one.is_control()
+        || matches!(one, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn spelled(text: &str, is_kept: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.chars().any(|one| is_control(one) && !is_kept(one)) {
+        return Cow::Borrowed(text);
+    }
+    let mut spelled = String::with_capacity(text.len() + 16);
+    for one in text.chars() {
+        if is_control(one) && !is_kept(one) {
+            // As JSON spells it, so that JSON stays JSON. All of these have four digits at most.
+            let _ = write!(spelled, "\\u{:04x}", u32::from(one));
+        } else {
+            spelled.push(one);
+        }
+    }
+    Cow::Owned(spelled)
+}
+
+/// One line or cell: control characters, line breaks and tabs among them, as `\u001b`.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    spelled(text, |_| false)
+}
+
+/// Several lines: the same, but for line breaks and tabs.
+pub fn printable_lines(text: &str) -> Cow<'_, str> {
+    spelled(text, |one| matches!(one, '\n' | '\t'))
+}
+
+/// A log line, whose colours are the logger's own: the same as [`printable`], but for the escape character, which the
+/// logger spells out in what it is given, and tabs.
+pub fn printable_log_line(text: &str) -> Cow<'_, str> {
+    spelled(text, |one| matches!(one, '\u{1b}' | '\t'))
+}
+
+/// A page: control characters that are no white space as the symbols for them, as ␛.
+pub fn with_symbols(page: &str) -> Cow<'_, str> {
+    let is_shown = |one: char| !one.is_control() || matches!(one, '\n' | '\r' | '\t');
+    if page.chars().all(is_shown) {
+        return Cow::Borrowed(page);
+    }
+    let symbol = |one: char| match u32::from(one) {
+        _ if is_shown(one) => one,
+        code @ 0..0x20 => char::from_u32(0x2400 + code).unwrap_or('\u{fffd}'),
+        0x7f => '\u{2421}',
+        _ => '\u{fffd}',
+    };
+    Cow::Owned(page.chars().map(symbol).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTILE: &str = "\u{1b}]0;pwned\u{7}\u{1b}[31mRED\r\nforged\trow\u{9b}1m\u{202e}x\u{7f}";
+
+    #[test]
+    fn control_characters_are_spelled_out() {
+        let shown =
+            "\\u001b]0;pwned\\u0007\\u001b[31mRED\\u000d\\u000aforged\\u0009row\\u009b1m\\u202ex\\u007f";
+        assert_eq!(printable(HOSTILE), shown);
+        assert!(printable_lines(HOSTILE).ends_with("RED\\u000d\nforged\trow\\u009b1m\\u202ex\\u007f"));
+        assert!(printable_log_line("a\u{1b}[0m\nb").ends_with("a\u{1b}[0m\\u000ab"));
+        assert!(matches!(printable("größe 8 GiB – ok"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn json_stays_json() {
+        let text = serde_json::to_string_pretty(&serde_json::json!({ "command": HOSTILE })).expect("JSON");
+        let shown = printable_lines(&text).into_owned();
+        assert!(!shown.chars().any(|one| one.is_control() && one != '\n'), "{shown}");
+        let read: serde_json::Value = serde_json::from_str(&shown).expect("still JSON");
+        assert_eq!(read["command"], HOSTILE);
+    }
+
+    #[test]
+    fn pages_show_symbols_for_control_characters() {
+        assert_eq!(with_symbols("<p>\u{1b}[31m\u{0}\u{7f}\u{9b}</p>\r\n\t"), "<p>␛[31m␀␡\u{fffd}</p>\r\n\t");
+        assert!(matches!(with_symbols("<p>a</p>\n"), Cow::Borrowed(_)));
+    }
+}

@@ -1,0 +1,48 @@
+//! The name of a tenant's directory.
+
+use super::InvalidValue;
+
+/// The short ID that names a tenant's directory: ten hexadecimal digits, made at random once for each tenant.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantDirectory(String);
+
+impl TenantDirectory {
+    /// How many characters each of them has.
+    pub const LENGTH: usize = 10;
+
+    /// Parses ten lower-case hexadecimal digits.
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if text.len() == Self::LENGTH && text.bytes().all(digit) {
+            return Ok(Self(text.to_owned()));
+        }
+        let shown: String = text.chars().take(40).collect();
+        Err(InvalidValue(format!(
+            "{shown:?} does not name a tenant's directory: it has ten hexadecimal digits"
+        )))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for TenantDirectory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ten_hexadecimal_digits_name_a_directory() {
+        assert_eq!(TenantDirectory::parse("0123456789").expect("digits").as_str(), "0123456789");
+        for other in ["", "012345678", "01234567890", "012345678A", "../../../..", ".link-0123"] {
+            assert!(TenantDirectory::parse(other).is_err(), "{other}");
+        }
+    }
+}

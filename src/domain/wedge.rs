@@ -1,0 +1,87 @@
+//! What is done about a daemon whose server hangs.
+
+use serde::{Deserialize, Serialize};
+
+use super::InvalidValue;
+
+/// What to do about a server that hangs while clients are connected to it, which go on working until it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WedgePolicy {
+    /// Wait for them for `wedge_grace_s`, then replace the server, which ends their work; one that no client works on is
+    /// replaced at once.
+    #[default]
+    Replace,
+    /// Wait until the last of them has left, however long that takes, and replace the server then.
+    Wait,
+}
+
+/// Seconds that clients which are connected to a server that hangs are waited for: 0 to 3600.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct WedgeGrace(u32);
+
+impl WedgeGrace {
+    /// The longest.
+    pub const LONGEST: u32 = 3600;
+
+    /// The same in milliseconds.
+    pub fn as_millis(self) -> i64 {
+        i64::from(self.0) * 1000
+    }
+}
+
+/// Short enough that a daemon is ready again within ten seconds.
+impl Default for WedgeGrace {
+    fn default() -> Self {
+        Self(5)
+    }
+}
+
+impl TryFrom<u32> for WedgeGrace {
+    type Error = InvalidValue;
+
+    fn try_from(seconds: u32) -> Result<Self, InvalidValue> {
+        if seconds <= Self::LONGEST {
+            return Ok(Self(seconds));
+        }
+        Err(InvalidValue(format!(
+            "{seconds} is more than {} seconds: give a number from 0 to {0}, or set wedge_policy to wait, which has no limit",
+            Self::LONGEST
+        )))
+    }
+}
+
+impl From<WedgeGrace> for u32 {
+    fn from(grace: WedgeGrace) -> Self {
+        grace.0
+    }
+}
+
+impl std::fmt::Display for WedgeGrace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Both together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WedgeSettings {
+    /// Whether connected clients are waited for without limit.
+    pub policy: WedgePolicy,
+    /// How long they are waited for otherwise.
+    pub grace: WedgeGrace,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wedge_grace_is_bounded() {
+        assert_eq!(WedgeGrace::try_from(0).map(WedgeGrace::as_millis), Ok(0));
+        assert_eq!(WedgeGrace::try_from(3600).map(WedgeGrace::as_millis), Ok(3_600_000));
+        let error = WedgeGrace::try_from(3601).expect_err("too long").to_string();
+        assert!(error.contains("3601") && error.contains("wedge_policy"), "{error}");
+    }
+}

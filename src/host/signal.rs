@@ -1,0 +1,351 @@
+//! The one place that sends signals.
+//!
+//! What always holds:
+//!
+//! - Nothing else in this program sends a signal; a test searches the sources for it.
+//! - A process is held by a pidfd before its start time is compared, so a signal never reaches a later process of
+//!   that PID.
+//! - Every call states its [`Grounds`]. A process that somebody else started is signalled only as a client, and as a
+//!   client never this process, a control daemon, an MPS server, PID 1 or a kernel thread, whatever a caller, a
+//!   database or a daemon's list says.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process_group, pidfd_open, pidfd_send_signal};
+use tokio::process::Child;
+
+use super::Identity;
+use super::process::{command, is_alive, is_kernel_thread};
+
+/// Name of the control program, which is client and daemon in one.
+pub const CONTROL: &str = "nvidia-cuda-mps-control";
+/// Name of the server program, which a control daemon starts by itself.
+pub const SERVER: &str = "nvidia-cuda-mps-server";
+
+/// Why a process may be signalled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Grounds {
+    /// MPS lists it as a client of the daemon that is to be emptied.
+    ListedClient,
+    /// `mps-manager run` became it under a lease of the tenant.
+    RanUnderLease,
+    /// It is a control daemon that this manager owns.
+    ControlDaemon,
+    /// It is an MPS server of a daemon that this manager owns.
+    Server,
+    /// A start of a control daemon left it behind: it carries the token of that start, which nothing had before.
+    FailedStart,
+    /// This process started it and has not reaped it.
+    OwnChild,
+}
+
+impl Grounds {
+    /// Whether the process is somebody else's, so that what it is must be looked at before it is signalled.
+    pub const fn is_client(self) -> bool {
+        matches!(self, Self::ListedClient | Self::RanUnderLease)
+    }
+}
+
+/// What a process is that is not signalled on the grounds that were stated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Protected {
+    /// This process.
+    Manager,
+    /// The first process of this PID namespace.
+    Init,
+    /// A thread of the kernel.
+    KernelThread,
+    /// It runs the control program: a control daemon, or a caller of one.
+    ControlProgram,
+    /// It runs the server program.
+    Server,
+    /// It runs another program than the grounds say.
+    AnotherProgram,
+    /// This process did not start it.
+    NoChild,
+}
+
+impl fmt::Display for Protected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Manager => "the manager itself",
+            Self::Init => "PID 1",
+            Self::KernelThread => "a kernel thread",
+            Self::ControlProgram => "an MPS control daemon",
+            Self::Server => "an MPS server",
+            Self::AnotherProgram => "another program than was expected",
+            Self::NoChild => "no child of the manager",
+        })
+    }
+}
+
+/// What became of a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signalled {
+    /// It was delivered to that very process.
+    Sent,
+    /// That process is gone; nothing was sent to anybody.
+    Gone,
+}
+
+/// Why no signal was sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SignalError {
+    /// The process is one that must live.
+    #[error("process {pid} was not signalled: it is {what}")]
+    Protected {
+        /// The process.
+        pid: u32,
+        /// What it is.
+        what: Protected,
+    },
+    /// The system refused.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// Whom a signal is for.
+#[derive(Debug)]
+pub enum Target<'a> {
+    /// One process.
+    Process(Identity),
+    /// A child of this process that was not reaped, with the process group that it leads: a program may be a wrapper
+    /// that runs another.
+    GroupOf(&'a Child),
+}
+
+impl From<Identity> for Target<'_> {
+    fn from(id: Identity) -> Self {
+        Self::Process(id)
+    }
+}
+
+/// Sends a signal, if the grounds allow it for what the process is.
+///
+/// Where `pidfd_open` is refused, nothing is sent and the error says so.
+pub fn send<'a>(
+    target: impl Into<Target<'a>>,
+    signal: Signal,
+    grounds: Grounds,
+) -> Result<Signalled, SignalError> {
+    match target.into() {
+        Target::Process(id) => to_process(id, signal, grounds),
+        Target::GroupOf(child) => to_group(child, signal),
+    }
+}
+
+fn to_process(id: Identity, signal: Signal, grounds: Grounds) -> Result<Signalled, SignalError> {
+    let Some(pid) = raw(id.pid) else { return Ok(Signalled::Gone) };
+    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(Errno::SRCH) => return Ok(Signalled::Gone),
+        Err(error) => return Err(SignalError::System(error.into())),
+    };
+    // From here on the pidfd holds the process that is compared.
+    if !is_alive(id) {
+        return Ok(Signalled::Gone);
+    }
+    if let Some(what) = protected(id.pid, grounds) {
+        return Err(SignalError::Protected { pid: id.pid, what });
+    }
+    match pidfd_send_signal(pidfd, signal) {
+        Ok(()) => Ok(Signalled::Sent),
+        Err(Errno::SRCH) => Ok(Signalled::Gone),
+        Err(error) => Err(SignalError::System(error.into())),
+    }
+}
+
+/// A child that was not reaped keeps its PID, and so does the group that it leads.
+fn to_group(child: &Child, signal: Signal) -> Result<Signalled, SignalError> {
+    let Some(leader) = child.id().and_then(raw) else { return Ok(Signalled::Gone) };
+    // Whatever the caller of spawn forgot: our own group would be this process.
+    if getpgid(Some(leader)) != Ok(leader) {
+        let Some(id) = super::process::identify(leader.as_raw_pid().unsigned_abs()) else {
+            return Ok(Signalled::Gone);
+        };
+        return to_process(id, signal, Grounds::OwnChild);
+    }
+    match kill_process_group(leader, signal) {
+        Ok(()) => Ok(Signalled::Sent),
+        Err(Errno::SRCH) => Ok(Signalled::Gone),
+        Err(error) => Err(SignalError::System(error.into())),
+    }
+}
+
+/// What speaks against signalling a process on these grounds; `None` when nothing does.
+fn protected(pid: u32, grounds: Grounds) -> Option<Protected> {
+    let never = untouchable(pid);
+    if never.is_some() || grounds.is_client() {
+        return never.or_else(|| mps_program(pid));
+    }
+    let expected = match grounds {
+        Grounds::ControlDaemon => CONTROL,
+        Grounds::Server => SERVER,
+        Grounds::OwnChild => {
+            let is_child = super::process::parent(pid) == Some(std::process::id());
+            return (!is_child).then_some(Protected::NoChild);
+        }
+        _ => return None,
+    };
+    // A process whose main thread has ended shows no command line.
+    let other = !runs(pid, expected) && command(pid).is_some_and(|words| !words.is_empty());
+    other.then_some(Protected::AnotherProgram)
+}
+
+/// Why a process can be nobody's client; `None` for every other one, which may be.
+pub fn never_a_client(pid: u32) -> Option<Protected> {
+    untouchable(pid).or_else(|| mps_program(pid))
+}
+
+fn untouchable(pid: u32) -> Option<Protected> {
+    if pid == std::process::id() {
+        Some(Protected::Manager)
+    } else if pid == 1 {
+        Some(Protected::Init)
+    } else if is_kernel_thread(pid) {
+        Some(Protected::KernelThread)
+    } else {
+        None
+    }
+}
+
+fn mps_program(pid: u32) -> Option<Protected> {
+    if runs(pid, CONTROL) {
+        Some(Protected::ControlProgram)
+    } else if runs(pid, SERVER) {
+        Some(Protected::Server)
+    } else {
+        None
+    }
+}
+
+/// Whether a process runs one of MPS's programs: by the name that it was called by, a wrapper's interpreter allowed, or
+/// by the file that it executes.
+pub fn runs(pid: u32, program: &str) -> bool {
+    let is = |path: &Path| path.file_name() == Some(OsStr::new(program));
+    let words = command(pid).unwrap_or_default();
+    words.iter().take(2).any(|word| is(Path::new(word)))
+        || super::process::executable(pid).is_some_and(|path| is(&path))
+}
+
+fn raw(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::super::process::identify;
+    use super::*;
+
+    const CLIENTS: [Grounds; 2] = [Grounds::ListedClient, Grounds::RanUnderLease];
+
+    fn until(what: &str, holds: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !holds() {
+            assert!(Instant::now() < deadline, "never: {what}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// A process that sleeps and is called by this name.
+    fn called(name: &str) -> std::process::Child {
+        let child = Command::new("sleep").arg0(name).arg("600").spawn().expect("sleep");
+        until("it runs", || command(child.id()).is_some_and(|words| words == [name, "600"]));
+        child
+    }
+
+    fn refusal(id: Identity, grounds: Grounds) -> Option<Protected> {
+        match send(id, Signal::CONT, grounds) {
+            Err(SignalError::Protected { what, .. }) => Some(what),
+            Ok(Signalled::Sent) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn protected_processes_are_never_signalled_as_clients() {
+        let mut daemon = called("/usr/bin/nvidia-cuda-mps-control");
+        let mut server = called("nvidia-cuda-mps-server");
+        let mut other = called("train.py");
+        let cases = [
+            (std::process::id(), Some(Protected::Manager)),
+            (1, Some(Protected::Init)),
+            (daemon.id(), Some(Protected::ControlProgram)),
+            (server.id(), Some(Protected::Server)),
+            (other.id(), None),
+        ];
+        for (pid, expected) in cases {
+            let id = identify(pid).expect("alive");
+            for grounds in CLIENTS {
+                assert_eq!(refusal(id, grounds), expected, "{pid} as {grounds:?}");
+            }
+            assert_eq!(never_a_client(pid), expected, "{pid}");
+        }
+        for child in [&mut daemon, &mut server, &mut other] {
+            child.kill().expect("alive until here");
+            child.wait().expect("reaped");
+        }
+    }
+
+    #[test]
+    fn own_processes_are_compared_with_their_program() {
+        let mut daemon = called("nvidia-cuda-mps-control");
+        let mut server = called("nvidia-cuda-mps-server");
+        let id = |child: &std::process::Child| identify(child.id()).expect("alive");
+        assert_eq!(refusal(id(&daemon), Grounds::Server), Some(Protected::AnotherProgram));
+        assert_eq!(refusal(id(&server), Grounds::ControlDaemon), Some(Protected::AnotherProgram));
+        assert_eq!(refusal(id(&daemon), Grounds::ControlDaemon), None);
+        assert_eq!(refusal(id(&server), Grounds::Server), None);
+        let me = identify(std::process::id()).expect("alive");
+        assert_eq!(refusal(me, Grounds::FailedStart), Some(Protected::Manager));
+        assert_eq!(refusal(id(&server), Grounds::OwnChild), None);
+        let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid().unsigned_abs());
+        if let Some(parent) = parent.filter(|pid| *pid > 1).and_then(identify) {
+            assert_eq!(refusal(parent, Grounds::OwnChild), Some(Protected::NoChild));
+        }
+        for child in [&mut daemon, &mut server] {
+            child.kill().expect("alive until here");
+            child.wait().expect("reaped");
+        }
+    }
+
+    #[test]
+    fn reused_pid_receives_no_signal() {
+        let mut child = called("train.py");
+        let id = identify(child.id()).expect("alive");
+        let earlier = Identity { start_time: id.start_time - 1, ..id };
+        let sent = send(earlier, Signal::KILL, Grounds::ListedClient).expect("looked at");
+        assert_eq!((sent, is_alive(id)), (Signalled::Gone, true));
+        let sent = send(id, Signal::KILL, Grounds::ListedClient).expect("allowed");
+        assert_eq!(sent, Signalled::Sent);
+        until("it is dead", || !is_alive(id));
+        child.wait().expect("reaped");
+        let sent = send(id, Signal::KILL, Grounds::ListedClient).expect("looked at");
+        assert_eq!(sent, Signalled::Gone);
+    }
+
+    #[test]
+    fn thread_id_receives_no_signal() {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let tid = rustix::thread::gettid().as_raw_pid().unsigned_abs();
+            tell.send(tid).expect("the test waits");
+            let _ = stopped.recv();
+        });
+        let tid = told.recv().expect("a thread");
+        let id = identify(tid).expect("it has a stat of its own");
+        let sent = send(id, Signal::CONT, Grounds::ListedClient);
+        assert!(matches!(sent, Err(SignalError::System(_)) | Ok(Signalled::Gone)), "{sent:?}");
+        drop(stop);
+        thread.join().expect("ended");
+    }
+}

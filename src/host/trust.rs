@@ -1,0 +1,364 @@
+//! Which files and directories are safe to rely on: nobody but their owner may change them, and the owner is trusted.
+//!
+//! A path is as safe as the weakest directory on the way to it: who may rename an entry there decides what the rest of the path
+//! means. So each directory is judged from `/` down, through every symbolic link. A directory that everybody may write is accepted
+//! with the sticky bit, as `/tmp` has it: there nobody renames what somebody else owns. ACLs are not read.
+
+use std::ffi::OsString;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::process::geteuid;
+
+/// Symbolic links that one path may lead through; the kernel gives up at as many.
+const LINKS: u32 = 40;
+/// Who may write: group and others.
+const WRITE: u32 = 0o022;
+/// Where a directory keeps its users from renaming each other's files.
+const STICKY: u32 = 0o1000;
+
+/// Why a path is not relied on, and how to mend it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{} {problem}: {remedy}", path.display())]
+pub struct Untrusted {
+    /// The file or directory that has to be mended; it may be one on the way to the path that was checked.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: String,
+    /// What to do, with the command.
+    pub remedy: String,
+}
+
+/// What is expected at the end of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// A directory, which others may read.
+    Directory,
+    /// A file that others may read.
+    File,
+    /// A file that nobody but its owner may read.
+    Secret,
+    /// A file that nobody but its owner and its group may read, as a private key.
+    GroupSecret,
+    /// A socket: who may connect is decided by who is at the other end.
+    Socket,
+}
+
+impl Content {
+    /// The permission bits that it must not have.
+    fn forbidden(self) -> u32 {
+        match self {
+            Self::Directory | Self::File => WRITE,
+            Self::Secret => 0o077,
+            Self::GroupSecret => 0o027,
+            Self::Socket => 0,
+        }
+    }
+}
+
+/// Who is trusted.
+#[derive(Debug, Clone)]
+pub struct Trust {
+    uids: Vec<u32>,
+}
+
+impl Trust {
+    /// Root, and the user of this process.
+    pub fn own() -> Self {
+        Self::root().and(geteuid().as_raw())
+    }
+
+    /// Root alone.
+    pub fn root() -> Self {
+        Self { uids: vec![0] }
+    }
+
+    /// The same users and one more.
+    #[must_use]
+    pub fn and(mut self, uid: u32) -> Self {
+        if !self.uids.contains(&uid) {
+            self.uids.push(uid);
+        }
+        self
+    }
+
+    /// Whether a user is trusted.
+    pub fn includes(&self, uid: u32) -> bool {
+        self.uids.contains(&uid)
+    }
+
+    /// Checks a path and all directories on the way to it; gives what is there, and `None` where nothing is yet.
+    ///
+    /// Where the path does not exist, the directories that do are checked all the same.
+    pub fn check(&self, path: &Path, content: Content) -> Result<Option<Metadata>, Untrusted> {
+        self.follow(path, content, true)
+    }
+
+    /// The same for a path that must not be a symbolic link itself.
+    pub fn check_no_link(&self, path: &Path, content: Content) -> Result<Option<Metadata>, Untrusted> {
+        self.follow(path, content, false)
+    }
+
+    fn follow(&self, path: &Path, content: Content, links: bool) -> Result<Option<Metadata>, Untrusted> {
+        let absolute = std::path::absolute(path).map_err(|error| unreadable(path, &error))?;
+        let mut here = PathBuf::from("/");
+        let mut rest = parts(&absolute);
+        let mut followed = 0;
+        self.check_on_the_way(&here, &metadata(&here)?)?;
+        while let Some(part) = rest.pop() {
+            if part == ".." {
+                here.pop();
+                continue;
+            }
+            let next = here.join(&part);
+            let found = match fs::symlink_metadata(&next) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                other => other.map_err(|error| unreadable(&next, &error))?,
+            };
+            if found.is_symlink() {
+                if rest.is_empty() && here.starts_with("/proc") {
+                    // `/proc/PID/fd/N` leads to an open file, whatever its text says.
+                    return self.check_end(&next, metadata(&next)?, content).map(Some);
+                }
+                if rest.is_empty() && !links {
+                    return Err(Untrusted {
+                        remedy: format!("remove it (rm {})", next.display()),
+                        problem: "is a symbolic link, and no link is followed there".into(),
+                        path: next,
+                    });
+                }
+                self.check_owner(&next, &found)?;
+                followed += 1;
+                let target = fs::read_link(&next).map_err(|error| unreadable(&next, &error))?;
+                if followed > LINKS {
+                    return Err(unreadable(&next, &"it leads through too many symbolic links"));
+                }
+                if target.is_absolute() {
+                    here = PathBuf::from("/");
+                }
+                rest.extend(parts(&target));
+            } else if rest.is_empty() {
+                return self.check_end(&next, found, content).map(Some);
+            } else {
+                self.check_on_the_way(&next, &found)?;
+                here = next;
+            }
+        }
+        // The path, or the end of a link, is a directory that was checked on the way.
+        let found = metadata(&here)?;
+        self.check_end(&here, found, content).map(Some)
+    }
+
+    fn check_owner(&self, path: &Path, found: &Metadata) -> Result<(), Untrusted> {
+        if self.includes(found.uid()) {
+            return Ok(());
+        }
+        let name = |uid: &u32| if *uid == 0 { "root".to_owned() } else { format!("uid {uid}") };
+        let owners: Vec<String> = self.uids.iter().map(name).collect();
+        // The last one is who asks, where that is not root.
+        let owner = self.uids.last().copied().unwrap_or(0);
+        let follow = if found.is_symlink() { "-h " } else { "" };
+        Err(Untrusted {
+            path: path.to_owned(),
+            problem: format!("belongs to uid {} and must belong to {}", found.uid(), owners.join(" or ")),
+            remedy: format!("chown {follow}{owner} {}, or choose another place", path.display()),
+        })
+    }
+
+    fn check_on_the_way(&self, path: &Path, found: &Metadata) -> Result<(), Untrusted> {
+        self.check_owner(path, found)?;
+        if found.mode() & WRITE == 0 || found.mode() & STICKY != 0 {
+            return Ok(());
+        }
+        Err(Untrusted {
+            path: path.to_owned(),
+            problem: format!(
+                "can be written by others (mode {:o}), who can rename what is in it",
+                found.mode() & 0o7777
+            ),
+            remedy: format!("chmod go-w {}, or choose another place", path.display()),
+        })
+    }
+
+    fn check_end(&self, path: &Path, found: Metadata, content: Content) -> Result<Metadata, Untrusted> {
+        self.check_owner(path, &found)?;
+        let loose = found.mode() & content.forbidden();
+        if loose == 0 {
+            return Ok(found);
+        }
+        let mode = found.mode() & 0o7777;
+        let shown = path.display();
+        let (problem, remedy) = match content {
+            Content::Secret | Content::GroupSecret if loose & !WRITE != 0 => (
+                format!("can be used by others (mode {mode:03o})"),
+                format!("chmod 600 {shown}, and replace it if others may have read it"),
+            ),
+            Content::Secret | Content::GroupSecret => {
+                (format!("can be written by others (mode {mode:03o})"), format!("chmod 600 {shown}"))
+            }
+            _ => (format!("can be written by others (mode {mode:o})"), format!("chmod go-w {shown}")),
+        };
+        Err(Untrusted { path: path.to_owned(), problem, remedy })
+    }
+}
+
+/// The parts of a path in reverse, without `/` and `.`.
+fn parts(path: &Path) -> Vec<OsString> {
+    let named = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    });
+    let mut named: Vec<OsString> = named.collect();
+    named.reverse();
+    named
+}
+
+fn metadata(path: &Path) -> Result<Metadata, Untrusted> {
+    fs::metadata(path).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> Untrusted {
+    Untrusted {
+        path: path.to_owned(),
+        problem: format!("cannot be checked ({why})"),
+        remedy: "run this as a user who may, or choose another place".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    use super::*;
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn new() -> Self {
+            Self(tempfile::tempdir_in("/tmp").expect("a directory"))
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path().join(name)
+        }
+
+        fn file(&self, name: &str, bits: u32) -> PathBuf {
+            let path = self.path(name);
+            fs::write(&path, "").expect("written");
+            mode(&path, bits);
+            path
+        }
+
+        fn directory(&self, name: &str, bits: u32) -> PathBuf {
+            let path = self.path(name);
+            fs::create_dir_all(&path).expect("made");
+            mode(&path, bits);
+            path
+        }
+    }
+
+    fn mode(path: &Path, bits: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(bits)).expect("mode");
+    }
+
+    fn refused(path: &Path, content: Content) -> String {
+        Trust::own().check(path, content).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn modes_that_let_others_in_are_refused() {
+        use Content::{Directory, File, GroupSecret, Secret, Socket};
+        let place = Place::new();
+        for (content, good, bad) in [
+            (File, vec![0o600, 0o644], vec![0o664, 0o646, 0o666]),
+            (Secret, vec![0o600, 0o400], vec![0o640, 0o604, 0o620]),
+            (GroupSecret, vec![0o600, 0o640], vec![0o604, 0o644, 0o620, 0o660]),
+            (Socket, vec![0o666], vec![]),
+            (Directory, vec![0o755, 0o700], vec![0o775, 0o777, 0o1777]),
+        ] {
+            for bits in good {
+                let found = Trust::own().check(&place.file("a", bits), content).expect("trusted");
+                assert_eq!(found.expect("there").mode() & 0o7777, bits);
+            }
+            for bits in bad {
+                let said = refused(&place.file("a", bits), content);
+                assert!(said.contains(&format!("mode {bits:o}")) && said.contains("chmod"), "{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_parent_that_others_may_change_is_refused() {
+        let place = Place::new();
+        let parent = place.directory("parent", 0o755);
+        place.directory("parent/inner", 0o755);
+        let file = place.file("parent/inner/file", 0o600);
+        Trust::own().check(&file, Content::Secret).expect("trusted");
+        mode(&parent, 0o777);
+        let said = refused(&file, Content::Secret);
+        assert!(said.contains(&format!("chmod go-w {}", parent.display())), "{said}");
+        refused(&place.path("parent/none/at/all"), Content::File);
+        mode(&parent, 0o1777);
+        Trust::own().check(&file, Content::Secret).expect("nobody renames it");
+    }
+
+    #[test]
+    fn what_does_not_exist_yet_is_no_obstacle() {
+        let place = Place::new();
+        assert!(Trust::own().check(&place.path("a/b/c"), Content::Directory).expect("trusted").is_none());
+    }
+
+    #[test]
+    fn links_are_followed_and_their_ends_judged() {
+        let place = Place::new();
+        let file = place.file("file", 0o600);
+        let (direct, relative) = (place.path("direct"), place.path("relative"));
+        symlink(&file, &direct).expect("link");
+        place.directory("inner", 0o755);
+        symlink("inner/../file", &relative).expect("link");
+        for link in [&direct, &relative] {
+            assert!(Trust::own().check(link, Content::Secret).expect("trusted").is_some());
+            let said = Trust::own().check_no_link(link, Content::Secret).expect_err("a link").to_string();
+            assert!(said.contains("is a symbolic link") && said.contains("rm "), "{said}");
+        }
+        mode(&file, 0o666);
+        assert!(refused(&direct, Content::File).starts_with(&format!("{} can be", file.display())));
+        let round = place.path("round");
+        symlink(&round, &round).expect("link");
+        assert!(refused(&round, Content::File).contains("too many symbolic links"));
+    }
+
+    #[test]
+    fn owners_other_than_root_and_me_are_refused() {
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED: only root can give files away");
+            return;
+        }
+        let place = Place::new();
+        let file = place.file("file", 0o600);
+        chown(&file, Some(65_534), None).expect("given away");
+        let said = refused(&file, Content::Secret);
+        assert!(said.contains("belongs to uid 65534") && said.contains("chown 0 "), "{said}");
+        Trust::own().and(65_534).check(&file, Content::Secret).expect("trusted");
+        let parent = place.directory("parent", 0o755);
+        let inner = place.file("parent/inner", 0o600);
+        chown(&parent, Some(65_534), None).expect("given away");
+        assert!(refused(&inner, Content::Secret).contains("parent belongs to uid 65534"));
+        // A link of somebody else leads wherever they like.
+        let link = place.path("link");
+        symlink(place.file("mine", 0o600), &link).expect("link");
+        std::os::unix::fs::lchown(&link, Some(65_534), None).expect("given away");
+        assert!(refused(&link, Content::Secret).contains("chown -h 0 "));
+    }
+
+    #[test]
+    fn an_open_file_is_judged_by_itself() {
+        let place = Place::new();
+        let open = fs::File::open(place.file("file", 0o600)).expect("opened");
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
+        assert!(Trust::own().check(Path::new(&path), Content::Secret).expect("trusted").is_some());
+    }
+}

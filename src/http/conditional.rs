@@ -1,0 +1,97 @@
+//! Conditional reads: the entity tag of an answer, and 304 to whoever has that answer already.
+//!
+//! The tag of a thing is its revision, which changes with its spec alone; a read shows its status too. So the tag of a read has
+//! both parts, `"REVISION-DIGEST"`: a write compares the first one (`If-Match`), a read the whole of it (`If-None-Match`).
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use super::extract::is_tags;
+use super::problem::Problem;
+use crate::service::ServiceError;
+
+/// Bytes of the digest that are in a tag.
+const DIGEST: usize = 8;
+
+/// The answer to a read of a thing, with the tag of what it shows.
+pub(super) fn shown<T: Serialize>(revision: i64, value: &T) -> Result<Response, Problem> {
+    let body = serde_json::to_vec(value).map_err(|error| ServiceError::Internal(error.to_string()))?;
+    let tag = HeaderValue::from_str(&tag_of_read(revision, &body))
+        .map_err(|error| ServiceError::Internal(error.to_string()))?;
+    let mime = HeaderValue::from_static("application/json");
+    Ok(([(header::CONTENT_TYPE, mime), (header::ETAG, tag)], body).into_response())
+}
+
+/// Answers 304 to a read by a caller that has the answer already.
+pub(super) async fn reads(request: Request, next: Next) -> Response {
+    let known: Vec<HeaderValue> = match *request.method() {
+        Method::GET | Method::HEAD => {
+            request.headers().get_all(header::IF_NONE_MATCH).iter().cloned().collect()
+        }
+        _ => Vec::new(),
+    };
+    if let Some(wrong) = known.iter().find(|tags| !tags.to_str().is_ok_and(is_tags)) {
+        let shown: String = String::from_utf8_lossy(wrong.as_bytes()).chars().take(80).collect();
+        let detail = format!(
+            "If-None-Match is {shown:?}, which is no entity tag: send the ETag of a read with its quotes, or *"
+        );
+        return Problem::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail)
+            .into_response();
+    }
+    let response = next.run(request).await;
+    let tag = response.headers().get(header::ETAG).filter(|_| response.status() == StatusCode::OK).cloned();
+    let same = |tag: &HeaderValue| tag.to_str().is_ok_and(|tag| known.iter().any(|one| matches(one, tag)));
+    match tag.filter(same) {
+        Some(tag) => (StatusCode::NOT_MODIFIED, HeaderMap::from_iter([(header::ETAG, tag)])).into_response(),
+        None => response,
+    }
+}
+
+fn tag_of_read(revision: i64, body: &[u8]) -> String {
+    let digest = Sha256::digest(body);
+    format!("\"{revision}-{}\"", hex::encode(&digest[..DIGEST]))
+}
+
+/// Whether an `If-None-Match` names a tag; a weak one counts as well (RFC 9110, 13.1.2).
+fn matches(header: &HeaderValue, tag: &str) -> bool {
+    let Ok(text) = header.to_str() else { return false };
+    let is_it = |one: &str| {
+        let one = one.trim_matches([' ', '\t']);
+        one.strip_prefix("W/").unwrap_or(one) == tag
+    };
+    // A tag of ours has no comma in it, so that one of another's making is cut up does not matter.
+    text.trim() == "*" || text.split(',').any(is_it)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_changes_with_revision_and_content() {
+        let tag = tag_of_read(3, b"{}");
+        assert!(tag.starts_with("\"3-") && tag.ends_with('"') && tag.len() == 4 + 2 * DIGEST, "{tag}");
+        assert_eq!(tag, tag_of_read(3, b"{}"));
+        assert_ne!(tag, tag_of_read(4, b"{}"));
+        assert_ne!(tag, tag_of_read(3, b"[]"));
+    }
+
+    #[test]
+    fn any_of_several_tags_matches() {
+        for (header, expected) in [
+            ("\"3-ab\"", true),
+            ("W/\"3-ab\"", true),
+            ("\"1\", \"3-ab\"", true),
+            ("*", true),
+            ("\"3\"", false),
+            ("3-ab", false),
+            ("", false),
+        ] {
+            assert_eq!(matches(&HeaderValue::from_static(header), "\"3-ab\""), expected, "{header}");
+        }
+    }
+}

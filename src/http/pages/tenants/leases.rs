@@ -1,0 +1,52 @@
+//! The leases of a tenant: shown on its page, and revoked.
+
+use askama::Template;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Redirect, Response};
+
+use super::super::frame::{Frame, Place};
+use super::super::rendered;
+use crate::domain::TenantName;
+use crate::domain::access::{Actor, Right};
+use crate::domain::client::{ClientId, LeaseKind};
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::problem::Problem;
+use crate::service::leases::HeldLease;
+
+/// How it is known that a process is the tenant's, in a few words.
+pub(in crate::http::pages) fn kind(kind: LeaseKind) -> &'static str {
+    match kind {
+        LeaseKind::Own => "its own",
+        LeaseKind::Recorded => "recorded",
+    }
+}
+
+#[derive(Template)]
+#[template(path = "lease_revoke.html")]
+struct RevokePage {
+    frame: Frame,
+    tenant: TenantName,
+    lease: HeldLease,
+}
+
+pub(super) async fn confirm_revoke(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path((tenant, id)): Path<(TenantName, ClientId)>,
+) -> Result<Response, Problem> {
+    actor.may(Right::UseTenant(&tenant))?;
+    let lease = app.service.held_lease(&actor, &tenant, id).await?;
+    let title = format!("Revoke the lease of process {}", id.pid);
+    let frame = Frame::of(&app.service, &actor, Place::Tenants, &title).await;
+    Ok(rendered(&RevokePage { frame, tenant, lease }))
+}
+
+pub(super) async fn revoke(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path((tenant, id)): Path<(TenantName, ClientId)>,
+) -> Result<Response, Problem> {
+    app.service.revoke_lease(&actor, tenant.clone(), id, false).await?;
+    Ok(Redirect::to(&format!("/tenants/{tenant}#leases")).into_response())
+}

@@ -1,0 +1,138 @@
+//! The unix socket's file: made, missed when it is gone, and made again.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+
+use super::ListenError;
+use crate::domain::health::{HostFault, HostHealth, Report};
+
+/// How often the file is looked for.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// A bound socket's file: left behind it would look like a manager that does not answer.
+pub(super) struct SocketFile {
+    path: PathBuf,
+    /// Its device and inode.
+    made: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    /// Whether the file at the path is this one.
+    fn is_there(&self) -> bool {
+        self.made.is_some() && identity(&self.path) == self.made
+    }
+
+    /// Completes when the file is gone, or another one has its name.
+    pub(super) async fn lost(&self) {
+        while self.is_there() {
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Another manager's stays.
+        if self.is_there() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+/// Binds the socket. One that nobody answers at is a dead manager's and is replaced.
+pub(super) async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
+    let unusable = |source| ListenError::Unix { path: path.to_owned(), source };
+    if UnixStream::connect(path).await.is_ok() {
+        // Its state directory is another one, or its lock would have told.
+        return Err(ListenError::Served(path.to_owned()));
+    }
+    if path.symlink_metadata().is_ok() {
+        std::fs::remove_file(path).map_err(unusable)?;
+    }
+    let listener = UnixListener::bind(path).map_err(unusable)?;
+    let file = SocketFile { path: path.to_owned(), made: identity(path) };
+    // Anybody may connect; who may act is decided by the peer's user.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(unusable)?;
+    Ok((listener, file))
+}
+
+/// Binds a socket again whose file is gone; tries until it can, and reports why it cannot.
+pub(super) async fn bind_again(gone: &SocketFile, health: &HostHealth) -> (UnixListener, SocketFile) {
+    let path = &gone.path;
+    let report = |reason, why: String| {
+        let message = format!(
+            "the socket {} is gone, so `mps-manager run` and the other commands do not reach this manager, and it cannot be made \
+             again: {why}",
+            path.display()
+        );
+        if health.set(HostFault::SocketLost, Some(Report { reason, message: message.clone() })) {
+            tracing::error!("{message}");
+        }
+    };
+    loop {
+        match bind(path).await {
+            Ok(bound) => {
+                tracing::warn!(socket = %path.display(), "the socket was removed while the manager served, and was made again");
+                health.set(HostFault::SocketLost, None);
+                return bound;
+            }
+            Err(error @ ListenError::Served(_)) => report("SocketReplaced", error.to_string()),
+            Err(error) => report("SocketRemoved", error.to_string()),
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_removed_socket_is_made_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("api.sock");
+        let health = HostHealth::default();
+        let (_listener, file) = bind(&path).await.expect("bound");
+        assert!(file.is_there());
+        std::fs::remove_file(&path).expect("removed");
+        // Something that cannot be replaced, at first.
+        std::fs::create_dir(&path).expect("in the way");
+        tokio::time::timeout(Duration::from_secs(30), file.lost()).await.expect("noticed");
+        let seen = health.clone();
+        let way = path.clone();
+        let clear = async move {
+            while seen.blocking() != ["SocketLost"] {
+                tokio::task::yield_now().await;
+            }
+            std::fs::remove_dir(&way).expect("cleared");
+        };
+        let again = async { tokio::join!(bind_again(&file, &health), clear).0 };
+        let (_listener, again) = tokio::time::timeout(Duration::from_secs(30), again).await.expect("bound");
+        assert!(again.is_there() && health.blocking().is_empty());
+        drop(file);
+        assert!(path.exists(), "the file that was lost is not the one there");
+        UnixStream::connect(&path).await.expect("somebody listens");
+        drop(again);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn the_socket_of_another_manager_is_left_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("api.sock");
+        let (listener, file) = bind(&path).await.expect("bound");
+        std::fs::remove_file(&path).expect("removed");
+        let (_other, theirs) = bind(&path).await.expect("another manager");
+        assert!(!file.is_there() && theirs.is_there());
+        drop((listener, file));
+        assert!(path.exists());
+        assert!(matches!(bind(&path).await, Err(ListenError::Served(_))));
+    }
+}

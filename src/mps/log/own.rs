@@ -1,0 +1,199 @@
+//! Which lines of control.log this program's own sessions left there.
+//!
+//! Each session of ours begins with a delimiter, an unknown word with a random number, which tells it from everybody
+//! else's:
+//!
+//! ```text
+//! [2026-11-21 02:54:14.673 Control   896] Accepting connection...
+//! [2026-11-21 02:54:14.673 Control   896] NEW UI
+//! [2026-11-21 02:54:14.673 Control   896] Cmd:zz-00c0ffee00c0ffee-1
+//! [2026-11-21 02:54:14.673 Control   896] Unknown command "zz-00c0ffee00c0ffee-1"
+//! [2026-11-21 02:54:14.673 Control   896] Cmd:get_server_list
+//! [2026-11-21 02:54:14.673 Control   896] 902
+//! [2026-11-21 02:54:14.673 Control   896] UI closed
+//! ```
+//!
+//! What MPS says of servers and clients is never ours, whatever session is open meanwhile. Whoever forges a delimiter
+//! hides a session here, and nothing that it changes: getters tell.
+
+use super::{Event, event, prefixed};
+
+/// Whether a line is one of the manager's delimiters: `zz-`, 16 hexadecimal digits, a dash and a number.
+pub fn is_own_delimiter(line: &str) -> bool {
+    let Some((nonce, number)) = line.strip_prefix("zz-").and_then(|rest| rest.split_once('-')) else {
+        return false;
+    };
+    let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    nonce.len() == 16
+        && nonce.bytes().all(hex)
+        && !number.is_empty()
+        && number.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Whose session is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    /// The first lines may be in the middle of one.
+    Start,
+    /// None.
+    None,
+    /// One whose first command has not come.
+    Unknown,
+    Own,
+    Others,
+}
+
+/// Says of each line whether it is of a session of ours.
+///
+/// Lines that begin in the middle of a session belong to whoever sent its next command.
+pub fn own_lines<'l>(lines: impl Iterator<Item = &'l [u8]>) -> Vec<bool> {
+    let mut own: Vec<bool> = Vec::new();
+    // Lines of a session whose owner is not known yet.
+    let mut undecided: Vec<usize> = Vec::new();
+    let mut open = Open::Start;
+    // What continues a message is whose the message is.
+    let mut before = Verdict::Mps;
+    for (at, line) in lines.enumerate() {
+        own.push(false);
+        let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
+        if let Some(record) = prefixed(text.trim_end_matches('\r')) {
+            before = verdict(&record.text, &mut open, &mut undecided, &mut own);
+        }
+        match before {
+            Verdict::Own => own[at] = true,
+            Verdict::Undecided => undecided.push(at),
+            Verdict::Mps => {}
+        }
+    }
+    own
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Own,
+    Undecided,
+    /// Of MPS itself, or of somebody else's session.
+    Mps,
+}
+
+fn verdict(text: &str, open: &mut Open, undecided: &mut Vec<usize>, own: &mut [bool]) -> Verdict {
+    match event::of_control(text) {
+        Some(Event::Accepting) if *open == Open::Own => Verdict::Own,
+        Some(Event::Accepting) => {
+            undecided.clear();
+            if *open != Open::Others {
+                *open = Open::None;
+            }
+            Verdict::Undecided
+        }
+        Some(Event::UiOpened) => {
+            if std::mem::replace(open, Open::Unknown) == Open::Start {
+                undecided.clear();
+            }
+            Verdict::Undecided
+        }
+        Some(Event::Command(line)) => {
+            if matches!(open, Open::Start | Open::None | Open::Unknown) {
+                let ours = is_own_delimiter(&line);
+                *open = if ours { Open::Own } else { Open::Others };
+                for at in undecided.drain(..).filter(|_| ours) {
+                    own[at] = true;
+                }
+            }
+            if *open == Open::Own { Verdict::Own } else { Verdict::Mps }
+        }
+        Some(Event::UiClosed) => {
+            undecided.clear();
+            let ours = std::mem::replace(open, Open::None) == Open::Own;
+            if ours { Verdict::Own } else { Verdict::Mps }
+        }
+        Some(_) => Verdict::Mps,
+        // A line of a reply.
+        None => match open {
+            Open::Own => Verdict::Own,
+            Open::Start => Verdict::Undecided,
+            Open::Unknown | Open::None | Open::Others => Verdict::Mps,
+        },
+    }
+}
+
+/// What is left of a piece of control.log without the lines of our sessions.
+pub(super) fn without_own(bytes: &[u8]) -> Vec<u8> {
+    let lines = || bytes.split_inclusive(|b| *b == b'\n');
+    let own = own_lines(lines());
+    lines().zip(own).filter(|(_, own)| !own).flat_map(|(line, _)| line.iter().copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DELIMITER: &str = "Cmd:zz-00c0ffee00c0ffee-1";
+
+    fn log(texts: &[&str]) -> String {
+        texts.iter().flat_map(|text| ["[2026-11-21 02:53:15.169 Control  1308] ", text, "\n"]).collect()
+    }
+
+    fn kept(texts: &[&str]) -> Vec<String> {
+        let kept = String::from_utf8(without_own(log(texts).as_bytes())).expect("text");
+        kept.lines().map(|line| line.split_once("] ").map_or(line, |(_, text)| text).to_owned()).collect()
+    }
+
+    #[test]
+    fn own_sessions_are_told_from_others() {
+        let ours = [
+            "Accepting connection...",
+            "NEW UI",
+            DELIMITER,
+            "Unknown command \"zz-00c0ffee00c0ffee-1\"",
+            "Cmd:ps",
+            "PID  ID  SERVER",
+            "continued\nby this",
+            "UI closed",
+        ];
+        assert_eq!(kept(&ours), [""; 0]);
+        let theirs = ["Accepting connection...", "NEW UI", "Cmd:ps", DELIMITER, "511", "UI closed"];
+        assert_eq!(kept(&theirs), theirs);
+        let both: Vec<&str> = ours.iter().chain(&theirs).chain(&ours).copied().collect();
+        assert_eq!(kept(&both), theirs);
+    }
+
+    #[test]
+    fn what_mps_says_during_our_session_is_kept() {
+        let texts = [
+            "Accepting connection...",
+            "NEW UI",
+            DELIMITER,
+            "Cmd:start_server -uid 0",
+            "Starting new server 902 for user 0",
+            "Accepting connection...",
+            "UI closed",
+            "NEW SERVER 902: Ready",
+            "NEW CLIENT 647 from user 0: Server already exists",
+            "Server 902 exited with status 0",
+        ];
+        let said = [
+            "Starting new server 902 for user 0",
+            "NEW SERVER 902: Ready",
+            "NEW CLIENT 647 from user 0: Server already exists",
+            "Server 902 exited with status 0",
+        ];
+        assert_eq!(kept(&texts), said);
+    }
+
+    #[test]
+    fn a_session_that_began_before_the_window_is_recognised() {
+        let second = "Cmd:zz-00c0ffee00c0ffee-7";
+        assert_eq!(kept(&["100.0", second, "UI closed", "NEW SERVER 1: Ready"]), ["NEW SERVER 1: Ready"]);
+        assert_eq!(kept(&["100.0", "Cmd:ps", "UI closed"]), ["100.0", "Cmd:ps", "UI closed"]);
+        assert_eq!(kept(&["Server has started", "UI closed"]), ["Server has started", "UI closed"]);
+    }
+
+    #[test]
+    fn only_whole_delimiters_are_ours() {
+        assert!(is_own_delimiter("zz-00c0ffee00c0ffee-12"));
+        for not in ["zz-1", "zz-00c0ffee00c0ffee-", "zz-00c0ffee00c0ffeg-1", "zz-00c0ffee00c0ffee-x"] {
+            assert!(!is_own_delimiter(not), "{not}");
+        }
+    }
+}

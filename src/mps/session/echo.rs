@@ -1,0 +1,68 @@
+//! How long the first echo of a control process is waited for: as long as the program is known to take.
+//!
+//! A control program on a network file system, under a tracer or behind a scanner takes the same long time at each
+//! start. Closing its input early throws its answer away and starts a process that is as slow, so the wait follows
+//! what earlier sessions took.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The wait while nothing is known. Alone the first echo takes about 1 ms (recording 15); too short costs a control
+/// process, too long delays a poll.
+pub(super) const SHORTEST: Duration = Duration::from_millis(150);
+/// What is left of the session's time for a control process to end after its input was closed.
+const RESERVE: Duration = Duration::from_millis(300);
+
+/// What the first echo took, over all sessions with a daemon.
+#[derive(Debug, Default)]
+pub(super) struct EchoTime(AtomicU64);
+
+impl EchoTime {
+    /// How long to wait for the first echo when the session has this much time left.
+    pub(super) fn patience(&self, left: Duration) -> Duration {
+        let usual = SHORTEST.max(self.last() * 2);
+        usual.min(left.saturating_sub(RESERVE).max(left / 2))
+    }
+
+    /// A first echo came after this time. One fast session does not make a slow program fast.
+    pub(super) fn record(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.0.store(took.max(self.0.load(Ordering::Relaxed) / 2), Ordering::Relaxed);
+    }
+
+    /// What the last one took, or half of what the one before took if that is longer.
+    pub(super) fn last(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn patience_follows_what_the_echo_took() {
+        let echo = EchoTime::default();
+        assert_eq!(echo.patience(ms(5_000)), SHORTEST);
+        echo.record(ms(600));
+        assert_eq!(echo.patience(ms(5_000)), ms(1_200));
+        for expected in [600, 300, 150, 150] {
+            echo.record(ms(1));
+            assert_eq!(echo.patience(ms(5_000)), ms(expected));
+        }
+    }
+
+    #[test]
+    fn patience_leaves_time_before_the_deadline() {
+        let echo = EchoTime::default();
+        assert_eq!(echo.patience(ms(100)), ms(50));
+        echo.record(ms(2_000));
+        assert_eq!(echo.patience(ms(3_000)), ms(2_700));
+        assert_eq!(echo.patience(ms(60_000)), ms(4_000));
+        assert_eq!(echo.patience(ms(0)), ms(0));
+    }
+}

@@ -1,0 +1,132 @@
+//! Leases that are held: listed and revoked.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::page::{Page, Paged};
+use super::super::tenants::not_found;
+use super::super::{Service, ServiceError};
+use super::is_alive;
+use crate::domain::TenantName;
+use crate::domain::access::{Actor, Right};
+use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
+use crate::host;
+use crate::store::{self, Fate};
+
+/// A lease that a living process holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct HeldLease {
+    /// The process, with its start time: names the lease, too.
+    pub id: ClientId,
+    /// Its process ID.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub start_time: u64,
+    /// How it is known that the process is the tenant's.
+    pub kind: LeaseKind,
+    /// Its user; `null` where that cannot be read.
+    pub uid: Option<u32>,
+    /// Its command line as it is now.
+    pub command: String,
+    /// When the lease was granted, in unix milliseconds.
+    pub granted_at: i64,
+    /// Whether MPS lists the process as a client of the tenant's daemon.
+    pub is_client: bool,
+}
+
+impl Service {
+    /// The leases of a tenant whose processes live, by process ID.
+    pub async fn leases(
+        &self,
+        actor: &Actor,
+        name: &TenantName,
+        page: &Page,
+    ) -> Result<Paged<HeldLease>, ServiceError> {
+        actor.may(Right::ViewTenant(name))?;
+        let after = page.key::<ClientId>()?;
+        self.stored_tenant(name).await?;
+        let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+        let held = self.held_leases(name).await?.into_iter();
+        let held = held.filter(|lease| after.is_none_or(|after| lease.id > after)).take(rows).collect();
+        Ok(page.cut(held, |lease: &HeldLease| lease.id.to_string()))
+    }
+
+    /// One lease of a tenant.
+    pub async fn held_lease(
+        &self,
+        actor: &Actor,
+        name: &TenantName,
+        id: ClientId,
+    ) -> Result<HeldLease, ServiceError> {
+        actor.may(Right::ViewTenant(name))?;
+        self.stored_tenant(name).await?;
+        let found = self.held_leases(name).await?.into_iter().find(|lease| lease.id == id);
+        found.ok_or_else(|| no_lease(id))
+    }
+
+    async fn held_leases(&self, name: &TenantName) -> Result<Vec<HeldLease>, ServiceError> {
+        let boot_id = &self.parts.fleet.context().boot_id;
+        let records = store::leases::records(&mut *self.parts.store.read().await?, boot_id).await?;
+        let clients = self.attributed().await?;
+        let held = |record: LeaseRecord| {
+            let id = record.lease.holder;
+            HeldLease {
+                id,
+                pid: id.pid,
+                start_time: id.start_time,
+                kind: record.kind,
+                uid: host::process::uid(id.pid),
+                command: host::process::command(id.pid).unwrap_or_default().join(" "),
+                granted_at: record.created_at,
+                is_client: clients.iter().any(|client| client.id == id),
+            }
+        };
+        let mine = records
+            .into_iter()
+            .filter(|record| record.lease.tenant == *name && is_alive(record.lease.holder));
+        Ok(mine.map(held).collect())
+    }
+
+    /// Takes a lease away from a process, which is left as it is.
+    ///
+    /// The process no longer counts for the tenant unless MPS lists it, and nothing waits for it or signals it for the
+    /// lease's sake.
+    pub async fn revoke_lease(
+        &self,
+        actor: &Actor,
+        name: TenantName,
+        id: ClientId,
+        dry_run: bool,
+    ) -> Result<(), ServiceError> {
+        actor.may(Right::UseTenant(&name))?;
+        let (service, actor) = (self.clone(), actor.clone());
+        let target = crate::domain::audit::Target::Lease(name.clone(), id);
+        let boot_id = self.parts.fleet.context().boot_id.clone();
+        let revoking = async move {
+            service
+                .write(move |db| {
+                    Box::pin(async move {
+                        store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                        let records = store::leases::records(&mut *db, &boot_id).await?;
+                        let found = records
+                            .into_iter()
+                            .find(|record| record.lease.tenant == name && record.lease.holder == id)
+                            .ok_or_else(|| no_lease(id))?;
+                        // What an operator has recorded counts against the tenant, which must not undo that by itself.
+                        if found.kind == LeaseKind::Recorded {
+                            actor.may(Right::Operate)?;
+                        }
+                        store::leases::delete(&mut *db, id).await?;
+                        store::partition_leases::delete(db, id).await?;
+                        Ok::<_, ServiceError>(((), if dry_run { Fate::RollBack } else { Fate::Commit }))
+                    })
+                })
+                .await
+        };
+        let service = self.clone();
+        service.to_the_end(super::super::acting::about(target, revoking)).await
+    }
+}
+
+fn no_lease(id: ClientId) -> ServiceError {
+    ServiceError::NotFound { kind: "lease", name: id.to_string() }
+}

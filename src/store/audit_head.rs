@@ -1,0 +1,149 @@
+//! Where the audit ended, kept in a small file outside of the database.
+//!
+//! SQLite does not know that its log was removed while nobody had the database open: it serves what is left, and the audit
+//! verifies, since it was cut at the same place. The file remembers a row that was on the disk, so a database that does not have it
+//! has lost what was written since.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use sqlx::SqliteConnection;
+
+use super::backup::sync_directory;
+use super::{StoreError, audit};
+use crate::domain::audit::Head;
+
+/// The file's name in the state directory.
+pub const AUDIT_HEAD: &str = "audit.head";
+
+/// The file.
+#[derive(Debug, Clone)]
+pub struct AuditHead {
+    path: PathBuf,
+}
+
+/// A database whose audit does not have the row that is remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Truncated {
+    /// The row that was on the disk.
+    pub known: Head,
+    /// The last one that there is.
+    pub found: Head,
+}
+
+impl AuditHead {
+    /// That of a state directory.
+    pub fn in_directory(directory: &Path) -> Self {
+        Self { path: directory.join(AUDIT_HEAD) }
+    }
+
+    /// Whether something was remembered.
+    pub fn exists(&self) -> bool {
+        self.path.exists()
+    }
+
+    /// The row that is remembered; `None` where there is none, or the file is not one that was written here.
+    pub fn read(&self) -> io::Result<Option<Head>> {
+        match fs::read_to_string(&self.path) {
+            Ok(text) => Ok(parse(&text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Remembers a row; it is on the disk once this returns, and a crash leaves this one or the one before.
+    pub fn write(&self, head: &Head) -> io::Result<()> {
+        let unfinished = self.path.with_extension("head.new");
+        let _ = fs::remove_file(&unfinished);
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        writeln!(file, "{} {}", head.id, head.hash)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, &self.path)?;
+        sync_directory(&self.path)
+    }
+
+    /// Remembers nothing any more.
+    pub fn forget(&self) -> io::Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a database has the row that is remembered, and with the same hash.
+pub async fn compare(db: &mut SqliteConnection, known: &Head) -> Result<Result<(), Truncated>, StoreError> {
+    let found = audit::head(&mut *db).await?;
+    if known.id == 0 || audit::has(db, known).await? {
+        return Ok(Ok(()));
+    }
+    Ok(Err(Truncated { known: known.clone(), found }))
+}
+
+fn parse(text: &str) -> Option<Head> {
+    let (id, hash) = text.trim_end().split_once(' ')?;
+    let plain = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    plain.then_some(Head { id: id.parse().ok().filter(|id| *id >= 0)?, hash: hash.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fate, Store};
+    use super::*;
+    use crate::domain::access::Actor;
+    use crate::domain::audit::{Attempt, Target};
+    use crate::store::audit::Came;
+
+    #[test]
+    fn a_head_is_written_and_read_back() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = AuditHead::in_directory(directory.path());
+        assert!(!file.exists() && file.read().expect("none").is_none());
+        for id in [1, 20] {
+            let head = Head { id, hash: "ab".repeat(32) };
+            file.write(&head).expect("written");
+            assert_eq!(file.read().expect("read"), Some(head));
+        }
+        for text in ["", "7", "x ab", "-1 ab", "7 zz", "7 abcd"] {
+            fs::write(&file.path, text).expect("written");
+            assert_eq!(file.read().expect("read"), None, "{text:?}");
+        }
+        file.forget().expect("removed");
+        file.forget().expect("nothing to remove");
+        assert!(!file.exists());
+    }
+
+    #[tokio::test]
+    async fn a_database_without_the_row_is_found_out() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let attempt = Attempt::of(&Actor::manager(), None, "test".into(), Target::Other("test".into()));
+        for _ in 0..2 {
+            let attempt = attempt.clone();
+            let written: Result<(), StoreError> = store
+                .write(move |db| {
+                    Box::pin(async move {
+                        audit::append(db, &attempt, Came::default(), 1, 7).await?;
+                        Ok(((), Fate::Commit))
+                    })
+                })
+                .await;
+            written.expect("written");
+        }
+        let mut db = store.read().await.expect("a reader");
+        let head = audit::head(&mut db).await.expect("a head");
+        assert_eq!(head.id, 2);
+        let lost =
+            |id: i64, hash: &str| Truncated { known: Head { id, hash: hash.into() }, found: head.clone() };
+        for (known, expected) in [
+            (head.clone(), Ok(())),
+            (Head::genesis(), Ok(())),
+            (Head { id: 3, hash: "ab".into() }, Err(lost(3, "ab"))),
+            (Head { id: 1, hash: "ab".into() }, Err(lost(1, "ab"))),
+        ] {
+            assert_eq!(compare(&mut db, &known).await.expect("compared"), expected);
+        }
+    }
+}

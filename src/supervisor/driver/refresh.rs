@@ -1,0 +1,135 @@
+//! What is read between two sessions with a daemon, without opening one: the GPUs' processes and the state of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::bypass::Bypass;
+use super::super::state::Rhythm;
+use super::super::witness;
+use super::Driver;
+use crate::clock::unix_ms;
+use crate::domain::GpuUuid;
+use crate::domain::gpu::GpuProcess;
+use crate::domain::plan::Desired;
+use crate::host::{self, Identity};
+use crate::mps::process::is_server;
+
+/// How many pauses of a daemon whose logs tell nothing lie between two sessions with one that is only observed.
+const OBSERVED_PAUSES: i64 = 8;
+
+impl Driver {
+    /// Pause until the next session if nothing happens: long where the logs tell of every change. Each session is about
+    /// 1.5 KB in control.log, which in an observed daemon's nobody but its owner may cut short.
+    pub(super) fn rhythm(&self, desired: &Desired) -> Rhythm {
+        let ms = |pause: std::time::Duration| i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
+        let (quick, slow) = (ms(self.context.rhythm), ms(self.context.poll));
+        Rhythm(pause(quick, slow, self.logs.is_live(), desired.is_observed()))
+    }
+
+    /// When processes and GPUs are read again.
+    pub(super) fn refresh_due(&self) -> i64 {
+        if self.state.process.is_none() || self.state.seen.is_none() {
+            return i64::MAX;
+        }
+        let pause = i64::try_from(self.context.rhythm.as_millis()).unwrap_or(i64::MAX);
+        self.refreshed_at.saturating_add(pause)
+    }
+
+    /// Reads them: the memory of clients, processes outside MPS, and whether the daemon's own stand still.
+    pub(super) async fn refresh(&mut self, desired: &Desired) {
+        let now = unix_ms();
+        self.refreshed_at = now;
+        let inventory = Arc::clone(&self.context.inventory);
+        let gpus = desired.gpus.clone();
+        let ours: Vec<u32> = self.clients.iter().map(|client| client.id.pid).collect();
+        let read = tokio::task::spawn_blocking(move || {
+            let listed: Option<Vec<(GpuUuid, Vec<GpuProcess>)>> = gpus
+                .into_iter()
+                .map(|gpu| inventory.processes(&gpu).ok().map(|processes| (gpu, processes)))
+                .collect();
+            listed.map(|listed| {
+                let bypasses = outside_mps(&listed, &ours);
+                (listed, bypasses)
+            })
+        })
+        .await;
+        // What the driver does not tell now is as it was.
+        if let Ok(Some((listed, bypasses))) = read {
+            for client in &mut self.clients {
+                for (gpu, processes) in &listed {
+                    let memory = processes.iter().find(|process| process.pid == client.id.pid);
+                    if let (Some(process), Some((_, known))) =
+                        (memory, client.memory.iter_mut().find(|(known, _)| known == gpu))
+                    {
+                        *known = process.used_memory;
+                    }
+                }
+            }
+            for event in self.bypasses.observe(&desired.name, bypasses, now) {
+                self.chronicle.happened(event);
+            }
+        }
+        let control = self.state.process.iter().map(|process| process.identity);
+        if control.chain(self.servers()).any(|process| host::process::is_stopped(process.pid)) {
+            // It answers nobody while it stands still: a session says so.
+            self.state.look_soon();
+        }
+        let control = self.state.process.iter().map(|process| ("control daemon", process.identity.pid));
+        let servers = self.servers();
+        let processes: Vec<_> = control.chain(servers.iter().map(|server| ("server", server.pid))).collect();
+        self.state.shortages = witness::shortages(&self.log_directory, &processes);
+    }
+
+    /// The daemon does not run: whatever uses its GPUs goes past nobody.
+    pub(super) fn end_bypasses(&mut self, desired: &Desired) {
+        for event in self.bypasses.observe(&desired.name, BTreeMap::new(), unix_ms()) {
+            self.chronicle.happened(event);
+        }
+    }
+}
+
+/// The pause until the next session, in milliseconds.
+fn pause(quick: i64, slow: i64, live: bool, observed: bool) -> i64 {
+    match (observed, live) {
+        (true, _) => slow.max(quick.saturating_mul(OBSERVED_PAUSES)),
+        (false, true) => slow,
+        (false, false) => quick,
+    }
+}
+
+/// The processes that are no client of MPS, no server and none of this manager's own.
+fn outside_mps(listed: &[(GpuUuid, Vec<GpuProcess>)], clients: &[u32]) -> BTreeMap<Identity, Bypass> {
+    let manager = std::process::id();
+    let mut found = BTreeMap::new();
+    for (gpu, processes) in listed {
+        for process in processes {
+            let is_known = process.mps_client || clients.contains(&process.pid) || is_server(process.pid);
+            if is_known || host::process::ancestors(process.pid).any(|pid| pid == manager) {
+                continue;
+            }
+            // One that is gone already, or that runs out of sight, cannot be told from the next one of its PID.
+            let Some(identity) = host::process::identify(process.pid) else { continue };
+            let program = host::process::command(process.pid).and_then(|words| words.into_iter().next());
+            found.entry(identity).or_insert_with(|| Bypass {
+                gpu: gpu.clone(),
+                uid: host::process::uid(process.pid),
+                program: program.map(|program| program.chars().take(120).collect()),
+            });
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_rare_where_logs_tell_of_changes() {
+        assert_eq!(pause(8_000, 60_000, true, false), 60_000);
+        assert_eq!(pause(8_000, 60_000, false, false), 8_000);
+        assert_eq!(pause(8_000, 60_000, true, true), 64_000);
+        assert_eq!(pause(1_000, 1_000, true, false), 1_000);
+        assert_eq!(pause(8_000, 3_600_000, true, true), 3_600_000);
+    }
+}

@@ -1,0 +1,310 @@
+//! What stands in for the control socket of a tenant while its daemon may not be used.
+//!
+//! It greets whoever connects, as a daemon does: a client that was greeted never runs outside MPS ([`crate::mps::door`]).
+//! Then the client waits until the daemon may be used again, and is let in there as if it had come later; or it is refused,
+//! which ends its `cuInit` with an error. It is refused too when it has waited too long, and when this manager ends.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{fs, io};
+
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::unix_ms;
+use crate::domain::tenant::WaitingProcess;
+use crate::host::seqpacket::{Connection, Listener};
+use crate::mps::door;
+
+/// How long a placeholder that was replaced still takes whoever looked its name up before.
+const LATE: Duration = Duration::from_secs(2);
+/// How long a connection may take to say what it wants.
+const SPEAKS: Duration = Duration::from_secs(30);
+/// Connections of a tenant at a time; more are refused.
+const CONNECTIONS: usize = 256;
+/// Pause after an accept that failed, as for want of file descriptors.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What becomes of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It waits.
+    Wait,
+    /// It is refused.
+    Refuse,
+    /// It is let in by the daemon at this socket.
+    Forward(PathBuf),
+}
+
+/// Who waits, and what becomes of them; shared by all placeholders of a tenant.
+#[derive(Debug, Clone)]
+pub(super) struct Queue {
+    fate: watch::Sender<Fate>,
+    waiting: Arc<Mutex<Vec<WaitingProcess>>>,
+    places: Arc<Semaphore>,
+    /// Longest wait.
+    patience: Duration,
+    /// What daemons were heard to greet with.
+    greeting: watch::Receiver<Vec<u8>>,
+}
+
+impl Queue {
+    pub(super) fn new(patience: Duration, greeting: watch::Receiver<Vec<u8>>) -> Self {
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        Self { fate: watch::Sender::new(Fate::Wait), waiting: Arc::default(), places, patience, greeting }
+    }
+
+    /// Decides what becomes of those who wait, and of those who come.
+    pub(super) fn decide(&self, fate: Fate) {
+        self.fate.send_if_modified(|now| {
+            let other = *now != fate;
+            *now = fate;
+            other
+        });
+    }
+
+    pub(super) fn waiting(&self) -> Vec<WaitingProcess> {
+        self.list().clone()
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<WaitingProcess>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Attends to one connection, to its end.
+    async fn attend(&self, connection: Connection) -> io::Result<()> {
+        let greeting = self.greeting.borrow().clone();
+        let heard = tokio::time::timeout(SPEAKS, door::receive(&connection, &greeting)).await;
+        let Some(request) = heard.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
+        let pid = u32::try_from(request.client.pid.as_raw_nonzero().get()).unwrap_or(0);
+        let entry = WaitingProcess { pid, uid: request.client.uid.as_raw(), since: unix_ms() };
+        let _listed = Listed::new(self, entry);
+        if !door::may_forward(&request) {
+            return Ok(());
+        }
+        let mut fate = self.fate.subscribe();
+        let decision =
+            async move { fate.wait_for(|fate| *fate != Fate::Wait).await.ok().map(|fate| fate.clone()) };
+        let decided = tokio::select! {
+            decided = tokio::time::timeout(self.patience, decision) => decided.ok().flatten(),
+            // It has nothing to say here: it is gone.
+            _ = connection.receive() => return Ok(()),
+        };
+        match decided {
+            Some(Fate::Forward(control)) => door::forward(&connection, request, &control).await,
+            // By the end of its connection.
+            _ => {
+                tracing::info!(pid, uid = entry.uid, "refused a client that came to a placeholder");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An entry of the list, for as long as it is true.
+struct Listed<'q> {
+    queue: &'q Queue,
+    entry: WaitingProcess,
+}
+
+impl<'q> Listed<'q> {
+    fn new(queue: &'q Queue, entry: WaitingProcess) -> Self {
+        queue.list().push(entry);
+        Self { queue, entry }
+    }
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let mut list = self.queue.list();
+        if let Some(at) = list.iter().position(|listed| *listed == self.entry) {
+            list.swap_remove(at);
+        }
+    }
+}
+
+/// A socket of a tenant on which this manager answers.
+#[derive(Debug)]
+pub(super) struct Placeholder {
+    retired: CancellationToken,
+    /// Device and number of its socket's file.
+    pub(super) inode: (u64, u64),
+}
+
+impl Placeholder {
+    /// Listens at a path; whatever was there is removed.
+    pub(super) fn bind(path: &Path, queue: &Queue) -> io::Result<Self> {
+        let _ = fs::remove_file(path);
+        let listener = Listener::bind(path)?;
+        let retired = CancellationToken::new();
+        tokio::spawn(serve(listener, queue.clone(), retired.clone()));
+        Ok(Self { retired, inode: inode(path)? })
+    }
+
+    /// Whether its socket is what has this name.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        inode(path).is_ok_and(|inode| inode == self.inode)
+    }
+}
+
+fn inode(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+impl Drop for Placeholder {
+    fn drop(&mut self) {
+        self.retired.cancel();
+    }
+}
+
+async fn serve(listener: Listener, queue: Queue, retired: CancellationToken) {
+    let mut ended = std::pin::pin!(async {
+        retired.cancelled().await;
+        tokio::time::sleep(LATE).await;
+    });
+    loop {
+        let connection = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut ended => return,
+        };
+        match connection {
+            Ok(connection) => {
+                let queue = queue.clone();
+                let place = Arc::clone(&queue.places).try_acquire_owned();
+                tokio::spawn(async move {
+                    let attended = match &place {
+                        Ok(_place) => queue.attend(connection).await,
+                        // Greeted, so that it does not run outside MPS.
+                        Err(_full) => door::greet(&connection, &queue.greeting.borrow()),
+                    };
+                    if let Err(error) = attended {
+                        tracing::debug!(%error, "a client at a placeholder was refused");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a placeholder could not take a connection");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{getgid, getpid, getuid};
+
+    use super::*;
+    use crate::host::seqpacket::{Ancillary, Packet, UCred};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    struct Host {
+        home: tempfile::TempDir,
+        queue: Queue,
+        placeholder: Placeholder,
+        _greeting: watch::Sender<Vec<u8>>,
+    }
+
+    fn host(patience: Duration) -> Host {
+        let home = tempfile::tempdir_in("/tmp").expect("directory");
+        let (greeting, heard) = watch::channel(door::GREETING.to_vec());
+        let queue = Queue::new(patience, heard);
+        let placeholder = Placeholder::bind(&home.path().join("control"), &queue).expect("bound");
+        Host { home, queue, placeholder, _greeting: greeting }
+    }
+
+    impl Host {
+        /// A client that was greeted and has said what it wants.
+        async fn client(&self) -> Connection {
+            let connection = Connection::connect(&self.home.path().join("control")).expect("connected");
+            assert_eq!(next(&connection).await.expect("greeted").bytes, b"OUTBHELL\0");
+            let me = UCred { pid: getpid(), uid: getuid(), gid: getgid() };
+            connection.send(b"OUTBCRED\0", &Ancillary::Credentials(me)).expect("sent");
+            connection.send(&[2, 0, 0, 0], &Ancillary::None).expect("sent");
+            connection
+        }
+
+        async fn waits(&self, count: usize) {
+            let waited = async {
+                while self.queue.waiting().len() != count {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, waited).await.expect("in time");
+        }
+    }
+
+    async fn next(connection: &Connection) -> Option<Packet> {
+        tokio::time::timeout(PATIENCE, connection.receive()).await.expect("in time").ok().flatten()
+    }
+
+    #[tokio::test]
+    async fn waiting_client_is_listed_and_refused() {
+        let host = host(PATIENCE);
+        let client = host.client().await;
+        host.waits(1).await;
+        let listed = host.queue.waiting()[0];
+        assert_eq!((listed.pid, listed.uid), (std::process::id(), getuid().as_raw()));
+        host.queue.decide(Fate::Refuse);
+        assert!(next(&client).await.is_none(), "its connection ends");
+        host.waits(0).await;
+        let later = host.client().await;
+        assert!(next(&later).await.is_none(), "at once");
+    }
+
+    #[tokio::test]
+    async fn client_that_leaves_is_no_longer_listed() {
+        let host = host(PATIENCE);
+        let probe = Connection::connect(&host.home.path().join("control")).expect("connected");
+        assert!(next(&probe).await.is_some());
+        drop(probe);
+        let client = host.client().await;
+        host.waits(1).await;
+        drop(client);
+        host.waits(0).await;
+    }
+
+    #[tokio::test]
+    async fn client_waits_no_longer_than_allowed() {
+        let host = host(Duration::from_millis(20));
+        let client = host.client().await;
+        assert!(next(&client).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn forwarded_client_gets_the_daemons_descriptor() {
+        let host = host(PATIENCE);
+        let client = host.client().await;
+        host.waits(1).await;
+        let control = host.home.path().join("real");
+        let daemon = Listener::bind(&control).expect("bound");
+        host.queue.decide(Fate::Forward(control));
+        drop(host.placeholder);
+        let asked =
+            tokio::time::timeout(PATIENCE, daemon.accept()).await.expect("in time").expect("accepted");
+        asked.send(b"OUTBHELL\0", &Ancillary::None).expect("sent");
+        let first = next(&asked).await.expect("credentials");
+        assert_eq!(first.bytes, b"OUTBCRED\0");
+        assert_eq!(first.credentials.map(|me| me.pid), Some(getpid()));
+        assert_eq!(next(&asked).await.expect("a request").bytes, [2, 0, 0, 0]);
+        let file = std::os::fd::OwnedFd::from(fs::File::open("/proc/self/stat").expect("opened"));
+        asked.send(b"OUTBCUFD\0", &Ancillary::Descriptor(&file)).expect("sent");
+        let answer = next(&client).await.expect("answered");
+        assert!(answer.descriptor.is_some() && answer.bytes == b"OUTBCUFD\0");
+        client.send(&[0, 0, 0, 0], &Ancillary::None).expect("sent");
+        assert_eq!(next(&asked).await.expect("its last words").bytes, [0, 0, 0, 0]);
+    }
+
+    #[tokio::test]
+    async fn request_that_is_not_understood_is_refused() {
+        let host = host(PATIENCE);
+        let connection = Connection::connect(&host.home.path().join("control")).expect("connected");
+        assert!(next(&connection).await.is_some());
+        connection.send(b"something", &Ancillary::None).expect("sent");
+        assert!(next(&connection).await.is_none());
+    }
+}

@@ -1,0 +1,57 @@
+//! When a daemon's socket is handed out. Pure.
+
+use super::{ControlSocket, Handout};
+use crate::domain::daemon::Phase;
+use crate::domain::plan::Desired;
+
+/// What the processes of a daemon's tenants meet, by where the daemon stands; `control` is its control process.
+///
+/// A daemon whose settings are being changed stays as it was: it serves by those it had, and nobody is held up. One that was
+/// started holds nothing before it was read back, and is closed until it is ready for the first time.
+pub(in super::super) fn handout(phase: Phase, desired: &Desired, control: Option<ControlSocket>) -> Handout {
+    let admits = desired.schedulable && desired.maintenance.is_none();
+    match (phase, control) {
+        _ if !admits => Handout::Refuse,
+        (Phase::Ready, Some(control)) => Handout::Open(control),
+        (Phase::Applying | Phase::Wedged | Phase::Unknown, _) => Handout::Unchanged,
+        // It is back in a moment.
+        (Phase::Starting | Phase::BackOff, _) => Handout::Wait,
+        (Phase::Stopping, _) if desired.running => Handout::Wait,
+        _ => Handout::Refuse,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::state::tests::desired;
+    use super::*;
+    use crate::domain::maintenance::MaintenanceState;
+    use crate::host::Identity;
+
+    #[test]
+    fn only_a_ready_daemon_is_opened() {
+        let control = ControlSocket {
+            identity: Identity { pid: 7, start_time: 1 },
+            pipe: "/run/pipe".into(),
+            foreign: false,
+        };
+        let with = |phase, desired: &Desired| handout(phase, desired, Some(control.clone()));
+        let running = desired();
+        let stopped = Desired { running: false, ..desired() };
+        assert_eq!(with(Phase::Ready, &running), Handout::Open(control.clone()));
+        for phase in [Phase::Applying, Phase::Wedged, Phase::Unknown] {
+            assert_eq!(with(phase, &running), Handout::Unchanged, "{phase:?}");
+        }
+        for phase in [Phase::Starting, Phase::BackOff, Phase::Stopping] {
+            assert_eq!(with(phase, &running), Handout::Wait, "{phase:?}");
+        }
+        for phase in [Phase::Stopped, Phase::Blocked, Phase::CrashLoop, Phase::Observed, Phase::Absent] {
+            assert_eq!(with(phase, &running), Handout::Refuse, "{phase:?}");
+        }
+        assert_eq!(with(Phase::Stopping, &stopped), Handout::Refuse);
+        let cordoned = Desired { schedulable: false, ..desired() };
+        let maintained = Desired { maintenance: Some(MaintenanceState::Draining), ..desired() };
+        assert_eq!(with(Phase::Ready, &cordoned), Handout::Refuse);
+        assert_eq!(with(Phase::Ready, &maintained), Handout::Refuse);
+    }
+}
