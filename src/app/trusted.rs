@@ -1,6 +1,5 @@
 //! The manager's own files, judged before any of them is used: `serve`, `restore` and `doctor` ask the same.
 
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use super::DATABASE;
@@ -17,8 +16,9 @@ const STATE: [(&str, Content); 7] = [
     (AUDIT_HEAD, Content::File),
     (super::FURNISHING, Content::File),
 ];
-/// The directories of a runtime directory in which there is one for each daemon or tenant.
-const RUNTIME: [&str; 2] = ["daemons", "tenants"];
+/// In a runtime directory, the one in which there is one for each daemon, and the one in which there is one for each tenant.
+const DAEMONS: &str = "daemons";
+const TENANTS: &str = "tenants";
 
 /// Refuses a state directory, or a file in it, that others could change.
 pub(super) fn check_state(directory: &Path, trust: &Trust) -> Result<(), Untrusted> {
@@ -40,15 +40,13 @@ pub(super) fn check_runtime(directory: &Path, trust: &Trust) -> Result<(), Untru
         _ => return Ok(()),
     }
     trust.check_no_link(&directory.join("api.sock"), Content::Socket)?;
-    for name in RUNTIME {
+    for name in [DAEMONS, TENANTS] {
         let all = directory.join(name);
         trust.check_no_link(&all, Content::Directory)?;
-        for entry in std::fs::read_dir(&all).into_iter().flatten().flatten() {
-            // Beside tenants' directories are the manager's own sockets, to which everybody may connect.
-            let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
-            let content = if is_socket { Content::Socket } else { Content::Directory };
-            trust.check_no_link(&entry.path(), content)?;
-        }
+    }
+    // What is wrong with one tenant's directory is said of that tenant, which gets nothing until it is mended.
+    for entry in std::fs::read_dir(directory.join(DAEMONS)).into_iter().flatten().flatten() {
+        trust.check_no_link(&entry.path(), Content::Directory)?;
     }
     Ok(())
 }

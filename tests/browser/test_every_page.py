@@ -57,3 +57,43 @@ def test_a_page_is_whole_light_in_weight_and_for_everybody(furnished, reader, na
         reader.accessible()
     assert scale.weight() < HEAVIEST, f"{name}: {scale.weight()}"
     assert reader.faults == []
+
+
+# What is wrong with the tables of a page: columns of one name, words in two lines, text beyond its cell. A word of more than
+# twenty characters may be broken, and so may one at its hyphen.
+UNREADABLE = """() => [...document.querySelectorAll('main table')].flatMap(table => {
+  const wrong = [];
+  const names = [...table.querySelectorAll('thead th')].map(th => th.textContent.trim()).filter(Boolean);
+  names.forEach((name, at) => { if (names.indexOf(name) < at) wrong.push(`two columns ${name}`); });
+  for (const cell of table.querySelectorAll('th, td')) {
+    const within = cell.getBoundingClientRect();
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+      if (text.parentElement.closest('code, .sr-only')) continue;
+      for (const word of text.data.matchAll(/[^\\s\\-\\/]{2,20}(?![^\\s\\-\\/])/g)) {
+        if (/[^\\s\\-\\/]/.test(text.data[word.index - 1] ?? ' ')) continue;
+        const range = new Range();
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        const lines = [...range.getClientRects()].filter(line => line.width > 0);
+        if (lines.some(line => Math.abs(line.top - lines[0].top) > 2)) wrong.push(`torn: ${word[0]}`);
+        if (lines.some(line => line.right > within.right + 1)) wrong.push(`beyond its cell: ${word[0]}`);
+      }
+    }
+  }
+  return wrong;
+})"""
+
+
+@pytest.mark.parametrize("width", [1440, 1280])
+def test_tables_are_readable(furnished, reader, width):
+    if not reader.scripted:
+        pytest.skip("the page is asked by script")
+    page = reader.page
+    page.set_viewport_size({"width": width, "height": 900})
+    unreadable = {}
+    for name in PAGES:
+        page.goto(path_of(PAGES[name], furnished))
+        if found := page.evaluate(UNREADABLE):
+            unreadable[name] = found
+    assert unreadable == {}

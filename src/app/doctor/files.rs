@@ -15,7 +15,7 @@ use crate::domain::checkup::Check;
 use crate::domain::count::counted;
 use crate::domain::memory::Bytes;
 use crate::host::files::opened;
-use crate::host::trust::{Trust, Untrusted};
+use crate::host::trust::{Content, Trust, Untrusted};
 use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, check_reachable, usable_directories};
 use crate::store;
 use crate::supervisor::tenants_directory;
@@ -360,7 +360,11 @@ impl Examination {
         let mut wrong: Vec<String> = Vec::new();
         for tenant in &contents.tenants {
             let directory = tenants_directory(&self.config.runtime_dir).join(tenant.directory.as_str());
-            if let Err(error) = check_reachable(&directory, tenant.spec.uid) {
+            let trusted = self.trust().check_no_link(&directory, Content::Directory);
+            if let Err(error) = trusted
+                .map_err(|error| error.to_string())
+                .and_then(|_| check_reachable(&directory, tenant.spec.uid).map_err(|error| error.to_string()))
+            {
                 wrong.push(format!("{}: {error}", tenant.name));
             }
         }

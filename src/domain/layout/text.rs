@@ -151,6 +151,7 @@ layouts:
         long.checksum = Some("x".repeat(1 << 20));
         let told = long.check().expect_err("no checksum").to_string();
         assert!(told.starts_with("the checksum xxx") && told.len() < 1000, "{} bytes", told.len());
+        assert!(!told.contains(&long.digest()), "the checksum that would seal what was edited: {told}");
         let error = read(&edited, Format::Yaml).expect_err("edited");
         assert_eq!(error.pointer, "/checksum");
         // Nor does it help to take the checksum out.

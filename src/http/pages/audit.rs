@@ -159,6 +159,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_was_never_made_has_no_link() {
+        let row = |action: &str, target: &str, outcome: Outcome, before: Option<&str>| {
+            let record = serde_json::json!({
+                "id": 1, "at": 1, "actor": "root", "granted": "admin", "origin": "socket", "count": 1, "previous": "", "hash": "",
+                "action": action, "target": target, "outcome": outcome, "before": before,
+            });
+            Row::of(serde_json::from_value(record).expect("a row")).subject
+        };
+        let put = "PUT /api/v1/layouts/{name}";
+        let link = Some("/layouts/prod".to_owned());
+        assert_eq!(row(put, "layouts/prod", Outcome::Refused, None), None);
+        assert_eq!(row(put, "layouts/prod", Outcome::Failed, None), None);
+        assert_eq!(row(put, "layouts/prod", Outcome::Done, None), link);
+        assert_eq!(row(put, "layouts/prod", Outcome::Refused, Some("{}")), link);
+        // What is only deleted, or read, was there.
+        assert_eq!(row("DELETE /api/v1/layouts/{name}", "layouts/prod", Outcome::Refused, None), link);
+        assert_eq!(row(put, "layouts/{name}", Outcome::Done, None), None);
+        assert_eq!(row("POST /api/v1/layouts/import", "layouts", Outcome::Done, None), None);
+    }
+
+    #[test]
     fn only_what_a_change_touched_is_told() {
         let told = changes(
             Some(r#"{"daemon":"gpu0","sms":32,"labels":{}}"#),

@@ -233,4 +233,34 @@ mod tests {
         assert_eq!(refused.reason, "OtherFileSystem");
         assert!(refused.message.contains("--runtime-dir"), "{refused:?}");
     }
+
+    #[test]
+    fn socket_of_another_user_is_named_with_remedy() {
+        let protected = fs::read_to_string("/proc/sys/fs/protected_hardlinks").unwrap_or_default();
+        if protected.trim() != "1" || !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let (home, directory) = home();
+        ensure(&directory).expect("made");
+        let socket = home.path().join("control");
+        let _listener = UnixListener::bind(&socket).expect("bound");
+        for path in [home.path(), &directory] {
+            std::os::unix::fs::chown(path, Some(65_534), None).expect("root may");
+        }
+        let between = home.path().join(".between");
+        // A thread has a user of its own, and a new one with the first system call of its name.
+        let refused = std::thread::scope(|scope| {
+            let as_nobody = || {
+                let nobody = rustix::thread::Uid::from_raw(65_534);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("root may");
+                link(&socket, &directory, &between)
+            };
+            scope.spawn(as_nobody).join().expect("no panic").expect_err("not its owner")
+        });
+        assert_eq!(refused.reason, "LinkNotPermitted");
+        for word in ["uid 0", "fs.protected_hardlinks", "run the manager as root"] {
+            assert!(refused.message.contains(word), "{refused:?}");
+        }
+        assert!(!between.exists() && !directory.join(SOCKET).exists());
+    }
 }

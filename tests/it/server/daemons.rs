@@ -117,6 +117,17 @@ fn a_gpu_changes_hands_only_when_its_daemon_is_gone() {
     let seen = host.client("second").seen.clone();
     assert_eq!(seen["devices"].as_array().unwrap().len(), 1);
     assert!(seen["devices"][0]["memory_free"].as_u64().unwrap() < 2 << 30);
+
+    // One fact about the daemon is said once, however many tenants it has.
+    for name in ["wide", "second"] {
+        let tenant = host.api().get(&format!("/api/v1/tenants/{name}")).ok();
+        let conditions = tenant["status"]["conditions"].as_array().expect("conditions");
+        assert!(conditions.iter().all(|condition| condition["type"] != "LimitsEscapable"), "{conditions:?}");
+    }
+    let status = host.cli(&["status"]);
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert_eq!(status.matches("LimitsEscapable").count(), 1, "{status}");
+    assert_eq!(status.matches("escapes the server's memory limits").count(), 1, "{status}");
 }
 
 #[test]

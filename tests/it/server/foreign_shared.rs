@@ -46,6 +46,27 @@ fn a_daemon_is_not_started_beside_a_foreign_one_until_that_is_wanted() {
 }
 
 #[test]
+fn deleted_daemon_is_not_said_to_share_its_gpu() {
+    let host = Host::ready();
+    for round in 0..3 {
+        let (old, new) = if round % 2 == 0 { ("gpu1", "other") } else { ("other", "gpu1") };
+        for tenant in host.api().get("/api/v1/tenants?daemon=gpu1").ok()["items"].as_array().expect("items") {
+            let name = tenant["name"].as_str().expect("a name");
+            assert_eq!(host.api().delete(&format!("/api/v1/tenants/{name}")).status, 204);
+        }
+        // The last look for daemons may still have found the one that goes.
+        delete(&host, old);
+        assert_eq!(host.api().put(&format!("/api/v1/daemons/{new}"), &json!({"gpus": ["1"]})).status, 201);
+        eventually("the new daemon is ready, and nobody is said to be beside it", || {
+            let daemon = host.daemon(new);
+            assert_eq!(condition(&daemon, "SharesGpu"), None, "{daemon}");
+            assert_ne!(condition(&daemon, "Ready").expect("one")["reason"], "GpuSharedWithForeignDaemon");
+            (daemon["status"]["phase"] == "ready").then_some(())
+        });
+    }
+}
+
+#[test]
 fn a_daemon_that_is_quit_makes_way_for_the_one_that_waited() {
     let host = Host::ready();
     delete(&host, "gpu1");

@@ -88,7 +88,9 @@ fn no_client_slips_past_dying_daemons() {
     }
     for client in clients {
         let seen = seen(client);
-        assert!(seen["mps"] == true || seen["error"] == REFUSED, "{seen}");
+        // One that was let in just before the next death gets an error of its daemon: none runs outside MPS.
+        let error = seen["error"].as_str().unwrap_or_default();
+        assert!(seen["mps"] == true || error.starts_with("CUDA_ERROR_MPS_"), "{seen}");
     }
 }
 
@@ -150,7 +152,7 @@ fn waiting_client_is_refused_when_the_manager_dies() {
 
 #[test]
 fn unsafe_tenant_directory_hands_nothing_out() {
-    let host = Host::ready();
+    let mut host = Host::ready();
     let demo = directory(&host, "demo");
     fs::remove_dir_all(&demo).unwrap();
     std::os::unix::fs::symlink("/tmp", &demo).unwrap();
@@ -164,6 +166,11 @@ fn unsafe_tenant_directory_hands_nothing_out() {
         |kind: &str| conditions.iter().find(|one| one["type"] == kind).map(|one| one["reason"].clone());
     assert_eq!(reason("ClientSocket"), Some(json!("TenantDirectoryUnsafe")), "{tenant}");
     assert_eq!(reason("Ready"), Some(json!("SocketNotHandedOut")));
+    // Nor does it keep a manager from starting that has other tenants to serve.
+    host.end_manager(Signal::KILL);
+    host.serve();
+    eventually("others are served", || host.run("batch", &["true"]).status.success().then_some(()));
+    host.api().get("/api/v1/tenants/demo/environment").problem(503, "unavailable");
     fs::remove_file(&demo).unwrap();
     assert_eq!(host.run("demo", &["true"]).status.code(), Some(0), "it is made again");
     assert_eq!(host.client("demo").seen["devices"][0]["sms"], 32);

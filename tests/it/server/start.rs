@@ -59,7 +59,10 @@ fn a_new_simulated_host_has_a_daemon_a_gpu_and_two_tenants_and_becomes_ready() {
     let api = host.api();
     assert_eq!(api.get("/healthz").ok(), json!({"status": "ok"}));
     assert_eq!(api.get("/readyz").ok(), json!({"ready": true, "not_ready": [], "conditions": []}));
-    assert_eq!(api.get("/readyz/daemons/gpu0").ok(), json!({"ready": true, "not_ready": [], "conditions": []}));
+    assert_eq!(
+        api.get("/readyz/daemons/gpu0").ok(),
+        json!({"ready": true, "not_ready": [], "conditions": []})
+    );
     api.get("/readyz/daemons/gpu7").problem(404, "not-found");
 
     let described = api.get("/api/v1/host").ok();
