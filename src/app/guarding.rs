@@ -1,5 +1,6 @@
 //! The manager's own files while it serves, and what their state at the start says of the time before.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use super::{DATABASE, StartError, refused};
 use crate::clock::unix_ms;
 use crate::domain::event::{EventType, NewEvent, Subject};
 use crate::domain::health::{HostFault, HostHealth, Report};
-use crate::store::audit_head::{self, AuditHead, Truncated};
+use crate::store::audit_head::{self, AUDIT_HEAD, AuditHead, Truncated};
 use crate::store::{self, Fate, Store, StoreError};
 
 /// How often the files are looked for; what is committed longer ago than this is remembered in `audit.head`.
@@ -61,21 +62,31 @@ pub(super) async fn compare_audit(
     health: &HostHealth,
     machine_id: &str,
 ) -> Result<(), StartError> {
-    let Some(known) = head.read().map_err(refused)? else { return Ok(()) };
-    let compared = audit_head::compare(&mut *store.read().await.map_err(refused)?, &known).await;
-    let Err(Truncated { known, found }) = compared.map_err(refused)? else { return Ok(()) };
-    let what = if found.id < known.id {
-        format!("the audit ends with row {}, and row {} was on the disk before", found.id, known.id)
-    } else {
-        format!("row {} of the audit is another one than was on the disk before", known.id)
+    let (reason, what, means) = match head.read() {
+        Ok(None) => return Ok(()),
+        Ok(Some(known)) => {
+            let compared = audit_head::compare(&mut *store.read().await.map_err(refused)?, &known).await;
+            let Err(Truncated { known, found }) = compared.map_err(refused)? else { return Ok(()) };
+            let what = if found.id < known.id {
+                format!("the audit ends with row {}, and row {} was on the disk before", found.id, known.id)
+            } else {
+                format!("row {} of the audit is another one than was on the disk before", known.id)
+            };
+            ("RowsMissing", what, "the database lost")
+        }
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            let what = format!("{AUDIT_HEAD} in the state directory, which says where the audit ended, was changed");
+            ("HeadUnreadable", what, "the database may have lost")
+        }
+        Err(error) => return Err(refused(error)),
     };
     let message = format!(
-        "{what}: the database lost what was written last, settings among it, as when its log (-wal) was removed or an older copy \
-         was put in its place. Restore a backup, or check daemons, tenants and layouts and accept the database as it is: POST \
+        "{what}: {means} what was written last, settings among it, as when its log (-wal) was removed or an older copy was put in \
+         its place. Restore a backup, or check daemons, tenants and layouts and accept the database as it is: POST \
          {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm"
     );
     tracing::error!("{message}");
-    health.set(HostFault::AuditTruncated, Some(Report { reason: "RowsMissing", message }));
+    health.set(HostFault::AuditTruncated, Some(Report { reason, message }));
     if store.is_sealed() {
         return Ok(());
     }

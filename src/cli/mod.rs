@@ -389,7 +389,7 @@ fn ask(question: impl Future<Output = Result<ExitCode, ClientError>>) -> Result<
     runtime.block_on(question).or_else(|error| match error {
         // How the host stands is in the way: no error of whoever asks, and the same answer to every verb.
         ClientError::Refused(problem) if problem.status == CONFLICT => {
-            eprintln!("mps-manager: {}", ClientError::Refused(problem));
+            complain(&ClientError::Refused(problem).to_string());
             Ok(ExitCode::from(DIFFERS))
         }
         error => Err(error.to_string()),

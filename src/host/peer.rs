@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::Identity;
-use super::process::identify;
+use super::process::{identify, uid};
 
 /// Who connected to a unix socket, as the kernel noted it then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,14 +30,14 @@ pub struct Peer {
 /// The start time is read while a pidfd holds the process. The kernel gives the peer's pidfd since Linux 6.5 (`SO_PEERPIDFD`).
 /// An older one gives only the number: the process that has it now is held, and whoever calls this for a connection that was
 /// just accepted takes no process that started later for its peer. What remains there is a peer that ended between its
-/// connection and that moment and whose number was given to another process at once.
+/// connection and that moment and whose number was given to another process of its user at once.
 pub fn peer(socket: &impl AsFd) -> io::Result<Peer> {
     let credentials = getsockopt(&socket.as_fd(), PeerCredentials)?;
     let pid = u32::try_from(credentials.pid()).ok().filter(|pid| *pid > 0);
     let held = match getsockopt(&socket.as_fd(), PeerPidfd) {
         Ok(pidfd) => Some(pidfd),
         // The option is not known: `EINVAL` and `ESRCH` are of one that is.
-        Err(nix::Error::ENOPROTOOPT) => pid.and_then(open),
+        Err(nix::Error::ENOPROTOOPT) => pid.and_then(|pid| of_user(pid, credentials.uid())),
         Err(_) => None,
     };
     let process = pid.zip(held).and_then(|(pid, pidfd)| {
@@ -47,9 +47,11 @@ pub fn peer(socket: &impl AsFd) -> io::Result<Peer> {
     Ok(Peer { uid: credentials.uid(), gid: credentials.gid(), pid, process })
 }
 
-fn open(pid: u32) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
+/// The process that has this number now, if it is this user's: another user's is another process.
+fn of_user(pid: u32, user: u32) -> Option<OwnedFd> {
+    let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    let held = pidfd_open(raw, PidfdFlags::empty()).ok()?;
+    (uid(pid) == Some(user)).then_some(held)
 }
 
 /// Whether the process of a pidfd has not ended, so that its number is its own still.

@@ -135,6 +135,12 @@ pub fn executable(pid: u32) -> Option<PathBuf> {
     fs::read_link(path(pid, "exe")).ok()
 }
 
+/// Whether a process runs the same program as this one, from the same file.
+pub fn runs_same_program(pid: u32) -> bool {
+    let file = |path: &std::path::Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    file(&path(pid, "exe")).is_some_and(|other| Some(other) == file(std::path::Path::new("/proc/self/exe")))
+}
+
 /// Whether the program that a process runs is still the one at its place, and was not replaced since; `None` when that may
 /// not be read.
 pub fn runs_what_is_there(pid: u32) -> Option<bool> {

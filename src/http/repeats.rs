@@ -27,19 +27,19 @@ use crate::service::{IdempotencyKey, ServiceError};
 pub(super) const HEADER: &str = "Idempotency-Key";
 
 /// Operations whose answers are kept here.
-const KEPT: [&str; 9] = [
+const KEPT: [&str; 8] = [
     "adopt_daemon",
     "cancel_operation",
     "confirm_host",
     "cordon_daemon",
-    "create_lease",
     "import_layouts",
     "release_daemon",
     "replace_gpu",
     "uncordon_daemon",
 ];
-/// Operations that change nothing, so that a repeated one is done once as well.
-const HARMLESS: [&str; 2] = ["plan_layout", "assert_layout"];
+/// Operations that may be done again: plan and assert change nothing, and a process that asks twice has one lease. What a lease
+/// hands out is what holds at that moment, for the process that asks, and no answer of an earlier one.
+const HARMLESS: [&str; 3] = ["plan_layout", "assert_layout", "create_lease"];
 /// Operations whose answer is a secret, which is kept nowhere.
 const REFUSED: [&str; 2] = ["create_login_url", "open_session"];
 
@@ -48,7 +48,7 @@ const REFUSED: [&str; 2] = ["create_login_url", "open_session"];
 pub(super) enum Repeated {
     /// Its answer is kept here.
     Kept,
-    /// Nothing: the request changes nothing.
+    /// Nothing: the request may be done again.
     Harmless,
     /// It is refused.
     Refused,

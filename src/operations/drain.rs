@@ -1,9 +1,10 @@
 //! Draining: no new client is admitted, and those that are there are waited for.
 //!
 //! A daemon is empty when a look that began after it was cordoned sees no client, and no process lives that holds a lease of
-//! one of its tenants. Those that operators have recorded are waited for, and are never signalled unless MPS lists them. A drain that fails or is called off leaves the daemon as it was; one that succeeds leaves
-//! it cordoned.
+//! one of its tenants. Those that operators have recorded are waited for, and are never signalled unless MPS lists them. A
+//! drain that fails or is called off leaves the daemon as it was; one that succeeds leaves it cordoned.
 
+use std::path::Path;
 use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
@@ -23,7 +24,7 @@ use crate::host::process::{Ended, SeeOffError, death, see_off};
 use crate::host::signal::{Grounds, SignalError};
 use crate::host::{self, Identity};
 use crate::store::{self, Fate, StoreError};
-use crate::supervisor::{FreshError, Handle, TerminateError, Termination};
+use crate::supervisor::{FreshError, Handle, PIPE_ENV, TerminateError, Termination};
 
 /// The step that keeps whether the daemon took clients before.
 const NOTE: &str = "note schedulable";
@@ -284,6 +285,10 @@ async fn terminate(
             if cancel.is_cancelled() {
                 return Err(Stop::Cancelled);
             }
+            if !is_command(engine, daemons, *holder) {
+                spared.protected.push((*holder, "no command that run has started".to_owned()));
+                continue;
+            }
             // It is no client: nothing of MPS depends on how it ends.
             match see_off(Identity::from(*holder), PROCESS_END, Grounds::RanUnderLease).await {
                 Ok(how) => ended += u32::from(how == Ended::BySignal),
@@ -301,6 +306,21 @@ async fn terminate(
         }
         left => Err(Stop::Failed(format!("{ended} were ended, and there are still {left}"))),
     }
+}
+
+/// Whether the process that took a lease is a tenant's command, or `mps-manager run` that is about to become it.
+///
+/// A program that passes on what others send it, as a proxy before the socket does, takes a lease for itself without meaning to,
+/// and has nothing of a tenant in its environment.
+fn is_command(engine: &Engine, daemons: &[DaemonName], holder: ClientId) -> bool {
+    let context = engine.fleet.context();
+    let is_handed_out = |pipe: &Path| {
+        // An earlier release handed out the daemon's own.
+        pipe.starts_with(context.handouts.root())
+            || daemons.iter().any(|daemon| pipe == engine.fleet.pipe_directory(daemon))
+    };
+    host::process::variable(holder.pid, PIPE_ENV).is_some_and(|pipe| is_handed_out(Path::new(&pipe)))
+        || host::process::runs_same_program(holder.pid)
 }
 
 /// Ends a client in the safe order; one that is stopped is continued first, and killed where that does not help: passed on to

@@ -119,16 +119,15 @@ impl Service {
     ) -> Result<Obstacles, ServiceError> {
         let (mut users, mut partitioned) = (BTreeSet::new(), BTreeSet::new());
         for (tenant, daemon) in shown {
-            users.insert((daemon.name.clone(), tenant.spec.uid));
+            users.insert((daemon.name.clone(), daemon.spec.multi_user, tenant.spec.uid));
             if daemon.spec.mode == Mode::Static {
                 partitioned.insert(daemon.name.clone());
             }
         }
         let maintenance = store::maintenance::get(&mut *self.parts.store.read().await?).await?;
         let mut unreachable = BTreeMap::new();
-        for (daemon, uid) in users {
-            let pipe = self.parts.fleet.pipe_directory(&daemon);
-            if let Err(why) = self.parts.fleet.context().check_reachable(pipe, uid).await {
+        for (daemon, multi_user, uid) in users {
+            if let Err(why) = self.parts.fleet.check_reachable(&daemon, multi_user, uid).await {
                 unreachable.insert((daemon, uid), why);
             }
         }

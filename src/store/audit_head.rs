@@ -44,10 +44,10 @@ impl AuditHead {
         self.path.exists()
     }
 
-    /// The row that is remembered; `None` where there is none, or the file is not one that was written here.
+    /// The row that is remembered; `None` where there is no file, and `InvalidData` where it is not one that was written here.
     pub fn read(&self) -> io::Result<Option<Head>> {
         match fs::read_to_string(&self.path) {
-            Ok(text) => Ok(parse(&text)),
+            Ok(text) => parse(&text).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -108,7 +108,8 @@ mod tests {
         }
         for text in ["", "7", "x ab", "-1 ab", "7 zz", "7 abcd"] {
             fs::write(&file.path, text).expect("written");
-            assert_eq!(file.read().expect("read"), None, "{text:?}");
+            let error = file.read().expect_err("no head");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{text:?}");
         }
         file.forget().expect("removed");
         file.forget().expect("nothing to remove");

@@ -95,6 +95,20 @@ pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), S
     Ok(())
 }
 
+/// Leaves what one process was let into to nobody: it lives, and is its tenant's no more.
+pub async fn disown_holder(db: &mut SqliteConnection, holder: ClientId) -> Result<(), StoreError> {
+    let (pid, start_time) = columns(holder);
+    sqlx::query!(
+        "UPDATE partition_leases SET tenant = ? WHERE pid = ? AND start_time = ?",
+        NOBODYS,
+        pid,
+        start_time
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
 /// Leaves what a tenant's processes were let into to nobody: it is forgotten, and another may get its name.
 pub async fn disown(db: &mut SqliteConnection, tenant: &TenantName) -> Result<(), StoreError> {
     let tenant = tenant.as_str();
@@ -121,7 +135,7 @@ mod tests {
             },
             tenant: Some(TenantName::parse(tenant).expect("a name")),
         };
-        let leases = [of(1, "web"), of(2, "batch")];
+        let leases = [of(1, "web"), of(2, "batch"), of(3, "batch")];
         let left: Result<Vec<PartitionLease>, StoreError> = store
             .write(move |db| {
                 Box::pin(async move {
@@ -129,6 +143,7 @@ mod tests {
                         put(&mut *db, lease, "boot", 0).await?;
                     }
                     disown(&mut *db, leases[0].tenant.as_ref().expect("a tenant")).await?;
+                    disown_holder(&mut *db, leases[2].holder).await?;
                     Ok((all(db, "boot").await?, Fate::Commit))
                 })
             })
@@ -136,6 +151,6 @@ mod tests {
         let left = left.expect("written");
         let tenants: Vec<Option<&str>> =
             left.iter().map(|lease| lease.tenant.as_ref().map(TenantName::as_str)).collect();
-        assert_eq!(tenants, [None, Some("batch")]);
+        assert_eq!(tenants, [None, Some("batch"), None]);
     }
 }

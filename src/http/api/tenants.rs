@@ -192,7 +192,10 @@ pub(super) async fn verify(
 #[utoipa::path(post, path = "/api/v1/tenants/{name}/leases", operation_id = "create_lease", tag = "tenants",
     params(("name" = TenantName, Path, description = "The tenant"), WriteQuery),
     request_body = LeaseRequest,
-    responses((status = 201, description = "The right, with user and environment", body = LeaseView), WriteProblems))]
+    responses(
+        (status = 200, description = "A dry run: what would be handed out", body = LeaseView),
+        (status = 201, description = "The right, with user and environment", body = LeaseView), WriteProblems,
+    ))]
 pub(super) async fn lease(
     State(app): State<AppState>,
     actor: Actor,
@@ -202,7 +205,8 @@ pub(super) async fn lease(
     Json(request): Json<LeaseRequest>,
 ) -> Result<(StatusCode, axum::Json<LeaseView>), Problem> {
     let lease = app.service.lease(&actor, name, request, peer.lease_caller(), query.dry_run).await?;
-    Ok((StatusCode::CREATED, axum::Json(lease)))
+    let status = if query.dry_run { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, axum::Json(lease)))
 }
 
 /// The leases of a tenant

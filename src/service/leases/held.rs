@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::super::page::{Page, Paged};
 use super::super::tenants::not_found;
 use super::super::{Service, ServiceError};
+use super::holder::command_of;
 use super::is_alive;
 use crate::domain::TenantName;
 use crate::domain::access::{Actor, Right};
@@ -25,7 +26,7 @@ pub struct HeldLease {
     pub kind: LeaseKind,
     /// Its user; `null` where that cannot be read.
     pub uid: Option<u32>,
-    /// Its command line as it is now.
+    /// Its command line as it is now, shortened and without tokens.
     pub command: String,
     /// When the lease was granted, in unix milliseconds.
     pub granted_at: i64,
@@ -75,7 +76,7 @@ impl Service {
                 start_time: id.start_time,
                 kind: record.kind,
                 uid: host::process::uid(id.pid),
-                command: host::process::command(id.pid).unwrap_or_default().join(" "),
+                command: command_of(id.pid),
                 granted_at: record.created_at,
                 is_client: clients.iter().any(|client| client.id == id),
             }
@@ -89,7 +90,7 @@ impl Service {
     /// Takes a lease away from a process, which is left as it is.
     ///
     /// The process no longer counts for the tenant unless MPS lists it, and nothing waits for it or signals it for the
-    /// lease's sake.
+    /// lease's sake. The partition that it was let into stays taken until it ends.
     pub async fn revoke_lease(
         &self,
         actor: &Actor,
@@ -116,7 +117,12 @@ impl Service {
                             actor.may(Right::Operate)?;
                         }
                         store::leases::delete(&mut *db, id).await?;
-                        store::partition_leases::delete(db, id).await?;
+                        // What it was let into, it can join for as long as it lives; a recorded process was let into nothing.
+                        if found.kind == LeaseKind::Own && is_alive(id) {
+                            store::partition_leases::disown_holder(db, id).await?;
+                        } else {
+                            store::partition_leases::delete(db, id).await?;
+                        }
                         Ok::<_, ServiceError>(((), if dry_run { Fate::RollBack } else { Fate::Commit }))
                     })
                 })

@@ -216,3 +216,48 @@ fn lease_revoked_while_it_is_taken_kills_nothing() {
         process.wait().unwrap();
     }
 }
+
+/// A program that takes a lease by itself and does not become a command, as a proxy before the socket does.
+fn forwarder(host: &Host) -> Sleeper {
+    let script = format!(
+        "import socket, time
+s = socket.socket(socket.AF_UNIX)
+s.connect({:?})
+s.sendall(b'POST {LEASES} HTTP/1.1\\r\\nHost: m\\r\\nContent-Type: application/json\\r\\nContent-Length: 2\\r\\n\\r\\n{{}}')
+print(s.recv(65536).split()[1].decode(), flush=True)
+time.sleep(600)",
+        host.runtime("api.sock")
+    );
+    let mut python = std::process::Command::new("python3");
+    let mut child = python.args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().expect("python3");
+    let mut answered = String::new();
+    let output = child.stdout.as_mut().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut answered).expect("an answer");
+    assert_eq!(answered.trim(), "201");
+    Sleeper(child)
+}
+
+#[test]
+fn drain_spares_what_took_a_lease_and_became_no_command() {
+    let host = Host::ready();
+    eight_clients(&host);
+    let forwarder = forwarder(&host);
+    let outcome = last_outcome(&drained(&host));
+    let spared = format!("process {}-", forwarder.pid());
+    assert!(outcome.contains(&spared) && outcome.contains("no command that run has started"), "{outcome}");
+    assert!(is_alive(forwarder.pid()));
+}
+
+#[test]
+fn lease_is_never_answered_from_an_earlier_answer() {
+    let host = Host::ready();
+    eight_clients(&host);
+    let take = || local(&host).send(Method::POST, LEASES, &[("Idempotency-Key", "one"), ("content-type", "application/json")], Some("{}".to_owned()));
+    assert_eq!(take().status, 201);
+    assert_eq!(take().status, 201, "the same process");
+    assert_eq!(host.api().get(LEASES).ok()["items"].as_array().expect("items").len(), 1);
+    let dry = local(&host).post(&format!("{LEASES}?dry_run=true"), &json!({}));
+    assert_eq!(dry.status, 200);
+    host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
+    assert_eq!(take().status, 409);
+}

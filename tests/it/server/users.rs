@@ -53,6 +53,11 @@ fn users_meet_on_a_multi_user_daemon_each_under_its_own_limits() {
         let listed = host.listed(client.pid());
         assert_eq!((&listed["uid"], &listed["attributed_by"]), (&json!(uid), &json!("lease")));
     }
+    // Neither of them passes through the daemon's own directory, which is closed.
+    for tenant in ["root", "other"] {
+        let status = host.api().get(&format!("/api/v1/tenants/{tenant}")).ok()["status"].clone();
+        assert_eq!(status["conditions"][0]["status"], true, "{status}");
+    }
     // Without a lease the user tells whose it is.
     let mut stranger = Command::new(&program);
     let environment = host.client_command("other", &[]);

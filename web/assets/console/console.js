@@ -323,7 +323,12 @@
 
   document.documentElement.classList.add("scripted");
   // On a narrow screen the places are a strip, and the one that the page is in may be beyond its end.
-  document.querySelector(".places [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  // It is not scrolled into view as an element: Chromium would have the Tab key go on from there.
+  const here = document.querySelector(".places [aria-current]");
+  if (here) {
+    const [strip, place] = [here.closest(".places"), here.getBoundingClientRect()];
+    strip.scrollLeft += place.left + place.width / 2 - strip.getBoundingClientRect().left - strip.clientWidth / 2;
+  }
   improve(document);
   if (page.matches("[data-live]")) follower = follow();
 })();
