@@ -75,7 +75,8 @@ pub(super) async fn compare_audit(
             ("RowsMissing", what, "the database lost")
         }
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            let what = format!("{AUDIT_HEAD} in the state directory, which says where the audit ended, was changed");
+            let what =
+                format!("{AUDIT_HEAD} in the state directory, which says where the audit ended, was changed");
             ("HeadUnreadable", what, "the database may have lost")
         }
         Err(error) => return Err(refused(error)),

@@ -229,7 +229,8 @@ time.sleep(600)",
         host.runtime("api.sock")
     );
     let mut python = std::process::Command::new("python3");
-    let mut child = python.args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().expect("python3");
+    let mut child =
+        python.args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().expect("python3");
     let mut answered = String::new();
     let output = child.stdout.as_mut().expect("piped");
     std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut answered).expect("an answer");
@@ -252,7 +253,14 @@ fn drain_spares_what_took_a_lease_and_became_no_command() {
 fn lease_is_never_answered_from_an_earlier_answer() {
     let host = Host::ready();
     eight_clients(&host);
-    let take = || local(&host).send(Method::POST, LEASES, &[("Idempotency-Key", "one"), ("content-type", "application/json")], Some("{}".to_owned()));
+    let take = || {
+        local(&host).send(
+            Method::POST,
+            LEASES,
+            &[("Idempotency-Key", "one"), ("content-type", "application/json")],
+            Some("{}".to_owned()),
+        )
+    };
     assert_eq!(take().status, 201);
     assert_eq!(take().status, 201, "the same process");
     assert_eq!(host.api().get(LEASES).ok()["items"].as_array().expect("items").len(), 1);
