@@ -13,12 +13,26 @@ use super::{
     DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, TenantDirectory, TenantName, ThreadPercentage,
 };
 
+/// Which of two desired values of the daemons of a name is the newer one.
+///
+/// A daemon that is created anew counts its generations from 1 again. Its revision goes on from where that of the one before
+/// ended, and no write lowers either while a daemon lives, so that the order is that of the commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct DesiredVersion {
+    /// Rises with every change of the daemon's spec.
+    pub revision: i64,
+    /// Rises with every change of anything that feeds the daemon.
+    pub generation: i64,
+}
+
 /// The one desired value of a daemon, complete: whoever holds it needs to ask nobody.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(clippy::struct_excessive_bools, reason = "independent wishes, each named as in the spec")]
 pub struct Desired {
     /// The daemon.
     pub name: DaemonName,
+    /// The revision of its spec; whoever has read it from where it is kept adds it.
+    pub revision: i64,
     /// Rises with every change of anything below.
     pub generation: i64,
     /// The first generation from which on nothing changed that is written to the daemon or that it is started with.
@@ -67,6 +81,11 @@ impl Desired {
         self.management == Management::Observed
     }
 
+    /// When it was committed, compared with other values for the same name.
+    pub fn version(&self) -> DesiredVersion {
+        DesiredVersion { revision: self.revision, generation: self.generation }
+    }
+
     /// Whether a daemon that held this generation holds what is desired now.
     pub fn holds_since(&self, applied: i64) -> bool {
         (self.settings_since..=self.generation).contains(&applied)
@@ -75,6 +94,7 @@ impl Desired {
     /// Whether nothing differs that is written to the daemon or that it is started with.
     pub fn has_settings_of(&self, earlier: &Self) -> bool {
         let same = Self {
+            revision: self.revision,
             generation: self.generation,
             settings_since: self.settings_since,
             schedulable: self.schedulable,
@@ -134,6 +154,7 @@ pub fn desired(
     uids.dedup();
     Ok(Desired {
         name: name.clone(),
+        revision: 0,
         generation,
         settings_since: generation,
         management: daemon.management,

@@ -146,26 +146,27 @@ fn in_a_word(state: DesiredState) -> String {
 async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
     stop(engine, operation, grace_s).await?;
     let (id, name) = (operation.id, the_daemon(operation)?.clone());
-    engine
+    let revision = engine
         .step(operation.id, FORGET, async {
-            let deleted: Result<bool, StoreError> = engine
+            let deleted: Result<Result<Option<i64>, ()>, StoreError> = engine
                 .store
                 .write(move |db| {
                     Box::pin(async move {
                         if !store::tenants::of_daemon(&mut *db, &name).await?.is_empty() {
-                            return Ok((false, Fate::RollBack));
+                            return Ok((Err(()), Fate::RollBack));
                         }
-                        if let Some(daemon) = store::daemons::get(&mut *db, &name).await? {
-                            store::operations::daemon_deleted(&mut *db, id, &daemon, unix_ms()).await?;
+                        let daemon = store::daemons::get(&mut *db, &name).await?;
+                        if let Some(daemon) = &daemon {
+                            store::operations::daemon_deleted(&mut *db, id, daemon, unix_ms()).await?;
                         }
                         store::daemons::delete(db, &name, unix_ms()).await?;
-                        Ok((true, Fate::Commit))
+                        Ok((Ok(daemon.map(|daemon| daemon.revision)), Fate::Commit))
                     })
                 })
                 .await;
             match deleted {
-                Ok(true) => Ok(((), "forgotten".to_owned())),
-                Ok(false) => {
+                Ok(Ok(revision)) => Ok((revision, "forgotten".to_owned())),
+                Ok(Err(())) => {
                     Err("a tenant was put on the daemon meanwhile: delete or move it, then delete the daemon"
                         .to_owned())
                 }
@@ -173,7 +174,7 @@ async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Resu
             }
         })
         .await?;
-    engine.fleet.forget(the_daemon(operation)?);
+    engine.fleet.forget(the_daemon(operation)?, revision);
     // Somebody may have created a daemon of that name between the two lines above, and published it to the driver
     // that has just been ended.
     engine.publish(the_daemon(operation)?).await

@@ -260,7 +260,7 @@ impl Service {
             let status = handle.as_ref().map(|handle| handle.observed().status);
             let absent = status.is_none_or(|status| status.phase == Phase::Absent);
             let (released, dry_run) = (name.clone(), options.dry_run);
-            service
+            let revision = service
                 .write(move |db| {
                     Box::pin(async move {
                         let daemon =
@@ -280,12 +280,12 @@ impl Service {
                             )));
                         }
                         store::daemons::delete(db, &name, unix_ms()).await?;
-                        Ok::<_, ServiceError>(((), fate(&options)))
+                        Ok::<_, ServiceError>((daemon.revision, fate(&options)))
                     })
                 })
                 .await?;
             if !dry_run {
-                service.parts.fleet.forget(&released);
+                service.parts.fleet.forget(&released, Some(revision));
                 if let Some(handle) = handle {
                     handle.ended(LETTING_GO).await;
                 }

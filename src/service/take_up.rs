@@ -325,6 +325,9 @@ impl Service {
                 Ok(None) => {}
                 Err(error) => {
                     tracing::error!(daemon = %daemon.name, %error, "the daemon cannot be brought about");
+                    let tenants = store::tenants::of_daemon(&mut reader, &daemon.name).await?;
+                    let directories = tenants.into_iter().map(|tenant| (tenant.directory, tenant.name));
+                    self.parts.fleet.refuse_clients(&daemon.name, &directories.collect());
                 }
             }
         }

@@ -162,7 +162,8 @@ impl Service {
                     let tenant = store::tenants::get(&mut *db, &name)
                         .await?
                         .ok_or_else(|| ServiceError::Internal("the tenant just written is gone".into()))?;
-                    desired.push(store::plans::desired(db, &spec.daemon, &gpus, manager_uid).await?);
+                    // First, so that its directory is never nobody's.
+                    desired.insert(0, store::plans::desired(db, &spec.daemon, &gpus, manager_uid).await?);
                     Ok::<_, ServiceError>(((tenant, desired, current.is_none()), fate(&options)))
                 })
             })

@@ -29,6 +29,7 @@ pub async fn desired(
     let unplannable =
         |error: InvalidValue| StoreError::Unplannable { daemon: name.clone(), detail: error.to_string() };
     let mut desired = plan.map_err(unplannable)?;
+    desired.revision = daemon.revision;
     desired.directories =
         tenants.iter().map(|tenant| (tenant.directory.clone(), tenant.name.clone())).collect();
     desired.layout = layouts::desired(db, &daemon, &gpus).await?;

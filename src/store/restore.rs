@@ -239,7 +239,7 @@ async fn carry_over(
             notes.push(left_out(&mut *present, &daemon.name).await?);
         }
     }
-    note_tenants(&mut *db, &mut *present, &mut notes).await?;
+    carry_tenants(&mut *db, &mut *present, &mut notes).await?;
     carry_processes(&mut *db, &mut *present, boot_id, now).await?;
     if !audit::carry(&mut *db, &mut *present).await? {
         notes.push(
@@ -299,8 +299,9 @@ async fn is_another(
     })
 }
 
-/// Says which tenants the backup does not know, and for which it has another of the same name.
-async fn note_tenants(
+/// Leaves tenants the directories that they have here, which containers may have mounted; says which tenants the backup does not
+/// know, and for which it has another of the same name.
+async fn carry_tenants(
     db: &mut SqliteConnection,
     present: &mut SqliteConnection,
     notes: &mut Vec<String>,
@@ -318,6 +319,8 @@ async fn note_tenants(
                      processes of the one that is forgotten run on without a lease, and count as the other's where their user or \
                      their environment says so (`mps-manager clients` shows by what): end those that must not"
                 ));
+            } else {
+                tenants::put_directory(&mut *db, name, &tenant.directory).await?;
             }
         }
     }
@@ -478,3 +481,6 @@ fn replace(
     sync_directory(database).map_err(at(database))?;
     Ok(replaced)
 }
+
+#[cfg(test)]
+mod tests;

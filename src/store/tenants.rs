@@ -158,6 +158,17 @@ pub async fn put(
     Ok(())
 }
 
+/// Gives a tenant the directory that it had before.
+pub async fn put_directory(
+    db: &mut SqliteConnection,
+    name: &TenantName,
+    directory: &TenantDirectory,
+) -> Result<(), StoreError> {
+    let (name, directory) = (name.as_str(), directory.as_str());
+    sqlx::query!("UPDATE tenants SET directory = ? WHERE name = ?", directory, name).execute(db).await?;
+    Ok(())
+}
+
 /// The highest generation that the tenant of each name ever had.
 pub async fn numbers(db: &mut SqliteConnection) -> Result<Vec<(String, i64)>, StoreError> {
     let rows = sqlx::query!(r#"SELECT tenant AS "tenant!", generation FROM tenant_numbers ORDER BY tenant"#);

@@ -8,6 +8,7 @@ mod bypass;
 mod census;
 mod chronicle;
 mod driver;
+mod fleet;
 mod handout;
 mod isolation;
 pub mod journal;
@@ -33,18 +34,17 @@ mod wakes;
 mod wedge;
 mod witness;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use self::chronicle::Chronicle;
+pub use self::fleet::Fleet;
 pub use self::handout::{ClientDirectory, DirectoryStatus, Handouts, root as tenants_directory};
 use self::journal::Journal;
 pub use self::look::ForeignLook;
@@ -74,9 +74,6 @@ pub use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, LONGEST_PATH, PIPE_ENV, TO
 use crate::mps::{Binaries, Capability, Control};
 pub use census::Census;
 pub use process::token;
-
-/// Jobs that may wait for one daemon.
-const JOBS: usize = 16;
 
 /// What every driver needs.
 pub struct Context {
@@ -399,10 +396,12 @@ impl Handle {
     /// Publishes what is wanted from now on.
     fn publish(&self, mut desired: Desired) {
         self.shared.desired.send_if_modified(|current| {
-            // Two writers may publish in another order than they committed; the generation tells.
-            let newer = desired.generation > current.generation;
+            // Two writers may publish in another order than they committed; the version tells.
+            let newer = desired.version() > current.version();
             if newer {
-                if desired.has_settings_of(current) {
+                // A daemon that was created anew counts its generations from 1 again.
+                let is_same = desired.generation > current.generation;
+                if is_same && desired.has_settings_of(current) {
                     desired.settings_since = current.settings_since;
                 }
                 *current = desired;
@@ -470,114 +469,5 @@ impl Handle {
         let job = Job::Terminate { client, stopped, let_go, answer };
         self.shared.jobs.send(job).await.map_err(|_| termination::unmanaged())?;
         Ok(terminating)
-    }
-}
-
-/// All drivers, by daemon.
-#[derive(Clone)]
-pub struct Fleet {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    context: Arc<Context>,
-    handles: Mutex<BTreeMap<DaemonName, Handle>>,
-    tasks: TaskTracker,
-    shutdown: CancellationToken,
-}
-
-impl Fleet {
-    /// An empty fleet; watches from now on who else runs control daemons here.
-    pub fn new(context: Context) -> Self {
-        let (context, tasks, shutdown) = (Arc::new(context), TaskTracker::new(), CancellationToken::new());
-        let (watching, stop) = (Arc::clone(&context), shutdown.clone());
-        tasks.spawn(async move { watching.lookout.watch(watching.rhythm, stop).await });
-        Self { inner: Arc::new(Inner { context, handles: Mutex::default(), tasks, shutdown }) }
-    }
-
-    /// What every driver needs.
-    pub fn context(&self) -> &Context {
-        &self.inner.context
-    }
-
-    /// Publishes what is wanted of a daemon; starts its driver if it has none.
-    ///
-    /// `earlier` is what the store remembers of it.
-    pub fn publish(&self, desired: Desired, earlier: Option<Earlier>) {
-        let mut handles = self.handles();
-        if let Some(handle) = handles.get(&desired.name) {
-            self.inner.context.handouts.announce(&(&desired).into());
-            handle.publish(desired);
-            return;
-        }
-        if self.inner.shutdown.is_cancelled() {
-            return;
-        }
-        let name = desired.name.clone();
-        let (jobs, queue) = mpsc::channel(JOBS);
-        let (desired, wanted) = watch::channel(desired);
-        let (fresh, asked) = watch::channel(0);
-        let stop_driver = self.inner.shutdown.child_token();
-        let context = Arc::clone(&self.inner.context);
-        let (driver, observed) =
-            driver::Driver::new(context, wanted, asked, queue, stop_driver.clone(), earlier);
-        let grace_s = AtomicU32::new(self.inner.context.grace_s);
-        let commands = driver.commands();
-        let shared = Arc::new(Shared { desired, observed, fresh, jobs, grace_s, stop_driver, commands });
-        let handle = Handle { shared };
-        self.inner.tasks.spawn(driver.run(Arc::clone(&handle.shared)));
-        handles.insert(name, handle);
-    }
-
-    /// Ends the driver of a daemon that was stopped and forgotten.
-    pub fn forget(&self, name: &DaemonName) {
-        // Held to the end, so that the claim of a new driver of that name is not taken for the old one's.
-        let mut handles = self.handles();
-        if let Some(handle) = handles.remove(name) {
-            handle.shared.stop_driver.cancel();
-        }
-        self.inner.context.handouts.forget(name);
-        self.inner.context.lookout.disclaim(name);
-    }
-
-    /// The directory of a daemon's sockets: where it runs, or where it would be started.
-    pub fn pipe_directory(&self, name: &DaemonName) -> PathBuf {
-        match self.get(name) {
-            Some(handle) => handle.observed().status.pipe_directory.into(),
-            None => self.inner.context.pipe_directory(name),
-        }
-    }
-
-    /// The way to a daemon's driver.
-    pub fn get(&self, name: &DaemonName) -> Option<Handle> {
-        self.handles().get(name).cloned()
-    }
-
-    /// All daemons with what was seen of them.
-    pub fn observed(&self) -> Vec<(DaemonName, Observed)> {
-        self.handles().iter().map(|(name, handle)| (name.clone(), handle.observed())).collect()
-    }
-
-    /// All daemons with the way to each.
-    pub fn all(&self) -> Vec<(DaemonName, Handle)> {
-        self.handles().iter().map(|(name, handle)| (name.clone(), handle.clone())).collect()
-    }
-
-    /// The daemons that do not hold what is wanted of them now, with where they stand.
-    pub fn not_ready(&self) -> Vec<(DaemonName, Phase)> {
-        let handles = self.handles();
-        handles.iter().filter_map(|(name, handle)| Some((name.clone(), handle.not_ready()?))).collect()
-    }
-
-    /// Ends all drivers and leaves the daemons as they are.
-    pub async fn shutdown(&self) {
-        self.inner.shutdown.cancel();
-        self.inner.tasks.close();
-        self.inner.tasks.wait().await;
-    }
-
-    fn handles(&self) -> MutexGuard<'_, BTreeMap<DaemonName, Handle>> {
-        // A panic elsewhere leaves the map as it was before or after one insert: both are whole.
-        self.inner.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

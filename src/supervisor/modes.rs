@@ -296,7 +296,8 @@ impl Modes {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::path::Path;
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -350,7 +351,7 @@ mod tests {
         }
     }
 
-    fn context(inventory: Arc<dyn Inventory>) -> Context {
+    pub(in super::super) fn context(inventory: Arc<dyn Inventory>, runtime_dir: &Path) -> Context {
         let (recorder, mut facts) = tokio::sync::mpsc::channel::<Fact>(4);
         tokio::spawn(async move {
             while let Some(fact) = facts.recv().await {
@@ -367,7 +368,7 @@ mod tests {
             prober: Arc::new(crate::gpu::probe::Prober::new(&[])),
             census: watch::channel(Census::default()).0,
             scopes: Scopes::detect(1),
-            runtime_dir: "/nonexistent".into(),
+            runtime_dir: runtime_dir.to_owned(),
             extra_env: Vec::new(),
             lookout: Lookout::new(Arc::clone(&inventory), &[]),
             inventory,
@@ -379,7 +380,7 @@ mod tests {
             modes: HeldModes::default(),
             recorder,
             journal: crate::supervisor::journal::Journal::default(),
-            handouts: crate::supervisor::Handouts::new(std::path::Path::new("/nonexistent"), PATIENCE),
+            handouts: crate::supervisor::Handouts::new(runtime_dir, PATIENCE),
         }
     }
 
@@ -393,7 +394,7 @@ mod tests {
             let (go_on, gate) = mpsc::channel();
             let mode = Mutex::new(ComputeMode::ExclusiveProcess);
             let inventory = Arc::new(Slow { mode, begun, gate: Mutex::new(Some(gate)) });
-            let context = Arc::new(context(inventory.clone()));
+            let context = Arc::new(context(inventory.clone(), Path::new("/nonexistent")));
             let gpu = h200(0).uuid;
             let held = HeldMode {
                 daemon: one.clone(),

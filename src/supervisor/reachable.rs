@@ -25,7 +25,7 @@ impl Fleet {
         multi_user: bool,
         uid: u32,
     ) -> Result<(), String> {
-        let context = &self.inner.context;
+        let context = self.context();
         context.check_reachable(context.handouts.root().to_owned(), uid).await?;
         let pipe = self.pipe_directory(daemon);
         if multi_user && pipe == context.pipe_directory(daemon) {

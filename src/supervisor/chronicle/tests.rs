@@ -19,6 +19,7 @@ fn uuid() -> GpuUuid {
 fn desired() -> Desired {
     Desired {
         name: DaemonName::parse("gpu0").expect("name"),
+        revision: 1,
         generation: 1,
         settings_since: 1,
         management: Management::Managed,

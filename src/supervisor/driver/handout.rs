@@ -43,7 +43,7 @@ impl Driver {
             foreign: self.is_foreign(),
         });
         let handout = handout(phase, desired, control);
-        self.context.handouts.set_handout(&desired.into(), handout);
+        self.context.handouts.set_handout(&desired.name, desired.version(), handout);
     }
 
     /// Makes the directories of a daemon that is to be started; why it cannot be in them, or its clients cannot reach it.
@@ -71,7 +71,7 @@ impl Driver {
     /// Hands out placeholders while the daemon is stopped; who comes waits if it is started again.
     pub(super) fn close_handout(&self, desired: &Desired) {
         let handout = if desired.running { Handout::Wait } else { Handout::Refuse };
-        self.context.handouts.set_handout(&desired.into(), handout);
+        self.context.handouts.set_handout(&desired.name, desired.version(), handout);
     }
 
     /// Narrows the directory of a daemon of this manager that an earlier release left open to all.

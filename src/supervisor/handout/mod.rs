@@ -10,13 +10,16 @@
 //!   known to be dead: a link to a dead socket leads outside MPS in silence (recording 18).
 //! - `control` is renamed over, never removed, for as long as the directory is there; and that is until no process has it in
 //!   its environment and no mount is of it.
+//! - A directory belongs to one daemon. What was committed last says which, and whether clients are admitted there; a driver
+//!   that has not read that yet opens nothing that it closes.
 //! - What cannot be made safe is closed, and a reason is kept for whoever asks.
 
+mod collect;
 mod directory;
 mod placeholder;
 mod policy;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -30,13 +33,13 @@ use tokio::task::AbortHandle;
 use self::placeholder::{Fate, Placeholder, Queue};
 pub(super) use self::policy::handout;
 use super::state::Obstacle;
-use crate::domain::plan::Desired;
+use crate::domain::plan::{Desired, DesiredVersion};
 use crate::domain::tenant::WaitingProcess;
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
-use crate::host::process::{death, having, is_alive};
-use crate::host::{Identity, mounts};
+use crate::host::Identity;
+use crate::host::process::{death, is_alive};
 use crate::mps::door;
-use crate::mps::process::{PIPE_ENV, SOCKET};
+use crate::mps::process::SOCKET;
 
 /// How often what is in place is looked at though nothing changed.
 const CHECKED: Duration = Duration::from_secs(1);
@@ -85,17 +88,34 @@ pub struct DirectoryStatus {
     pub problem: Option<Obstacle>,
 }
 
-/// The tenants of a daemon as of one of its generations.
+/// The tenants of a daemon as of a commit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DaemonTenants<'d> {
     daemon: &'d DaemonName,
-    generation: i64,
+    version: DesiredVersion,
+    /// Whether the daemon takes clients.
+    admits: bool,
     directories: &'d BTreeMap<TenantDirectory, TenantName>,
+}
+
+impl<'d> DaemonTenants<'d> {
+    /// Those of a daemon that takes no clients until anything else is announced of it.
+    pub(super) fn refused(
+        daemon: &'d DaemonName,
+        directories: &'d BTreeMap<TenantDirectory, TenantName>,
+    ) -> Self {
+        Self { daemon, version: DesiredVersion::default(), admits: false, directories }
+    }
 }
 
 impl<'d> From<&'d Desired> for DaemonTenants<'d> {
     fn from(desired: &'d Desired) -> Self {
-        Self { daemon: &desired.name, generation: desired.generation, directories: &desired.directories }
+        Self {
+            daemon: &desired.name,
+            version: desired.version(),
+            admits: policy::admits(desired),
+            directories: &desired.directories,
+        }
     }
 }
 
@@ -116,10 +136,19 @@ struct Inner {
     doors: BTreeMap<TenantDirectory, Door>,
 }
 
-/// What was last handed out of a daemon.
+/// What was announced of a daemon, and what its driver handed out of it.
 #[derive(Debug)]
 struct Held {
+    /// The newest commit that was announced.
+    announced: DesiredVersion,
+    /// Whether it takes clients as of then.
+    admits: bool,
+    /// Its tenants as of then, each with the version from which on it is one.
+    tenants: BTreeMap<TenantDirectory, DesiredVersion>,
+    /// What its driver handed out last; never [`Handout::Unchanged`].
     handout: Handout,
+    /// What its driver acted on then.
+    followed: DesiredVersion,
     checked: Instant,
     /// Waits for the death of its control process.
     guard: Option<AbortHandle>,
@@ -129,7 +158,27 @@ struct Held {
 
 impl Held {
     fn new() -> Self {
-        Self { handout: Handout::Wait, checked: Instant::now(), guard: None, died: None }
+        Self {
+            announced: DesiredVersion::default(),
+            admits: false,
+            tenants: BTreeMap::new(),
+            handout: Handout::Wait,
+            followed: DesiredVersion::default(),
+            checked: Instant::now(),
+            guard: None,
+            died: None,
+        }
+    }
+
+    /// What the processes of a tenant meet.
+    fn of_tenant(&self, directory: &TenantDirectory) -> Handout {
+        match self.tenants.get(directory) {
+            None => Handout::Refuse,
+            Some(_) if !self.admits => Handout::Refuse,
+            // The driver has not read yet that it is there.
+            Some(since) if *since > self.followed => Handout::Wait,
+            Some(_) => self.handout.clone(),
+        }
     }
 }
 
@@ -146,8 +195,6 @@ impl Drop for Held {
 struct Door {
     /// Its daemon; `None` once the tenant is gone.
     daemon: Option<DaemonName>,
-    /// The generation of its daemon from which on the tenant is one of the daemon's.
-    since: i64,
     tenant: TenantName,
     queue: Queue,
     /// What it was made last.
@@ -157,6 +204,8 @@ struct Door {
     /// One that only needs to be renamed.
     spare: Option<Placeholder>,
     problem: Option<Obstacle>,
+    /// Why it could not be removed after its tenant was deleted.
+    stays: Option<String>,
 }
 
 impl Handouts {
@@ -182,61 +231,100 @@ impl Handouts {
             Some(control) => Handout::Open(control),
             None => Handout::Wait,
         };
-        self.set_handout(tenants, handout);
+        let mut inner = self.inner();
+        self.keep_handout(&mut inner, tenants.daemon, tenants.version, handout);
+        self.list_tenants(&mut inner, tenants);
     }
 
-    /// Adds tenants of a daemon before its driver hears of them, closed as long as it has not opened them.
+    /// Takes what was committed, before the driver hears of it: closes at once what is not admitted any more, gives directories to
+    /// the daemon that they belong to now, and has new tenants wait until the driver opens them.
     pub(super) fn announce(&self, tenants: &DaemonTenants<'_>) {
-        let mut inner = self.inner();
-        for (name, tenant) in tenants.directories {
-            if !inner.doors.contains_key(name) {
-                let mut door = self.door(tenants, tenant);
-                self.apply(name, &mut door, &Handout::Wait);
-                inner.doors.insert(name.clone(), door);
+        self.list_tenants(&mut self.inner(), tenants);
+    }
+
+    fn list_tenants(&self, inner: &mut Inner, tenants: &DaemonTenants<'_>) {
+        let DaemonTenants { daemon, version, admits, directories } = *tenants;
+        let Inner { daemons, doors } = inner;
+        let held = daemons.entry(daemon.clone()).or_insert_with(Held::new);
+        if version < held.announced {
+            return;
+        }
+        let before = std::mem::take(&mut held.tenants);
+        let since = |name| before.get(name).copied().unwrap_or(version);
+        held.tenants = directories.keys().map(|name| (name.clone(), since(name))).collect();
+        (held.announced, held.admits) = (version, admits);
+        if matches!(&held.handout, Handout::Open(control) if !is_alive(control.identity)) {
+            // Nobody has noticed yet, and what was closed must not be opened again.
+            held.handout = Handout::Wait;
+        }
+        for (name, tenant) in directories {
+            let door = doors.entry(name.clone()).or_insert_with(|| self.orphan(tenant.clone()));
+            let is_taken = door.daemon.is_none();
+            if is_taken {
+                // One that is another daemon's is handed over when that daemon lets it go.
+                door.daemon = Some(daemon.clone());
             }
+            let wanted = held.of_tenant(name);
+            if is_taken || door.daemon.as_ref() == Some(daemon) && door.shown != wanted {
+                self.apply(name, door, &wanted);
+            }
+        }
+        for name in before.keys().filter(|name| !directories.contains_key(*name)) {
+            self.let_go(inner, daemon, name);
         }
     }
 
-    /// What the processes of these tenants, which are all of the daemon's, meet from now on.
+    /// Gives a directory that is this daemon's no more to the daemon that lists it, and closes it where there is none.
+    fn let_go(&self, inner: &mut Inner, daemon: &DaemonName, name: &TenantDirectory) {
+        let Inner { daemons, doors } = inner;
+        let Some(door) = doors.get_mut(name).filter(|door| door.daemon.as_ref() == Some(daemon)) else {
+            return;
+        };
+        let next = daemons.iter().find(|(_, held)| held.tenants.contains_key(name));
+        door.daemon = next.map(|(next, _)| next.clone());
+        let wanted = next.map_or(Handout::Refuse, |(_, held)| held.of_tenant(name));
+        self.apply(name, door, &wanted);
+    }
+
+    /// What the processes of a daemon's tenants meet from now on, as its driver says that follows this version.
     ///
-    /// A tenant that was announced with a later generation than this one stays the daemon's: its driver has not read that yet.
-    pub(super) fn set_handout(self: &Arc<Self>, tenants: &DaemonTenants<'_>, handout: Handout) {
-        let DaemonTenants { daemon, generation, directories } = *tenants;
+    /// What was announced since goes before it.
+    pub(super) fn set_handout(
+        self: &Arc<Self>,
+        daemon: &DaemonName,
+        version: DesiredVersion,
+        handout: Handout,
+    ) {
         let mut inner = self.inner();
-        let Inner { daemons, doors } = &mut *inner;
-        let held = daemons.entry(daemon.clone()).or_insert_with(Held::new);
+        // One that was forgotten has a driver for a moment yet.
+        let Some(held) = inner.daemons.get_mut(daemon).filter(|held| version >= held.followed) else {
+            return;
+        };
+        let is_due = held.checked.elapsed() > CHECKED;
+        if is_due {
+            held.checked = Instant::now();
+        }
+        self.keep_handout(&mut inner, daemon, version, handout);
+        self.apply_to_tenants(&mut inner, daemon, is_due);
+    }
+
+    /// Remembers what a driver hands out, and watches the control process that is opened.
+    fn keep_handout(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        daemon: &DaemonName,
+        version: DesiredVersion,
+        handout: Handout,
+    ) {
+        let held = inner.daemons.entry(daemon.clone()).or_insert_with(Held::new);
         let handout = match handout {
+            Handout::Unchanged => return,
             // Its driver has not noticed yet.
             Handout::Open(control) if !is_alive(control.identity) => Handout::Wait,
             handout => handout,
         };
-        let due = held.checked.elapsed() > CHECKED;
-        for (name, door) in doors.iter_mut() {
-            let is_of_it = door.daemon.as_ref() == Some(daemon) && door.since <= generation;
-            if is_of_it && !directories.contains_key(name) {
-                door.daemon = None;
-                self.apply(name, door, &Handout::Refuse);
-            }
-        }
-        for (name, tenant) in directories {
-            let door = doors.entry(name.clone()).or_insert_with(|| self.orphan(tenant.clone()));
-            let is_new = door.daemon.as_ref() != Some(daemon);
-            if is_new {
-                (door.daemon, door.since) = (Some(daemon.clone()), generation);
-            }
-            let wanted = match &handout {
-                Handout::Unchanged if is_new => Handout::Wait,
-                Handout::Unchanged => door.shown.clone(),
-                handout => handout.clone(),
-            };
-            if is_new || due || door.shown != wanted {
-                self.apply(name, door, &wanted);
-            }
-        }
-        if due {
-            held.checked = Instant::now();
-        }
-        if handout == Handout::Unchanged || held.handout == handout {
+        held.followed = version;
+        if held.handout == handout {
             return;
         }
         if let Some(guard) = held.guard.take() {
@@ -248,21 +336,32 @@ impl Handouts {
         held.handout = handout;
     }
 
+    /// Makes the directories of a daemon what they should be: all of them, or those that are something else.
+    fn apply_to_tenants(&self, inner: &mut Inner, daemon: &DaemonName, all: bool) {
+        let Inner { daemons, doors } = inner;
+        let Some(held) = daemons.get(daemon) else { return };
+        for (name, door) in doors.iter_mut().filter(|(_, door)| door.daemon.as_ref() == Some(daemon)) {
+            let wanted = held.of_tenant(name);
+            if all || door.shown != wanted {
+                self.apply(name, door, &wanted);
+            }
+        }
+    }
+
     /// The control process of a daemon is dead: closes its tenants, unless that was done; how long that took.
     pub(super) fn daemon_died(&self, daemon: &DaemonName, identity: Identity) -> Option<Duration> {
         let noticed = Instant::now();
         let mut inner = self.inner();
-        let Inner { daemons, doors } = &mut *inner;
-        let held = daemons.get_mut(daemon)?;
+        let held = inner.daemons.get_mut(daemon)?;
         if !matches!(&held.handout, Handout::Open(control) if control.identity == identity) {
             return held.died.filter(|(died, _)| *died == identity).map(|(_, took)| took);
         }
         held.handout = Handout::Wait;
-        for (name, door) in doors.iter_mut().filter(|(_, door)| door.daemon.as_ref() == Some(daemon)) {
-            self.apply(name, door, &Handout::Wait);
-        }
+        self.apply_to_tenants(&mut inner, daemon, false);
         let took = noticed.elapsed();
-        held.died = Some((identity, took));
+        if let Some(held) = inner.daemons.get_mut(daemon) {
+            held.died = Some((identity, took));
+        }
         tracing::debug!(%daemon, process = %identity, took_us = took.as_micros(), "placeholders took the place of a dead daemon's socket");
         Some(took)
     }
@@ -270,10 +369,9 @@ impl Handouts {
     /// The daemon is managed no longer.
     pub(super) fn forget(&self, daemon: &DaemonName) {
         let mut inner = self.inner();
-        inner.daemons.remove(daemon);
-        for (name, door) in inner.doors.iter_mut().filter(|(_, door)| door.daemon.as_ref() == Some(daemon)) {
-            door.daemon = None;
-            self.apply(name, door, &Handout::Refuse);
+        let Some(held) = inner.daemons.remove(daemon) else { return };
+        for name in held.tenants.keys() {
+            self.let_go(&mut inner, daemon, name);
         }
     }
 
@@ -307,68 +405,10 @@ impl Handouts {
         &self.root
     }
 
-    /// Closes directories of tenants that are gone, and removes those that nobody holds any more; blocks. `known` are the
-    /// directories of the tenants that there are.
-    pub fn collect(&self, known: &BTreeSet<TenantDirectory>) {
-        let mut orphans = Vec::new();
-        for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let Some(name) = name.to_str().and_then(|name| TenantDirectory::parse(name).ok()) else {
-                continue;
-            };
-            let mut inner = self.inner();
-            let is_owned = inner.doors.get(&name).is_some_and(|door| door.daemon.is_some());
-            if known.contains(&name) || is_owned {
-                continue;
-            }
-            if !inner.doors.contains_key(&name) {
-                let Ok(nobody) = TenantName::parse("deleted") else { continue };
-                inner.doors.insert(name.clone(), self.orphan(nobody));
-            }
-            if let Some(door) = inner.doors.get_mut(&name) {
-                self.apply(&name, door, &Handout::Refuse);
-            }
-            orphans.push(name);
-        }
-        if orphans.is_empty() {
-            return;
-        }
-        let (environments, mounted) = (having(PIPE_ENV), mounts::roots());
-        let is_of = |path: &Path, name: &TenantDirectory| path.iter().any(|part| part == name.as_str());
-        for name in orphans {
-            let held = environments.iter().any(|(_, value)| is_of(Path::new(value), &name))
-                || mounted.iter().any(|path| is_of(path, &name));
-            let mut inner = self.inner();
-            let door = inner.doors.get(&name);
-            let busy = door.is_some_and(|door| door.daemon.is_some() || !door.queue.waiting().is_empty());
-            if held || busy {
-                continue;
-            }
-            let path = self.root.join(name.as_str());
-            // One with anything else in it is not removed.
-            let removed = fs::remove_file(path.join(SOCKET)).and_then(|()| fs::remove_dir(&path));
-            match removed {
-                Ok(()) => {
-                    tracing::info!(directory = %path.display(), "removed the directory of a tenant that is gone");
-                }
-                Err(error) => {
-                    tracing::warn!(directory = %path.display(), %error, "the directory of a tenant that is gone stays");
-                }
-            }
-            let _ = fs::remove_file(self.spare(&name));
-            inner.doors.remove(&name);
-        }
-    }
-
-    fn door(&self, tenants: &DaemonTenants<'_>, tenant: &TenantName) -> Door {
-        let (daemon, since) = (Some(tenants.daemon.clone()), tenants.generation);
-        Door { daemon, since, ..self.orphan(tenant.clone()) }
-    }
-
     fn orphan(&self, tenant: TenantName) -> Door {
         let queue = Queue::new(self.patience, self.greeting.subscribe());
         let shown = Handout::Wait;
-        Door { daemon: None, since: 0, tenant, queue, shown, placed: None, spare: None, problem: None }
+        Door { daemon: None, tenant, queue, shown, placed: None, spare: None, problem: None, stays: None }
     }
 
     /// Makes a directory what it should be; what stands in the way is kept as its problem.

@@ -4,19 +4,22 @@ use super::{ControlSocket, Handout};
 use crate::domain::daemon::Phase;
 use crate::domain::plan::Desired;
 
+/// Whether a daemon takes clients, wherever it stands.
+pub(super) fn admits(desired: &Desired) -> bool {
+    desired.running && desired.schedulable && desired.maintenance.is_none()
+}
+
 /// What the processes of a daemon's tenants meet, by where the daemon stands; `control` is its control process.
 ///
 /// A daemon whose settings are being changed stays as it was: it serves by those it had, and nobody is held up. One that was
 /// started holds nothing before it was read back, and is closed until it is ready for the first time.
 pub(in super::super) fn handout(phase: Phase, desired: &Desired, control: Option<ControlSocket>) -> Handout {
-    let admits = desired.schedulable && desired.maintenance.is_none();
     match (phase, control) {
-        _ if !admits => Handout::Refuse,
+        _ if !admits(desired) => Handout::Refuse,
         (Phase::Ready, Some(control)) => Handout::Open(control),
         (Phase::Applying | Phase::Wedged | Phase::Unknown, _) => Handout::Unchanged,
         // It is back in a moment.
-        (Phase::Starting | Phase::BackOff, _) => Handout::Wait,
-        (Phase::Stopping, _) if desired.running => Handout::Wait,
+        (Phase::Starting | Phase::BackOff | Phase::Stopping, _) => Handout::Wait,
         _ => Handout::Refuse,
     }
 }
@@ -48,10 +51,12 @@ mod tests {
         for phase in [Phase::Stopped, Phase::Blocked, Phase::CrashLoop, Phase::Observed, Phase::Absent] {
             assert_eq!(with(phase, &running), Handout::Refuse, "{phase:?}");
         }
-        assert_eq!(with(Phase::Stopping, &stopped), Handout::Refuse);
         let cordoned = Desired { schedulable: false, ..desired() };
         let maintained = Desired { maintenance: Some(MaintenanceState::Draining), ..desired() };
-        assert_eq!(with(Phase::Ready, &cordoned), Handout::Refuse);
-        assert_eq!(with(Phase::Ready, &maintained), Handout::Refuse);
+        for phase in [Phase::Ready, Phase::Applying, Phase::Stopping, Phase::Unknown] {
+            for desired in [&stopped, &cordoned, &maintained] {
+                assert_eq!(with(phase, desired), Handout::Refuse, "{phase:?}");
+            }
+        }
     }
 }

@@ -1,8 +1,11 @@
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 
 use super::*;
-use crate::host::process::identify;
+use crate::host::process::{having, identify};
+use crate::mps::process::PIPE_ENV;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -10,12 +13,21 @@ struct Host {
     home: tempfile::TempDir,
     handouts: Arc<Handouts>,
     daemon: DaemonName,
+    generation: Cell<i64>,
 }
 
 fn host() -> Host {
     let home = tempfile::tempdir_in("/tmp").expect("directory");
     let handouts = Handouts::new(home.path(), PATIENCE);
-    Host { home, handouts, daemon: DaemonName::parse("gpu0").expect("name") }
+    Host { home, handouts, daemon: name("gpu0"), generation: Cell::new(0) }
+}
+
+fn name(daemon: &str) -> DaemonName {
+    DaemonName::parse(daemon).expect("name")
+}
+
+fn version(generation: i64) -> DesiredVersion {
+    DesiredVersion { revision: 1, generation }
 }
 
 fn directory(name: &str) -> TenantDirectory {
@@ -29,7 +41,11 @@ fn tenants(names: &[&str]) -> BTreeMap<TenantDirectory, TenantName> {
 impl Host {
     /// A socket as of a control process, which this process is.
     fn control(&self) -> (UnixListener, ControlSocket) {
-        let pipe = self.home.path().join("pipe");
+        self.control_of(&self.daemon)
+    }
+
+    fn control_of(&self, daemon: &DaemonName) -> (UnixListener, ControlSocket) {
+        let pipe = self.home.path().join(daemon.as_str());
         let _ = fs::remove_dir_all(&pipe);
         fs::create_dir(&pipe).expect("made");
         let listener = UnixListener::bind(pipe.join(SOCKET)).expect("bound");
@@ -37,14 +53,36 @@ impl Host {
         (listener, ControlSocket { identity, pipe, foreign: false })
     }
 
+    /// Tenants that are committed, and what their driver makes of it.
     fn set(&self, names: &[&str], handout: Handout) {
-        self.set_as_of(0, names, handout);
+        self.generation.set(self.generation.get() + 1);
+        self.announce(&self.daemon, self.generation.get(), names);
+        self.drive(&self.daemon, self.generation.get(), handout);
     }
 
-    fn set_as_of(&self, generation: i64, names: &[&str], handout: Handout) {
+    fn announce(&self, daemon: &DaemonName, generation: i64, names: &[&str]) {
+        self.announce_if(true, daemon, generation, names);
+    }
+
+    fn announce_if(&self, admits: bool, daemon: &DaemonName, generation: i64, names: &[&str]) {
         let directories = tenants(names);
-        let tenants = DaemonTenants { daemon: &self.daemon, generation, directories: &directories };
-        self.handouts.set_handout(&tenants, handout);
+        let version = version(generation);
+        self.handouts.announce(&DaemonTenants { daemon, version, admits, directories: &directories });
+    }
+
+    fn drive(&self, daemon: &DaemonName, generation: i64, handout: Handout) {
+        self.handouts.set_handout(daemon, version(generation), handout);
+    }
+
+    fn shown(&self, name: &str) -> Option<Handout> {
+        self.handouts.inner().doors.get(&directory(name)).map(|door| door.shown.clone())
+    }
+
+    fn has_placeholder(&self, name: &str) -> bool {
+        let inode = fs::symlink_metadata(self.path(name).join(SOCKET)).ok().map(|it| (it.dev(), it.ino()));
+        let inner = self.handouts.inner();
+        let placed = inner.doors.get(&directory(name)).and_then(|door| door.placed.as_ref());
+        placed.is_some_and(|placed| Some(placed.inode) == inode)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -58,22 +96,84 @@ impl Host {
 
 const A: &str = "aaaaaaaaaa";
 const B: &str = "bbbbbbbbbb";
+/// Of one test: a directory counts as held by the name that processes of any test have in their environment.
+const C: &str = "cccccccccc";
 
 #[tokio::test]
 async fn announced_tenant_outlives_an_older_generation() {
     let host = host();
     let (_listener, control) = host.control();
-    host.set_as_of(1, &[A], Handout::Open(control.clone()));
-    let directories = tenants(&[A, B]);
-    host.handouts.announce(&DaemonTenants { daemon: &host.daemon, generation: 2, directories: &directories });
+    host.announce(&host.daemon, 1, &[A]);
+    host.drive(&host.daemon, 1, Handout::Open(control.clone()));
+    host.announce(&host.daemon, 2, &[A, B]);
     // The driver still acts on what was desired before.
-    host.set_as_of(1, &[A], Handout::Open(control.clone()));
-    let shown = |name: &str| host.handouts.inner().doors.get(&directory(name)).map(|door| door.shown.clone());
-    assert_eq!(shown(B), Some(Handout::Wait));
-    host.set_as_of(2, &[A, B], Handout::Open(control.clone()));
-    assert!(host.is_open(B, &control));
-    host.set_as_of(3, &[A], Handout::Open(control.clone()));
-    assert_eq!(shown(B), Some(Handout::Refuse));
+    host.drive(&host.daemon, 1, Handout::Open(control.clone()));
+    assert!(host.is_open(A, &control) && host.shown(B) == Some(Handout::Wait));
+    // Published late, by whoever committed before.
+    host.announce(&host.daemon, 1, &[A]);
+    host.drive(&host.daemon, 2, Handout::Open(control.clone()));
+    assert!(host.is_open(A, &control) && host.is_open(B, &control));
+}
+
+#[tokio::test]
+async fn commit_closes_before_the_driver_reads_it() {
+    let host = host();
+    let (_listener, control) = host.control();
+    host.announce(&host.daemon, 1, &[A, B]);
+    host.drive(&host.daemon, 1, Handout::Open(control.clone()));
+    // A tenant is deleted.
+    host.announce(&host.daemon, 2, &[A]);
+    assert!(host.is_open(A, &control) && host.shown(B) == Some(Handout::Refuse) && host.has_placeholder(B));
+    // The daemon is cordoned, and its driver sits in a session.
+    host.announce_if(false, &host.daemon, 3, &[A]);
+    assert!(host.shown(A) == Some(Handout::Refuse) && host.has_placeholder(A));
+    for stale in [Handout::Open(control.clone()), Handout::Unchanged, Handout::Wait] {
+        host.drive(&host.daemon, 1, stale);
+        assert!(host.shown(A) == Some(Handout::Refuse) && host.has_placeholder(A));
+    }
+    host.announce(&host.daemon, 4, &[A]);
+    host.drive(&host.daemon, 4, Handout::Open(control.clone()));
+    assert!(host.is_open(A, &control) && host.has_placeholder(B));
+}
+
+#[tokio::test]
+async fn moved_tenant_is_never_the_old_daemons() {
+    let host = host();
+    let (old, new) = (name("gpu0"), name("gpu1"));
+    let ((_one, left), (_other, joined)) = (host.control_of(&old), host.control_of(&new));
+    for (daemon, tenants) in [(&old, &[A][..]), (&new, &[B])] {
+        host.announce(daemon, 1, tenants);
+    }
+    host.drive(&old, 1, Handout::Open(left.clone()));
+    host.drive(&new, 1, Handout::Open(joined.clone()));
+    host.announce(&new, 2, &[A, B]);
+    host.announce(&old, 2, &[]);
+    assert!(host.shown(A) == Some(Handout::Wait) && host.has_placeholder(A));
+    // Both drivers are in the middle of a turn that began before.
+    host.drive(&old, 1, Handout::Open(left.clone()));
+    host.drive(&new, 1, Handout::Open(joined.clone()));
+    assert!(host.has_placeholder(A));
+    host.drive(&new, 2, Handout::Open(joined.clone()));
+    for stale in [Handout::Open(left.clone()), Handout::Wait, Handout::Refuse] {
+        host.drive(&old, 1, stale.clone());
+        assert!(host.is_open(A, &joined), "{stale:?}");
+    }
+    host.handouts.forget(&old);
+    assert!(host.is_open(A, &joined));
+}
+
+#[tokio::test]
+async fn moved_tenant_is_open_once_let_go() {
+    let host = host();
+    let (old, new) = (name("gpu0"), name("gpu1"));
+    let ((_one, left), (_other, joined)) = (host.control_of(&old), host.control_of(&new));
+    host.announce(&old, 1, &[A]);
+    host.drive(&old, 1, Handout::Open(left.clone()));
+    host.announce(&new, 1, &[A]);
+    host.drive(&new, 1, Handout::Open(joined.clone()));
+    assert!(host.is_open(A, &left), "still the old daemon's");
+    host.announce(&old, 2, &[]);
+    assert!(host.is_open(A, &joined));
 }
 
 #[tokio::test]
@@ -127,10 +227,12 @@ async fn next_manager_keeps_only_links_that_lead_somewhere() {
     let next = Host {
         handouts: Handouts::new(host.home.path(), PATIENCE),
         daemon: host.daemon.clone(),
+        generation: Cell::new(0),
         home: tempfile::tempdir().expect("directory"),
     };
     let directories = tenants(&[A]);
-    let of_next = DaemonTenants { daemon: &next.daemon, generation: 0, directories: &directories };
+    let of_next =
+        DaemonTenants { daemon: &next.daemon, version: version(1), admits: true, directories: &directories };
     next.handouts.begin(&of_next, Some(control.clone()));
     assert!(host.is_open(A, &control), "the daemon lives");
     let gone =
@@ -194,4 +296,43 @@ async fn directory_of_a_deleted_tenant_stays_while_held() {
     host.handouts.collect(&known);
     assert!(!host.path(A).exists());
     assert!(host.is_open(B, &control), "another tenant's is left alone");
+}
+
+#[tokio::test]
+async fn deleted_tenants_directory_with_files_keeps_placeholder() {
+    let host = host();
+    let (_listener, control) = host.control();
+    host.set(&[C], Handout::Open(control));
+    host.set(&[], Handout::Unchanged);
+    let other = host.path(C).join("core");
+    fs::write(&other, "").expect("written");
+    for _ in 0..2 {
+        host.handouts.collect(&BTreeSet::new());
+        assert!(host.has_placeholder(C) && other.exists());
+    }
+    let stays =
+        |host: &Host| host.handouts.inner().doors.get(&directory(C)).and_then(|door| door.stays.clone());
+    assert!(stays(&host).is_some_and(|why| why.contains("core")), "{:?}", stays(&host));
+    fs::remove_file(&other).expect("removed");
+    host.handouts.collect(&BTreeSet::new());
+    assert!(!host.path(C).exists() && stays(&host).is_none());
+}
+
+#[tokio::test]
+async fn earlier_managers_link_is_closed_without_a_plan() {
+    let host = host();
+    let (listener, control) = host.control();
+    host.set(&[A], Handout::Open(control.clone()));
+    drop(listener);
+    let next = Handouts::new(host.home.path(), PATIENCE);
+    let directories = tenants(&[A]);
+    let refused = DaemonTenants::refused(&host.daemon, &directories);
+    next.announce(&refused);
+    assert!(!host.is_open(A, &control) && host.path(A).join(SOCKET).exists());
+    // It can be planned later.
+    let (_listener, control) = host.control();
+    next.begin(&DaemonTenants { version: version(1), admits: true, ..refused }, Some(control.clone()));
+    next.set_handout(&host.daemon, version(1), Handout::Open(control.clone()));
+    next.announce(&refused);
+    assert!(host.is_open(A, &control));
 }

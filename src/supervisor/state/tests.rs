@@ -14,6 +14,7 @@ fn uuid() -> GpuUuid {
 pub(in super::super) fn desired() -> Desired {
     Desired {
         name: DaemonName::parse("gpu0").expect("name"),
+        revision: 1,
         generation: 3,
         settings_since: 3,
         management: Management::Managed,
