@@ -7,15 +7,20 @@
 //!   that PID.
 //! - Every call states its [`Grounds`]. A process that somebody else started is signalled only as a client, and as a
 //!   client never this process, a control daemon, an MPS server, PID 1 or a kernel thread, whatever a caller, a
-//!   database or a daemon's list says.
+//!   database or a daemon's list says. MPS programs are recognized by their file, since anybody chooses the name that
+//!   a program is called by.
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process_group, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, geteuid, getpgid, kill_process_group, pidfd_open, pidfd_send_signal,
+};
 use tokio::process::Child;
 
 use super::Identity;
@@ -214,17 +219,39 @@ fn untouchable(pid: u32) -> Option<Protected> {
 }
 
 fn mps_program(pid: u32) -> Option<Protected> {
-    if runs(pid, CONTROL) {
+    if executes(pid, CONTROL) {
         Some(Protected::ControlProgram)
-    } else if runs(pid, SERVER) {
+    } else if executes(pid, SERVER) {
         Some(Protected::Server)
     } else {
         None
     }
 }
 
-/// Whether a process runs one of MPS's programs: by the name that it was called by, a wrapper's interpreter allowed, or
-/// by the file that it executes.
+/// Whether a process executes the file of one of MPS's programs, whatever it is called: a file of that name which belongs to
+/// root or to this user and which nobody else can write, or, on a simulated host, this very program under that name.
+///
+/// Of a process whose file may not be read, the name is believed if the process is root's.
+pub fn executes(pid: u32, program: &str) -> bool {
+    let (Some(path), Ok(file)) = (super::process::executable(pid), fs::metadata(format!("/proc/{pid}/exe")))
+    else {
+        return super::process::uid(pid) == Some(0) && runs(pid, program);
+    };
+    // An update of the driver replaces the file under the processes that run it.
+    let path = path.to_string_lossy();
+    let path = Path::new(path.strip_suffix(" (deleted)").unwrap_or(&path));
+    let is_trusted = file.mode() & 0o022 == 0 && [0, geteuid().as_raw()].contains(&file.uid());
+    if path.file_name() == Some(OsStr::new(program)) {
+        return is_trusted;
+    }
+    let own =
+        fs::metadata("/proc/self/exe").is_ok_and(|own| (own.dev(), own.ino()) == (file.dev(), file.ino()));
+    let called = command(pid).and_then(|words| words.into_iter().next()).unwrap_or_default();
+    own && Path::new(&called).file_name() == Some(OsStr::new(program))
+}
+
+/// Whether a process goes by the name of one of MPS's programs, a wrapper's interpreter allowed, or executes a file of that
+/// name. Anybody can arrange for both, so the caller has to know more of the process.
 pub fn runs(pid: u32, program: &str) -> bool {
     let is = |path: &Path| path.file_name() == Some(OsStr::new(program));
     let words = command(pid).unwrap_or_default();
@@ -262,6 +289,19 @@ mod tests {
         child
     }
 
+    /// A process that executes a file of this name, with these permissions, and is called otherwise.
+    fn executing(directory: &Path, name: &str, mode: &str) -> std::process::Child {
+        let file = directory.join(name);
+        // By another process: a file that this one has open for writing could not be executed.
+        for (tool, words) in [("cp", ["/bin/sleep"]), ("chmod", [mode])] {
+            let done = Command::new(tool).args(words).arg(&file).status().expect("it runs");
+            assert!(done.success(), "{tool}");
+        }
+        let child = Command::new(file).arg0("worker").arg("600").spawn().expect("sleep");
+        until("it runs", || command(child.id()).is_some_and(|words| words == ["worker", "600"]));
+        child
+    }
+
     fn refusal(id: Identity, grounds: Grounds) -> Option<Protected> {
         match send(id, Signal::CONT, grounds) {
             Err(SignalError::Protected { what, .. }) => Some(what),
@@ -272,8 +312,9 @@ mod tests {
 
     #[test]
     fn protected_processes_are_never_signalled_as_clients() {
-        let mut daemon = called("/usr/bin/nvidia-cuda-mps-control");
-        let mut server = called("nvidia-cuda-mps-server");
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut daemon = executing(directory.path(), CONTROL, "755");
+        let mut server = executing(directory.path(), SERVER, "555");
         let mut other = called("train.py");
         let cases = [
             (std::process::id(), Some(Protected::Manager)),
@@ -290,6 +331,22 @@ mod tests {
             assert_eq!(never_a_client(pid), expected, "{pid}");
         }
         for child in [&mut daemon, &mut server, &mut other] {
+            child.kill().expect("alive until here");
+            child.wait().expect("reaped");
+        }
+    }
+
+    #[test]
+    fn client_cannot_name_itself_an_mps_program() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let renamed = ["/usr/bin/nvidia-cuda-mps-control", "nvidia-cuda-mps-server"].map(called);
+        let writable = executing(directory.path(), SERVER, "777");
+        for mut child in renamed.into_iter().chain([writable]) {
+            let id = identify(child.id()).expect("alive");
+            assert_eq!(never_a_client(id.pid), None);
+            for grounds in CLIENTS {
+                assert_eq!(refusal(id, grounds), None, "{grounds:?}");
+            }
             child.kill().expect("alive until here");
             child.wait().expect("reaped");
         }

@@ -275,6 +275,7 @@ async fn terminate(
                 Ok(_) => ended += 1,
                 // It has left MPS meanwhile, and may live on: the next round decides.
                 Err(TerminateError::NotAClient(_)) => {}
+                Err(TerminateError::Protected { what, .. }) => spared.protected.push((*client, what)),
                 Err(error) => {
                     let why = format!("client {client} of daemon {daemon} was not ended: {error}");
                     return Err(Stop::Failed(why));
@@ -332,7 +333,7 @@ async fn end_client(handle: &Handle, client: ClientId) -> Result<Termination, Te
     }
 }
 
-/// Processes that are not signalled, though they hold leases.
+/// Processes that are not signalled, though they hold leases or are clients.
 #[derive(Debug, Default)]
 struct Spared {
     /// Those that operators have recorded and that MPS does not list.
@@ -344,8 +345,11 @@ struct Spared {
 impl Spared {
     /// Takes those away that are not signalled, and remembers which of them are recorded.
     fn without(&mut self, mut occupants: Occupants) -> Occupants {
+        let is_protected = |process: &ClientId| self.protected.iter().any(|(spared, _)| spared == process);
+        occupants.holders.retain(|holder| !is_protected(holder));
+        occupants.clients.retain(|(_, client)| !is_protected(client));
+        occupants.recorded.retain(|recorded| !is_protected(recorded));
         self.recorded = std::mem::take(&mut occupants.recorded);
-        occupants.holders.retain(|holder| self.protected.iter().all(|(spared, _)| spared != holder));
         occupants
     }
 }
@@ -478,4 +482,25 @@ async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<Occupants,
         }
     }
     Ok(occupants)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drain_spares_protected_clients_and_names_them() {
+        let client = |pid| ClientId { pid, start_time: 1 };
+        let daemon = DaemonName::parse("gpu0").expect("a name");
+        let occupants = |pids: &[u32]| Occupants {
+            clients: pids.iter().map(|pid| (daemon.clone(), client(*pid))).collect(),
+            recorded: pids.iter().map(|pid| client(*pid)).collect(),
+            ..Occupants::default()
+        };
+        let mut spared =
+            Spared { protected: vec![(client(7), "an MPS server".to_owned())], ..Spared::default() };
+        assert!(spared.without(occupants(&[7])).none());
+        assert_eq!(spared.to_string(), "; not signalled and left running: process 7-1 is an MPS server");
+        assert_eq!(spared.without(occupants(&[7, 8])).clients, [(daemon.clone(), client(8))]);
+    }
 }

@@ -1,7 +1,9 @@
 //! Processes that use a GPU of a daemon outside MPS: no limit holds them. Pure.
 //!
-//! The driver's list of processes is the evidence. One event names those that appeared and one says that all are gone;
-//! processes that come and go all the time make no more than two events a minute, and the condition always has all.
+//! The driver's list of processes is the evidence. One event names those that appeared, also those that are gone by then, and one
+//! says that all are gone; processes that come and go all the time make no more than two events a minute, and the condition
+//! always has all. While the daemon does not run, or its clients are not known, those that are known are followed and no others
+//! are taken for one.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +15,8 @@ use crate::host::Identity;
 
 /// The most processes that a message names.
 const NAMED: usize = 4;
+/// The most that wait to be named; the others are counted.
+const UNNAMED: usize = 256;
 /// The shortest time between two events about processes that appeared, in milliseconds.
 const QUIET_MS: i64 = 60_000;
 
@@ -31,8 +35,10 @@ pub(super) struct Bypass {
 #[derive(Debug, Default)]
 pub(super) struct Bypasses {
     present: BTreeMap<(u32, u64), Bypass>,
-    /// Those that no event has named yet.
-    unnamed: Vec<(u32, u64)>,
+    /// Those that no event has named yet; some may be gone.
+    unnamed: Vec<((u32, u64), Bypass)>,
+    /// How many more there were.
+    further: usize,
     /// When an event named some last.
     named_at: Option<i64>,
     /// Whether the last event says that there are some.
@@ -40,6 +46,23 @@ pub(super) struct Bypasses {
 }
 
 impl Bypasses {
+    /// Whether there is nothing to follow and nothing to say.
+    pub(super) fn is_empty(&self) -> bool {
+        self.present.is_empty() && self.unnamed.is_empty()
+    }
+
+    /// The daemon does not run, or its clients are not known: of what the driver lists now, only processes that are known to be
+    /// outside MPS count.
+    pub(super) fn follow(
+        &mut self,
+        daemon: &DaemonName,
+        mut now: BTreeMap<Identity, Bypass>,
+        at: i64,
+    ) -> Vec<NewEvent> {
+        now.retain(|identity, _| self.present.contains_key(&(identity.pid, identity.start_time)));
+        self.observe(daemon, now, at)
+    }
+
     /// Takes what the driver lists now; gives what there is to say of it.
     pub(super) fn observe(
         &mut self,
@@ -49,55 +72,47 @@ impl Bypasses {
     ) -> Vec<NewEvent> {
         let now: BTreeMap<(u32, u64), Bypass> =
             now.into_iter().map(|(identity, bypass)| ((identity.pid, identity.start_time), bypass)).collect();
-        self.unnamed.retain(|process| now.contains_key(process));
-        self.unnamed.extend(now.keys().filter(|process| !self.present.contains_key(process)));
+        for (process, bypass) in now.iter().filter(|(process, _)| !self.present.contains_key(process)) {
+            if self.unnamed.len() < UNNAMED {
+                self.unnamed.push((*process, bypass.clone()));
+            } else {
+                self.further += 1;
+            }
+        }
         self.present = now;
         let mut events = Vec::new();
         let quiet = self.named_at.is_some_and(|before| (before..before + QUIET_MS).contains(&at));
         if !self.unnamed.is_empty() && !quiet {
-            let named = std::mem::take(&mut self.unnamed);
-            events.push(self.appeared(daemon, &named));
+            let (named, more) = (std::mem::take(&mut self.unnamed), std::mem::take(&mut self.further));
+            events.push(self.appeared(daemon, &named, more));
             (self.named_at, self.announced) = (Some(at), true);
         }
         if self.present.is_empty() && std::mem::take(&mut self.announced) {
-            let message = format!("no process uses a GPU of daemon {daemon} outside MPS any longer");
+            let message = format!("the processes that used a GPU of daemon {daemon} outside MPS have ended");
             events.push(NewEvent::new(EventType::BypassEnded, Subject::daemon(daemon), message));
         }
         events
     }
 
-    fn appeared(&self, daemon: &DaemonName, named: &[(u32, u64)]) -> NewEvent {
-        let first = named.first().and_then(|process| Some((process.0, self.present.get(process)?)));
-        let message = format!(
-            "{} a GPU of daemon {daemon} outside MPS: {}",
-            if named.len() == 1 { "a process uses" } else { "processes use" },
-            self.describe(named.iter())
-        );
+    fn appeared(&self, daemon: &DaemonName, named: &[((u32, u64), Bypass)], more: usize) -> NewEvent {
+        let first = named.first();
+        let is_over = named.iter().all(|(process, _)| !self.present.contains_key(process));
+        let who = match (named.len() + more, is_over) {
+            (1, false) => "a process uses",
+            (1, true) => "a process that has ended used",
+            (_, false) => "processes use",
+            (_, true) => "processes that have ended used",
+        };
+        let described = describe(named.iter().map(|(process, bypass)| (process, bypass)), more);
+        let message = format!("{who} a GPU of daemon {daemon} outside MPS: {described}");
         let gpu = first.map(|(_, bypass)| bypass.gpu.clone());
         let subject = Subject { gpu, ..Subject::daemon(daemon) };
         let event = NewEvent::new(EventType::BypassAppeared, subject, message)
             .because(Cause::Outsider { command: None });
         match first {
-            Some((pid, bypass)) => event.with(Details::Process { pid, uid: bypass.uid }),
+            Some(((pid, _), bypass)) => event.with(Details::Process { pid: *pid, uid: bypass.uid }),
             None => event,
         }
-    }
-
-    fn describe<'p>(&self, processes: impl ExactSizeIterator<Item = &'p (u32, u64)>) -> String {
-        let more = processes.len().saturating_sub(NAMED);
-        let mut named: Vec<String> = processes
-            .take(NAMED)
-            .filter_map(|process| {
-                let Bypass { gpu, uid, program } = self.present.get(process)?;
-                let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
-                let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
-                Some(format!("process {}{uid}{program} on GPU {gpu}", process.0))
-            })
-            .collect();
-        if more > 0 {
-            named.push(format!("and {more} more"));
-        }
-        named.join(", ")
     }
 
     /// That there are some, for the daemon's status.
@@ -116,9 +131,29 @@ impl Bypasses {
             "Bypass",
             true,
             "ProcessOutsideMps",
-            format!("no limit holds {}: {remedy}", self.describe(self.present.keys())),
+            format!("no limit holds {}: {remedy}", describe(self.present.iter(), 0)),
         ))
     }
+}
+
+/// Processes in words, the first few by name; `more` are counted only.
+fn describe<'p>(
+    processes: impl ExactSizeIterator<Item = (&'p (u32, u64), &'p Bypass)>,
+    more: usize,
+) -> String {
+    let more = processes.len().saturating_sub(NAMED) + more;
+    let mut named: Vec<String> = processes
+        .take(NAMED)
+        .map(|((pid, _), Bypass { gpu, uid, program })| {
+            let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
+            let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
+            format!("process {pid}{uid}{program} on GPU {gpu}")
+        })
+        .collect();
+    if more > 0 {
+        named.push(format!("and {more} more"));
+    }
+    named.join(", ")
 }
 
 #[cfg(test)]
@@ -169,5 +204,52 @@ mod tests {
         assert!(bypasses.observe(&name(), listed(&[9]), 599_900).is_empty());
         let late = bypasses.observe(&name(), listed(&[9]), 700_000);
         assert_eq!(kinds(&late), [EventType::BypassAppeared]);
+    }
+
+    #[test]
+    fn bypass_of_the_quiet_minute_is_named_though_gone() {
+        let mut bypasses = Bypasses::default();
+        bypasses.observe(&name(), listed(&[11]), 0);
+        bypasses.observe(&name(), listed(&[]), 1_000);
+        assert!(bypasses.observe(&name(), listed(&[12]), 8_000).is_empty());
+        assert!(bypasses.observe(&name(), listed(&[]), 16_000).is_empty());
+        assert!(!bypasses.is_empty(), "it is still to be named");
+        let events = bypasses.observe(&name(), listed(&[]), 60_000);
+        assert_eq!(kinds(&events), [EventType::BypassAppeared, EventType::BypassEnded]);
+        assert!(
+            events[0].message.contains("that has ended used")
+                && events[0].message.contains("process 12 of uid 7"),
+            "{}",
+            events[0].message
+        );
+        let shown = Details::Process { pid: 12, uid: Some(7) };
+        assert_eq!(events[0].details, Some(shown));
+        assert!(bypasses.is_empty());
+        assert!(bypasses.observe(&name(), listed(&[]), 200_000).is_empty());
+    }
+
+    #[test]
+    fn flood_of_bypasses_takes_no_memory_and_is_counted() {
+        let mut bypasses = Bypasses::default();
+        bypasses.observe(&name(), listed(&[1]), 0);
+        for pid in 2..1_002 {
+            bypasses.observe(&name(), listed(&[pid]), 1_000);
+        }
+        assert_eq!((bypasses.unnamed.len(), bypasses.further), (UNNAMED, 1_000 - UNNAMED));
+        let events = bypasses.observe(&name(), listed(&[]), 60_000);
+        assert!(events[0].message.ends_with("and 996 more"), "{}", events[0].message);
+    }
+
+    #[test]
+    fn bypass_outlives_its_daemon_and_ends_with_its_process() {
+        let mut bypasses = Bypasses::default();
+        bypasses.observe(&name(), listed(&[11, 12]), 0);
+        // 13 may be a client that the dead daemon left behind.
+        assert!(bypasses.follow(&name(), listed(&[11, 13]), 1_000).is_empty());
+        assert!(!bypasses.is_empty());
+        let events = bypasses.follow(&name(), listed(&[13]), 2_000);
+        assert_eq!(kinds(&events), [EventType::BypassEnded]);
+        assert!(events[0].message.contains("have ended"), "{}", events[0].message);
+        assert!(bypasses.is_empty());
     }
 }

@@ -241,6 +241,9 @@ impl Logs {
                 .is_some_and(|(id, since)| process::started_at(id, boot_time) <= since + CLOCKS)
         };
         let mut waiting: Vec<u32> = self.told.waiting().filter(is_it).map(|(pid, _)| pid).collect();
+        // The dead are forgotten at each look that is answered, so these have died since, unless their server has said so.
+        let gone = |pid: &u32| process::identify(*pid).is_none() && self.told.left().all(|left| left != *pid);
+        let waited = !waiting.is_empty() || self.told.waiting().any(|(pid, _)| gone(&pid));
         waiting.sort_unstable();
         waiting.dedup();
         Hints {
@@ -248,6 +251,7 @@ impl Logs {
             let_in: self.told.let_in().collect(),
             left: self.told.left().collect(),
             waiting,
+            waited,
             followed: self.told.followed().collect(),
         }
     }
@@ -318,6 +322,29 @@ fn by_user(mut waits: Vec<(u32, WaitingClient)>, behind: &ServedUser) -> Vec<Wai
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn client_that_died_while_it_waited_is_a_hint() {
+        // Above the largest process IDs that Linux gives.
+        let (waited, left) = (1 << 23, (1 << 23) + 1);
+        let handed = |pid| format!("NEW CLIENT {pid} from user 0: Server already exists");
+        let mut logs = Logs::unwatched(Path::new("/nonexistent"));
+        let mut hear = |who: &str, text: &str| {
+            for record in log::read(format!("[2026-11-21 02:53:15.169 {who}] {text}\n").as_bytes()) {
+                if who.starts_with("Server") {
+                    logs.told.server(&record, &[]);
+                } else {
+                    logs.told.control(&record);
+                }
+            }
+            (logs.hints().waiting, logs.hints().waited)
+        };
+        assert_eq!(hear("Server  1115", &format!("Client process {left} disconnected")), (vec![], false));
+        assert_eq!(hear("Control  1308", &handed(left)), (vec![], false), "its line came late");
+        assert_eq!(hear("Control  1308", &handed(waited)), (vec![], true));
+        logs.prune();
+        assert!(!logs.hints().waited, "a look was answered since");
+    }
 
     #[test]
     fn users_wait_in_the_order_in_which_they_came() {

@@ -134,6 +134,11 @@ impl Lookout {
         self.claims().remove(name);
     }
 
+    /// The control processes of this manager's daemons; some may be dead.
+    pub(super) fn control_processes(&self) -> Vec<Identity> {
+        self.claims().values().filter_map(|claim| claim.process).collect()
+    }
+
     /// The daemon of this manager whose process this is.
     pub fn owner(&self, daemon: &Running) -> Option<DaemonName> {
         self.claimed(daemon).map(|(name, _)| name)

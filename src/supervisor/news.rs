@@ -13,6 +13,8 @@ use crate::mps::log::{Event, Record};
 
 /// The most that is kept of each kind: the log is anybody's to write, and memory is not.
 const KEPT: usize = 256;
+/// The most goodbyes that are kept: all that fit into a log before it is emptied.
+const GOODBYES: usize = 1 << 16;
 /// Looks that do not list a process that was let in by the log, after which nothing is made of that.
 const LOOKS: u8 = 2;
 
@@ -25,6 +27,8 @@ pub(super) struct News {
     came: BTreeMap<u32, Came>,
     /// Processes that their server has said to be gone: they left while it lived.
     goodbyes: BTreeSet<u32>,
+    /// Whether goodbyes may have been missed since the last look that listed all clients.
+    missed_goodbyes: bool,
     visits: Vec<Visit>,
     refused: Vec<Refusal>,
     /// By server.
@@ -90,8 +94,10 @@ impl News {
                 }
             }
             Event::ClientDisconnected { pid } => {
-                if self.goodbyes.len() < KEPT {
+                if self.goodbyes.len() < GOODBYES {
                     self.goodbyes.insert(*pid);
+                } else {
+                    (self.missed, self.missed_goodbyes) = (true, true);
                 }
                 if let Some(came) = self.came.remove(pid).filter(|came| came.server == server) {
                     let visit = Visit { pid: *pid, server, came: came.at, left: at };
@@ -139,11 +145,13 @@ impl News {
     /// Lines may have been missed.
     pub(super) fn missed(&mut self) {
         self.missed |= self.since.is_none();
+        self.missed_goodbyes = true;
         self.came.clear();
     }
 
     /// A look listed these processes: whoever came and is listed is the look's to tell of.
     pub(super) fn looked(&mut self, listed: &BTreeSet<u32>) {
+        self.missed_goodbyes = false;
         self.came.retain(|pid, came| {
             came.looks += 1;
             !listed.contains(pid) && came.looks <= LOOKS
@@ -168,6 +176,15 @@ impl News {
     /// Whether a server has said of this process that it is gone.
     pub(super) fn said_goodbye(&self, pid: u32) -> bool {
         self.goodbyes.contains(&pid)
+    }
+
+    /// What a list of clients that lost work has to say, where some of them may have left before.
+    pub(super) fn doubt_of_lost_work(&self) -> &'static str {
+        if self.missed_goodbyes {
+            "; lines of server.log were missed, so some of the clients listed here may have left before and lost nothing"
+        } else {
+            ""
+        }
     }
 
     /// Forgets goodbyes but those of processes of which more is to be told.

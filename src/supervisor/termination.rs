@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::domain::client::{ClientId, StoppedPolicy};
-use crate::host::process::{Ended, death, is_stopped, see_off};
-use crate::host::signal::{Grounds, never_a_client, send};
+use crate::host::process::{Ended, SeeOffError, death, is_stopped, see_off};
+use crate::host::signal::{Grounds, SignalError, send};
 use crate::host::{Identity, Signal};
 use crate::mps::session::SessionError;
 use crate::mps::{Command, Control, parse};
@@ -56,13 +56,18 @@ pub enum TerminateError {
          sent: ask with stopped=continue to continue it first, or with stopped=kill to kill it"
     )]
     Stopped(ClientId),
-    /// It is something that is never signalled as a client.
-    #[error("process {client} is {what}, which is never ended as a client")]
+    /// It is something that is never signalled as a client, and it was left running.
+    #[error(
+        "{}process {client} is {what}, which is never signalled as a client, so it was left running",
+        if *.let_go { "MPS ended its work, but " } else { "" }
+    )]
     Protected {
         /// The process.
         client: ClientId,
         /// What it is.
         what: String,
+        /// Whether MPS has ended its work.
+        let_go: bool,
     },
     /// The daemon refused.
     #[error("the daemon refused to terminate it: {0}")]
@@ -123,9 +128,6 @@ pub(super) async fn resume(
     policy: StoppedPolicy,
 ) -> Result<Option<Termination>, TerminateError> {
     let identity = Identity::from(client);
-    if let Some(what) = never_a_client(client.pid) {
-        return Err(TerminateError::Protected { client, what: what.to_string() });
-    }
     if !is_stopped(client.pid) {
         return Ok(None);
     }
@@ -135,8 +137,13 @@ pub(super) async fn resume(
         StoppedPolicy::Kill => Signal::KILL,
     };
     let lives = |why: String| TerminateError::Lives { client, why };
-    send(identity, signal, Grounds::ListedClient)
-        .map_err(|error| lives(format!("could not be signalled: {error}")))?;
+    match send(identity, signal, Grounds::ListedClient) {
+        Ok(_) => {}
+        Err(SignalError::Protected { what, .. }) => {
+            return Err(TerminateError::Protected { client, what: what.to_string(), let_go: false });
+        }
+        Err(error) => return Err(lives(format!("could not be signalled: {error}"))),
+    }
     let until = Instant::now() + CLIENT_END;
     if policy == StoppedPolicy::Kill {
         return match tokio::time::timeout_at(until, death(identity)).await {
@@ -169,15 +176,22 @@ pub(super) async fn terminate(
     match parse::terminate(&reply) {
         Ok(parse::Terminated::Done) => {
             let _ = let_go.send(());
-            let identity = Identity { pid: client.pid, start_time: client.start_time };
-            match see_off(identity, CLIENT_END, Grounds::ListedClient).await {
-                Ok(Ended::ByItself) => Ok(Termination::ByMps),
-                Ok(Ended::BySignal) => Ok(Termination::ByMpsAndSignal),
-                Err(error) => Err(TerminateError::Lives { client, why: error.to_string() }),
-            }
+            end_process(client).await
         }
         Ok(parse::Terminated::Refused { text, .. }) => Err(TerminateError::Refused(text)),
         Err(error) => Err(TerminateError::Refused(error.to_string())),
+    }
+}
+
+/// Ends the process of a client whose work MPS has ended.
+async fn end_process(client: ClientId) -> Result<Termination, TerminateError> {
+    match see_off(client.into(), CLIENT_END, Grounds::ListedClient).await {
+        Ok(Ended::ByItself) => Ok(Termination::ByMps),
+        Ok(Ended::BySignal) => Ok(Termination::ByMpsAndSignal),
+        Err(SeeOffError::Signal(SignalError::Protected { what, .. })) => {
+            Err(TerminateError::Protected { client, what: what.to_string(), let_go: true })
+        }
+        Err(error) => Err(TerminateError::Lives { client, why: error.to_string() }),
     }
 }
 
@@ -185,5 +199,35 @@ fn explained(error: SessionError) -> TerminateError {
     match error {
         SessionError::Unknown { command, cause } => TerminateError::Unanswered(format!("{command}: {cause}")),
         other => TerminateError::Unreachable(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::process::identify;
+
+    /// This process, which is never signalled.
+    fn protected() -> ClientId {
+        let Identity { pid, start_time } = identify(std::process::id()).expect("alive");
+        ClientId { pid, start_time }
+    }
+
+    #[tokio::test]
+    async fn mps_is_asked_about_a_protected_client() {
+        for policy in [StoppedPolicy::Refuse, StoppedPolicy::Continue, StoppedPolicy::Kill] {
+            assert_eq!(resume(protected(), policy).await, Ok(None), "{policy:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn protected_process_outlives_its_termination() {
+        let error = end_process(protected()).await.expect_err("this test goes on");
+        assert!(matches!(error, TerminateError::Protected { let_go: true, .. }), "{error:?}");
+        let said = error.to_string();
+        assert!(
+            said.starts_with("MPS ended its work, but process") && said.contains("left running"),
+            "{said}"
+        );
     }
 }

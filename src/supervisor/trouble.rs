@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::state::Look;
-use super::wedge::{Remedy, processes};
+use super::wedge::{Remedy, patience_ms, processes};
 use crate::domain::wedge::WedgeSettings;
 use crate::host::Identity;
 use crate::mps::process::Caller;
@@ -35,6 +35,8 @@ pub struct Evidence {
     pub held: Vec<Identity>,
     /// Its own processes that stand still: what they are, and which.
     pub stopped: Vec<(&'static str, u32)>,
+    /// Its clients that stand still.
+    pub stopped_clients: Vec<u32>,
     /// Its own processes that are near their limit on open files.
     pub files: Vec<LowFiles>,
     /// Its servers, as /proc shows them.
@@ -45,6 +47,8 @@ pub struct Evidence {
     pub connected: Option<Vec<u32>>,
     /// The processes that wait to get a context.
     pub waiting: Vec<u32>,
+    /// Whether a process waited at any time since the daemon fell silent, which may be gone.
+    pub waited: bool,
     /// What is done about it.
     pub remedy: Remedy,
     /// What its spec says of that.
@@ -211,12 +215,12 @@ fn started_by(caller: &Caller) -> String {
 impl Evidence {
     /// Whether its server is what keeps the daemon from answering, and nothing that may go on by itself.
     fn shows_hung_server(&self) -> bool {
-        let waits = !self.waiting.is_empty() && !self.servers.is_empty();
+        let waits = (self.waited || !self.waiting.is_empty()) && !self.servers.is_empty();
         !self.is_explained() && (!self.hung.is_empty() || waits)
     }
 
-    /// Whether something else explains a daemon that does not answer: what stands still may go on, and what has no files left
-    /// is not healed by the end of a server.
+    /// Whether something else explains a daemon that does not answer: a process of its own that stands still may go on, and one
+    /// that has no files left is not healed by the end of a server.
     pub fn is_explained(&self) -> bool {
         !self.stopped.is_empty() || !self.files.is_empty()
     }
@@ -227,6 +231,7 @@ fn server_hangs(evidence: &Evidence) -> String {
     let server: Vec<String> = servers.iter().map(|server| server.pid.to_string()).collect();
     let server = server.join(", ");
     let waiting = match evidence.waiting.as_slice() {
+        [] if evidence.waited => "Who waited to connect is gone".to_owned(),
         [] => "Nobody waits to connect".to_owned(),
         pids => format!("Waiting to connect: {}", processes(pids)),
     };
@@ -237,12 +242,12 @@ fn server_hangs(evidence: &Evidence) -> String {
         Some([]) => "no client is at work".to_owned(),
         Some(pids) => format!("still at work: {}", processes(pids)),
     };
-    let grace = evidence.wedge.grace;
     let next = match &evidence.remedy {
         Remedy::KillServers(_) | Remedy::KillDaemon => "It is being replaced".to_owned(),
         Remedy::WaitUntil(_) => format!(
-            "The server is replaced when it has been silent for {grace} s (wedge_grace_s), or as soon as no client is at work; \
-             kill -9 {server} does it at once, with those clients"
+            "The server is replaced when the daemon has been silent for {}, or sooner when no client is at work; kill -9 {server} \
+             does it at once, with those clients",
+            patience(evidence)
         ),
         Remedy::WaitForClients => format!(
             "The server is replaced when no client is at work any more, since wedge_policy is wait; kill -9 {server} does it at \
@@ -259,8 +264,10 @@ fn server_hangs(evidence: &Evidence) -> String {
 }
 
 fn wedged(command: &str, evidence: &Evidence) -> String {
-    let stopped: Vec<String> = evidence.stopped.iter().map(|(what, pid)| format!("{what} {pid}")).collect();
-    let remedy = if let Some(files) = evidence.files.first() {
+    let own = evidence.stopped.iter().copied();
+    let stopped = own.chain(evidence.stopped_clients.iter().map(|pid| ("client", *pid)));
+    let stopped: Vec<String> = stopped.map(|(what, pid)| format!("{what} {pid}")).collect();
+    let mut remedy = if let Some(files) = evidence.files.first() {
         files.to_string()
     } else if stopped.is_empty() {
         "no stopped process of it was found: look for a client that hangs, and end its server (kill -9) when nothing else helps"
@@ -268,7 +275,30 @@ fn wedged(command: &str, evidence: &Evidence) -> String {
     } else {
         format!("stopped (SIGSTOP): {}; continue what is stopped (kill -CONT) or end it", stopped.join(", "))
     };
+    match &evidence.remedy {
+        Remedy::None => {}
+        Remedy::KillServers(_) | Remedy::KillDaemon => remedy.push_str(". It is being replaced"),
+        Remedy::WaitUntil(_) => {
+            remedy.push_str(
+                ". Its server is replaced, with the clients at work, when the daemon has been silent for ",
+            );
+            remedy.push_str(&patience(evidence));
+        }
+        Remedy::WaitForClients => {
+            remedy.push_str(
+                ". Its server is replaced when no client is at work any more, since wedge_policy is wait",
+            );
+        }
+    }
     format!("it did not answer ({command}), so nothing but reads is sent until it does; {remedy}")
+}
+
+/// How long the daemon has to be silent before its server is replaced, in words.
+fn patience(evidence: &Evidence) -> String {
+    let grace = evidence.wedge.grace.as_millis();
+    let patience = patience_ms(evidence, evidence.wedge).unwrap_or(grace);
+    let setting = if patience == grace { " (wedge_grace_s)" } else { "" };
+    format!("{} s{setting}", patience / 1000)
 }
 
 #[cfg(test)]
@@ -325,10 +355,13 @@ mod tests {
 
     #[test]
     fn what_stands_still_is_named() {
-        let evidence = Evidence { stopped: vec![("client", 9)], ..Evidence::default() };
+        let evidence = Evidence { stopped_clients: vec![9], ..Evidence::default() };
         let (reason, message) = named(&Look::Unanswered("ps".into()), &evidence);
         assert_eq!(reason, "Wedged");
-        assert!(message.contains("client 9") && message.contains("kill -CONT"), "{message}");
+        assert!(message.contains("client 9") && message.ends_with("(kill -CONT) or end it"), "{message}");
+        let replaced_later = Evidence { remedy: Remedy::WaitUntil(1), ..evidence };
+        let (_, message) = named(&Look::Unanswered("ps".into()), &replaced_later);
+        assert!(message.ends_with("when the daemon has been silent for 45 s"), "{message}");
     }
 
     #[test]
@@ -356,7 +389,13 @@ mod tests {
         assert!(named(&Look::Unanswered("ps".into()), &unknown).1.contains("not known"));
         let waits = Evidence { servers: hung.clone(), waiting: vec![11], ..Evidence::default() };
         assert_eq!(named(&Look::Unanswered("ps".into()), &waits).0, "ServerHangs", "as in recording 20");
-        let stopped = Evidence { hung, stopped: vec![("client", 9)], ..Evidence::default() };
+        let gone = Evidence { servers: hung.clone(), waited: true, ..Evidence::default() };
+        let (reason, message) = named(&Look::Unanswered("ps".into()), &gone);
+        assert_eq!(reason, "ServerHangs");
+        assert!(message.contains("Who waited to connect is gone"), "{message}");
+        let client = Evidence { hung: hung.clone(), stopped_clients: vec![9], ..Evidence::default() };
+        assert_eq!(named(&Look::Unanswered("ps".into()), &client).0, "ServerHangs", "whatever a client does");
+        let stopped = Evidence { hung, stopped: vec![("server", 7)], ..Evidence::default() };
         assert_eq!(
             named(&Look::Unanswered("ps".into()), &stopped).0,
             "Wedged",

@@ -5,6 +5,9 @@
 //!      └── clients work ── wedge_grace_s is over ─►        └── still silent ──► kill the control daemon
 //! ```
 //!
+//! Where server.log does not show that the server hangs, it takes longer, depending on what else shows it. With
+//! [`WedgePolicy::Replace`] every silence ends, but one that a stopped process of the daemon, or the want of files, explains.
+//!
 //! On real hardware the control daemon hangs with its server, killing the client that waits does not help, and `kill -9` of the
 //! server helps at once (FACTS.md, "A client killed while it connects").
 
@@ -16,6 +19,8 @@ use crate::host::Identity;
 const HEAL_MS: i64 = 2_000;
 /// How long a daemon has to be silent where server.log does not show that its server hangs, and only a client that waits does.
 const UNPROVEN_MS: i64 = 5_000;
+/// The same where the client that waited is gone, as its user ended it: two sessions without an answer.
+const WAITER_GONE_MS: i64 = 10_000;
 /// The same where nothing shows it; a server of many GPUs takes its time to start, and its daemon is silent meanwhile.
 const UNEXPLAINED_MS: i64 = 45_000;
 
@@ -28,6 +33,8 @@ pub struct Silence {
     killed_at: Option<i64>,
     /// Whether something else was found to explain it the last time, which may be over since.
     explained: bool,
+    /// Whether a client waited to connect at any time since.
+    waited: bool,
 }
 
 impl Silence {
@@ -41,6 +48,16 @@ impl Silence {
     /// Something else explains it: a process that stands still, or one that is out of files.
     pub(super) fn is_explained(&mut self) {
         *self = Self { explained: true, ..Self::default() };
+    }
+
+    /// A client waited to connect, which may end meanwhile.
+    pub(super) fn client_waited(&mut self) {
+        self.waited = true;
+    }
+
+    /// Whether a client waited to connect at any time during it.
+    pub(super) fn has_seen_waiting(&self) -> bool {
+        self.waited
     }
 
     /// Its servers were killed.
@@ -80,25 +97,36 @@ pub(super) fn remedy(silence: Silence, evidence: &Evidence, settings: WedgeSetti
         let until = killed + HEAL_MS;
         return if now < until { Remedy::WaitUntil(until) } else { Remedy::KillDaemon };
     }
-    let nobody_works = evidence.connected.as_ref().is_some_and(Vec::is_empty);
-    let (servers, sure_from) = if !evidence.hung.is_empty() {
-        (&evidence.hung, since)
-    } else if !evidence.waiting.is_empty() && !evidence.servers.is_empty() {
-        (&evidence.servers, since + UNPROVEN_MS)
-    } else if nobody_works {
-        (&evidence.servers, since + UNEXPLAINED_MS)
-    } else {
-        return Remedy::None;
-    };
-    let until = match (nobody_works, settings.policy) {
-        (true, _) => sure_from,
-        (false, WedgePolicy::Replace) => sure_from.max(since + settings.grace.as_millis()),
-        (false, WedgePolicy::Wait) => return Remedy::WaitForClients,
-    };
+    let Some(patience) = patience_ms(evidence, settings) else { return Remedy::WaitForClients };
+    let until = since + patience;
     if now < until {
         return Remedy::WaitUntil(until);
     }
+    let servers = if evidence.hung.is_empty() { &evidence.servers } else { &evidence.hung };
     if servers.is_empty() { Remedy::KillDaemon } else { Remedy::KillServers(servers.clone()) }
+}
+
+/// How long a daemon has to be silent before its server is replaced; `None` as long as clients are at work that the policy waits
+/// for. A stopped client gets the time of any client at work, since it holds the daemon up only where MPS was asked to end it
+/// (recording 07).
+pub(super) fn patience_ms(evidence: &Evidence, settings: WedgeSettings) -> Option<i64> {
+    let sure = if !evidence.hung.is_empty() {
+        0
+    } else if evidence.servers.is_empty() {
+        UNEXPLAINED_MS
+    } else if !evidence.waiting.is_empty() {
+        UNPROVEN_MS
+    } else if evidence.waited {
+        WAITER_GONE_MS
+    } else {
+        UNEXPLAINED_MS
+    };
+    let nobody_works = evidence.connected.as_ref().is_some_and(Vec::is_empty);
+    match settings.policy {
+        _ if nobody_works => Some(sure),
+        WedgePolicy::Replace => Some(sure.max(settings.grace.as_millis())),
+        WedgePolicy::Wait => None,
+    }
 }
 
 /// A server, or a control daemon, that was killed since it did not answer.
@@ -195,7 +223,7 @@ mod tests {
         silence.heard_nothing(0, 400);
         silence.heard_nothing(500, 900);
         silence.server_killed(1_000);
-        assert_eq!(silence, Silence { since: Some(0), killed_at: Some(1_000), explained: false });
+        assert_eq!(silence, Silence { killed_at: Some(1_000), ..silent_since(0) });
         let after = Evidence::default();
         assert_eq!(remedy(silence, &after, WedgeSettings::default(), 2_999), Remedy::WaitUntil(3_000));
         assert_eq!(remedy(silence, &after, WedgeSettings::default(), 3_000), Remedy::KillDaemon);
@@ -206,8 +234,35 @@ mod tests {
         let evidence = Evidence { hung: vec![], waiting: vec![9], ..hung(Some(vec![])) };
         assert_eq!(at(&evidence, 4_999), Remedy::WaitUntil(5_000));
         assert_eq!(at(&evidence, 5_000), Remedy::KillServers(vec![SERVER]));
-        let working = Evidence { waiting: vec![], ..Evidence { connected: Some(vec![8]), ..evidence } };
-        assert_eq!(at(&working, i64::MAX), Remedy::None, "nothing shows that the server hangs");
+    }
+
+    #[test]
+    fn client_that_waited_is_evidence_when_gone() {
+        for connected in [Some(vec![]), Some(vec![8]), None] {
+            let evidence = Evidence { hung: vec![], waited: true, ..hung(connected) };
+            assert_eq!(at(&evidence, WAITER_GONE_MS - 1), Remedy::WaitUntil(WAITER_GONE_MS));
+            assert_eq!(at(&evidence, WAITER_GONE_MS), Remedy::KillServers(vec![SERVER]));
+        }
+        let mut silence = silent_since(0);
+        silence.client_waited();
+        silence.heard_nothing(5_000, 6_000);
+        assert!(silence.has_seen_waiting(), "within the same silence");
+        silence.is_explained();
+        assert!(!silence.has_seen_waiting());
+    }
+
+    #[test]
+    fn silence_beside_clients_ends_unless_policy_waits() {
+        for connected in [Some(vec![8]), None] {
+            let evidence = Evidence { hung: vec![], ..hung(connected) };
+            assert_eq!(at(&evidence, UNEXPLAINED_MS - 1), Remedy::WaitUntil(UNEXPLAINED_MS));
+            assert_eq!(at(&evidence, UNEXPLAINED_MS), Remedy::KillServers(vec![SERVER]));
+            let grace = WedgeGrace::try_from(60).expect("a minute");
+            let longer = WedgeSettings { grace, ..WedgeSettings::default() };
+            assert_eq!(remedy(silent_since(0), &evidence, longer, 59_999), Remedy::WaitUntil(60_000));
+            let wait = WedgeSettings { policy: WedgePolicy::Wait, ..WedgeSettings::default() };
+            assert_eq!(remedy(silent_since(0), &evidence, wait, i64::MAX), Remedy::WaitForClients);
+        }
     }
 
     #[test]
@@ -220,9 +275,20 @@ mod tests {
     }
 
     #[test]
+    fn stopped_client_switches_off_no_healing() {
+        let stopped = Evidence { stopped_clients: vec![9], ..hung(Some(vec![8, 9])) };
+        assert_eq!(at(&stopped, 4_999), Remedy::WaitUntil(5_000), "a client at work gets the grace");
+        assert_eq!(at(&stopped, 5_000), Remedy::KillServers(vec![SERVER]));
+        let unproven = Evidence { hung: vec![], ..stopped };
+        assert_eq!(at(&unproven, UNEXPLAINED_MS), Remedy::KillServers(vec![SERVER]));
+    }
+
+    #[test]
     fn what_stands_still_or_has_no_files_is_left_alone() {
-        let stopped = Evidence { stopped: vec![("client", 9)], ..hung(Some(vec![])) };
-        assert_eq!(at(&stopped, i64::MAX), Remedy::None);
+        for what in ["control daemon", "server"] {
+            let stopped = Evidence { stopped: vec![(what, 9)], ..hung(Some(vec![])) };
+            assert_eq!(at(&stopped, i64::MAX), Remedy::None);
+        }
         // Continued in the middle of a session: it gets another one.
         let mut silence = silent_since(0);
         silence.is_explained();

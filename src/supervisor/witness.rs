@@ -38,6 +38,8 @@ pub(super) struct Hints {
     pub(super) left: Vec<u32>,
     /// Living processes that wait to get a context.
     pub(super) waiting: Vec<u32>,
+    /// Whether there is such a process, or was one that ended before it got a context.
+    pub(super) waited: bool,
     /// Servers of which every client is known.
     pub(super) followed: Vec<u32>,
 }
@@ -57,12 +59,15 @@ pub(super) fn gather(
             watch_callers(&mut evidence, pipe_directory, control);
         }
         Look::Unanswered(_) => {
-            evidence.stopped = stopped(control, clients);
+            evidence.stopped = own(control).filter(|(_, pid)| process::is_stopped(*pid)).collect();
+            let clients_of_it = clients.iter().map(|client| client.id.pid);
+            evidence.stopped_clients = clients_of_it.filter(|pid| process::is_stopped(*pid)).collect();
             evidence.files = near_their_limit(own(control));
             evidence.servers = daemon::servers(control.pid);
             let hangs = |server: &&Identity| told.hung.contains(&server.pid);
             evidence.hung = evidence.servers.iter().filter(hangs).copied().collect();
             evidence.waiting.clone_from(&told.waiting);
+            evidence.waited = told.waited;
             let about = if evidence.hung.is_empty() { &evidence.servers } else { &evidence.hung };
             let known = about.iter().all(|server| told.followed.contains(&server.pid));
             evidence.connected = known.then(|| connected(clients, told, about));
@@ -125,11 +130,6 @@ fn connected(clients: &[ClientFacts], told: &Hints, servers: &[Identity]) -> Vec
     let gone = |pid: &u32| told.left.contains(pid) || told.waiting.contains(pid);
     let all: BTreeSet<u32> = listed.chain(since).filter(|pid| !gone(pid)).collect();
     all.into_iter().collect()
-}
-
-fn stopped(control: Identity, clients: &[ClientFacts]) -> Vec<(&'static str, u32)> {
-    let clients = clients.iter().map(|client| ("client", client.id.pid));
-    own(control).chain(clients).filter(|(_, pid)| process::is_stopped(*pid)).collect()
 }
 
 /// The processes of a daemon itself.

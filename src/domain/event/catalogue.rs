@@ -77,7 +77,7 @@ types! {
     ClientWaiting = "client.waiting", Warning, "A process waits until the clients of another user are gone.";
     ClientRefused = "client.refused", Warning, "A server wrote that it did not let a client in.";
     BypassAppeared = "bypass.appeared", Warning, "Processes use a GPU of a running daemon outside MPS, so no limit holds them; at most one such event a minute for each daemon.";
-    BypassEnded = "bypass.ended", Info, "No process uses a GPU of the daemon outside MPS any longer, or the daemon does not run.";
+    BypassEnded = "bypass.ended", Info, "The processes that used a GPU of the daemon outside MPS have ended.";
     TenantCreated = "tenant.created", Info, "A tenant was written that did not exist.";
     TenantChanged = "tenant.changed", Info, "The spec of a tenant was changed.";
     TenantDeleted = "tenant.deleted", Info, "A tenant was forgotten.";

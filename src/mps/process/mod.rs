@@ -44,9 +44,7 @@ const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
 /// The socket that everybody connects to.
 pub const SOCKET: &str = "control";
 
-/// Whether a process is a server of an MPS daemon, whoever's.
+/// Whether a process is a server of an MPS daemon, whoever's, by the file that it executes.
 pub fn is_server(pid: u32) -> bool {
-    crate::host::process::command(pid)
-        .and_then(|words| words.into_iter().next())
-        .is_some_and(|program| program.ends_with("nvidia-cuda-mps-server"))
+    crate::host::signal::executes(pid, crate::host::signal::SERVER)
 }

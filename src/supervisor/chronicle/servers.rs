@@ -68,9 +68,10 @@ impl Chronicle {
             }
             _ => ("", Cause::Mps.into()),
         };
-        let message = format!("process {pid}, the control daemon of {daemon}, died{why}");
         let connected = self.clients.keys().filter(|client| !news.said_goodbye(client.pid));
-        let clients = connected.map(|client| affected_client(*client)).collect();
+        let clients: Vec<_> = connected.map(|client| affected_client(*client)).collect();
+        let doubt = if clients.is_empty() { "" } else { news.doubt_of_lost_work() };
+        let message = format!("process {pid}, the control daemon of {daemon}, died{why}{doubt}");
         self.happened(
             NewEvent::new(EventType::DaemonDied, Subject::daemon(daemon), message)
                 .because(cause)
@@ -129,7 +130,8 @@ impl Chronicle {
             let clients =
                 if lost.len() == 1 { "a client".to_owned() } else { format!("{} clients", lost.len()) };
             let message = format!(
-                "server {pid} of daemon {name} ended while it had {clients}: what they had on the GPU is lost"
+                "server {pid} of daemon {name} ended while it had {clients}: what they had on the GPU is lost{}",
+                news.doubt_of_lost_work()
             );
             let cause = if killed { Because::Latest(EventType::ServerReplaced) } else { Cause::Mps.into() };
             let event = NewEvent::new(EventType::ServerDied, subject, message).because(cause);

@@ -234,6 +234,32 @@ fn client_that_said_goodbye_lost_nothing() {
     assert_eq!(short(&tell(&mut chronicle, &ready(&[]), &[], &mut news)), ["server.exited", "-5"]);
 }
 
+/// A server that dies under client 6 after client 5 and this many others have said goodbye.
+fn death_after_goodbyes(others: u32) -> Vec<Note> {
+    let (mut chronicle, mut news) = (Chronicle::default(), News::default());
+    tell(&mut chronicle, &ready(&[(20, "ACTIVE")]), &[client(5), client(6)], &mut news);
+    for pid in (1_000..1_000 + others).chain([5]) {
+        hear(&mut news, &[&format!("Client process {pid} disconnected")]);
+    }
+    tell(&mut chronicle, &ready(&[]), &[client(5), client(6)], &mut news)
+}
+
+#[test]
+fn thousands_of_goodbyes_hide_none() {
+    let notes = death_after_goodbyes(5_000);
+    assert_eq!(named(&notes, EventType::ServerDied), [6]);
+    let Note::Happened(died) = &notes[0] else { panic!("{notes:?}") };
+    assert!(died.message.ends_with("is lost"), "{}", died.message);
+}
+
+#[test]
+fn missed_goodbyes_cast_doubt_on_lost_work() {
+    let notes = death_after_goodbyes(70_000);
+    assert_eq!(named(&notes, EventType::ServerDied), [5, 6], "the goodbye of 5 could not be kept");
+    let Note::Happened(died) = &notes[0] else { panic!("{notes:?}") };
+    assert!(died.message.ends_with("may have left before and lost nothing"), "{}", died.message);
+}
+
 #[test]
 fn client_that_no_look_listed_lost_work_too() {
     let (mut chronicle, mut news) = (Chronicle::default(), News::default());

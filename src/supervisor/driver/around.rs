@@ -119,12 +119,16 @@ impl Driver {
         let found = tokio::task::spawn_blocking(move || {
             let mut evidence = witness::gather(&look, &directory, inode, control, &clients, &hints);
             evidence.wedge = wedge;
+            evidence.waited |= silence.has_seen_waiting();
             if matches!(look, Look::Unanswered(_)) && !observed {
                 evidence.remedy = remedy(silence, &evidence, wedge, unix_ms());
             }
             (trouble::name(&look, &evidence), evidence)
         });
         let Ok((Some(trouble), evidence)) = found.await else { return };
+        if evidence.waited {
+            self.state.silence.client_waited();
+        }
         if evidence.is_explained() {
             self.state.silence.is_explained();
         }

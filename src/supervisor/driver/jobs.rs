@@ -76,6 +76,11 @@ impl Driver {
         }
         let known = self.clients.iter().find(|known| known.id == client);
         let server = known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))?;
+        let control = self.state.process.iter().map(|process| process.identity);
+        if control.chain(self.servers()).any(|own| own == client.into()) {
+            let what = "one of the daemon's own processes".to_owned();
+            return Err(TerminateError::Protected { client, what, let_go: false });
+        }
         let began = unix_ms();
         let result = match resume(client, stopped).await {
             Ok(None) => {

@@ -31,10 +31,8 @@ impl Driver {
             status.conditions.extend(isolation::condition(&self.context.scopes, isolation));
             status.isolation = Some(isolation.clone());
         }
-        if self.state.process.is_none() {
-            self.end_bypasses(desired);
-        }
-        status.conditions.extend(self.bypasses.condition(desired));
+        // Of one that does not run, nobody can be a client.
+        status.conditions.extend(self.bypasses.condition(desired).filter(|_| self.state.process.is_some()));
         let idle = matches!(
             status.phase,
             Phase::Stopped | Phase::BackOff | Phase::CrashLoop | Phase::Blocked | Phase::Absent

@@ -28,11 +28,16 @@ impl Driver {
 
     /// When processes and GPUs are read again.
     pub(super) fn refresh_due(&self) -> i64 {
-        if self.state.process.is_none() || self.state.seen.is_none() {
+        if self.follows_bypasses_only() && self.bypasses.is_empty() {
             return i64::MAX;
         }
         let pause = i64::try_from(self.context.rhythm.as_millis()).unwrap_or(i64::MAX);
         self.refreshed_at.saturating_add(pause)
+    }
+
+    /// Whether the daemon does not run or was not read, so that a process of its GPUs cannot be told from a client.
+    fn follows_bypasses_only(&self) -> bool {
+        self.state.process.is_none() || self.state.seen.is_none()
     }
 
     /// Reads them: the memory of clients, processes outside MPS, and whether the daemon's own stand still.
@@ -42,13 +47,14 @@ impl Driver {
         let inventory = Arc::clone(&self.context.inventory);
         let gpus = desired.gpus.clone();
         let ours: Vec<u32> = self.clients.iter().map(|client| client.id.pid).collect();
+        let daemons = self.context.lookout.control_processes();
         let read = tokio::task::spawn_blocking(move || {
             let listed: Option<Vec<(GpuUuid, Vec<GpuProcess>)>> = gpus
                 .into_iter()
                 .map(|gpu| inventory.processes(&gpu).ok().map(|processes| (gpu, processes)))
                 .collect();
             listed.map(|listed| {
-                let bypasses = outside_mps(&listed, &ours);
+                let bypasses = outside_mps(&listed, &ours, &daemons);
                 (listed, bypasses)
             })
         })
@@ -65,9 +71,17 @@ impl Driver {
                     }
                 }
             }
-            for event in self.bypasses.observe(&desired.name, bypasses, now) {
+            let events = if self.follows_bypasses_only() {
+                self.bypasses.follow(&desired.name, bypasses, now)
+            } else {
+                self.bypasses.observe(&desired.name, bypasses, now)
+            };
+            for event in events {
                 self.chronicle.happened(event);
             }
+        }
+        if self.state.process.is_none() {
+            return;
         }
         let control = self.state.process.iter().map(|process| process.identity);
         if control.chain(self.servers()).any(|process| host::process::is_stopped(process.pid)) {
@@ -78,13 +92,6 @@ impl Driver {
         let servers = self.servers();
         let processes: Vec<_> = control.chain(servers.iter().map(|server| ("server", server.pid))).collect();
         self.state.shortages = witness::shortages(&self.log_directory, &processes);
-    }
-
-    /// The daemon does not run: whatever uses its GPUs goes past nobody.
-    pub(super) fn end_bypasses(&mut self, desired: &Desired) {
-        for event in self.bypasses.observe(&desired.name, BTreeMap::new(), unix_ms()) {
-            self.chronicle.happened(event);
-        }
     }
 }
 
@@ -97,13 +104,20 @@ fn pause(quick: i64, slow: i64, live: bool, observed: bool) -> i64 {
     }
 }
 
-/// The processes that are no client of MPS, no server and none of this manager's own.
-fn outside_mps(listed: &[(GpuUuid, Vec<GpuProcess>)], clients: &[u32]) -> BTreeMap<Identity, Bypass> {
+/// The processes that are no client of MPS, no server and none of this manager's own; `daemons` are its control processes.
+fn outside_mps(
+    listed: &[(GpuUuid, Vec<GpuProcess>)],
+    clients: &[u32],
+    daemons: &[Identity],
+) -> BTreeMap<Identity, Bypass> {
     let manager = std::process::id();
     let mut found = BTreeMap::new();
     for (gpu, processes) in listed {
         for process in processes {
-            let is_known = process.mps_client || clients.contains(&process.pid) || is_server(process.pid);
+            let is_known = process.mps_client
+                || clients.contains(&process.pid)
+                || belongs_to(process.pid, daemons)
+                || is_server(process.pid);
             if is_known || host::process::ancestors(process.pid).any(|pid| pid == manager) {
                 continue;
             }
@@ -120,9 +134,54 @@ fn outside_mps(listed: &[(GpuUuid, Vec<GpuProcess>)], clients: &[u32]) -> BTreeM
     found
 }
 
+/// Whether a process is one of these living control processes, or the child of one: a server has no other parent.
+fn belongs_to(pid: u32, daemons: &[Identity]) -> bool {
+    let parent = host::process::parent(pid);
+    let is_it = |daemon: &&Identity| daemon.pid == pid || Some(daemon.pid) == parent;
+    daemons.iter().filter(is_it).any(|daemon| host::process::is_alive(*daemon))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt as _;
+
     use super::*;
+
+    #[test]
+    fn bypass_cannot_hide_behind_the_name_of_a_server() {
+        // Not a child of this process, which counts as the manager here.
+        let script = "(exec -a nvidia-cuda-mps-server sleep 600) >/dev/null & echo $!";
+        let started = std::process::Command::new("bash")
+            .args(["-c", script])
+            .process_group(0)
+            .stderr(std::process::Stdio::null())
+            .output()
+            .expect("bash");
+        let pid = String::from_utf8_lossy(&started.stdout).trim().parse().expect("a process ID");
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let is_called_so = || {
+            let words = host::process::command(pid).unwrap_or_default();
+            words.first().is_some_and(|word| word == "nvidia-cuda-mps-server")
+        };
+        while !is_called_so() || host::process::ancestors(pid).any(|above| above == std::process::id()) {
+            assert!(std::time::Instant::now() < deadline, "it never ran by itself");
+            std::thread::yield_now();
+        }
+        let identity = host::process::identify(pid).expect("alive");
+        let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
+        let listed = [(gpu, vec![GpuProcess { pid, used_memory: None, mps_client: false }])];
+        let outside =
+            |daemons: &[Identity]| outside_mps(&listed, &[], daemons).into_keys().collect::<Vec<_>>();
+        let found = outside(&[]);
+        let parent = host::process::parent(pid).and_then(host::process::identify);
+        let of_daemon = parent.map(|parent| outside(&[parent]));
+        let later = parent.map(|parent| outside(&[Identity { start_time: parent.start_time + 1, ..parent }]));
+        host::signal::send(identity, host::Signal::KILL, host::signal::Grounds::ListedClient)
+            .expect("allowed");
+        assert_eq!(found, [identity]);
+        assert_eq!(of_daemon, parent.map(|_| Vec::new()), "the child of a control process is its server");
+        assert_eq!(later, parent.map(|_| vec![identity]), "another process had that number");
+    }
 
     #[test]
     fn sessions_are_rare_where_logs_tell_of_changes() {
