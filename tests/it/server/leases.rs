@@ -222,11 +222,11 @@ fn forwarder(host: &Host) -> Sleeper {
     let script = format!(
         "import socket, time
 s = socket.socket(socket.AF_UNIX)
-s.connect({:?})
+s.connect('{}')
 s.sendall(b'POST {LEASES} HTTP/1.1\\r\\nHost: m\\r\\nContent-Type: application/json\\r\\nContent-Length: 2\\r\\n\\r\\n{{}}')
 print(s.recv(65536).split()[1].decode(), flush=True)
 time.sleep(600)",
-        host.runtime("api.sock")
+        host.runtime("api.sock").display()
     );
     let mut python = std::process::Command::new("python3");
     let mut child =
