@@ -62,6 +62,8 @@ impl Die {
 
     fn do_it(&mut self, deed: &Deed, chunks: u32) -> Answer {
         match deed {
+            // An outsider may have taken the room.
+            Deed::Add { .. } if self.list()[0].free_chunks < chunks => Answer::Refused("no room".into()),
             Deed::Add { .. } => Answer::Named(self.add(chunks)),
             Deed::Remove { id } => {
                 self.remove(id);
