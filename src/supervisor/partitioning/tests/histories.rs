@@ -80,7 +80,7 @@ struct World {
     change: Option<LayoutChange>,
     applied: Option<AppliedLayout>,
     run: Option<PartitionRun>,
-    /// By this test's own account: the version that an operator put in force, and the ID of each of its partitions then.
+    /// By this test's own account: the version that an operator put in force, and the ID on record of each of its partitions then.
     accepted: Option<(u32, Vec<PartitionId>)>,
     handed_out: usize,
     withheld: usize,
@@ -205,16 +205,15 @@ impl World {
         self.accept();
     }
 
-    /// An operator's version that came to its end is what is accepted from then on, by what the die gave.
+    /// An operator's version that came to its end is what is accepted from then on, with the IDs that were recorded of it. Those are
+    /// of an earlier run where that was cancelled, and an outsider may have removed such a partition for the moment.
     fn accept(&mut self) {
-        let Some(active) = &self.active else { return };
+        let (Some(active), Some(run)) = (&self.active, &self.run) else { return };
         let known = self.accepted.as_ref().is_some_and(|(version, _)| *version == active.version);
-        let ended = self.run.as_ref().is_some_and(|run| {
-            run.layout == Some(active.version_ref()) && run.before.is_none() && run.degraded.is_empty()
-        });
-        let listed: Vec<PartitionId> = self.die.partitions.iter().map(|(id, _)| id.clone()).collect();
+        let ended =
+            run.layout == Some(active.version_ref()) && run.before.is_none() && run.degraded.is_empty();
         if self.change.is_some() && !known && ended {
-            self.accepted = Some((active.version, listed));
+            self.accepted = Some((active.version, run.record.ids()));
         }
     }
 
@@ -256,7 +255,7 @@ impl World {
         self.drive(None);
     }
 
-    /// Whatever is handed out is listed, and has the ID that it had when an operator put that version in force.
+    /// Whatever is handed out is listed, and has the ID that was on record when an operator put that version in force.
     fn check(&mut self) {
         let listed = self.die.list();
         let Some(status) = self.partitioning.status(&self.desired, Some(&listed)) else { return };
@@ -329,4 +328,19 @@ fn histories_reach_both_outcomes() {
     assert!(world.withheld > 0);
     world.happens(apply(1, None));
     assert!(world.handed_out > before, "another version is accepted as it comes");
+}
+
+#[test]
+fn cancelled_version_is_applied_again_after_an_outsider_interfered() {
+    let apply = |version, cancelled| Happening::Apply {
+        version,
+        recreate: cancelled,
+        fault: None,
+        fault_back: None,
+        cancelled,
+    };
+    let mut world = World::new();
+    for what in [apply(1, false), apply(0, true), Happening::OutsiderRemoves(1), apply(0, false)] {
+        world.happens(what);
+    }
 }
