@@ -52,6 +52,16 @@ esac
 # shellcheck source=tests/hardware/rounds.sh
 . "$here/rounds.sh"
 
+# What a record of this run is called.
+title() {
+    case $part in
+    deaths) echo "$ROUNDS deaths of the control daemon, with clients started all the while" ;;
+    wedges) echo "$ROUNDS rounds of clients killed as they connect" ;;
+    all) echo "the hardware scenario" ;;
+    *) echo "the hardware scenario, part $part" ;;
+    esac
+}
+
 finish() {
     local status=$?
     trap - EXIT
@@ -59,7 +69,7 @@ finish() {
     check "no daemon of this run is left" "" "$(our_daemons | tr '\n' ' ')"
     check "the GPUs' settings are what they were" "$SETTINGS_BEFORE" "$(gpu_settings)"
     print_table
-    if [ -n "$record_file" ]; then record "$record_file" "$commit" "the hardware scenario"; fi
+    if [ -n "$record_file" ]; then record "$record_file" "$commit" "$(title)"; fi
     if [ "$keep" = yes ]; then say "kept: $WORK"; else rm -rf -- "$WORK"; fi
     if [ "$status" -eq 0 ] && [ "$FAILED" -gt 0 ]; then status=1; fi
     exit "$status"
