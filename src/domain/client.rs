@@ -164,13 +164,6 @@ pub enum StoppedPolicy {
     Kill,
 }
 
-impl StoppedPolicy {
-    /// Whether nothing was chosen.
-    pub fn is_refuse(&self) -> bool {
-        *self == Self::Refuse
-    }
-}
-
 /// A lease as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRecord {

@@ -34,7 +34,7 @@ pub enum OperationRequest {
         /// The client.
         client: ClientId,
         /// What to do where it is stopped.
-        #[serde(default, skip_serializing_if = "StoppedPolicy::is_refuse")]
+        #[serde(default)]
         stopped: StoppedPolicy,
     },
     /// Takes no new clients and waits until none is left; succeeded, the daemon stays cordoned.

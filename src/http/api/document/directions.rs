@@ -263,6 +263,7 @@ mod tests {
             let mut left_out = false;
             let mut described = false;
             let mut called = None;
+            let mut variant = String::new();
             for line in text.lines().map(str::trim) {
                 described |= line.contains("ToSchema");
                 called = line.split("schema(as = ").nth(1).map(word).or(called);
@@ -272,11 +273,16 @@ mod tests {
                     of = described.then_some(name);
                     described = false;
                 }
+                // The fields of a variant are those of a schema of their own, and are not said to be public.
+                if let Some(name) = line.strip_suffix(" {").filter(|name| *name == word(name)) {
+                    variant = name.to_owned();
+                }
                 left_out |= line.starts_with("#[serde(") && line.contains("skip_serializing_if");
-                let field = line.strip_prefix("pub ").and_then(|rest| rest.split_once(": "));
-                if let (Some((field, _)), Some(name)) = (field, &of) {
+                let field = line.split_once(": ").map(|(field, _)| field).filter(|_| !line.starts_with("//"));
+                if let (Some(field), Some(name)) = (field, &of) {
                     if left_out {
-                        found.insert((name.clone(), field.to_owned()));
+                        let name = if field.starts_with("pub ") { name } else { &format!("{name}{variant}") };
+                        found.insert((name.clone(), field.trim_start_matches("pub ").to_owned()));
                     }
                     left_out = false;
                 }
