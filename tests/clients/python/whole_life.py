@@ -139,6 +139,9 @@ def life_of_a_tenant(host):
         client = host.call("get_client", clients[0].id)
         assert client.pid == worker.pid and client.tenant == "web"
         assert [one.id for one in host.call("list_tenant_clients", "web").items] == [client.id]
+        leases = {one.pid: one for one in host.call("list_leases", "web").items}
+        assert leases[holder.pid].kind == m.LeaseKind.RECORDED and leases[worker.pid].is_client, leases
+        host.call("revoke_lease", "web", lease.holder, expect=204)
         # A drain waits for it, and can be called off.
         drain = host.call("drain_daemon", "gpu0", timeout_s=600, expect=202)
         eventually(lambda: host.call("get_operation", drain.id).cancellable or None, "it can be called off")

@@ -184,6 +184,12 @@ async function lifeOfATenant(a: Host): Promise<void> {
     assert.equal((await meant(200, api.GET("/api/v1/clients/{id}", { params: { path: id } }))).pid, worker.pid);
     const own = await meant(200, api.GET("/api/v1/tenants/{name}/clients", { params: { path } }));
     assert.deepEqual(own.items.map(({ id }) => id), [connected.id]);
+    const held = await meant(200, api.GET(leases, { params: { path } }));
+    assert.deepEqual(
+      held.items.map(({ pid, kind, is_client }) => [pid, kind, is_client]).sort(),
+      [[holder.pid, "recorded", false], [worker.pid, "own", true]].sort(),
+    );
+    await empty(api.DELETE("/api/v1/tenants/{name}/leases/{id}", { params: { path: { ...path, id: lease.holder } } }));
     // A drain waits for it, and can be called off.
     const drain = await meant(
       202,
