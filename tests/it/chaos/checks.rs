@@ -60,7 +60,8 @@ impl Scene {
         }
         let dead: Vec<&str> =
             strike.iter().flat_map(|strike| strike.daemons()).map(|daemon| DAEMONS[daemon]).collect();
-        self.programs.settle(&dead, &outcome.doomed, outcome.manager_died, &self.desk.story);
+        let doomed: Vec<u32> = outcome.doomed.iter().copied().chain(self.lost_with_hung_servers()).collect();
+        self.programs.settle(&dead, &doomed, outcome.manager_died, &self.desk.story);
         self.check_clients();
         for (name, standing) in DAEMONS.into_iter().zip(&standing) {
             self.check_limits(name, standing.server, &tenants);
@@ -149,6 +150,15 @@ impl Scene {
             );
         }
         self.desk.story.count("GPUs found let go in maintenance");
+    }
+
+    /// Clients that were at work on servers which hung and were killed for that, by what the manager says of them.
+    fn lost_with_hung_servers(&self) -> Vec<u32> {
+        let query = "/api/v1/events?type=server.replaced,daemon.replaced&order=newest&limit=20";
+        let events = self.host.api().get(query).ok();
+        let events = events["items"].as_array().expect("items").iter();
+        let clients = events.flat_map(|event| event["details"]["clients"].as_array().into_iter().flatten());
+        clients.map(|client| crate::harness::pid(&client["pid"])).collect()
     }
 
     /// Waits until what died was noticed and replaced: readiness says what was known a moment ago.

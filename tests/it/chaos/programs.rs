@@ -203,7 +203,13 @@ impl Program {
     }
 
     fn check_end(&self, status: ExitStatus, dead: &[&str], doomed: &[u32]) {
-        let refused = self.how == How::Run && self.seen.is_none() && status.code() == Some(2);
+        let by_run = self.how == How::Run && status.code() == Some(2);
+        // By a placeholder, whose manager died or whose daemon did not come back in time.
+        let at_the_socket = || {
+            let text = fs::read_to_string(self.place.with_extension("out")).unwrap_or_default();
+            text.contains("CUDA_ERROR_MPS_CONNECTION_FAILED")
+        };
+        let refused = self.seen.is_none() && (by_run || at_the_socket());
         assert!(refused || self.is_of(dead) || doomed.contains(&self.pid()), "{self:?} is lost: {status}");
     }
 
