@@ -244,10 +244,8 @@ pub fn executes(pid: u32, program: &str) -> bool {
     if path.file_name() == Some(OsStr::new(program)) {
         return is_trusted;
     }
-    let own =
-        fs::metadata("/proc/self/exe").is_ok_and(|own| (own.dev(), own.ino()) == (file.dev(), file.ino()));
     let called = command(pid).and_then(|words| words.into_iter().next()).unwrap_or_default();
-    own && Path::new(&called).file_name() == Some(OsStr::new(program))
+    super::process::runs_same_program(pid) && Path::new(&called).file_name() == Some(OsStr::new(program))
 }
 
 /// Whether a process goes by the name of one of MPS's programs, a wrapper's interpreter allowed, or executes a file of that
