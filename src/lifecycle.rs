@@ -1,4 +1,4 @@
-//! From ready to gone: systemd's notifications, and the two ways to be told to stop.
+//! From ready to gone: systemd's notifications, and the two ways to stop.
 //!
 //! The first SIGTERM or SIGINT is a soft stop: no new requests, what is under way finishes, the store is closed;
 //! daemons and their clients run on. The second one, or [`SOFT_STOP`] running out, is a hard stop: the process
@@ -40,13 +40,13 @@ pub async fn watch(mut signals: StopSignals, stop: CancellationToken) {
     notify("STOPPING=1");
     stop.cancel();
     tokio::select! {
-        () = signals.next() => tracing::warn!("told twice to stop: ending at once"),
+        () = signals.next() => tracing::warn!("second stop request: ending at once"),
         () = tokio::time::sleep(SOFT_STOP) => tracing::error!("the soft stop took too long: ending at once"),
     }
     std::process::exit(1);
 }
 
-/// Tells systemd, if it started us.
+/// Notifies systemd, if it started us.
 pub fn ready(status: &str) {
     notify(&format!("READY=1\nSTATUS={status}"));
 }

@@ -9,7 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::config::LogFormat;
 use crate::domain::printable::printable_log_line;
 
-/// What is never logged: at `trace` this layer writes each request's path as it came, in which somebody may have put a token.
+/// Never logged: at `trace` this layer writes each request's raw path, which may contain a token.
 const SILENT: &str = "tower_http::csrf::service=off";
 
 /// Keeps each event on one line: what it quotes of others may hold line breaks and control characters.

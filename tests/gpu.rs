@@ -51,7 +51,7 @@ fn the_inventory_describes_every_gpu() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn cuda_and_nvml_tell_the_same_outside_mps() {
+fn cuda_and_nvml_agree_outside_mps() {
     let report = probe_outside_mps(&["--allocate-up-to", "1G"]);
     println!("{}", serde_json::to_string(&report).expect("JSON"));
     assert_eq!(report.error, None);
@@ -66,7 +66,7 @@ fn cuda_and_nvml_tell_the_same_outside_mps() {
         .collect();
     assert_eq!(by_cuda, by_nvml);
     for device in &report.devices {
-        let allocation = device.allocation.as_ref().expect("it was asked for");
+        let allocation = device.allocation.as_ref().expect("it was requested");
         assert_eq!((allocation.largest, &allocation.refused_with), (1 << 30, &None));
     }
 }
@@ -96,7 +96,7 @@ async fn every_gpu_has_chunks() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn processes_are_told_apart_from_mps_clients() {
+fn mps_clients_are_distinguished_from_other_processes() {
     let inventory = NvmlInventory::open().expect("a driver");
     let mut clients = Vec::new();
     for gpu in inventory.gpus().expect("GPUs") {

@@ -32,30 +32,10 @@ const LONG_BODY: usize = 1000;
 
 /// The same 64 busy callers without 500 slow ones and beside them, by turns, the server on one CPU and all callers on another.
 pub(crate) fn callers(directory: &Path, table: &mut Table) {
-    let cpus = sched_getaffinity(None).expect("an affinity");
-    let mut allowed = (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu));
-    let [Some(of_the_server), Some(of_the_callers)] = [allowed.next(), allowed.next()] else {
-        panic!("the callers need a CPU beside that of the server");
-    };
-    // A child inherits the affinity of the thread that starts it.
-    let server = std::thread::scope(|scope| {
-        let started = scope.spawn(|| {
-            pin(of_the_server);
-            Server::start_configured(directory, "h200x2@13.0", "[limits]\nrequests_per_s = 0\n").0
-        });
-        started.join().expect("the server starts")
-    });
-    server.wait_ready();
-    let caller = Caller {
-        address: server.address,
-        token: Rc::from(server.token()),
-        counts: Rc::new(Counts::default()),
-    };
-    pin(of_the_callers);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime of this thread");
-    let rounds = LocalSet::new().block_on(&runtime, rounds(&caller));
-    sched_setaffinity(None, &cpus).expect("the affinity from before");
+    let cpus = Cpus::two();
+    let server = cpus.start(directory);
+    let caller = Caller::of(server.address, &server.token(), BUSY, &BUSY_PATHS);
+    let rounds = cpus.call(rounds(&caller));
 
     let column = |part: fn(&Round) -> f64| rounds.iter().map(part).collect::<Vec<_>>();
     let counts = &caller.counts;
@@ -81,6 +61,52 @@ pub(crate) fn callers(directory: &Path, table: &mut Table) {
     table.row("slow bodies that were lost", f64::from(counts.slow_lost.get()), Some(0.0));
 }
 
+/// A CPU for the server and another one for all callers, so that neither takes time from the other.
+pub(crate) struct Cpus {
+    all: CpuSet,
+    of_the_server: usize,
+    of_the_callers: usize,
+}
+
+impl Cpus {
+    pub(crate) fn two() -> Self {
+        let all = sched_getaffinity(None).expect("an affinity");
+        let mut allowed = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu));
+        let [Some(of_the_server), Some(of_the_callers)] = [allowed.next(), allowed.next()] else {
+            panic!("the callers need a CPU beside that of the server");
+        };
+        Self { all, of_the_server, of_the_callers }
+    }
+
+    /// Does something on the server's CPU; threads and children that it starts stay there.
+    pub(crate) fn on_the_servers<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let done = scope.spawn(|| {
+                pin(self.of_the_server);
+                work()
+            });
+            done.join().expect("it is done")
+        })
+    }
+
+    /// A server that has no bound on requests a second.
+    pub(crate) fn start(&self, directory: &Path) -> Server {
+        let unbounded = "[limits]\nrequests_per_s = 0\n";
+        let server = self.on_the_servers(|| Server::start_configured(directory, "h200x2@13.0", unbounded).0);
+        server.wait_ready();
+        server
+    }
+
+    /// Runs callers on their CPU.
+    pub(crate) fn call<T>(&self, calls: impl Future<Output = T>) -> T {
+        pin(self.of_the_callers);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let result = LocalSet::new().block_on(&runtime.expect("a runtime of this thread"), calls);
+        sched_setaffinity(None, &self.all).expect("the affinity from before");
+        result
+    }
+}
+
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
@@ -96,10 +122,10 @@ struct Round {
 }
 
 /// Of the requests of a few seconds, in milliseconds.
-struct Latency {
+pub(crate) struct Latency {
     p50: f64,
-    p99: f64,
-    per_second: f64,
+    pub(crate) p99: f64,
+    pub(crate) per_second: f64,
 }
 
 async fn rounds(caller: &Caller) -> Vec<Round> {
@@ -136,18 +162,25 @@ fn count<T: Copy + From<u8> + std::ops::Add<Output = T>>(counter: &Cell<T>) {
 
 /// What all callers share: whom they call, with which token, and what became of it.
 #[derive(Clone)]
-struct Caller {
+pub(crate) struct Caller {
     address: SocketAddr,
     token: Rc<str>,
+    /// How many callers are busy, and what they ask for in turns.
+    busy: usize,
+    paths: &'static [&'static str],
     counts: Rc<Counts>,
 }
 
 impl Caller {
+    pub(crate) fn of(address: SocketAddr, token: &str, busy: usize, paths: &'static [&'static str]) -> Self {
+        Self { address, token: Rc::from(token), busy, paths, counts: Rc::default() }
+    }
+
     /// So many callers, each of which asks again as soon as it is answered.
-    async fn busy(&self, long: Duration) -> Latency {
+    pub(crate) async fn busy(&self, long: Duration) -> Latency {
         let until = Instant::now() + long;
         let latencies = Rc::new(RefCell::new(Vec::new()));
-        let callers: Vec<JoinHandle<()>> = (0..BUSY)
+        let callers: Vec<JoinHandle<()>> = (0..self.busy)
             .map(|number| {
                 let (caller, latencies) = (self.clone(), Rc::clone(&latencies));
                 tokio::task::spawn_local(async move {
@@ -157,7 +190,7 @@ impl Caller {
                         if began >= until {
                             break;
                         }
-                        match caller.ask(&mut connection, BUSY_PATHS[turn % BUSY_PATHS.len()]).await {
+                        match caller.ask(&mut connection, caller.paths[turn % caller.paths.len()]).await {
                             Ok(200) => latencies.borrow_mut().push(millis(began.elapsed())),
                             _ => {
                                 connection = None;
@@ -180,6 +213,10 @@ impl Caller {
             p99: latencies[latencies.len() * 99 / 100],
             per_second,
         }
+    }
+
+    pub(crate) fn lost(&self) -> u32 {
+        self.counts.lost.get()
     }
 
     /// The same beside the slow callers; and how many of them were connected, at least.

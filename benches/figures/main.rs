@@ -4,8 +4,10 @@
 //! It drives the release binary as an operator would. A figure is a median of several runs and stands beside its
 //! bound; the exit code is 1 when a bound is passed. `docs/figures.md` keeps what was measured.
 
+mod bare;
 mod callers;
 mod daemons;
+mod imports;
 mod metrics;
 mod pages;
 mod partitions;
@@ -23,12 +25,14 @@ fn main() -> ExitCode {
     let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let home = tempfile::Builder::new().prefix("mf").tempdir_in("/tmp").expect("a directory");
     let mut table = Table::default();
-    let all: [(&str, Measure); 7] = [
+    let all: [(&str, Measure); 9] = [
         ("start", daemons::starts),
         ("looks", daemons::looks),
         ("idle", daemons::idle),
         ("partitions", partitions::partitions),
+        ("imports", imports::imports),
         ("callers", callers::callers),
+        ("bare", bare::bare),
         ("metrics", metrics::metrics),
         ("pages", pages::pages),
     ];

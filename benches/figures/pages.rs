@@ -103,10 +103,10 @@ fn fill(server: &Server) {
         // Like the tenant that the simulated host begins with, each with a limit out of some, and a label.
         sqlx::query(
             "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?1)
-             INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at, told_from)
+             INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at, events_visible_from, directory)
              SELECT printf('t%05d', n), daemon,
                     json_set(spec, '$.device_memory_limit', (n % 16 + 1) * 1048576 * 256, '$.labels', json_object('team', 'team' || (n % 40))),
-                    1, daemon_generation, created_at, updated_at, 1
+                    1, daemon_generation, created_at, updated_at, 1, lower(hex(randomblob(5)))
              FROM tenants, numbers WHERE name = 'demo'",
         )
         .bind(TENANTS)

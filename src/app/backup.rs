@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::domain::audit::Attempt;
 use crate::host;
 use crate::host::trust::Trust;
-use crate::service::take_up::NO_MACHINE_ID;
+use crate::service::host::startup::NO_MACHINE_ID;
 use crate::store::audit_head::AuditHead;
 use crate::store::backup::{self, Backup};
 use crate::store::lock;
@@ -21,21 +21,21 @@ pub struct Made {
     /// The backup.
     #[serde(flatten)]
     pub backup: Backup,
-    /// Why the audit and the events do not tell of it; `None` where they do.
+    /// Why the audit log and the events do not have it; `None` where they do.
     pub unrecorded: Option<String>,
 }
 
-/// Copies the database to a file that must not be there yet; a manager that serves goes on meanwhile.
+/// Copies the database to a file that must not be there yet; a running manager serves meanwhile.
 pub async fn backup(config: &Config, file: &Path) -> Result<Made, StartError> {
     let database = config.state_dir.join(DATABASE);
     let backup = backup::copy(&database, file).await.map_err(refused)?;
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
-    // It is there, whatever comes of this.
+    // The backup is made, also where this fails.
     let recorded = backup::put_on_record(&database, &machine_id, &attempt("backup", file), unix_ms()).await;
     Ok(Made { backup, unrecorded: recorded.err().map(|error| error.to_string()) })
 }
 
-/// Whoever calls, who does this with a file.
+/// What the caller does with a file.
 fn attempt(action: &str, file: &Path) -> Attempt {
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     Attempt::at_command_line(rustix::process::geteuid().as_raw(), action, &file)
@@ -53,13 +53,11 @@ pub async fn restore(config: &Config, file: &Path, broken_audit: bool) -> Result
     trusted::check_state(&config.state_dir, &trust).map_err(refused)?;
     let lock = lock::take(&config.state_dir).await.map_err(refused)?;
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
-    let boot_id = host::boot_id().map_err(refused)?;
     let database = config.state_dir.join(DATABASE);
     let attempt = attempt("restore", file);
-    let (machine, boot, now) = (&machine_id, &boot_id, unix_ms());
-    let restored = restore::restore(backup, broken_audit, &database, machine, boot, &attempt, now).await;
+    let restored = restore::restore(backup, broken_audit, &database, &machine_id, &attempt, unix_ms()).await;
     if restored.is_ok() {
-        // The audit ends where the backup's does, and the restore is on record: nothing is missing that it does not tell of.
+        // The audit ends where the backup's does, and the restore is on record: it covers everything.
         AuditHead::in_directory(&config.state_dir).forget().map_err(refused)?;
     }
     drop(lock);

@@ -16,8 +16,8 @@ use crate::host::Watch;
 use crate::http::tls::{Certificates, Reloaded, TlsError};
 
 /// How long files must be left alone before they are read: a certificate and its key are two writes.
-const SETTLE: Duration = Duration::from_millis(300);
-/// How often files are read though nothing was told: what is behind a link of a link may be elsewhere.
+const DEBOUNCE: Duration = Duration::from_millis(300);
+/// How often files are read though no change was reported: what is behind a link of a link may be elsewhere.
 const ANYWAY: Duration = Duration::from_secs(10 * 60);
 
 /// Takes SIGHUP over, which would end the process, and reads the certificate that the configuration names.
@@ -70,7 +70,7 @@ pub(super) async fn follow(
     loop {
         cover(watch.as_mut(), &certificates);
         tokio::select! {
-            () = changed(watch.as_mut()) => settle(watch.as_mut()).await,
+            () = changed(watch.as_mut()) => debounce(watch.as_mut()).await,
             _ = hangups.recv() => {}
             () = tokio::time::sleep(ANYWAY) => {}
         }
@@ -125,7 +125,7 @@ async fn changed(watch: Option<&mut Watch>) {
 }
 
 /// Waits until nothing has happened for a while.
-async fn settle(watch: Option<&mut Watch>) {
+async fn debounce(watch: Option<&mut Watch>) {
     let Some(watch) = watch else { return };
-    while tokio::time::timeout(SETTLE, watch.changed()).await.is_ok() {}
+    while tokio::time::timeout(DEBOUNCE, watch.changed()).await.is_ok() {}
 }

@@ -1,7 +1,7 @@
 //! The manager's own files while it serves, and what their state at the start says of the time before.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{DATABASE, StartError, refused};
@@ -11,19 +11,21 @@ use crate::domain::health::{HostFault, HostHealth, Report};
 use crate::store::audit_head::{self, AUDIT_HEAD, AuditHead, Truncated};
 use crate::store::{self, Fate, Store, StoreError};
 
-/// How often the files are looked for; what is committed longer ago than this is remembered in `audit.head`.
+/// How often the files are searched for; what is committed longer ago than this is remembered in `audit.head`.
 const EVERY: Duration = Duration::from_secs(1);
 /// After how many of those a failed write is tried again.
 const RETRY: u64 = 5;
+/// Bytes below which the state directory has no room: a few writes.
+const NO_ROOM: u64 = 64 << 10;
 
-/// Why a state directory lacks its database, where something else in it tells that there was one.
+/// Why a state directory lacks its database, where something else in it shows that there was one.
 pub(super) fn missing_database(state_dir: &Path) -> Option<String> {
     let database = state_dir.join(DATABASE);
     let what = match std::fs::metadata(&database) {
         Ok(file) if file.len() > 0 => return None,
         Ok(_) => "is empty",
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => "is missing",
-        // Whoever opens it says why it cannot be.
+        // Opening it reports why it cannot be opened.
         Err(_) => return None,
     };
     let signs = [state_dir.join("admin.token"), state_dir.join(audit_head::AUDIT_HEAD)];
@@ -103,13 +105,16 @@ pub(super) async fn compare_audit(
     written.map_err(refused)
 }
 
-/// Watches the database's files, tries again what could not be written, and remembers where the audit ends; for ever.
-pub(super) async fn watch(store: Store, head: AuditHead, health: HostHealth) {
+/// Watches the database's files and the room on their disk, tries again what could not be written, and remembers where the audit
+/// ends; for ever.
+pub(super) async fn watch(store: Store, state_dir: PathBuf, health: HostHealth) {
+    let head = AuditHead::in_directory(&state_dir);
     let mut committed = store.committed();
     committed.mark_changed();
     for second in 1u64.. {
         tokio::time::sleep(EVERY).await;
         store.check_files();
+        check_room(&state_dir, &health);
         if health.has(HostFault::WritesFail) && second.is_multiple_of(RETRY) {
             // What comes of it is reported by the writer.
             let _ = store.check_writes().await;
@@ -123,9 +128,34 @@ pub(super) async fn watch(store: Store, head: AuditHead, health: HostHealth) {
     }
 }
 
+/// Reports a state directory without room before a write fails for it: on a host where nothing changes that may be days later,
+/// when a daemon dies and its start cannot be written down.
+fn check_room(state_dir: &Path, health: &HostHealth) {
+    let Ok(disk) = rustix::fs::statvfs(state_dir) else { return };
+    // Some blocks are left to root alone.
+    let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
+    let room = blocks.saturating_mul(disk.f_frsize);
+    let report = (room < NO_ROOM).then(|| Report {
+        reason: "NoRoom",
+        message: format!(
+            "the disk of the state directory {} has {room} bytes left, so that nothing more can be written soon: free space there",
+            state_dir.display()
+        ),
+    });
+    let is_full = report.is_some();
+    if is_full != health.has(HostFault::StateDiskFull) {
+        health.set(HostFault::StateDiskFull, report);
+        if is_full {
+            tracing::error!(room, "the disk of the state directory is full");
+        } else {
+            tracing::info!(room, "the disk of the state directory has room again");
+        }
+    }
+}
+
 /// Remembers where the audit ends; whether that was done.
 ///
-/// Not while the database is known to lack rows or is gone: what is remembered tells the next start of it.
+/// Not while the database is known to lack rows or is gone: what is remembered shows it to the next start.
 pub(super) async fn remember(store: &Store, head: &AuditHead, health: &HostHealth) -> bool {
     if health.has(HostFault::AuditTruncated) || health.has(HostFault::DatabaseLost) {
         return false;
@@ -153,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_database_is_told_from_a_first_start() {
+    fn lost_database_is_distinguished_from_first_start() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name);
         check_database(directory.path(), false).expect("a first start");

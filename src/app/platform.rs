@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use super::{StartError, refused};
 use crate::config::Config;
-use crate::gpu::{Inventory, InventoryError, Patient, Remembered, Suspendable, nvml, sim::SimInventory};
+use crate::domain::timings::Timings;
+use crate::gpu::{Inventory, InventoryError, Remembered, Suspendable, TimeLimited, nvml, sim::SimInventory};
 use crate::mps::Binaries;
 use crate::sim;
 
 /// The GPUs and the programs.
 pub(super) struct Platform {
-    pub(super) inventory: Arc<Patient<Suspendable>>,
+    pub(super) inventory: Arc<TimeLimited<Suspendable>>,
     pub(super) binaries: Binaries,
     pub(super) extra_env: Vec<(OsString, OsString)>,
     pub(super) simulated: bool,
@@ -21,9 +22,9 @@ pub(super) struct Platform {
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Platform {
-    /// Asks the driver or does not, as the maintenance that the store knows of says; the file that was looked at before
-    /// may have told another story.
-    pub(super) fn settle(&self, remembered: Option<Remembered>) -> Result<(), StartError> {
+    /// Suspends or resumes the driver by the maintenance in the store; the file that was checked before
+    /// may have said otherwise.
+    pub(super) fn apply_maintenance(&self, remembered: Option<Remembered>) -> Result<(), StartError> {
         match remembered {
             Some(remembered) if self.inventory.live() => {
                 if let Err(error) = self.inventory.suspend(remembered, CLOSING) {
@@ -34,7 +35,7 @@ impl Platform {
             Some(_) => {}
         }
         if !self.inventory.live() {
-            tracing::info!("the host is in maintenance: the driver is not asked");
+            tracing::info!("the host is in maintenance: the driver is not queried");
         }
         Ok(())
     }
@@ -50,20 +51,19 @@ pub(super) fn remembered(text: Option<&str>) -> Option<Remembered> {
 ///
 /// In maintenance the driver is not touched, and need not even be there.
 pub(super) fn real(config: &Config, remembered: Option<Remembered>) -> Result<Platform, StartError> {
-    let inventory =
-        match remembered {
-            Some(remembered) => Ok(Patient::new(Suspendable::closed(open_nvml, remembered))),
-            None => Patient::open(open_nvml).map_err(|error| error.to_string()).and_then(|inventory| {
-                match inventory.gpus() {
-                    Ok(gpus) if gpus.is_empty() => Err(
-                        "the NVIDIA driver lists no GPU on this host, or can describe none: the log says why"
-                            .to_owned(),
-                    ),
-                    Ok(_) => Ok(inventory),
-                    Err(error) => Err(error.to_string()),
+    let inventory = match remembered {
+        Some(remembered) => Ok(TimeLimited::new(Suspendable::closed(open_nvml, remembered))),
+        None => TimeLimited::open(open_nvml).map_err(|error| error.to_string()).and_then(|inventory| {
+            match inventory.gpus() {
+                Ok(gpus) if gpus.is_empty() => {
+                    Err("the NVIDIA driver lists no GPU on this host, or can describe none: the log says why"
+                        .to_owned())
                 }
-            }),
-        };
+                Ok(_) => Ok(inventory),
+                Err(error) => Err(error.to_string()),
+            }
+        }),
+    };
     let binaries = Binaries::locate(config.mps_dir.as_deref()).map_err(|error| error.to_string());
     match (inventory, binaries) {
         (Ok(inventory), Ok(binaries)) => {
@@ -96,7 +96,10 @@ pub(super) fn simulated(config: &Config, remembered: Option<Remembered>) -> Resu
         None => Suspendable::open(opener).map_err(refused)?,
     };
     Ok(Platform {
-        inventory: Arc::new(Patient::new(inventory)),
+        inventory: Arc::new(TimeLimited::with_deadline(
+            inventory,
+            Timings::duration(config.timings.driver_call_ms),
+        )),
         binaries: Binaries::locate(Some(&programs)).map_err(refused)?,
         extra_env: vec![("MPS_SIM_WORLD".into(), directory.into_os_string())],
         simulated: true,

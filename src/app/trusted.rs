@@ -1,10 +1,15 @@
-//! The manager's own files, judged before any of them is used: `serve`, `restore` and `doctor` ask the same.
+//! The manager's own directories and files, checked before any of them is used: by `serve`, `restore` and `doctor`.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-use super::DATABASE;
+use super::{DATABASE, StartError, refused, seed};
+use crate::config::Config;
+use crate::domain::TenantDirectory;
 use crate::host::trust::{Content, Trust, Untrusted};
+use crate::mps::process::LONGEST_PATH;
 use crate::store::audit_head::AUDIT_HEAD;
+use crate::supervisor::tenants_directory;
 
 /// The files of a state directory. Who can read the token is admin; who can read the lock can hold it.
 const STATE: [(&str, Content); 7] = [
@@ -14,17 +19,50 @@ const STATE: [(&str, Content); 7] = [
     ("mps-manager.db-wal", Content::File),
     ("mps-manager.db-shm", Content::File),
     (AUDIT_HEAD, Content::File),
-    (super::FURNISHING, Content::File),
+    (seed::SEEDING, Content::File),
 ];
 /// In a runtime directory, the one in which there is one for each daemon, and the one in which there is one for each tenant.
 const DAEMONS: &str = "daemons";
 const TENANTS: &str = "tenants";
 
+/// Refuses directories that cannot be used, or that others could change.
+pub(super) fn check_directories(config: &Config) -> Result<(), StartError> {
+    check_length(&config.runtime_dir)?;
+    let trust = Trust::own();
+    check_state(&config.state_dir, &trust).map_err(refused)?;
+    check_runtime(&config.runtime_dir, &trust).map_err(refused)
+}
+
+/// Refuses a runtime directory in which no tenant's directory would fit, nor a daemon with the shortest name.
+pub(super) fn check_length(runtime_dir: &Path) -> Result<(), StartError> {
+    let daemon = runtime_dir.join("daemons/x/pipe").as_os_str().len();
+    let tenant = tenants_directory(runtime_dir).as_os_str().len() + 1 + TenantDirectory::LENGTH;
+    let longest = daemon.max(tenant);
+    if longest <= LONGEST_PATH {
+        return Ok(());
+    }
+    Err(StartError(format!(
+        "the runtime directory {} is too long: a pipe directory in it would have {longest} bytes or more, and the path of a \
+         socket leaves room for {LONGEST_PATH}; give a shorter one with --runtime-dir",
+        runtime_dir.display()
+    )))
+}
+
+/// Makes the runtime directory where it is missing.
+pub(super) fn make_runtime_directory(path: &Path) -> Result<(), StartError> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(|error| {
+        StartError(format!(
+            "the runtime directory {} cannot be made: {error}; give another with --runtime-dir",
+            path.display()
+        ))
+    })
+}
+
 /// Refuses a state directory, or a file in it, that others could change.
 pub(super) fn check_state(directory: &Path, trust: &Trust) -> Result<(), Untrusted> {
     match trust.check(directory, Content::Directory)? {
         Some(found) if found.is_dir() => {}
-        // Nothing is in it; whoever uses it says what is wrong.
+        // Nothing is in it; its user reports what is wrong.
         _ => return Ok(()),
     }
     for (name, content) in STATE {

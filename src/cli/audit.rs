@@ -1,4 +1,4 @@
-//! `audit`: whether the audit's chain is whole.
+//! `audit`: verifies the hash chain of the audit log.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,20 +11,20 @@ use crate::config::Config;
 use crate::domain::audit::Head;
 use crate::domain::count::counted;
 
-/// What can be done with the audit.
+/// Commands on the audit log.
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
-    /// Check every row against the one before; exit 1 with the first that does not fit
+    /// Verify the hash chain; exit 1 with the first invalid row
     ///
-    /// Reads the database itself and changes nothing, whether or not a manager serves it.
+    /// Reads the database directly and changes nothing, whether or not a manager is running.
     Verify {
-        /// The database; without it, the one in the state directory
+        /// The database; by default the one in the state directory
         #[arg(long, value_name = "FILE")]
         database: Option<PathBuf>,
         /// The state directory
         #[arg(long, value_name = "DIR")]
         state_dir: Option<PathBuf>,
-        /// A number and a hash that were kept elsewhere, as 12:4f…: the chain has to lead through it
+        /// A row number and hash kept elsewhere, as 12:4f…: the chain must contain it
         #[arg(long, value_name = "ID:HASH", value_parser = anchor)]
         anchor: Option<Head>,
     },
@@ -46,11 +46,11 @@ pub(super) fn run(command: AuditCommand) -> Result<ExitCode, String> {
     let runtime = runtime.map_err(|error| error.to_string())?;
     match runtime.block_on(app::verify_audit(&database, anchor))? {
         Ok(Head { id, hash }) => {
-            line!("the audit is whole: {}, and the last one has the hash\n{hash}", counted(id, "row"));
+            line!("the audit log is intact: {}, and the last one has the hash\n{hash}", counted(id, "row"));
             Ok(ExitCode::SUCCESS)
         }
         Err(broken) => {
-            line!("the audit is broken: {broken}");
+            line!("the audit log is broken: {broken}");
             Ok(ExitCode::from(DIFFERS))
         }
     }

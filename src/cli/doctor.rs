@@ -1,4 +1,4 @@
-//! `doctor`: what of this host is not as a manager needs it.
+//! `doctor`: what this host lacks for a manager.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,29 +13,29 @@ use crate::domain::printable::printable;
 
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
-    /// The configuration file of the manager; without it, what the manager that serves was started with
+    /// The configuration file of the manager; by default, that of the running manager
     #[arg(long)]
     config: Option<PathBuf>,
     /// Where the database is
     #[arg(long)]
     state_dir: Option<PathBuf>,
-    /// Where sockets, pipe directories and logs are [env: `MPS_MANAGER_RUNTIME_DIR`]
+    /// The directory of sockets, pipe directories and logs [env: `MPS_MANAGER_RUNTIME_DIR`]
     #[arg(long)]
     runtime_dir: Option<PathBuf>,
-    /// Look at the simulated host of this profile, as h200x2
+    /// Check the simulated host of this profile, as h200x2
     #[arg(long, value_name = "PROFILE")]
     sim: Option<String>,
     /// The directory of NVIDIA's two programs
     #[arg(long)]
     mps_dir: Option<PathBuf>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
 
 pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
     let directory = runtime_dir(args.runtime_dir.clone());
-    // What names another place than where a manager serves says which host is meant.
+    // Options that differ from a running manager's say which host is meant.
     let named = args.config.is_some() || args.state_dir.is_some();
     let running = if named { None } else { running::manager(&directory) };
     let (read, known_state) = match running {
@@ -45,7 +45,7 @@ pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
             (read.map_err(|error| error.to_string()), None)
         }
     };
-    // A file that is refused is a finding; the rest is looked at with what holds without it.
+    // An invalid file is a finding; everything else is checked with defaults.
     let (mut config, mut refused) = match read {
         Ok(config) => (config, None),
         Err(error) => (Config::default(), Some(error)),

@@ -1,4 +1,4 @@
-//! `events`: what happened, and what happens from now on.
+//! `events`: lists events, and follows new ones.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,33 +12,33 @@ use crate::domain::printable::printable;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::api::List;
 
-/// Pause before a manager that has gone is looked for again.
+/// Pause before reconnecting to a manager that is gone.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What `events` takes.
+/// The arguments of `events`.
 #[derive(Debug, Args)]
 pub(super) struct EventsArgs {
     #[command(flatten)]
     server: Server,
-    /// Go on with what happens from now on, over restarts of the manager too
+    /// Follow new events, also over restarts of the manager
     #[arg(short, long)]
     follow: bool,
-    /// How many of the last events to begin with
+    /// How many of the last events to print first
     #[arg(short = 'n', long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=1000))]
     last: u32,
-    /// Those of these types only, as client.,daemon.died
+    /// Only events of these types, as client.,daemon.died
     #[arg(long = "type", value_name = "TYPES")]
     types: Option<String>,
-    /// Those that matter at least so much: info, warning, error or critical
+    /// Only events of at least this severity: info, warning, error or critical
     #[arg(long)]
     severity: Option<String>,
-    /// Those about this daemon only
+    /// Only events about this daemon
     #[arg(long)]
     daemon: Option<DaemonName>,
-    /// Those about this tenant only
+    /// Only events about this tenant
     #[arg(long)]
     tenant: Option<TenantName>,
-    /// How to print; JSON is one object a line
+    /// Output format; JSON is one object per line
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
@@ -64,7 +64,7 @@ impl EventsArgs {
 pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
     let client = args.server.client()?;
     let query = args.query();
-    // The place to follow from comes before the list: what is written in between is in one of them, and is printed once.
+    // The position is read before the list: an event in between is in one of them, and is printed once.
     let newest: List<Event> = client.get("/api/v1/events?limit=1").await?;
     let mut at = newest.items.first().map_or(0, |event| event.id);
     if args.last > 0 {
@@ -79,14 +79,14 @@ pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
     }
     loop {
         match follow(&client, &query, &mut at, args.output).await {
-            // A manager that ends its streams, or is gone, may be back in a moment.
+            // A manager that ended its streams, or is gone, may soon be back.
             Ok(()) | Err(ClientError::Unreachable { .. }) => tokio::time::sleep(RETRY).await,
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Prints what happens until the stream ends; `at` is where the next one begins.
+/// Prints events until the stream ends; `at` is the position of the next stream.
 async fn follow(client: &Client, query: &str, at: &mut i64, output: Output) -> Result<(), ClientError> {
     let mut stream = client.stream(&format!("/api/v1/events/stream?after={at}{query}")).await?;
     while let Some(message) = stream.next().await? {

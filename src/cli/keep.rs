@@ -1,4 +1,4 @@
-//! `backup` and `restore`: what an operator keeps.
+//! `backup` and `restore`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use crate::app;
 use crate::config::Config;
 use crate::domain::memory::Bytes;
 
-/// The state directory, as `serve` finds it.
+/// The state directory, found like `serve` finds it.
 #[derive(Debug, Args)]
 pub(super) struct State {
     /// The configuration file of the manager
@@ -36,7 +36,7 @@ pub(super) struct Keep {
     file: PathBuf,
     #[command(flatten)]
     state: State,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
@@ -45,12 +45,12 @@ pub(super) struct Keep {
 pub(super) struct Restore {
     #[command(flatten)]
     keep: Keep,
-    /// Take a backup whose audit is broken, too
+    /// Accept a backup with a broken audit log
     #[arg(long)]
     broken_audit: bool,
 }
 
-/// Runs to its end what answers with something to print.
+/// Runs a command to completion and prints its result.
 fn finish<T>(
     work: impl Future<Output = Result<T, app::StartError>>,
     print: impl FnOnce(&T) -> Result<(), serde_json::Error>,
@@ -77,7 +77,7 @@ pub(super) fn backup(Keep { file, state, output }: Keep) -> Result<ExitCode, Str
                 );
                 line!("Not in it: admin.token and the configuration file.");
                 if let Some(why) = &made.unrecorded {
-                    line!("The audit and the events do not tell of it: {why}");
+                    line!("The backup is not in the audit log and the events: {why}");
                 }
             }
         }
@@ -92,14 +92,16 @@ pub(super) fn restore(Restore { keep, broken_audit }: Restore) -> Result<ExitCod
         match output {
             Output::Json => line!("{}", serde_json::to_string_pretty(restored)?),
             Output::Table => {
-                line!("{} is what {} was", restored.database.display(), restored.backup.file.display());
+                line!("{} was restored from {}", restored.database.display(), restored.backup.file.display());
                 if let Some(replaced) = &restored.replaced {
-                    line!("{} is the database before", replaced.display());
+                    line!("{} is the previous database", replaced.display());
                 }
                 for note in &restored.notes {
                     line!("- {note}");
                 }
-                line!("Start the manager: it takes up what runs, and brings about what the backup says.");
+                line!(
+                    "Start the manager: it adopts what is running, and applies the configuration of the backup."
+                );
             }
         }
         Ok(())

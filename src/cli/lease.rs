@@ -1,4 +1,4 @@
-//! `mps-manager lease …`: which processes hold leases of a tenant.
+//! `mps-manager lease …`: the leases of a tenant.
 
 use std::process::ExitCode;
 
@@ -8,9 +8,9 @@ use super::{Output, Server, ask, line, show};
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
 use crate::domain::client::ClientId;
-use crate::service::leases::HeldLease;
+use crate::service::tenants::leases::HeldLease;
 
-/// What is done with leases.
+/// Commands on leases.
 #[derive(Debug, Subcommand)]
 pub(super) enum LeaseCommand {
     /// List the leases of a tenant
@@ -19,7 +19,7 @@ pub(super) enum LeaseCommand {
         server: Server,
         /// The tenant
         tenant: TenantName,
-        /// How to print
+        /// Output format
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },

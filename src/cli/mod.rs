@@ -1,4 +1,4 @@
-//! The command line: what can be said, and which part of the product answers.
+//! The command line.
 
 mod audit;
 mod doctor;
@@ -27,11 +27,11 @@ use crate::domain::printable::printable_lines;
 use crate::domain::{MemoryLimit, TenantName};
 use crate::{app, gpu, http, sim, telemetry};
 
-/// Exit code of a question answered with no, as `status` of a host that is not ready, and of what is refused as the host stands.
+/// Exit code for a negative answer, as `status` of a host that is not ready, and for a conflict with the state of the host.
 const DIFFERS: u8 = 1;
 /// Exit code of an error.
 const ERROR: u8 = 2;
-/// The status of a refusal because of how the host stands.
+/// The status of a conflict with the state of the host.
 const CONFLICT: u16 = 409;
 
 /// Owns the NVIDIA MPS control daemons of a GPU host.
@@ -50,7 +50,7 @@ enum Command {
     Status {
         #[command(flatten)]
         server: Server,
-        /// How to print
+        /// Output format
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
@@ -58,14 +58,14 @@ enum Command {
     Clients {
         #[command(flatten)]
         server: Server,
-        /// Those of this tenant only
+        /// Only those of this tenant
         #[arg(long)]
         tenant: Option<TenantName>,
-        /// How to print
+        /// Output format
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
-    /// Show what happened, and follow what happens
+    /// List events, and follow new ones
     Events(events::EventsArgs),
     /// Print the environment of a tenant's processes
     Env {
@@ -79,23 +79,23 @@ enum Command {
     },
     /// Start a command with a tenant's environment, as the tenant's user
     Run(run::RunArgs),
-    /// See with a CUDA client whether a tenant's settings hold; exit 1 when one differs, 2 when none could look
+    /// Verify a tenant's settings with a CUDA client; exit 1 if one differs, 2 if the client could not run
     Verify {
         #[command(flatten)]
         server: Server,
         /// The tenant
         tenant: TenantName,
-        /// How to print
+        /// Output format
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
-    /// End a client in the safe order
+    /// Terminate a client in the safe order
     Terminate {
         #[command(flatten)]
         server: Server,
         /// The client's ID, as `clients` prints it
         client: ClientId,
-        /// What to do where the client is stopped (SIGSTOP, a debugger); without it, nothing is sent and this fails
+        /// What to do if the client is stopped (SIGSTOP, a debugger); by default nothing is sent and this fails
         #[arg(long, value_enum)]
         stopped: Option<Stopped>,
     },
@@ -109,38 +109,38 @@ enum Command {
         #[command(subcommand)]
         command: layout::LayoutCommand,
     },
-    /// Make, list and revoke tokens
+    /// Create, list and revoke tokens
     Token {
         #[command(subcommand)]
         command: token::TokenCommand,
     },
-    /// Print an address that logs a browser in once, within 15 minutes
+    /// Print a link that logs a browser in once, within 15 minutes
     LoginUrl {
         #[command(flatten)]
         server: Server,
     },
-    /// Say who one is to the server, and what one may do
+    /// Show who the server takes you for, and what you may do
     Whoami {
         #[command(flatten)]
         server: Server,
-        /// How to print
+        /// Output format
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
-    /// Work with the audit
+    /// Work with the audit log
     Audit {
         #[command(subcommand)]
         command: audit::AuditCommand,
     },
-    /// Look for what this host lacks to be managed, with a manager or without; exit 1 when something warns or fails
+    /// Check what this host lacks, with or without a running manager; exit 1 on warnings or failures
     Doctor(doctor::Doctor),
-    /// Copy the database to a file, also while the manager serves
+    /// Copy the database to a file, also while the manager is running
     Backup(keep::Keep),
-    /// Put a backup in the place of the database, while no manager serves
+    /// Replace the database with a backup, while no manager is running
     Restore(keep::Restore),
     /// Print the OpenAPI document
     Openapi {
-        /// The version of OpenAPI to write it in
+        /// The version of OpenAPI
         #[arg(long = "as", value_name = "VERSION", default_value = "3.1", value_parser = ["3.1", "3.0"])]
         form: String,
     },
@@ -149,7 +149,7 @@ enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// See what a CUDA client sees, from a child process; prints JSON
+    /// Report what a CUDA client sees, from a child process; prints JSON
     CudaProbe(gpu::probe::ProbeArgs),
     /// Parts of the simulated host
     Sim {
@@ -166,13 +166,13 @@ struct Serve {
     /// The address of the API
     #[arg(long)]
     listen: Option<SocketAddr>,
-    /// Listen beyond loopback without TLS: everybody on the way can read what is sent, tokens included
+    /// Listen beyond loopback without TLS: anyone on the network can read what is sent, tokens included
     #[arg(long)]
     insecure_listen: bool,
-    /// Where the database and the admin token are
+    /// The directory of the database and the admin token
     #[arg(long)]
     state_dir: Option<PathBuf>,
-    /// Where sockets, pipe directories and logs are
+    /// The directory of sockets, pipe directories and logs
     #[arg(long)]
     runtime_dir: Option<PathBuf>,
     /// Run on a simulated host of this profile, as h200x2
@@ -181,16 +181,16 @@ struct Serve {
     /// The directory of NVIDIA's two programs
     #[arg(long)]
     mps_dir: Option<PathBuf>,
-    /// How log lines are written
+    /// The format of log lines
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
-    /// Begin with an empty database where the state directory has lost its own
+    /// Start with an empty database if the state directory has lost its own
     #[arg(long)]
     new_database: bool,
 }
 
 impl Serve {
-    /// The same, called in a directory that paths may be relative to.
+    /// The same, with relative paths resolved against a directory.
     fn within(mut self, directory: Option<&Path>) -> Self {
         let Some(directory) = directory else { return self };
         let paths = [&mut self.config, &mut self.state_dir, &mut self.runtime_dir, &mut self.mps_dir];
@@ -200,7 +200,7 @@ impl Serve {
         self
     }
 
-    /// The file's configuration, with what was given beside it.
+    /// The file's configuration with the command line's options.
     fn config(self) -> Result<Config, ConfigError> {
         let mut config = self.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path))?;
         config.listen = self.listen.unwrap_or(config.listen);
@@ -216,7 +216,7 @@ impl Serve {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Print the configuration that would be used, or say what is wrong with it
+    /// Print the effective configuration, or what is wrong with it
     Check {
         /// The configuration file
         #[arg(long)]
@@ -226,17 +226,17 @@ enum ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 enum SimCommand {
-    /// A client of the simulated GPUs that behaves as a real one was seen to
+    /// A client of the simulated GPUs that behaves like a recorded real one
     Client(sim::client::ClientArgs),
 }
 
 /// How to reach the server.
 #[derive(Debug, Args)]
 struct Server {
-    /// The server's URL; without it, the unix socket [env: `MPS_MANAGER_URL`]
+    /// The server's URL; by default the unix socket [env: `MPS_MANAGER_URL`]
     #[arg(long)]
     url: Option<String>,
-    /// PEM file with the certificates that a server's https:// URL is held to, instead of the system's [env: `MPS_MANAGER_CA_FILE`]
+    /// PEM file with the certificates to verify an https:// server with, instead of the system's [env: `MPS_MANAGER_CA_FILE`]
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// The server's runtime directory, where its unix socket is [env: `MPS_MANAGER_RUNTIME_DIR`]
@@ -244,21 +244,21 @@ struct Server {
     runtime_dir: Option<PathBuf>,
 }
 
-/// A variable that stands for an option; an empty one is none.
+/// The variable for an option; an empty one counts as unset.
 ///
 /// Not read by clap, whose usage in error messages shows options with a variable as if they were required.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Where the socket is looked for.
+/// The directory of the socket.
 fn runtime_dir(given: Option<PathBuf>) -> PathBuf {
     let of_environment = || variable("MPS_MANAGER_RUNTIME_DIR").map(PathBuf::from);
     given.or_else(of_environment).unwrap_or_else(config::default_runtime_dir)
 }
 
 impl Server {
-    /// The certificates that a server is held to.
+    /// The certificates to verify a server with.
     fn ca_file(&self) -> Option<PathBuf> {
         self.ca_file.clone().or_else(|| variable("MPS_MANAGER_CA_FILE").map(PathBuf::from))
     }
@@ -285,12 +285,12 @@ enum Output {
     Json,
 }
 
-/// What is done about a client that is stopped.
+/// What to do with a stopped client.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Stopped {
     /// Continue it, then end it in the safe order
     Continue,
-    /// Kill it without asking MPS
+    /// Kill it without MPS
     Kill,
 }
 
@@ -300,7 +300,7 @@ enum EnvFormat {
     Json,
 }
 
-/// Prints a line with control characters spelled out, and ends quietly when nobody reads it any more, as in `mps-manager clients | head -1`.
+/// Prints a line with control characters escaped; ends quietly on a closed pipe, as in `mps-manager clients | head -1`.
 macro_rules! line {
     ($($argument:tt)*) => { crate::cli::emit(format_args!($($argument)*)) };
 }
@@ -317,12 +317,12 @@ fn emit(text: std::fmt::Arguments<'_>) {
     }
 }
 
-/// Says on stderr what went wrong, with control characters spelled out.
+/// Prints an error to stderr, with control characters escaped.
 fn complain(message: &str) {
     eprintln!("mps-manager: {}", printable_lines(message));
 }
 
-/// Does what the command line says.
+/// Runs the command line.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
@@ -370,7 +370,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// The probe; in the process that uses CUDA, the simulated host's CUDA is used where the environment names one.
+/// The probe; in the process that uses CUDA, the simulated host's CUDA is used if the environment names one.
 fn cuda_probe(args: &gpu::probe::ProbeArgs) -> ExitCode {
     match std::env::var_os(sim::world::WORLD_VARIABLE) {
         Some(world) if args.child => {
@@ -380,14 +380,14 @@ fn cuda_probe(args: &gpu::probe::ProbeArgs) -> ExitCode {
     }
 }
 
-/// Runs a question to the server to its end.
+/// Runs a request to the server to completion.
 fn ask(question: impl Future<Output = Result<ExitCode, ClientError>>) -> Result<ExitCode, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
     runtime.block_on(question).or_else(|error| match error {
-        // How the host stands is in the way: no error of whoever asks, and the same answer to every verb.
+        // A conflict is not the caller's error, and the exit code is the same for every verb.
         ClientError::Refused(problem) if problem.status == CONFLICT => {
             complain(&ClientError::Refused(problem).to_string());
             Ok(ExitCode::from(DIFFERS))
@@ -408,7 +408,7 @@ fn serve(args: Serve) -> Result<ExitCode, String> {
     let new_database = args.new_database;
     let config = args.config().map_err(|error| error.to_string())?;
     telemetry::start(config.log_format, &config.log_filter)?;
-    // The work is waiting, for processes and sockets: two threads do it on any host.
+    // The work is waiting for processes and sockets: two threads suffice on any host.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

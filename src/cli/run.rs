@@ -1,8 +1,7 @@
 //! `mps-manager run`: becomes a command under a tenant's limits.
 //!
-//! The process asks the server for a lease in its own name, takes the tenant's user and environment, and then
-//! becomes the command: the process ID and the start time stay, so the lease stays good until the command ends,
-//! and the exit code is the command's own.
+//! The process requests a lease for itself, takes on the tenant's user and environment, and then becomes the command by exec:
+//! process ID and start time stay, so the lease is valid until the command ends, and the exit code is the command's.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -15,7 +14,7 @@ use super::vet::{Answerer, check_environment, check_user};
 use crate::domain::TenantName;
 use crate::domain::environment::PREFIX;
 use crate::host::user::become_user;
-use crate::service::leases::{LeaseRequest, LeaseView};
+use crate::service::tenants::leases::{LeaseRequest, LeaseView};
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -24,7 +23,7 @@ pub(super) struct RunArgs {
     /// The tenant
     #[arg(long)]
     tenant: TenantName,
-    /// The user the command must run as; refused when it is not the tenant's
+    /// The user that the command must run as; refused if it is not the tenant's
     #[arg(short, long)]
     uid: Option<u32>,
     /// The command and its arguments
@@ -32,23 +31,23 @@ pub(super) struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// Variables of the manager's own caller that the command has no business with.
+/// Variables of the caller that the command must not get.
 const SECRETS: [&str; 1] = ["MPS_MANAGER_TOKEN"];
 
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
     if let Some(url) = &args.server.url {
         return Err(format!(
-            "run takes its lease through the unix socket of the manager on this host, and --url or MPS_MANAGER_URL names {url}: \
-             leave it out, and give --runtime-dir where the socket is not in the usual place"
+            "run takes its lease through the unix socket of the manager on this host, but --url or MPS_MANAGER_URL names {url}: \
+             leave it out, and give --runtime-dir if the socket is not in the usual place"
         ));
     }
     let mut client = args.server.client().map_err(|error| error.to_string())?;
-    // Root may do everything by itself, and a token may be one of less.
+    // Root has every right anyway, and a token may have fewer.
     if !rustix::process::geteuid().is_root() {
         client = client.with_token(std::env::var("MPS_MANAGER_TOKEN").ok());
     }
     let path = format!("/api/v1/tenants/{}/leases", args.tenant);
-    // For itself, which the kernel tells the manager: in a container this process has another number than on the host.
+    // Without a process ID, which the kernel reports to the manager: in a container it differs from the one on the host.
     let request = LeaseRequest::default();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -60,12 +59,12 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
     let own = rustix::process::geteuid().as_raw();
     check_user(answerer, lease.uid, own, args.uid)?;
     check_environment(&lease.environment.variables, &lease.environment.unset)?;
-    // Nothing of ours may live on in the command: no thread, no socket.
+    // The command must inherit nothing of this process: no thread, no socket.
     drop(client);
     drop(runtime);
     if let Some(uid) = args.uid.filter(|uid| *uid != lease.uid) {
         return Err(format!(
-            "tenant {} has uid {}, and uid {uid} was asked for: leave -u out, or change the tenant",
+            "tenant {} has uid {}, but -u asks for uid {uid}: leave -u out, or change the tenant",
             args.tenant, lease.uid
         ));
     }
@@ -76,7 +75,7 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
     for name in lease.environment.unset.iter().map(String::as_str).chain(SECRETS) {
         command.env_remove(name);
     }
-    // Also what a later release of MPS reads, and this program does not know.
+    // Including variables of later releases of MPS that this program does not know.
     for (name, _) in std::env::vars_os() {
         let is_ours = name.to_str().is_none_or(|name| lease.environment.variables.contains_key(name));
         if name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) && !is_ours {
@@ -84,7 +83,7 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
         }
     }
     let error = command.exec();
-    // As a shell says it: 127 for a command that is not there, 126 for one that cannot be run.
+    // As shells do: 127 for a command that does not exist, 126 for one that cannot run.
     crate::cli::complain(&format!("{} cannot be run: {error}", program.to_string_lossy()));
     let missing = error.kind() == std::io::ErrorKind::NotFound;
     Ok(ExitCode::from(if missing { 127 } else { 126 }))

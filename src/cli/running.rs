@@ -1,4 +1,4 @@
-//! The manager that serves from a runtime directory, found by its socket, and the configuration that it was started with.
+//! Finds the running manager of a runtime directory by its socket, and its configuration.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -11,15 +11,15 @@ use super::{Cli, Command, Serve};
 use crate::config::{self, Config};
 use crate::host::process;
 
-/// What is known of a manager that serves.
+/// A running manager.
 pub(super) struct Running {
-    /// How it was configured; the error says why that cannot be read now.
+    /// Its configuration, or why that cannot be read now.
     pub(super) config: Result<Config, String>,
-    /// Where its database is, by the file that it has open.
+    /// The directory of its database, from the file it has open.
     pub(super) state_dir: Option<PathBuf>,
 }
 
-/// The manager that listens in a runtime directory; `None` where nobody does who is trusted.
+/// The manager that listens in a runtime directory; `None` if there is none, or an untrusted one.
 pub(super) fn manager(runtime_dir: &Path) -> Option<Running> {
     let stream = UnixStream::connect(config::socket_in(runtime_dir)).ok()?;
     let peer = socket_peercred(&stream).ok()?;
@@ -33,7 +33,7 @@ pub(super) fn manager(runtime_dir: &Path) -> Option<Running> {
     Some(Running { config, state_dir: state_dir(pid) })
 }
 
-/// How `serve` was called, by the words of a process.
+/// The options of `serve` on a command line.
 fn serve_of(words: Vec<String>) -> Option<Serve> {
     match Cli::try_parse_from(words).ok()?.command {
         Command::Serve(serve) => Some(serve),
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_a_manager_are_understood() {
+    fn command_line_of_a_manager_is_parsed() {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect();
         let serve = serve_of(words("/usr/bin/mps-manager serve --sim h200x2 --state-dir s --runtime-dir /r"));
         let serve = serve.expect("a manager").within(Some(Path::new("/home/me")));

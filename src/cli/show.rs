@@ -1,11 +1,13 @@
-//! The questions of the command line, and how their answers are printed.
+//! The read-only commands, and how their results are printed.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use reqwest::StatusCode;
 
+use super::vet::check_environment;
 use super::{DIFFERS, EnvFormat, Output, Stopped, line};
 use crate::client::{Client, ClientError};
 use crate::domain::client::ClientId;
@@ -18,13 +20,13 @@ use crate::domain::tenant::{EffectiveThreads, EnforcedBy};
 use crate::domain::{TenantName, environment};
 use crate::http::api::List;
 use crate::http::api::probes::Readiness;
-use crate::service::clients::ClientView;
 use crate::service::daemons::DaemonView;
-use crate::service::foreign::ForeignDaemonView;
+use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::host::HostView;
+use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::{EnvironmentView, TenantView};
 
-/// How often a running operation is asked after.
+/// How often a running operation is polled.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Reads every page of a list.
@@ -133,22 +135,7 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
         ]);
     }
     table(&rows);
-    let daemons = daemons.iter().flat_map(|daemon| {
-        daemon
-            .status
-            .iter()
-            .flat_map(|status| &status.conditions)
-            .map(|condition| (daemon.name.to_string(), condition))
-    });
-    // Why a daemon is not ready is said of the daemon, and once.
-    let tenants = tenants.iter().flat_map(|tenant| {
-        let own = tenant.status.conditions.iter().filter(|condition| condition.reason != "DaemonNotReady");
-        own.map(|condition| (tenant.name.to_string(), condition))
-    });
-    let attention: Vec<(String, &Condition)> = daemons
-        .chain(tenants)
-        .filter(|(_, condition)| (condition.kind == "Ready") != condition.status)
-        .collect();
+    let attention = attention(daemons, tenants);
     if !attention.is_empty() {
         line!("\nAttention:");
     }
@@ -161,12 +148,34 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
     }
 }
 
+/// Conditions that need attention, with their daemon or tenant. A daemon's condition is not repeated for its tenants.
+fn attention<'a>(daemons: &'a [DaemonView], tenants: &'a [TenantView]) -> Vec<(String, &'a Condition)> {
+    let mut found = Vec::new();
+    let mut said = BTreeSet::new();
+    for daemon in daemons {
+        let conditions = daemon.status.iter().flat_map(|status| &status.conditions);
+        for condition in conditions.filter(|condition| condition.needs_attention()) {
+            said.insert((daemon.name.as_str(), condition.reason.as_str()));
+            found.push((daemon.name.to_string(), condition));
+        }
+    }
+    for tenant in tenants {
+        let is_said = |condition: &&Condition| {
+            let reason = condition.reason.as_str();
+            reason == "DaemonNotReady" || said.contains(&(tenant.spec.daemon.as_str(), reason))
+        };
+        let own = tenant.status.conditions.iter().filter(|condition| condition.needs_attention());
+        found.extend(own.filter(|one| !is_said(one)).map(|condition| (tenant.name.to_string(), condition)));
+    }
+    found
+}
+
 /// Marks what only the environment holds.
 fn held(by: EnforcedBy) -> &'static str {
     if by == EnforcedBy::Environment { " (env)" } else { "" }
 }
 
-/// The SMs of a tenant: of its partitions, or of its thread percentage.
+/// The SMs of a tenant: of its partitions, or by its thread percentage.
 fn share(threads: &EffectiveThreads) -> String {
     if threads.partitions.is_empty() {
         let sms = threads.predicted_sms.map_or_else(|| "?".into(), |sms| sms.to_string());
@@ -176,7 +185,7 @@ fn share(threads: &EffectiveThreads) -> String {
     partitions.collect::<Vec<_>>().join(", ")
 }
 
-/// Control daemons of others, which tenants here know nothing of.
+/// Foreign control daemons, which tenants may not see.
 fn print_foreign(foreign: &[ForeignDaemonView]) {
     if foreign.is_empty() {
         return;
@@ -202,7 +211,7 @@ fn print_foreign(foreign: &[ForeignDaemonView]) {
     table(&rows);
 }
 
-/// A word of the API, as `back_off`.
+/// The API's word for a value, as `back_off`.
 fn word(value: impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
@@ -210,14 +219,14 @@ fn word(value: impl serde::Serialize) -> String {
     }
 }
 
-/// Prints rows in columns as wide as they need to be.
+/// Prints rows in aligned columns.
 pub(super) fn table<const N: usize>(rows: &[[String; N]]) {
     for row in in_columns(rows) {
         line!("{row}");
     }
 }
 
-/// One line for each row, whatever the cells hold.
+/// One line per row, whatever the cells contain.
 fn in_columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     let rows: Vec<[Cow<'_, str>; N]> =
         rows.iter().map(|row| row.each_ref().map(|cell| printable(cell))).collect();
@@ -268,6 +277,8 @@ pub(super) async fn environment(
     format: EnvFormat,
 ) -> Result<ExitCode, ClientError> {
     let view: EnvironmentView = client.get(&format!("/api/v1/tenants/{tenant}/environment")).await?;
+    // A shell that evaluates the lines would run anything else in them.
+    check_environment(&view.variables, &view.unset).map_err(ClientError::Address)?;
     match format {
         EnvFormat::Json => line!("{:#}", serde_json::json!(view)),
         EnvFormat::Sh => {
@@ -292,7 +303,7 @@ pub(super) async fn terminate(
     followed(client, operation, &format!("client {id} was not terminated")).await
 }
 
-/// Waits for the end of an operation and prints its steps; exit 1, with these words and the reason, when it did not succeed.
+/// Waits for an operation and prints its steps; exit 1 with this message and the reason if it did not succeed.
 pub(super) async fn followed(
     client: &Client,
     operation: Operation,
@@ -300,7 +311,7 @@ pub(super) async fn followed(
 ) -> Result<ExitCode, ClientError> {
     let operation = ended(client, operation).await?;
     for step in &operation.steps {
-        line!("{}: {}", step.name, printable(step.outcome.as_deref().unwrap_or("under way")));
+        line!("{}: {}", step.name, printable(step.outcome.as_deref().unwrap_or("running")));
     }
     if operation.state == OperationState::Succeeded {
         return Ok(ExitCode::SUCCESS);

@@ -11,25 +11,25 @@ use crate::domain::TokenName;
 use crate::domain::access::Grant;
 use crate::domain::token::{Secret, TokenId, TokenState};
 use crate::http::api::sessions::LoginUrl;
-use crate::service::tokens::{NewToken, TokenRequest, TokenView};
-use crate::service::whoami::WhoamiView;
+use crate::service::access::tokens::{NewToken, TokenRequest, TokenView};
+use crate::service::access::whoami::WhoamiView;
 
-/// What is done with tokens.
+/// Commands on tokens.
 #[derive(Debug, Subcommand)]
 pub(super) enum TokenCommand {
-    /// Make a token, and print it: it is shown this once
+    /// Create a token and print it: it is shown only this once
     Create {
         #[command(flatten)]
         server: Server,
         /// What it is for
         name: TokenName,
-        /// What whoever has it may do: viewer, operator, admin, or tenant:NAME
+        /// What it grants: viewer, operator, admin, or tenant:NAME
         #[arg(long)]
         grant: Grant,
-        /// Seconds after which it ends by itself; without it, it is good until it is revoked
+        /// Seconds until it expires; by default it is valid until revoked
         #[arg(long, value_name = "SECONDS")]
         expires_in: Option<u64>,
-        /// As the token alone, or as JSON with what is remembered of it
+        /// As the token alone, or as JSON with its metadata
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
@@ -37,11 +37,11 @@ pub(super) enum TokenCommand {
     List {
         #[command(flatten)]
         server: Server,
-        /// How to print
+        /// Output format
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
-    /// Take a token back: nothing is done with it any more
+    /// Revoke a token
     Revoke {
         #[command(flatten)]
         server: Server,
@@ -68,10 +68,10 @@ async fn create(client: &Client, request: &TokenRequest, output: Output) -> Resu
     let made: NewToken = client.post("/api/v1/tokens", request).await?;
     match output {
         Output::Json => line!("{:#}", serde_json::json!(made)),
-        // Alone on standard output, so that a script can take it.
+        // The only text on standard output, for scripts.
         Output::Table => {
             eprintln!(
-                "token {} ({}) grants {}; its text is shown this once:",
+                "token {} ({}) grants {}; its text is shown only this once:",
                 made.token.id, made.token.name, made.token.grant
             );
             line!("{}", made.secret.as_ref().map(Secret::reveal).unwrap_or_default());
@@ -113,14 +113,14 @@ fn time(ms: Option<i64>) -> String {
     time.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"))
 }
 
-/// An address that logs in once.
+/// A link that logs in once.
 pub(super) async fn login_url(client: &Client) -> Result<ExitCode, ClientError> {
     let made: LoginUrl = client.post("/api/v1/login-urls", &serde_json::json!({})).await?;
     line!("{}", made.url.reveal());
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who one is to the server.
+/// Who the server takes the caller for.
 pub(super) async fn whoami(client: &Client, output: Output) -> Result<ExitCode, ClientError> {
     let who: WhoamiView = client.get("/api/v1/whoami").await?;
     match output {

@@ -1,4 +1,4 @@
-//! `mps-manager verify`: a CUDA client in a tenant's environment, and what it saw.
+//! `mps-manager verify`: runs a CUDA client in a tenant's environment, and prints what it saw.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use crate::domain::verification::{
 };
 use crate::service::tenants::TenantView;
 
-/// How often it is asked what came of it.
+/// How often the result is polled.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Sends a client and waits for what it saw: exit 0 where that is what is configured, 1 where it differs, 2 where none could look.
+/// Runs a client and waits for its result: exit 0 if it saw the configuration, 1 if a value differs, 2 if it could not run.
 pub(super) async fn run(
     client: &Client,
     tenant: &TenantName,
     output: Output,
 ) -> Result<ExitCode, ClientError> {
     let path = format!("/api/v1/tenants/{tenant}");
-    let asked: Verification = client.post(&format!("{path}/verify"), &serde_json::json!({})).await?;
-    let since = asked.running_since.unwrap_or(0);
+    let started: Verification = client.post(&format!("{path}/verify"), &serde_json::json!({})).await?;
+    let since = started.running_since.unwrap_or(0);
     let result = loop {
         let view: TenantView = client.get(&path).await?;
         let verification = view.status.verification.unwrap_or_default();
         match verification.last {
             Some(last) if last.asked_at >= since => break last,
             _ if verification.running_since.is_none() => {
-                let lost = "the tenant was made anew meanwhile, and nobody waits for the client any more: verify again";
+                let lost = "the tenant was created again meanwhile, so the result is lost: verify again";
                 return Err(ClientError::Address(lost.to_owned()));
             }
             _ => tokio::time::sleep(POLL).await,

@@ -1,13 +1,14 @@
-//! What of a server's answer `run` takes on: the command may be started by root, and is given nothing that could take it over.
+//! Checks what `run` and `env` accept from a server: root may start the command, so the answer must not contain anything that
+//! could take it over.
 
 use std::collections::BTreeMap;
 
 use crate::domain::environment::TENANT_HINT;
 use crate::sim::world::WORLD_VARIABLE;
 
-/// Variables that a lease may set at most.
+/// Most variables in a lease.
 const COUNT: usize = 64;
-/// Bytes that a value may have: every GPU of a host with its limit takes a twentieth of it.
+/// Longest value in bytes: a host with all its GPUs and limits needs a twentieth of it.
 const LENGTH: usize = 16 << 10;
 
 /// Who answered.
@@ -19,15 +20,15 @@ pub(super) enum Answerer {
     Url,
 }
 
-/// Refuses an answer that sets or unsets anything but what a tenant's environment is made of.
+/// Refuses an answer that sets or unsets anything outside a tenant's environment.
 pub(super) fn check_environment(set: &BTreeMap<String, String>, unset: &[String]) -> Result<(), String> {
     if set.len() > COUNT {
-        return Err(refused(&format!("sets {} variables, and {COUNT} are taken at most", set.len())));
+        return Err(refused(&format!("sets {} variables, but at most {COUNT} are accepted", set.len())));
     }
     for (name, value) in set {
         if !may_be_set(name) {
             return Err(refused(&format!(
-                "sets {}, and only CUDA_MPS_*, CUDA_DEVICE_*, CUDA_VISIBLE_DEVICES and {TENANT_HINT} are taken",
+                "sets {}, but only CUDA_MPS_*, CUDA_DEVICE_*, CUDA_VISIBLE_DEVICES and {TENANT_HINT} are accepted",
                 shown(name)
             )));
         }
@@ -37,31 +38,37 @@ pub(super) fn check_environment(set: &BTreeMap<String, String>, unset: &[String]
     }
     match unset.iter().find(|name| !may_be_unset(name)) {
         None => Ok(()),
-        Some(name) => {
-            Err(refused(&format!("unsets {}, and only CUDA_*, NVIDIA_* and MPS_MANAGER_* are", shown(name))))
-        }
+        Some(name) => Err(refused(&format!(
+            "unsets {}, but only CUDA_*, NVIDIA_* and MPS_MANAGER_* are accepted",
+            shown(name)
+        ))),
     }
 }
 
-/// Refuses a user that the server has no right to name: one that is not root runs processes of its own user alone.
+/// Refuses a user that the server may not name: a server that is not root runs only processes of its own user.
 ///
-/// `asked` is the user that the caller asked for.
-pub(super) fn check_user(answerer: Answerer, uid: u32, own: u32, asked: Option<u32>) -> Result<(), String> {
+/// `requested` is the user given by the caller.
+pub(super) fn check_user(
+    answerer: Answerer,
+    uid: u32,
+    own: u32,
+    requested: Option<u32>,
+) -> Result<(), String> {
     let right = match answerer {
         Answerer::Socket(0) => true,
         Answerer::Socket(server) => uid == server,
-        // A caller that is not root cannot become anybody else.
-        Answerer::Url => uid != 0 || own != 0 || asked == Some(0),
+        // A caller that is not root cannot become another user.
+        Answerer::Url => uid != 0 || own != 0 || requested == Some(0),
     };
     if right && uid != u32::MAX {
         return Ok(());
     }
     Err(match answerer {
         Answerer::Socket(server) => refused(&format!(
-            "names uid {uid} as the tenant's user, and a manager of uid {server} can only have tenants of uid {server}"
+            "names uid {uid} as the tenant's user, but a manager of uid {server} can only have tenants of uid {server}"
         )),
         Answerer::Url => refused(&format!(
-            "names uid {uid} as the tenant's user: give -u {uid} if you mean to run the command as that user"
+            "names uid {uid} as the tenant's user: give -u {uid} to run the command as that user"
         )),
     })
 }
@@ -75,18 +82,18 @@ fn may_be_unset(name: &str) -> bool {
     ["CUDA_", "NVIDIA_", "MPS_MANAGER_"].iter().any(|prefix| name.starts_with(prefix)) && is_plain(name)
 }
 
-/// Whether it is a name as all variables of CUDA have.
+/// Whether it has the form of a CUDA variable's name.
 fn is_plain(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
-/// A name for people: whatever a terminal would act on is escaped.
+/// A name for display, with terminal control characters escaped.
 fn shown(name: &str) -> String {
     name.chars().take(80).flat_map(char::escape_default).collect()
 }
 
 fn refused(what: &str) -> String {
-    format!("the server's answer is refused, and the command was not started: it {what}")
+    format!("the server's answer is refused and not used: it {what}")
 }
 
 #[cfg(test)]
@@ -122,7 +129,7 @@ mod tests {
             "CUDA_CACHE_PATH",
         ] {
             let said = check_environment(&set(name, "1"), &[]).expect_err(name);
-            assert!(said.contains("was not started") && !said.contains('\n'), "{said}");
+            assert!(said.contains("refused and not used") && !said.contains('\n'), "{said}");
         }
     }
 
@@ -149,9 +156,9 @@ mod tests {
     }
 
     #[test]
-    fn a_server_names_no_user_but_its_own() {
+    fn server_may_only_name_its_own_user() {
         use Answerer::{Socket, Url};
-        for (answerer, uid, own, asked, right) in [
+        for (answerer, uid, own, requested, right) in [
             (Socket(0), 7, 0, None, true),
             (Socket(0), 0, 0, None, true),
             (Socket(7), 7, 0, None, true),
@@ -164,7 +171,7 @@ mod tests {
             (Url, 0, 0, Some(0), true),
             (Url, 0, 7, None, true),
         ] {
-            assert_eq!(check_user(answerer, uid, own, asked).is_ok(), right, "{answerer:?} {uid} {own}");
+            assert_eq!(check_user(answerer, uid, own, requested).is_ok(), right, "{answerer:?} {uid} {own}");
         }
     }
 }

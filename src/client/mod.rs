@@ -1,4 +1,4 @@
-//! The API as the command line uses it: over the unix socket, or over a URL with a token.
+//! The API client of the command line: over the unix socket, or over a URL with a token.
 
 mod socket;
 mod stream;
@@ -23,20 +23,20 @@ pub enum ClientError {
     /// The server cannot be reached.
     #[error("{target} cannot be reached: {detail}; is `mps-manager serve` running?")]
     Unreachable {
-        /// Where it was looked for.
+        /// The address.
         target: String,
         /// What happened.
         detail: String,
     },
-    /// Somebody listens at the socket who is not known to be the manager.
+    /// The listener at the socket is not known to be the manager.
     #[error(
-        "{socket} is served by uid {uid}, who is neither root nor you, so nothing was sent: if the manager of this host runs as \
-         that user, have root write `manager_user = {uid}` into /etc/mps-manager/client.toml"
+        "{socket} is served by uid {uid}, which is neither root nor you, so nothing was sent: if the manager of this host runs as \
+         that user, let root write `manager_user = {uid}` into /etc/mps-manager/client.toml"
     )]
     Stranger {
         /// The socket.
         socket: PathBuf,
-        /// Who listens there.
+        /// The listener's user.
         uid: u32,
     },
     /// The server refused.
@@ -62,9 +62,9 @@ fn describe(problem: &Problem) -> String {
     text
 }
 
-/// A way to a server.
+/// A connection to a server.
 pub struct Client {
-    /// Builds requests, and sends them where there is no socket.
+    /// Builds requests, and sends them if there is no socket.
     http: reqwest::Client,
     socket: Option<Socket>,
     base: String,
@@ -73,7 +73,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Over the unix socket: the server knows the caller by the user, and the caller believes a server of a `trusted` one.
+    /// Over the unix socket: the server identifies the caller by user, and the caller trusts a server of a `trusted` user.
     pub fn over_socket(socket: &Path, trusted: Trust) -> Result<Self, ClientError> {
         let http = tls::none().no_proxy().build().map_err(|error| ClientError::Address(error.to_string()))?;
         Ok(Self {
@@ -85,18 +85,18 @@ impl Client {
         })
     }
 
-    /// The user who listens at the socket, once something was sent; `None` over a URL.
+    /// The user of the listener, once something was sent; `None` over a URL.
     pub fn peer(&self) -> Option<u32> {
         self.socket.as_ref().and_then(Socket::peer)
     }
 
-    /// The same with a token, for a user to whom nothing was granted.
+    /// The same with a token, for a user without a grant.
     #[must_use]
     pub fn with_token(self, token: Option<String>) -> Self {
         Self { token, ..self }
     }
 
-    /// Over a URL, with a token; over TLS its certificate is held to those of `ca_file`, or to the system's.
+    /// Over a URL with a token; over TLS its certificate is verified with those of `ca_file`, or the system's.
     pub fn over_url(url: &str, token: Option<String>, ca_file: Option<&Path>) -> Result<Self, ClientError> {
         let parsed = reqwest::Url::parse(url)
             .map_err(|error| ClientError::Address(format!("{url:?} is not a URL: {error}")))?;
@@ -105,7 +105,7 @@ impl Client {
             "http" => tls::none(),
             _ => {
                 return Err(ClientError::Address(format!(
-                    "{url:?} is neither an https:// nor an http:// URL, the two kinds that are served"
+                    "{url:?} is neither an https:// nor an http:// URL"
                 )));
             }
         };
@@ -114,12 +114,12 @@ impl Client {
         Ok(Self { http, socket: None, base, target: url.to_owned(), token })
     }
 
-    /// Reads.
+    /// Sends a GET.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.call(Method::GET, path, None::<&()>).await
     }
 
-    /// Asks for something to be done.
+    /// Sends a POST.
     pub async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -128,13 +128,13 @@ impl Client {
         self.call(Method::POST, path, Some(body)).await
     }
 
-    /// Takes something away, where nothing is answered.
+    /// Sends a DELETE whose answer is empty.
     pub async fn delete(&self, path: &str) -> Result<(), ClientError> {
         let (status, bytes) = self.send(Method::DELETE, path, None::<&()>).await?;
         refused(status, bytes).map(drop)
     }
 
-    /// Sends a text that is not JSON.
+    /// Sends text that is not JSON.
     pub async fn send_text<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -147,14 +147,14 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()))
     }
 
-    /// The answer as text of this media type.
+    /// The response as text of this media type.
     pub async fn text(&self, method: Method, path: &str, media_type: &str) -> Result<String, ClientError> {
         let request = self.request(method, path).header(ACCEPT, media_type);
         let (status, bytes) = self.answer(request).await?;
         String::from_utf8(refused(status, bytes)?).map_err(|error| ClientError::Unreadable(error.to_string()))
     }
 
-    /// Reads the answer, whatever its status, where the status is part of it.
+    /// The response, whatever its status, if the status is part of the answer.
     pub async fn get_any<T: DeserializeOwned>(&self, path: &str) -> Result<(StatusCode, T), ClientError> {
         let (status, bytes) = self.send(Method::GET, path, None::<&()>).await?;
         let value =
@@ -194,7 +194,7 @@ impl Client {
         }
     }
 
-    /// Server-sent events, as they come.
+    /// Server-sent events as they arrive.
     pub async fn stream(&self, path: &str) -> Result<Stream, ClientError> {
         let request = self.request(Method::GET, path).header(ACCEPT, "text/event-stream");
         let response = self.respond(request).await?;
@@ -227,7 +227,7 @@ impl Client {
     }
 }
 
-/// Why a call failed; reqwest's own words name the URL only, and the reason is in the source.
+/// Why a call failed; reqwest's message names only the URL, and the reason is in the source.
 fn reason(error: &reqwest::Error) -> String {
     let mut detail = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -238,7 +238,7 @@ fn reason(error: &reqwest::Error) -> String {
     detail
 }
 
-/// The body of an answer that is no refusal.
+/// The body of a successful response.
 fn refused(status: StatusCode, bytes: Vec<u8>) -> Result<Vec<u8>, ClientError> {
     if status.is_success() {
         return Ok(bytes);

@@ -1,4 +1,4 @@
-//! The way through the unix socket: nothing is sent before it is known who listens there.
+//! Requests over the unix socket: nothing is sent before the listener is verified.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -11,11 +11,11 @@ use tokio::net::UnixStream;
 use super::ClientError;
 use crate::host::trust::Trust;
 
-/// A socket, and whose manager is believed behind it.
+/// A socket, and the users trusted to run the manager.
 pub(super) struct Socket {
     path: PathBuf,
     trusted: Trust,
-    /// The user who was found to listen.
+    /// The user found to be listening.
     peer: OnceLock<u32>,
 }
 
@@ -29,7 +29,7 @@ impl Socket {
         self.peer.get().copied()
     }
 
-    /// Sends a request on a connection of its own, once the listener's user is known to be trusted.
+    /// Sends a request on a new connection, once the listener's user is trusted.
     pub(super) async fn send(&self, request: reqwest::Request) -> Result<reqwest::Response, ClientError> {
         let unreachable =
             |detail: String| ClientError::Unreachable { target: self.path.display().to_string(), detail };
@@ -43,7 +43,7 @@ impl Socket {
         request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
         let failed = |error: hyper::Error| unreachable(error.to_string());
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-        // It ends with its answer's body, and its errors are the body's.
+        // It ends with the response body, which carries its errors.
         tokio::spawn(connection);
         let response = sender.send_request(request).await.map_err(failed)?;
         Ok(response.map(reqwest::Body::wrap).into())
@@ -58,10 +58,10 @@ impl Socket {
         if !self.trusted.includes(uid) {
             return Err(ClientError::Stranger { socket: self.path.clone(), uid });
         }
-        // One and the same for all requests: `run` decides by it whom the answer may name.
+        // The same for all requests: `run` decides by it which user the answer may name.
         if *self.peer.get_or_init(|| uid) != uid {
             return Err(ClientError::Address(format!(
-                "{} is served by another user than a moment ago: run the command again",
+                "{} is now served by another user: run the command again",
                 self.path.display()
             )));
         }

@@ -1,4 +1,4 @@
-//! Whom a client trusts.
+//! Which TLS certificates a client trusts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::ClientError;
 
-/// A client that speaks to nobody over TLS, and so reads no certificates.
+/// A client that does not use TLS, and so reads no certificates.
 pub(super) fn none() -> ClientBuilder {
     with_roots(RootCertStore::empty())
 }
 
-/// A client that trusts whom a file says, or whom the system trusts.
+/// A client that trusts the certificates of a file, or the system's.
 pub(super) fn trusting(ca_file: Option<&Path>) -> Result<ClientBuilder, ClientError> {
     let Some(path) = ca_file else {
-        // The one provider of this program; a second call finds it there.
+        // The only provider of this program; a second call finds it installed.
         let _ = ring::default_provider().install_default();
         return Ok(ClientBuilder::new());
     };
     let refused = |detail: String| {
         ClientError::Address(format!(
-            "{} holds no certificates that can be trusted: {detail}; give a PEM file with the server's authority (--ca-file)",
+            "{} contains no certificates that can be trusted: {detail}; give a PEM file with the server's authority (--ca-file)",
             path.display()
         ))
     };
@@ -36,7 +36,7 @@ pub(super) fn trusting(ca_file: Option<&Path>) -> Result<ClientBuilder, ClientEr
         roots.add(certificate).map_err(|error| refused(error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(refused("there is none in it".into()));
+        return Err(refused("it has none".into()));
     }
     Ok(with_roots(roots))
 }

@@ -16,13 +16,13 @@ pub struct Access {
     pub users: BTreeMap<String, Grant>,
     /// What the members of groups may do, likewise.
     pub groups: BTreeMap<String, Grant>,
-    /// Seconds after which a session that nobody uses ends.
+    /// Seconds after which an unused session ends.
     pub session_idle_s: u32,
     /// Seconds after which a session ends in any case.
     pub session_max_s: u32,
     /// Names under which the API is reached on loopback, beside addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// Whether anybody who reaches the API may read `/metrics`, and nothing else, without a token.
+    /// Whether anyone who reaches the API may read `/metrics`, and nothing else, without a token.
     pub open_metrics: bool,
 }
 
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_numbers_are_taken_and_unknown_ones_are_refused_by_name() {
+    fn unknown_users_and_groups_are_refused_by_name() {
         let access = read(
             "users = { root = \"viewer\", \"1000\" = \"tenant:web\" }\ngroups = { \"7\" = \"operator\" }",
         );
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_that_there_is_not_is_refused_with_those_that_there_are() {
+    fn unknown_role_is_refused_with_known_roles() {
         let error = read("users = { \"1000\" = \"root\" }").expect_err("no role");
         assert!(
             error.contains("\"root\" is no role") && error.contains("viewer, operator, admin"),

@@ -60,7 +60,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Refuses what would shut everybody out, or bound nothing.
+    /// Refuses limits that would block every caller, or limit nothing.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let range = |key, value: u32, low: u32, high: u32, remedy| {
             if (low..=high).contains(&value) {

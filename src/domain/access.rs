@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::token::TokenId;
 use super::{InvalidValue, TenantName, TokenName};
 
-/// What somebody may do on the whole host; each role may do what the ones before it may.
+/// What someone may do on the whole host; each role may do what the ones before it may.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
 )]
@@ -115,7 +115,7 @@ pub enum Right<'a> {
     Operate,
     /// To decide what there is, and who may do what.
     Administer,
-    /// To see what everybody may who is somebody: a list shows each their own.
+    /// To see what every authenticated caller may see: a list shows each their own.
     ViewOwn,
     /// To see a tenant and what is its.
     ViewTenant(&'a TenantName),
@@ -144,7 +144,7 @@ pub enum Denied {
     Forbidden {
         /// The least role that may.
         needed: &'static str,
-        /// Who asked.
+        /// Who made the request.
         subject: String,
         /// What it was granted.
         granted: Grant,
@@ -154,14 +154,14 @@ pub enum Denied {
     Hidden(TenantName),
 }
 
-/// Who somebody is, by whatever showed it.
+/// Who someone is, by whatever showed it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// The manager itself.
     Manager,
-    /// Whoever has the token of the first start.
+    /// The holder of the token of the first start.
     AdminToken,
-    /// Whoever has a token, or a session that was opened with it.
+    /// The holder of a token, or a session that was opened with it.
     Token {
         /// The token.
         id: TokenId,
@@ -170,7 +170,7 @@ pub enum Subject {
     },
     /// A user of this host, through the unix socket.
     User(u32),
-    /// Whoever shows nothing, where that is enough.
+    /// An unauthenticated caller, where that is enough.
     Anybody,
 }
 
@@ -217,7 +217,7 @@ impl UserMap {
     }
 }
 
-/// Where somebody calls from.
+/// The address of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// From inside the manager.
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn each_role_may_do_what_the_ones_before_it_may_and_no_more() {
+    fn roles_have_exactly_their_rights() {
         let (web, batch) = (tenant("web"), tenant("batch"));
         let rights = [
             (Right::View, [true, true, true, false]),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn another_tenant_is_hidden_and_what_is_the_hosts_is_forbidden() {
+    fn other_tenant_is_hidden_and_host_forbidden() {
         let batch = tenant("batch");
         let web = actor("tenant:web");
         assert_eq!(web.may(Right::ViewTenant(&batch)), Err(Denied::Hidden(batch.clone())));
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_what_was_said_of_it_and_else_the_most_of_its_groups() {
+    fn user_grant_precedes_highest_group_grant() {
         let grant = |text| Grant::parse(text).expect("grant");
         let map = UserMap {
             users: BTreeMap::from([(1000, grant("viewer"))]),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_are_read_as_they_are_written_and_nothing_else_is() {
+    fn only_canonical_grants_are_parsed() {
         for text in ["viewer", "operator", "admin", "tenant:web_1"] {
             assert_eq!(Grant::parse(text).expect("grant").to_string(), text);
         }

@@ -11,7 +11,7 @@ use super::memory::{Bytes, MemoryLimit};
 use super::tenant::{TenantSpec, resolve};
 use super::{GpuUuid, TenantName};
 
-/// Why a set of tenants does not fit; `field` is the part of the spec that the caller should look at first.
+/// Why a set of tenants does not fit; `field` is the part of the spec that the caller should check first.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{detail}")]
 pub struct Refusal {
@@ -255,14 +255,14 @@ mod tests {
     }
 
     #[test]
-    fn of_many_tenants_some_are_named_and_the_one_it_is_about_is() {
+    fn refusal_shortens_long_tenant_lists() {
         let tenants = vec![r#"{"daemon":"gpu0","device_memory_limit":"1G"}"#; 60];
         let error = check(&daemon(""), &tenants).expect_err("60 clients");
         assert!(error.detail.contains("t10 1 + 48 others + t59 1 = 60"), "{}", error.detail);
     }
 
     #[test]
-    fn tenants_of_a_static_daemon_have_no_share_of_threads() {
+    fn static_daemon_refuses_thread_shares() {
         let tenants = [
             r#"{"daemon":"gpu0","device_memory_limit":"1G","active_thread_percentage":25}"#,
             r#"{"daemon":"gpu0","device_memory_limit":"1G"}"#,

@@ -8,7 +8,7 @@ use serde::Serialize;
 pub enum Verdict {
     /// As it should be.
     Ok,
-    /// It could not be looked at, or need not be; `seen` says why.
+    /// It could not be checked, or need not be; `seen` says why.
     Skipped,
     /// A manager works here, and something is not as it should be.
     Warn,
@@ -47,7 +47,7 @@ impl Check {
         Self { id, status: Verdict::Ok, seen: seen.into(), remedy: None }
     }
 
-    /// Not looked at, and why.
+    /// Not checked, and why.
     pub fn skipped(id: &'static str, why: impl Into<String>) -> Self {
         Self { id, status: Verdict::Skipped, seen: why.into(), remedy: None }
     }
@@ -57,7 +57,7 @@ impl Check {
         Self { id, status: Verdict::Warn, seen: seen.into(), remedy: Some(remedy.into()) }
     }
 
-    /// Something in the way.
+    /// A blocker.
     pub fn fail(id: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { id, status: Verdict::Fail, seen: seen.into(), remedy: Some(remedy.into()) }
     }
@@ -68,7 +68,7 @@ impl Check {
 pub struct Checkup {
     /// The version of this program.
     pub manager_version: &'static str,
-    /// The simulated host that was looked at; `None` for the real one.
+    /// The simulated host that was checked; `None` for the real one.
     pub sim: Option<String>,
     /// The checks, in a fixed order.
     pub checks: Vec<Check>,

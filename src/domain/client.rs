@@ -1,9 +1,8 @@
-//! Clients: processes connected to a server, and whose they are.
+//! Clients: processes connected to a server, and the leases that they come by.
 
 use serde::{Deserialize, Serialize};
 
-use super::tenant::Tenant;
-use super::{DaemonName, GpuUuid, InvalidValue, TenantName};
+use super::{GpuUuid, InvalidValue, TenantName};
 
 /// Names one process for ever: its PID and its start time, as `1234-567890`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -92,7 +91,7 @@ pub struct ClientFacts {
     pub command: String,
     /// When it started, in unix milliseconds.
     pub since: i64,
-    /// Memory it holds on each GPU, in bytes, as the driver tells.
+    /// Memory it holds on each GPU, in bytes, as reported by the driver.
     pub memory: Vec<(GpuUuid, Option<u64>)>,
     /// Its parent processes, nearest first.
     pub ancestors: Vec<ClientId>,
@@ -102,31 +101,11 @@ pub struct ClientFacts {
     pub sm_partition: Option<String>,
 }
 
-/// What tells whose a process is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signs {
-    /// The process.
-    pub id: ClientId,
-    /// Its parent processes, nearest first.
-    pub ancestors: Vec<ClientId>,
-    /// Its user.
-    pub uid: Option<u32>,
-    /// `MPS_MANAGER_TENANT` in the environment it was started with.
-    pub hint: Option<String>,
-}
-
-impl From<&ClientFacts> for Signs {
-    fn from(client: &ClientFacts) -> Self {
-        let ClientFacts { id, ancestors, uid, hint, .. } = client;
-        Self { id: *id, ancestors: ancestors.clone(), uid: *uid, hint: hint.clone() }
-    }
-}
-
 /// How it is known that a process is a tenant's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseKind {
-    /// The process asked for itself through the unix socket, as `mps-manager run` does. It may be signalled.
+    /// The process requested it itself through the unix socket, as `mps-manager run` does. It may be signalled.
     #[default]
     Own,
     /// An operator named it. It counts and holds up a drain, and is signalled only once MPS lists it as a client.
@@ -171,6 +150,8 @@ pub struct LeaseRecord {
     pub lease: Lease,
     /// How that is known.
     pub kind: LeaseKind,
+    /// Whether an operator recorded the process, whatever it took by itself: only an operator revokes it then.
+    pub by_operator: bool,
     /// The command line of the process when it was granted, shortened; empty where an earlier release granted it.
     pub command: String,
     /// When it was granted, in unix milliseconds.
@@ -180,7 +161,7 @@ pub struct LeaseRecord {
 /// The right of a process that `run` started to be a client of its tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// The process that asked; `run` becomes its command without changing either number.
+    /// The process that requested it; `run` becomes its command without changing either number.
     pub holder: ClientId,
     /// Whose it is.
     pub tenant: TenantName,
@@ -189,143 +170,19 @@ pub struct Lease {
 /// How many places of its tenant's `max_clients` are taken.
 ///
 /// Each client takes one, however it came. A lease takes one until a client is seen in the family of its holder:
-/// the process was let in and may connect at any moment. `clients` are processes with their ancestors.
+/// the process was admitted and may connect at any moment. `clients` are processes with their ancestors.
 pub fn places_taken(clients: &[(ClientId, Vec<ClientId>)], holders: &[ClientId]) -> usize {
     let family =
         |holder: &ClientId| clients.iter().any(|(id, ancestors)| id == holder || ancestors.contains(holder));
     clients.len() + holders.iter().filter(|holder| !family(holder)).count()
 }
 
-/// How it is known whose a client is, the surest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum AttributedBy {
-    /// It, or a parent of it, was started by `mps-manager run`.
-    Lease,
-    /// Only one tenant of the daemon has its user, and other tenants have others.
-    Uid,
-    /// Its environment says so; a hint that the process could have forged.
-    Environment,
-    /// Nothing tells.
-    Unattributed,
-}
-
-/// A tenant as attribution sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
-    /// Its name.
-    pub tenant: TenantName,
-    /// The daemon that serves it.
-    pub daemon: DaemonName,
-    /// Its user.
-    pub uid: u32,
-}
-
-impl Candidate {
-    /// The tenants of a daemon.
-    pub fn of(tenants: &[Tenant], daemon: &DaemonName) -> Vec<Self> {
-        let here = tenants.iter().filter(|tenant| tenant.spec.daemon == *daemon);
-        here.map(|tenant| Self { tenant: tenant.name.clone(), daemon: daemon.clone(), uid: tenant.spec.uid })
-            .collect()
-    }
-}
-
-/// Finds whose a process that is, or may become, a client of `daemon` is.
-pub fn attribute(
-    client: &Signs,
-    daemon: &DaemonName,
-    leases: &[Lease],
-    candidates: &[Candidate],
-) -> (Option<TenantName>, AttributedBy) {
-    let chain = std::iter::once(&client.id).chain(&client.ancestors);
-    if let Some(lease) = chain.into_iter().find_map(|id| leases.iter().find(|lease| lease.holder == *id)) {
-        return (Some(lease.tenant.clone()), AttributedBy::Lease);
-    }
-    let here = || candidates.iter().filter(|candidate| candidate.daemon == *daemon);
-    let mut of_user = here().filter(|candidate| Some(candidate.uid) == client.uid);
-    // A user that every tenant shares tells nothing, root least of all.
-    if let (Some(only), None) = (of_user.next(), of_user.next())
-        && here().count() > 1
-        && only.uid != 0
-    {
-        return (Some(only.tenant.clone()), AttributedBy::Uid);
-    }
-    let hinted = here().find(|candidate| Some(candidate.tenant.as_str()) == client.hint.as_deref());
-    match hinted {
-        Some(candidate) if Some(candidate.uid) == client.uid => {
-            (Some(candidate.tenant.clone()), AttributedBy::Environment)
-        }
-        _ => (None, AttributedBy::Unattributed),
-    }
-}
-
-/// Whose a process in a partition is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Occupant {
-    /// Whatever tells it says so.
-    Of(TenantName),
-    /// What tells it disagrees, as these words say.
-    Disputed(String),
-    /// Nothing tells.
-    Unknown,
-}
-
-/// Finds whose a process in a partition of `daemon` is. A single sign may be of another time than the rest: a user stays when a
-/// tenant goes, and so does an environment. So each of them has to agree.
-pub fn occupant(client: &Signs, daemon: &DaemonName, leases: &[Lease], candidates: &[Candidate]) -> Occupant {
-    let (Some(owner), by) = attribute(client, daemon, leases, candidates) else { return Occupant::Unknown };
-    let by = match by {
-        AttributedBy::Lease => "lease",
-        AttributedBy::Uid => "user",
-        AttributedBy::Environment | AttributedBy::Unattributed => "environment",
-    };
-    let disputed = |whose: &str, sign: &str| {
-        Occupant::Disputed(format!("of tenant {owner} by its {by} and of {whose} by its {sign}"))
-    };
-    if let Some(hint) = client.hint.as_deref().filter(|hint| !hint.is_empty() && *hint != owner.as_str()) {
-        let whose = TenantName::parse(hint)
-            .map_or_else(|_| "no possible tenant".to_owned(), |hinted| format!("tenant {hinted}"));
-        return disputed(&whose, "environment");
-    }
-    // Root's processes may be anybody's.
-    let uid = client.uid.filter(|uid| *uid != 0);
-    let mut of_user = candidates
-        .iter()
-        .filter(|candidate| candidate.daemon == *daemon && Some(candidate.uid) == uid)
-        .map(|candidate| &candidate.tenant)
-        .peekable();
-    match of_user.peek().copied() {
-        Some(another) if !of_user.any(|tenant| *tenant == owner) => {
-            disputed(&format!("tenant {another}"), "user")
-        }
-        _ => Occupant::Of(owner),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn name(text: &str) -> TenantName {
-        TenantName::parse(text).expect("name")
-    }
-
-    fn client(uid: u32, hint: Option<&str>) -> ClientFacts {
-        ClientFacts {
-            id: ClientId { pid: 10, start_time: 5 },
-            server: 1,
-            uid: Some(uid),
-            command: "x".into(),
-            since: 0,
-            memory: vec![],
-            ancestors: vec![ClientId { pid: 9, start_time: 4 }],
-            hint: hint.map(Into::into),
-            sm_partition: None,
-        }
-    }
-
     #[test]
-    fn an_id_is_read_as_it_is_written_and_in_no_other_way() {
+    fn only_canonical_client_ids_are_parsed() {
         assert_eq!(ClientId::parse("1234-0"), Ok(ClientId { pid: 1234, start_time: 0 }));
         let longest = "999999999-999999999999999999";
         assert_eq!(ClientId::parse(longest).map(|id| id.to_string()).as_deref(), Ok(longest));
@@ -338,75 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_beats_the_user_and_the_user_beats_the_hint() {
-        let daemon = DaemonName::parse("gpu0").expect("name");
-        let candidates: Vec<Candidate> = [("a", 1000), ("b", 1001), ("c", 1001)]
-            .map(|(tenant, uid)| Candidate { tenant: name(tenant), daemon: daemon.clone(), uid })
-            .into();
-        let lease = Lease { holder: ClientId { pid: 9, start_time: 4 }, tenant: name("b") };
-        let who =
-            |client: &ClientFacts, leases: &[Lease]| attribute(&client.into(), &daemon, leases, &candidates);
-        assert_eq!(who(&client(1000, Some("c")), &[lease]), (Some(name("b")), AttributedBy::Lease));
-        assert_eq!(who(&client(1000, Some("c")), &[]), (Some(name("a")), AttributedBy::Uid));
-        assert_eq!(who(&client(1001, Some("c")), &[]), (Some(name("c")), AttributedBy::Environment));
-        assert_eq!(who(&client(1001, Some("a")), &[]), (None, AttributedBy::Unattributed));
-        let reused = Lease { holder: ClientId { pid: 9, start_time: 99 }, tenant: name("b") };
-        assert_eq!(who(&client(0, None), &[reused]), (None, AttributedBy::Unattributed));
-    }
-
-    #[test]
-    fn an_occupant_is_a_tenants_only_where_all_that_tells_it_agrees() {
-        let daemon = DaemonName::parse("gpu0").expect("name");
-        let candidates: Vec<Candidate> = [("a", 1000), ("b", 1001), ("c", 1001)]
-            .map(|(tenant, uid)| Candidate { tenant: name(tenant), daemon: daemon.clone(), uid })
-            .into();
-        let lease = [Lease { holder: ClientId { pid: 9, start_time: 4 }, tenant: name("b") }];
-        let who = |uid: u32, hint: Option<&str>, leases: &[Lease]| {
-            occupant(&Signs::from(&client(uid, hint)), &daemon, leases, &candidates)
-        };
-        let disputed = |words: &str| Occupant::Disputed(words.to_owned());
-        for (uid, hint, leases, expected) in [
-            (1001, Some("b"), &lease[..], Occupant::Of(name("b"))),
-            // Root, and a user that no tenant has, tell nothing.
-            (0, None, &lease, Occupant::Of(name("b"))),
-            (7, Some(""), &lease, Occupant::Of(name("b"))),
-            (
-                1001,
-                Some("c"),
-                &lease,
-                disputed("of tenant b by its lease and of tenant c by its environment"),
-            ),
-            (1000, Some("b"), &lease, disputed("of tenant b by its lease and of tenant a by its user")),
-            (1000, None, &[], Occupant::Of(name("a"))),
-            (1000, Some("a"), &[], Occupant::Of(name("a"))),
-            (
-                1000,
-                Some("gone"),
-                &[],
-                disputed("of tenant a by its user and of tenant gone by its environment"),
-            ),
-            (
-                1000,
-                Some("\n"),
-                &[],
-                disputed("of tenant a by its user and of no possible tenant by its environment"),
-            ),
-            (1001, Some("gone"), &[], Occupant::Unknown),
-            (1001, Some("b"), &[], Occupant::Of(name("b"))),
-        ] {
-            assert_eq!(who(uid, hint, leases), expected, "{uid} {hint:?} {leases:?}");
-        }
-    }
-
-    #[test]
-    fn every_client_takes_a_place_and_so_does_a_lease_without_one() {
+    fn clients_and_unconnected_leases_take_places() {
         let id = |pid| ClientId { pid, start_time: 1 };
         let shell_with_two = [(id(11), vec![id(10)]), (id(12), vec![id(10)])];
         assert_eq!(places_taken(&shell_with_two, &[id(10)]), 2);
         assert_eq!(
             places_taken(&shell_with_two, &[id(10), id(20)]),
             3,
-            "one was let in and has not connected"
+            "one was admitted and has not connected"
         );
         assert_eq!(places_taken(&[(id(10), vec![])], &[id(10)]), 1);
         assert_eq!(places_taken(&[], &[id(10)]), 1);

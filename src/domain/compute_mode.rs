@@ -1,7 +1,7 @@
 //! The compute mode of a GPU: set when a daemon wants one, and what was before put back when none does.
 //!
 //! What is to be done is worked out one step at a time from what is remembered and what is read, so that a manager that
-//! died between any two steps goes on where it was. What was before is remembered before anything is set.
+//! died between any two steps continues where it was. What was before is remembered before anything is set.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use super::{DaemonName, GpuUuid, InvalidValue};
 
 /// A compute mode of ours, and what was before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldMode {
+pub struct OwnedComputeMode {
     /// The daemon that wants it.
     pub daemon: DaemonName,
     /// What is to be put back.
@@ -27,7 +27,7 @@ pub enum ModeStep {
     /// All is as it should be.
     Done,
     /// Remember this, before anything is set.
-    Remember(HeldMode),
+    Remember(OwnedComputeMode),
     /// Set this mode.
     Set(ComputeMode),
     /// Forget what was remembered.
@@ -38,15 +38,20 @@ pub enum ModeStep {
 pub fn next(
     daemon: &DaemonName,
     wanted: Option<ComputeMode>,
-    held: Option<&HeldMode>,
+    held: Option<&OwnedComputeMode>,
     now: ComputeMode,
     boot_id: &str,
 ) -> ModeStep {
     let remember = |previous, wanted| {
-        ModeStep::Remember(HeldMode { daemon: daemon.clone(), previous, wanted, boot_id: boot_id.to_owned() })
+        ModeStep::Remember(OwnedComputeMode {
+            daemon: daemon.clone(),
+            previous,
+            wanted,
+            boot_id: boot_id.to_owned(),
+        })
     };
     match (wanted, held) {
-        // Another mode than the one we set is somebody else's, or the boot's: it is not ours to undo.
+        // Another mode than the one we set is another program's, or the boot's: it is not ours to undo.
         (None, Some(held)) if now == held.wanted && now != held.previous => ModeStep::Set(held.previous),
         (None, Some(_)) => ModeStep::Forget,
         (Some(wanted), None) => remember(now, wanted),
@@ -79,7 +84,7 @@ pub fn check(wanted: Option<ComputeMode>) -> Result<(), InvalidValue> {
 pub struct ComputeModeStatus {
     /// The GPU.
     pub gpu: GpuUuid,
-    /// What was read back last; `null` while the driver is not asked or the GPU is missing.
+    /// What was read back last; `null` while the driver is not queried or the GPU is missing.
     pub mode: Option<ComputeMode>,
     /// What was before, and is put back when the daemon is stopped for good or no longer wants a mode.
     pub previous: ComputeMode,
@@ -98,7 +103,7 @@ mod tests {
     #[derive(Clone)]
     struct Host {
         mode: ComputeMode,
-        held: Option<HeldMode>,
+        held: Option<OwnedComputeMode>,
         boot: &'static str,
     }
 
@@ -108,7 +113,7 @@ mod tests {
         }
 
         /// Takes at most so many steps; true when all is done.
-        fn settle(&mut self, wanted: Option<ComputeMode>, steps: usize) -> bool {
+        fn apply(&mut self, wanted: Option<ComputeMode>, steps: usize) -> bool {
             for _ in 0..steps {
                 match next(&name("gpu0"), wanted, self.held.as_ref(), self.mode, self.boot) {
                     ModeStep::Done => return true,
@@ -122,15 +127,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_comes_back_wherever_a_manager_dies() {
+    fn previous_mode_is_restored_after_any_crash() {
         for before in [Default, ExclusiveProcess, Prohibited] {
             for first in [Default, ExclusiveProcess] {
                 for second in [Some(Default), Some(ExclusiveProcess), None] {
                     for (died, later) in (0..8).flat_map(|died| (0..8).map(move |later| (died, later))) {
                         let mut host = Host::new(before);
-                        host.settle(Some(first), died);
-                        host.settle(second, later);
-                        assert!(host.settle(None, 8), "it comes to an end");
+                        host.apply(Some(first), died);
+                        host.apply(second, later);
+                        assert!(host.apply(None, 8), "it comes to an end");
                         assert_eq!(
                             (host.mode, &host.held),
                             (before, &None),
@@ -143,59 +148,59 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_set_before_what_was_is_remembered() {
+    fn previous_mode_is_remembered_before_change() {
         let mut host = Host::new(Default);
-        assert!(!host.settle(Some(ExclusiveProcess), 1));
+        assert!(!host.apply(Some(ExclusiveProcess), 1));
         assert_eq!((host.mode, host.held.as_ref().map(|held| held.previous)), (Default, Some(Default)));
-        assert!(host.settle(Some(ExclusiveProcess), 2));
+        assert!(host.apply(Some(ExclusiveProcess), 2));
         assert_eq!(host.mode, ExclusiveProcess);
     }
 
     #[test]
-    fn a_mode_that_somebody_changed_is_set_again_and_never_undone_as_ours() {
+    fn external_mode_change_is_repaired_never_undone() {
         let mut host = Host::new(Default);
-        host.settle(Some(ExclusiveProcess), 8);
+        host.apply(Some(ExclusiveProcess), 8);
         host.mode = Prohibited;
-        assert!(host.settle(Some(ExclusiveProcess), 8));
+        assert!(host.apply(Some(ExclusiveProcess), 8));
         assert_eq!(host.mode, ExclusiveProcess);
         host.mode = Prohibited;
-        assert!(host.settle(None, 8));
+        assert!(host.apply(None, 8));
         assert_eq!((host.mode, host.held), (Prohibited, None), "theirs");
     }
 
     #[test]
-    fn the_next_boot_puts_back_what_is_still_ours_and_drops_what_it_has_reset() {
+    fn reboot_restores_own_mode_unless_already_reset() {
         let mut host = Host::new(Prohibited);
-        host.settle(Some(ExclusiveProcess), 8);
+        host.apply(Some(ExclusiveProcess), 8);
         let mut kept = Host { boot: "two", ..host.clone() };
-        assert!(kept.clone().settle(Some(ExclusiveProcess), 8));
-        assert!(kept.settle(None, 8));
+        assert!(kept.clone().apply(Some(ExclusiveProcess), 8));
+        assert!(kept.apply(None, 8));
         assert_eq!(kept.mode, Prohibited, "the mode outlived the boot");
 
         let mut reset = Host { boot: "two", mode: Default, ..host.clone() };
-        assert!(reset.settle(None, 8));
+        assert!(reset.apply(None, 8));
         assert_eq!((reset.mode, &reset.held), (Default, &None), "the boot has put its own");
 
         let mut wanted = Host { boot: "two", mode: Default, ..host };
-        assert!(wanted.settle(Some(ExclusiveProcess), 8));
+        assert!(wanted.apply(Some(ExclusiveProcess), 8));
         assert_eq!(wanted.mode, ExclusiveProcess);
         let held = wanted.held.clone().expect("held");
         assert_eq!((held.previous, held.boot_id.as_str()), (Default, "two"));
-        assert!(wanted.settle(None, 8));
+        assert!(wanted.apply(None, 8));
         assert_eq!(wanted.mode, Default, "what this boot had set");
     }
 
     #[test]
-    fn a_gpu_that_changes_hands_keeps_what_was_before_the_first() {
+    fn moved_gpu_keeps_its_original_mode() {
         let mut host = Host::new(Default);
-        host.settle(Some(ExclusiveProcess), 8);
+        host.apply(Some(ExclusiveProcess), 8);
         let step = next(&name("other"), Some(ExclusiveProcess), host.held.as_ref(), host.mode, host.boot);
         let ModeStep::Remember(held) = step else { panic!("{step:?}") };
         assert_eq!((held.daemon, held.previous), (name("other"), Default));
     }
 
     #[test]
-    fn a_mode_without_any_process_is_refused() {
+    fn prohibited_mode_is_refused() {
         assert!(check(Some(Prohibited)).expect_err("refused").to_string().contains("exclusive_process"));
         assert!(check(Some(ExclusiveProcess)).is_ok() && check(None).is_ok());
     }

@@ -11,7 +11,7 @@ use super::gpu::{ComputeMode, Gpu, GpuRef};
 use super::isolation::Isolation;
 use super::layout::active::ActiveLayout;
 use super::layout::status::LayoutStatus;
-pub use super::management::{Standing, check_management};
+pub use super::management::{CurrentDaemon, check_management};
 use super::partitions::GpuPartitions;
 use super::wedge::{WedgeGrace, WedgePolicy, WedgeSettings};
 use super::{DaemonName, GpuUuid, Inode, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
@@ -35,7 +35,7 @@ pub struct DaemonSpec<G = GpuUuid> {
     /// Whether the daemon should run.
     #[serde(default)]
     pub desired_state: DesiredState,
-    /// Whether the manager keeps it as this spec says, or only looks at it.
+    /// Whether the manager keeps it as this spec says, or only observes it.
     #[serde(default)]
     pub management: Management,
     /// Whether it is started although a control daemon that is not its own serves one of its GPUs: two servers take
@@ -56,7 +56,7 @@ pub struct DaemonSpec<G = GpuUuid> {
     #[serde(default)]
     #[schema(value_type = f64, minimum = 1.0, maximum = 10.0)]
     pub memory_overcommit: OvercommitRatio,
-    /// What to do about settings that somebody else changes behind the manager's back.
+    /// What to do about settings that another program changes behind the manager's back.
     #[serde(default)]
     pub drift_policy: DriftPolicy,
     /// What to do about clients that are connected to a server that hangs and keeps the daemon from answering.
@@ -193,7 +193,7 @@ pub struct Incarnation {
     pub boot_id: String,
     /// Its process and start time; `None` between the writing of the token and the start.
     pub process: Option<(u32, u64)>,
-    /// Its pipe directory, told from a later one.
+    /// Its pipe directory, distinguished from a later one.
     pub pipe_inode: Option<Inode>,
     /// The generation that it was last read to hold.
     pub applied: i64,
@@ -208,7 +208,7 @@ pub struct Home {
     pub pipe_directory: PathBuf,
     /// The directory of its logs.
     pub log_directory: PathBuf,
-    /// Whether the process was started by somebody else, so that it carries no token of ours.
+    /// Whether the process was started outside this manager, so that it carries no token of ours.
     pub foreign: bool,
 }
 
@@ -216,7 +216,7 @@ pub struct Home {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Not looked at yet.
+    /// Not polled yet.
     Unknown,
     /// Being started or adopted.
     Starting,
@@ -234,11 +234,11 @@ pub enum Phase {
     Stopping,
     /// Not running, as wanted.
     Stopped,
-    /// Something stands in the way that the manager will not touch by itself; the condition says what.
+    /// Something blocks it that the manager will not touch by itself; the condition says what.
     Blocked,
-    /// Running and only looked at, as its spec says.
+    /// Running and only observed, as its spec says.
     Observed,
-    /// Only looked at, and not running at the moment; it is taken up again when it comes back.
+    /// Only observed, and not running at the moment; it is picked up again when it comes back.
     Absent,
 }
 
@@ -263,15 +263,15 @@ pub struct DaemonStatus {
     pub pipe_directory: String,
     /// The directory of its logs.
     pub log_directory: String,
-    /// Where it runs: its session, its cgroup, its systemd scope; `null` before the first look at this incarnation.
+    /// Where it runs: its session, its cgroup, its systemd scope; `null` before the first poll of this incarnation.
     pub isolation: Option<Isolation>,
-    /// What was read back last; `null` before the first look at this incarnation.
+    /// What was read back last; `null` before the first poll of this incarnation.
     pub effective: Option<Effective>,
     /// Settings that others changed.
     pub drift: DriftStatus,
     /// Clients that wait until those of another user are gone.
     pub queue: Vec<Waiting>,
-    /// What looking at it has cost.
+    /// What polling it has cost.
     pub sessions: SessionCounts,
     /// The compute mode of its GPUs, where it is ours.
     pub compute_modes: Vec<ComputeModeStatus>,
@@ -298,7 +298,7 @@ pub struct SessionCounts {
     pub looks: u64,
     /// Looks that failed.
     pub failed: u64,
-    /// Control processes started, for looks and for all else.
+    /// Control processes started, for polls and everything else.
     pub control_processes: u64,
     /// Control processes that the daemon turned away for another caller, each tried again inside its deadline.
     pub retried: u64,
@@ -340,7 +340,7 @@ pub struct ServedUser {
 pub struct Effective {
     /// When it was read, in unix milliseconds.
     pub observed_at: i64,
-    /// Control processes that this look took.
+    /// Control processes that this poll took.
     pub control_processes: u32,
     /// Thread percentage of servers to come.
     pub default_active_thread_percentage: Option<ThreadPercentage>,
@@ -364,10 +364,10 @@ pub struct MemoryReading {
     pub bytes: Option<u64>,
     /// Whether `bytes` is known exactly: from 1 GiB on, the daemon prints whole GiB, rounded down.
     pub exact: bool,
-    /// What the daemon printed, where it is no whole number of MiB: somebody else set it.
+    /// What the daemon printed, where it is no whole number of MiB: another program set it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// Whether server.log has the server's own word for this limit; `null` where no server is asked.
+    /// Whether server.log has the server's own word for this limit; `null` where no server is queried.
     pub in_server_log: Option<bool>,
 }
 
@@ -378,7 +378,7 @@ pub struct Server {
     pub pid: u32,
     /// Its start time, in clock ticks since boot; with `pid` it names one process for ever.
     pub start_time: u64,
-    /// The user it serves; `null` where nothing tells.
+    /// The user it serves; `null` where that is not known.
     pub uid: Option<u32>,
     /// `ACTIVE`, `INITIALIZING`, `FAULT`, or another word of the daemon's.
     pub status: String,
@@ -416,6 +416,12 @@ pub struct Condition {
 }
 
 impl Condition {
+    /// Whether it reports something that is not as it should be: most conditions do where they hold, and these where they do not.
+    pub fn needs_attention(&self) -> bool {
+        let is_good = ["Ready", "Schedulable", "ComputeMode", "Layout", "ClientSocket"];
+        is_good.contains(&self.kind.as_str()) != self.status
+    }
+
     /// Builds a condition.
     pub fn new(kind: &str, status: bool, reason: &str, message: impl Into<String>) -> Self {
         Self { kind: kind.into(), status, reason: reason.into(), message: message.into() }
@@ -472,7 +478,7 @@ impl<G> DaemonSpec<G> {
         WedgeSettings { policy: self.wedge_policy, grace: self.wedge_grace_s }
     }
 
-    /// Whether it is only looked at.
+    /// Whether it is only observed.
     pub fn is_observed(&self) -> bool {
         self.management == Management::Observed
     }

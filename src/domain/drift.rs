@@ -1,4 +1,4 @@
-//! Drift: settings that were in force and are not any more, since somebody else wrote to the daemon.
+//! Drift: settings that were in force and are not any more, since another program wrote to the daemon.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::{MemoryLimit, ThreadPercentage};
 
 const GIB: u64 = 1024 * MIB;
 
-/// What to do about settings that somebody else changed.
+/// What to do about settings that another program changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DriftPolicy {
@@ -40,7 +40,7 @@ pub struct DriftStatus {
     pub last_at: Option<i64>,
     /// What was found then.
     pub last: Vec<Drifted>,
-    /// The last command of somebody else that changes something, by control.log: a hint, since anybody may write there.
+    /// The last command of another program that changes something, by control.log: a hint, since anybody may write there.
     pub command: Option<String>,
     /// Whether it is so at the moment.
     pub present: bool,
@@ -52,7 +52,7 @@ impl std::fmt::Display for Drifted {
     }
 }
 
-/// Of these differences those that somebody must have made, with what was read.
+/// Of these differences those that another program must have made, with what was read.
 ///
 /// A memory limit that is only not known exactly is none: the getter prints whole GiB, and nobody vouches for the rest.
 pub fn drifted(
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_somebody_wrote_is_named_beside_the_wanted_one() {
+    fn drifted_value_is_named_with_desired_one() {
         let desired = wanted(Some("4G"));
         let mut other = seen(Some(1 << 30), true, None);
         other.default_priority = Some(Priority::BelowNormal);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_nobody_vouches_for_is_no_drift_unless_its_gibibytes_differ() {
+    fn unconfirmed_limit_drifts_only_by_whole_gib() {
         let desired = wanted(Some("1536M"));
         assert_eq!(differences(&desired, &seen(Some(1 << 30), false, None)).len(), 1, "written once more");
         assert!(found(&desired, &seen(Some(1 << 30), false, None)).is_empty());

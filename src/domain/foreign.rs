@@ -42,7 +42,7 @@ pub fn visible_gpus(
     Ok(seen)
 }
 
-/// What is in force in a daemon that somebody else set up.
+/// What is in force in a daemon that was set up outside this manager.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InForce {
     /// Its GPUs, in its own order.
@@ -127,7 +127,7 @@ fn refuse_limits_by_uuid(seen: &InForce) -> Result<(), InvalidValue> {
     }
 }
 
-/// A control daemon that somebody asks to adopt.
+/// A control daemon that a caller asks to adopt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     /// Its user.
@@ -142,7 +142,7 @@ pub struct Candidate {
     pub multi_user: bool,
     /// Why its pipe directory cannot be reached from here.
     pub unreachable: Option<String>,
-    /// Its GPUs in its own order; the reason where they cannot be told.
+    /// Its GPUs in its own order; the reason where they cannot be determined.
     pub gpus: Result<Vec<GpuUuid>, String>,
     /// What is in force in it; the reason where it could not be read.
     pub in_force: Result<InForce, String>,
@@ -169,14 +169,14 @@ impl Candidate {
         spec_in_force(seen).map_err(|reason| InvalidValue(format!("{reason}, or observe the daemon")))
     }
 
-    /// Refuses to keep again a daemon that this manager started and only looked at for a while: its spec says what it
-    /// should be, so only what could not be brought about is in the way.
+    /// Refuses to keep again a daemon that this manager started and only observed for a while: its spec says what it
+    /// should be, so only what could not be applied blocks it.
     pub fn take_back(&self, manager_uid: u32) -> Result<(), InvalidValue> {
         self.refuse_to_manage(manager_uid)?;
         self.in_force.as_ref().map_or(Ok(()), refuse_limits_by_uuid)
     }
 
-    /// Refuses a daemon that this manager may look at and may not manage.
+    /// Refuses a daemon that this manager may observe and may not manage.
     fn refuse_to_manage(&self, manager_uid: u32) -> Result<(), InvalidValue> {
         if self.uid != Some(manager_uid) {
             return Err(InvalidValue(format!(
@@ -200,7 +200,7 @@ impl Candidate {
         }
     }
 
-    /// A spec by which it is only looked at: what is in force where a spec can hold it.
+    /// A spec by which it is only observed: what is in force where a spec can hold it.
     fn spec_to_observe(&self, gpus: Vec<GpuUuid>, reading: Option<Reading>) -> DaemonSpec {
         DaemonSpec {
             mode: self.mode,
@@ -213,7 +213,7 @@ impl Candidate {
 
     fn reachable_gpus(&self, present: &[Gpu]) -> Result<Vec<GpuUuid>, InvalidValue> {
         if let Some(reason) = &self.unreachable {
-            return Err(InvalidValue(format!("{reason}, so it cannot be asked anything")));
+            return Err(InvalidValue(format!("{reason}, so it cannot be queried")));
         }
         let gpus = self.gpus.clone().map_err(InvalidValue)?;
         let index = |uuid: &GpuUuid| present.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_says_nothing_among_gpus_of_several_kinds_unless_the_order_is_told() {
+    fn gpu_index_is_ambiguous_among_mixed_models() {
         let mut present = [h200(0), h200(1)];
         present[1].name = "NVIDIA A100".into();
         assert!(visible_gpus(Some("0"), false, &present).is_err());
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_holds_what_is_in_force() {
+    fn adopted_spec_holds_effective_settings() {
         let seen = in_force(
             vec![reading(0, Some(1 << 30), false)],
             Some((400, vec![reading(0, Some(1536 * MIB), true)])),
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_nobody_said_exactly_is_refused_and_one_that_the_getter_prints_whole_is_kept() {
+    fn only_exactly_known_limits_are_adopted() {
         let seen = |bytes, exact| in_force(vec![reading(0, Some(bytes), exact)], None);
         let error = spec_in_force(&seen(4 << 30, false)).expect_err("up to 1 GiB more").to_string();
         for words in ["reads 4 GiB", "rounded down", "connect a client"] {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_of_somebody_else_is_observed_at_most() {
+    fn other_users_daemon_is_only_observed() {
         let present = [h200(0), h200(1)];
         let seen = in_force(vec![reading(0, None, true)], None);
         let good = Candidate {
@@ -415,7 +415,7 @@ mod tests {
         ] {
             let error = candidate.adopt(Management::Managed, 0, &present).expect_err(said).to_string();
             assert!(error.contains(said), "{error}");
-            let observed = candidate.adopt(Management::Observed, 0, &present).expect("it can be looked at");
+            let observed = candidate.adopt(Management::Observed, 0, &present).expect("it can be observed");
             assert_eq!(observed.spec.management, Management::Observed);
         }
         let (zero, one) = (present[0].uuid.clone(), present[1].uuid.clone());
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_spec_can_hold_is_refused_with_the_reason() {
+    fn unrepresentable_settings_are_refused_with_reason() {
         let nonsense = MemoryReading { unreadable: Some("17179869183G".into()), ..reading(0, None, false) };
         let partitioned = InForce { mode: Mode::Static, ..in_force(vec![reading(0, None, true)], None) };
         let by_uuid =

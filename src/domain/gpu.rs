@@ -233,9 +233,9 @@ pub struct Gpu {
     pub pci_bus_id: String,
     /// The product name, as `NVIDIA H200`.
     pub name: String,
-    /// Streaming multiprocessors; `None` where the driver does not tell (the inventory may not start CUDA).
+    /// Streaming multiprocessors; `None` where the driver does not report them (the inventory may not start CUDA).
     pub sms: Option<u32>,
-    /// Its compute capability; `None` where the driver does not tell.
+    /// Its compute capability; `None` where the driver does not report it.
     #[serde(default)]
     pub compute_capability: Option<ComputeCapability>,
     /// Memory of the whole device, in bytes.
@@ -248,12 +248,12 @@ pub struct Gpu {
     pub mig_enabled: bool,
     /// Whether the driver lists it now; if not, what it holds and its modes are not known.
     pub present: bool,
-    /// Its device file, as `/dev/nvidia0`; `None` where the driver does not tell.
+    /// Its device file, as `/dev/nvidia0`; `None` where the driver does not report it.
     #[serde(default)]
     pub device_file: Option<PathBuf>,
 }
 
-/// What stays of a GPU that is gone: enough to plan for it and to tell which one it was.
+/// What stays of a GPU that is gone: enough to plan for it and to identify it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuFacts {
     /// Its position in PCI order.
@@ -331,7 +331,7 @@ pub enum ComputeMode {
 pub struct GpuProcess {
     /// Process ID in the host's namespace.
     pub pid: u32,
-    /// GPU memory it holds on this GPU, in bytes; `None` where the driver cannot tell.
+    /// GPU memory it holds on this GPU, in bytes; `None` where the driver cannot report it.
     pub used_memory: Option<u64>,
     /// Whether the driver lists it as an MPS client (`M+C`).
     pub mps_client: bool,
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_is_gone_is_known_by_its_uuid_and_has_no_index() {
+    fn missing_gpu_is_known_by_uuid_only() {
         use crate::domain::tenant::tests::h200;
         let (here, gone) = (h200(0), h200(1));
         let held = BTreeMap::from([
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compute_capability_says_how_large_a_chunk_is() {
+    fn compute_capability_determines_chunk_size() {
         for (text, chunk) in [("9.0", 8), ("10.0", 8), ("12.1", 8), ("8.9", 4), ("8.0", 4), ("7.0", 4)] {
             let capability = ComputeCapability::parse(text).expect("good");
             assert_eq!((capability.to_string().as_str(), capability.chunk_sms()), (text, chunk));

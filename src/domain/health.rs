@@ -1,6 +1,6 @@
 //! What is wrong with the manager's own files and its socket, for all who have to say so.
 //!
-//! Whoever finds something reports it here, and clears it when it is over. `GET /api/v1/host` shows it as conditions, `/readyz` says
+//! The component that finds a problem reports it here, and clears it when it is over. `GET /api/v1/host` shows it as conditions, `/readyz` says
 //! that the manager cannot do its work, and the console puts it first.
 
 use std::collections::BTreeMap;
@@ -17,6 +17,8 @@ pub enum HostFault {
     DatabaseDamaged,
     /// The last write failed.
     WritesFail,
+    /// The state directory's file system has no room, whether anything was written meanwhile or not.
+    StateDiskFull,
     /// The unix socket is not at its place, and could not be made again.
     SocketLost,
     /// The audit ends before a row that is known to have been written.
@@ -30,6 +32,7 @@ impl HostFault {
             Self::DatabaseLost => "DatabaseLost",
             Self::DatabaseDamaged => "DatabaseDamaged",
             Self::WritesFail => "WritesFail",
+            Self::StateDiskFull => "StateDiskFull",
             Self::SocketLost => "SocketLost",
             Self::AuditTruncated => "AuditTruncated",
         }

@@ -22,7 +22,7 @@ pub struct Point {
     pub at: i64,
     /// Clients that were connected.
     pub clients: u32,
-    /// Memory that they held, in bytes, as far as the driver told.
+    /// Memory that they held, in bytes, as far as the driver reported it.
     pub memory: u64,
 }
 
@@ -63,7 +63,7 @@ impl History {
             }
         }
         self.lines.retain(|_, points| {
-            // Whoever had something and is not there any more has nothing.
+            // A tenant that is gone has nothing.
             if points.back().is_some_and(|last| last.at != now) {
                 push(points, Point { at: now, clients: 0, memory: 0 });
             }
@@ -85,7 +85,7 @@ impl History {
         }
     }
 
-    /// Forgets a tenant: another that gets its name begins anew.
+    /// Forgets a tenant: another that gets its name starts over.
     pub fn forget(&mut self, tenant: &TenantName) {
         self.lines.retain(|(name, _), _| name != tenant);
     }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_stays_for_an_hour_after_its_last_client() {
+    fn tenant_history_outlasts_last_client_one_hour() {
         let mut history = History::default();
         history.record(0, &held(&[("web", 2, 100)]));
         history.record(EVERY_MS, &held(&[]));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_whoever_comes_and_however_often() {
+    fn history_is_bounded_in_lines_and_points() {
         let mut history = History::default();
         let many: Vec<String> = (0..1000).map(|number| format!("t{number}")).collect();
         let many: Vec<(&str, u32, u64)> = many.iter().map(|name| (name.as_str(), 1, 1)).collect();

@@ -1,4 +1,4 @@
-//! What tells a file or a directory from a later one of the same name.
+//! What distinguishes a file or a directory from a later one of the same name.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_was_given_again_is_another_directory() {
+    fn reused_inode_is_another_directory() {
         let inode = |number, born| Inode { number, born };
         assert!(inode(7, Some(1)).is_same(inode(7, Some(1))));
         assert!(!inode(7, Some(2)).is_same(inode(7, Some(1))));

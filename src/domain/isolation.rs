@@ -22,7 +22,7 @@ pub struct Isolation {
 
 /// What is known of a process's place: its session and its cgroup.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct ProcessLocation<'a> {
     /// Its session.
     pub session: Option<u32>,
     /// Its cgroup.
@@ -35,7 +35,7 @@ pub fn scope_name(daemon: &super::DaemonName, token: &str) -> String {
 }
 
 /// Judges where a daemon runs; `why_not` is why it was started without a scope, as far as that is known.
-pub fn isolation(daemon: Place, manager: Place, why_not: Option<&str>) -> Isolation {
+pub fn isolation(daemon: ProcessLocation, manager: ProcessLocation, why_not: Option<&str>) -> Isolation {
     let scope = daemon.cgroup.and_then(|path| {
         path.split('/')
             .find(|part| part.starts_with(SCOPE) && part.strip_suffix(".scope").is_some())
@@ -67,14 +67,15 @@ pub fn isolation(daemon: Place, manager: Place, why_not: Option<&str>) -> Isolat
 mod tests {
     use super::*;
 
-    const MANAGER: Place = Place { session: Some(10), cgroup: Some("/system.slice/mps-manager.service") };
+    const MANAGER: ProcessLocation =
+        ProcessLocation { session: Some(10), cgroup: Some("/system.slice/mps-manager.service") };
 
     fn judged(session: u32, cgroup: &str, why_not: Option<&str>) -> Isolation {
-        isolation(Place { session: Some(session), cgroup: Some(cgroup) }, MANAGER, why_not)
+        isolation(ProcessLocation { session: Some(session), cgroup: Some(cgroup) }, MANAGER, why_not)
     }
 
     #[test]
-    fn a_scope_of_its_own_is_one_that_was_made_for_it() {
+    fn only_its_own_scope_counts_as_isolation() {
         let name = scope_name(&crate::domain::DaemonName::parse("gpu0").expect("name"), "0123456789abcdef");
         assert_eq!(name, "mps-manager-gpu0-01234567.scope");
         let apart = judged(20, &format!("/system.slice/{name}"), None);
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn without_one_the_reason_says_what_reaches_it() {
+    fn missing_scope_is_explained() {
         let shared = judged(10, "/system.slice/mps-manager.service", Some("systemd-run failed: no"));
         let reason = shared.reason.expect("a reason");
         assert!(reason.starts_with("systemd-run failed: no") && reason.contains("out-of-memory"), "{reason}");

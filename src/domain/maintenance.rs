@@ -44,7 +44,7 @@ fn default_drain() -> u32 {
     DEFAULT_DRAIN_S
 }
 
-/// What is asked for to begin maintenance.
+/// What is requested to begin maintenance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MaintenanceRequest {
@@ -69,7 +69,7 @@ pub enum MaintenanceState {
     Draining,
     /// Its daemons are stopped and compute modes restored.
     Quitting,
-    /// Its daemons are down, and the driver is not asked.
+    /// Its daemons are down, and the driver is not queried.
     Active,
     /// Its daemons are being started again.
     Ending,
@@ -149,11 +149,11 @@ pub struct Ours {
     pub tokens: Vec<String>,
     /// The pipe directories of those that were adopted where they are.
     pub pipe_directories: Vec<PathBuf>,
-    /// The tokens of daemons that are only looked at from now on: those are their owners'.
+    /// The tokens of daemons that are only observed from now on: those are their owners'.
     pub left_alone: Vec<String>,
 }
 
-/// What tells whose a process is.
+/// What shows whose a process is.
 #[derive(Debug, Clone, Default)]
 pub struct Signs<'a> {
     /// Its process ID.
@@ -198,7 +198,7 @@ mod tests {
     use crate::domain::tenant::tests::h200;
 
     #[test]
-    fn a_daemon_that_spans_a_gpu_is_covered_and_its_neighbour_is_not() {
+    fn maintenance_covers_daemons_spanning_its_gpu() {
         let maintenance = Maintenance {
             operation: uuid::Uuid::nil(),
             state: MaintenanceState::Draining,
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn daemons_are_down_between_the_drain_and_the_end() {
+    fn daemons_are_down_from_quitting_until_ending() {
         let down: Vec<bool> = [
             MaintenanceState::Draining,
             MaintenanceState::Quitting,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_are_the_manager_its_family_and_what_has_its_token_in_its_directory() {
+    fn own_processes_are_recognised_by_kin_and_token() {
         let known = Ours {
             manager: 100,
             daemons: "/run/mps-manager/daemons".into(),

@@ -1,11 +1,11 @@
-//! Whether a daemon may be only looked at.
+//! Whether a daemon may be only observed.
 
 use super::InvalidValue;
 use super::daemon::{DaemonSpec, Management};
 
-/// What is known of a daemon whose spec somebody replaces.
+/// What is known of a daemon whose spec is replaced.
 #[derive(Debug, Clone, Copy)]
-pub struct Standing<'s> {
+pub struct CurrentDaemon<'s> {
     /// Its present spec.
     pub spec: &'s DaemonSpec,
     /// Whether it has tenants.
@@ -14,8 +14,8 @@ pub struct Standing<'s> {
     pub runs_as_specified: bool,
 }
 
-/// Refuses a spec that would let go of a daemon, or look at one, where that cannot be.
-pub fn check_management(current: Option<Standing<'_>>, spec: &DaemonSpec) -> Result<(), InvalidValue> {
+/// Refuses a spec that would release a daemon, or observe one, where that is impossible.
+pub fn check_management(current: Option<CurrentDaemon<'_>>, spec: &DaemonSpec) -> Result<(), InvalidValue> {
     if spec.management == Management::Managed {
         return Ok(());
     }
@@ -54,27 +54,27 @@ mod tests {
     use crate::domain::daemon::Mode;
 
     #[test]
-    fn only_a_daemon_that_runs_for_nobody_here_may_be_let_go_of() {
+    fn daemon_with_tenants_cannot_become_observed() {
         let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
         let managed = DaemonSpec::of(vec![gpu]);
         let observed = DaemonSpec { management: Management::Observed, ..managed.clone() };
-        let standing = Standing { spec: &managed, has_tenants: false, runs_as_specified: true };
+        let standing = CurrentDaemon { spec: &managed, has_tenants: false, runs_as_specified: true };
         assert!(check_management(None, &managed).is_ok());
         assert!(check_management(Some(standing), &observed).is_ok());
         let other = DaemonSpec { multi_user: true, ..observed.clone() };
         let partitioned = DaemonSpec { mode: Mode::Static, ..observed.clone() };
         for (current, spec, said) in [
             (None, &observed, "adopt one"),
-            (Some(Standing { has_tenants: true, ..standing }), &observed, "serves tenants"),
-            (Some(Standing { runs_as_specified: false, ..standing }), &observed, "nothing to observe"),
+            (Some(CurrentDaemon { has_tenants: true, ..standing }), &observed, "serves tenants"),
+            (Some(CurrentDaemon { runs_as_specified: false, ..standing }), &observed, "nothing to observe"),
             (Some(standing), &other, "never changed"),
             (Some(standing), &partitioned, "never changed"),
-            (Some(Standing { spec: &observed, ..standing }), &other, "never changed"),
+            (Some(CurrentDaemon { spec: &observed, ..standing }), &other, "never changed"),
         ] {
             let error = check_management(current, spec).expect_err(said).to_string();
             assert!(error.contains(said), "{error}");
         }
-        let seen = Standing { spec: &observed, has_tenants: true, runs_as_specified: false };
+        let seen = CurrentDaemon { spec: &observed, has_tenants: true, runs_as_specified: false };
         assert!(check_management(Some(seen), &observed).is_ok(), "it is so already");
     }
 }

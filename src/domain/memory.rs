@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn goes_to_mps_in_whole_mib() {
+    fn limit_is_sent_in_whole_mib() {
         assert_eq!(MemoryLimit::parse("4G").expect("4G").as_mps(), "4096M");
     }
 

@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod admission;
+pub mod attribution;
 pub mod audit;
 pub mod checkup;
 pub mod client;
@@ -42,6 +43,7 @@ pub mod session;
 pub mod tenant;
 mod tenant_directory;
 pub mod throttle;
+pub mod timings;
 pub mod token;
 pub mod verification;
 pub mod wedge;

@@ -44,7 +44,7 @@ pub enum OperationRequest {
         /// What becomes of those that are still there then.
         on_timeout: OnTimeout,
     },
-    /// Drains and stops the daemons of these GPUs and lets go of the driver.
+    /// Drains and stops the daemons of these GPUs and closes the driver.
     BeginMaintenance {
         /// The GPUs.
         gpus: Vec<GpuUuid>,
@@ -65,7 +65,7 @@ pub enum OperationRequest {
         #[serde(with = "roles")]
         #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
         gpu_map: GpuMap,
-        /// What to do about partitions that somebody else makes or removes.
+        /// What to do about partitions that another program makes or removes.
         drift_policy: PartitionPolicy,
         /// Whether partitions that stay may be made again.
         recreate: bool,
@@ -220,7 +220,7 @@ pub struct Operation {
     pub state: OperationState,
     /// Why it failed.
     pub error: Option<String>,
-    /// When it was asked for, in unix milliseconds.
+    /// When it was requested, in unix milliseconds.
     pub created_at: i64,
     /// When it began.
     pub started_at: Option<i64>,
@@ -228,7 +228,7 @@ pub struct Operation {
     pub finished_at: Option<i64>,
     /// Whether it is running and can be stopped where it is.
     pub cancellable: bool,
-    /// When it was asked to stop while it ran.
+    /// When its cancellation was requested while it ran.
     pub cancel_requested_at: Option<i64>,
     /// Its steps so far.
     pub steps: Vec<Step>,
@@ -247,7 +247,7 @@ impl Operation {
 pub enum Resume {
     /// Take it up again: its steps say what should be, and doing them twice is harmless.
     Finish,
-    /// It was called off, or had failed and was being undone: undo what it did.
+    /// It was cancelled, or had failed and was being undone: undo what it did.
     Undo(Undo),
     /// Its effect is seen already.
     Done,
@@ -258,7 +258,7 @@ pub enum Resume {
 /// Why an operation is undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undo {
-    /// Somebody asked for it.
+    /// It was requested.
     Cancelled,
     /// A step failed.
     Failed(String),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_is_listed_under_its_name_in_the_api() {
+    fn operation_kinds_match_their_api_names() {
         let unknown = serde_json::from_str::<OperationRequest>(r#"{"kind":"none"}"#).expect_err("no kind");
         let said = unknown.to_string();
         let (_, known) = said.split_once("expected one of ").expect("the kinds that there are");
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_goes_on_unless_it_was_on_its_way_back() {
+    fn interrupted_drain_resumes_unless_undoing() {
         let request = OperationRequest::DrainDaemon { timeout_s: 1, on_timeout: OnTimeout::Fail };
         let step = |name: &str, outcome: Option<&str>| Step {
             name: name.into(),
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_goes_on_being_applied_unless_it_was_on_its_way_back() {
+    fn interrupted_apply_resumes_unless_undoing() {
         let request: OperationRequest = serde_json::from_value(serde_json::json!({
             "kind": "apply_layout", "layout": "web", "version": 2, "drift_policy": "repair", "recreate": false, "note": null,
             "gpu_map": {"1": "GPU-514466a0-8e68-f857-9f73-e438010e48cb"},
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_was_cut_off_says_nothing_and_is_looked_for_again() {
+    fn interrupted_step_has_no_outcome() {
         let request = OperationRequest::DrainDaemon { timeout_s: 1, on_timeout: OnTimeout::Fail };
         let step = |outcome: Option<&str>| Step {
             name: "note".into(),

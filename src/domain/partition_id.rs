@@ -1,14 +1,14 @@
 //! The ID of a static SM partition.
 //!
-//! It names SMs of one GPU and not a tenancy: the same steps from an empty GPU give the same IDs again, to whoever
-//! takes them (FACTS.md, "Static SM partitions"). It is kept byte for byte as the daemon gave it; nothing here reads
+//! It names SMs of one GPU and not a tenancy: the same steps from an empty GPU give the same IDs again, to every
+//! process that takes them (FACTS.md, "Static SM partitions"). It is kept byte for byte as the daemon gave it; nothing here reads
 //! anything out of it.
 
 use serde::{Deserialize, Serialize};
 
 use super::InvalidValue;
 
-/// Longest ID that is taken, in bytes. Those that were documented and told have 36.
+/// Longest ID that is taken, in bytes. Documented IDs and those that users reported have 36.
 pub const MAX_LEN: usize = 128;
 
 /// The ID of a partition within its GPU, as `Dx4AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA`.
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_end_a_line_or_a_word_is_refused_and_shown() {
+    fn unsafe_partition_ids_are_refused() {
         let gpu = "GPU-514466a0-8e68-f857-9f73-e438010e48cb/Dx4A";
         for bad in ["", "a b", "a\nquit", "a,b", "-", "ä", gpu, &"A".repeat(MAX_LEN + 1)] {
             let error = PartitionId::parse(bad).expect_err("bad").to_string();

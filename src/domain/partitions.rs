@@ -127,7 +127,7 @@ mod tests {
     const OTHER: &str = "GPU-9f9440d9-f2a5-ca07-f0dc-0904b990eecc";
 
     #[test]
-    fn an_id_with_slashes_is_split_at_the_first() {
+    fn partition_id_is_split_at_first_slash() {
         let text = format!("{GPU}/D/79e/Dg+wYMD");
         let partition = PartitionRef::parse(&text).expect("good");
         assert_eq!((partition.gpu.as_str(), partition.id.as_str()), (GPU, "D/79e/Dg+wYMD"));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_stand_where_they_say_and_the_daemons_word_stays() {
+    fn clients_are_placed_by_their_named_partition() {
         let mut listed =
             [listing(GPU, &[("a/b", Some(false)), ("c", Some(true))]), listing(OTHER, &[("c", None)])];
         let clients = [

@@ -15,7 +15,7 @@ use super::{
 
 /// Which of two desired values of the daemons of a name is the newer one.
 ///
-/// A daemon that is created anew counts its generations from 1 again. Its revision goes on from where that of the one before
+/// A daemon that is created again counts its generations from 1 again. Its revision goes on from where that of the one before
 /// ended, and no write lowers either while a daemon lives, so that the order is that of the commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct DesiredVersion {
@@ -25,21 +25,21 @@ pub struct DesiredVersion {
     pub generation: i64,
 }
 
-/// The one desired value of a daemon, complete: whoever holds it needs to ask nobody.
+/// The one desired value of a daemon, complete: its holder needs nothing else.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(clippy::struct_excessive_bools, reason = "independent wishes, each named as in the spec")]
+#[allow(clippy::struct_excessive_bools, reason = "independent settings, each named as in the spec")]
 pub struct Desired {
     /// The daemon.
     pub name: DaemonName,
-    /// The revision of its spec; whoever has read it from where it is kept adds it.
+    /// The revision of its spec; the code that reads it adds it.
     pub revision: i64,
     /// Rises with every change of anything below.
     pub generation: i64,
     /// The first generation from which on nothing changed that is written to the daemon or that it is started with.
     pub settings_since: i64,
-    /// Whether it is kept, or only looked at.
+    /// Whether it is kept, or only observed.
     pub management: Management,
-    /// Whether it should run; of no account for one that is only looked at.
+    /// Whether it should run; of no account for one that is only observed.
     pub running: bool,
     /// Whether it is started although a daemon that is not its own serves one of its GPUs.
     pub share_gpus: bool,
@@ -53,7 +53,7 @@ pub struct Desired {
     pub gpus: Vec<GpuUuid>,
     /// How clients share the SMs of a GPU.
     pub mode: Mode,
-    /// The layout of its partitions; whoever has read it from where it is kept adds it.
+    /// The layout of its partitions; the code that reads it adds it.
     pub layout: Option<DesiredLayout>,
     /// Whether clients of several users may be connected at once.
     pub multi_user: bool,
@@ -65,18 +65,18 @@ pub struct Desired {
     pub percentage: ThreadPercentage,
     /// Priority of clients that do not name one.
     pub priority: Priority,
-    /// What to do about settings that somebody else changed.
+    /// What to do about settings that another program changed.
     pub drift_policy: DriftPolicy,
     /// What to do about a server that hangs.
     pub wedge: WedgeSettings,
     /// The users of its tenants: each has to reach its pipes.
     pub uids: Vec<u32>,
-    /// The directory of each of its tenants; whoever has read them from where they are kept adds them.
+    /// The directory of each of its tenants; the code that reads them adds them.
     pub directories: BTreeMap<TenantDirectory, TenantName>,
 }
 
 impl Desired {
-    /// Whether it is only looked at.
+    /// Whether it is only observed.
     pub fn is_observed(&self) -> bool {
         self.management == Management::Observed
     }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemons_priority_holds_without_tenants_and_for_those_that_name_none() {
+    fn daemon_priority_is_the_tenants_default() {
         let daemon: DaemonSpec = serde_json::from_str(&format!(
             "{{\"gpus\":[\"{}\"],\"defaults\":{{\"priority\":\"below_normal\"}}}}",
             h200(0).uuid
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_belongs_to_the_tenants_user_unless_the_daemon_has_many() {
+    fn server_user_is_tenants_unless_multi_user() {
         assert_eq!(plan(&[r#"{"daemon":"gpu0","uid":1000}"#]).server_uid, 1000);
         assert_eq!(plan(&[]).server_uid, 0);
     }

@@ -12,7 +12,7 @@ use super::{DaemonName, GpuUuid, MemoryLimit, TenantName, ThreadPercentage};
 pub struct Prediction {
     /// How its daemon shares out SMs.
     pub mode: Mode,
-    /// Its thread percentage; `None` in static mode, and where nothing gives what is asked for.
+    /// Its thread percentage; `None` in static mode, and where nothing gives what is requested.
     pub percentage: Option<ThreadPercentage>,
     /// Its memory limit per process; `None` is the whole GPU.
     pub limit: Option<MemoryLimit>,
@@ -22,7 +22,7 @@ pub struct Prediction {
     pub overcommit: String,
     /// Each of its GPUs.
     pub gpus: Vec<Outlook>,
-    /// What would be refused and why, by the field of the spec to look at first.
+    /// What would be refused and why, by the field of the spec to check first.
     pub refusals: Vec<Refusal>,
 }
 
@@ -33,9 +33,9 @@ pub struct Outlook {
     pub gpu: GpuUuid,
     /// Its place among those of the host.
     pub index: u32,
-    /// SMs that it has; `None` where the driver does not tell.
+    /// SMs that it has; `None` where the driver does not report it.
     pub total_sms: Option<u32>,
-    /// SMs that a client would see; `None` where a partition decides it, or nothing gives what is asked for.
+    /// SMs that a client would see; `None` where a partition decides it, or nothing gives what is requested.
     pub sms: Option<u32>,
     /// Whether that was measured on this kind of GPU, or only follows from what was.
     pub is_measured: bool,
@@ -157,26 +157,26 @@ mod tests {
     }
 
     #[test]
-    fn sms_and_memory_are_what_a_client_will_see() {
-        let told = of(
+    fn sms_and_memory_are_predicted_for_clients() {
+        let prediction = of(
             "",
             r#"{"daemon":"gpu0","device_memory_limit":"4G","sms":32,"max_clients":2}"#,
             &[r#"{"daemon":"gpu0","device_memory_limit":"10G","max_clients":3}"#],
         );
-        let [gpu] = &told.gpus[..] else { panic!("the daemon has one GPU: {told:?}") };
+        let [gpu] = &prediction.gpus[..] else { panic!("the daemon has one GPU: {prediction:?}") };
         assert_eq!((gpu.sms, gpu.total_sms, gpu.is_measured), (Some(32), Some(132), true));
         assert_eq!(gpu.usable, Some((4 << 30) - context_bytes(32)));
         assert_eq!((gpu.promised, gpu.budget, gpu.clients), (30 << 30, 8 << 30, 5));
         assert_eq!(gpu.left(), Some(150_109_880_320 - (38 << 30)));
-        assert_eq!((gpu.over(), told.refusals.len()), (0, 0));
+        assert_eq!((gpu.over(), prediction.refusals.len()), (0, 0));
     }
 
     #[test]
-    fn what_would_be_refused_is_told_with_all_that_is_known_beside_it() {
-        let told = of("", r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":2}"#, &[]);
-        assert_eq!(told.refusals[0].field, "device_memory_limit");
-        assert_eq!((told.gpus[0].left(), told.gpus[0].sms), (None, Some(132)));
-        assert!(told.gpus[0].over() > 0);
+    fn refused_prediction_still_shows_known_values() {
+        let prediction = of("", r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":2}"#, &[]);
+        assert_eq!(prediction.refusals[0].field, "device_memory_limit");
+        assert_eq!((prediction.gpus[0].left(), prediction.gpus[0].sms), (None, Some(132)));
+        assert!(prediction.gpus[0].over() > 0);
         let odd = of("", r#"{"daemon":"gpu0","device_memory_limit":"4G","sms":33}"#, &[]);
         assert_eq!((odd.refusals[0].field, odd.gpus[0].sms, odd.percentage), ("sms", None, None));
         assert_eq!(odd.gpus[0].budget, 4 << 30);
@@ -184,16 +184,19 @@ mod tests {
 
     #[test]
     fn a_partition_decides_in_static_mode() {
-        let told = of(r#","mode":"static""#, r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#, &[]);
-        assert_eq!((told.percentage, told.gpus[0].sms, told.gpus[0].usable), (None, None, None));
-        assert!(told.refusals.is_empty(), "{:?}", told.refusals);
+        let prediction = of(r#","mode":"static""#, r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#, &[]);
+        assert_eq!(
+            (prediction.percentage, prediction.gpus[0].sms, prediction.gpus[0].usable),
+            (None, None, None)
+        );
+        assert!(prediction.refusals.is_empty(), "{:?}", prediction.refusals);
     }
 
     #[test]
     fn a_limit_that_the_context_takes_leaves_nothing() {
-        let told = of("", r#"{"daemon":"gpu0","device_memory_limit":"256M"}"#, &[]);
-        assert_eq!(told.gpus[0].usable, Some(0));
-        let why = told.gpus[0].below_context.as_deref().expect("it is said");
+        let prediction = of("", r#"{"daemon":"gpu0","device_memory_limit":"256M"}"#, &[]);
+        assert_eq!(prediction.gpus[0].usable, Some(0));
+        let why = prediction.gpus[0].below_context.as_deref().expect("it is said");
         assert!(why.contains("none can start"), "{why}");
         let enough = of("", r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#, &[]);
         assert_eq!(enough.gpus[0].below_context, None);

@@ -5,9 +5,9 @@ use super::token::{Digest, TokenId};
 /// Whose a session is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Holder {
-    /// Of whoever has the admin token.
+    /// Of the holder of the admin token.
     AdminToken,
-    /// Of whoever has this token.
+    /// Of the holder of this token.
     Token(TokenId),
     /// Of a user of this host, with what the configuration grants it at the time.
     User(u32),
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_ends_unused_and_ends_in_any_case() {
+    fn session_ends_when_idle_or_too_old() {
         let limits = SessionLimits { idle_ms: 30, max_ms: 100 };
         assert_eq!(limits.end(0, 0), 30);
         assert_eq!(limits.end(0, 50), 80);

@@ -154,7 +154,7 @@ pub struct Tenant {
     pub created_at: i64,
     /// When its spec was last written, in unix milliseconds.
     pub updated_at: i64,
-    /// Its directory in the runtime directory, which nobody else ever gets.
+    /// Its directory in the runtime directory, which is never reused.
     pub directory: TenantDirectory,
 }
 
@@ -169,7 +169,7 @@ pub struct Resolved {
     pub percentage: ThreadPercentage,
     /// Its priority.
     pub priority: Priority,
-    /// How its daemon shares out SMs: in static mode by partitions, and no percentage tells how many it sees.
+    /// How its daemon shares out SMs: in static mode by partitions, and no percentage determines how many it sees.
     pub mode: Mode,
 }
 
@@ -327,10 +327,10 @@ pub struct TenantStatus {
     pub effective: Option<TenantEffective>,
     /// Its processes that are connected now.
     pub clients: u32,
-    /// Its processes that came while its daemon may not be used, and wait to be let in.
+    /// Its processes that came while its daemon may not be used, and wait to be admitted.
     #[serde(default)]
     pub waiting: Vec<WaitingProcess>,
-    /// What a CUDA client in its environment saw; left out before somebody asked for that.
+    /// What a CUDA client in its environment saw; left out before the first verification.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
 }
@@ -462,7 +462,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_left_out_comes_from_the_daemon_and_then_from_the_gpu() {
+    fn omitted_settings_come_from_daemon_then_gpu() {
         let mut daemon = daemon();
         let bare = spec(r#"{"daemon":"gpu0"}"#);
         let whole = resolve(&bare, &daemon, &[h200(0)]).expect("possible");

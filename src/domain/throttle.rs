@@ -1,7 +1,7 @@
 //! How many failed attempts to show a secret are answered at once, and how often one may log in.
 //!
-//! Of attempts it holds back failures and nothing else: whoever shows a valid secret is let in however many failed beside them, so
-//! that nobody can lock somebody out. A secret of 256 random bits needs no lock; what is held back is noise.
+//! Of attempts it holds back failures and nothing else: a valid secret is accepted however many failed beside it, so
+//! that no caller can lock another out. A secret of 256 random bits needs no lock; what is held back is noise.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,10 +15,10 @@ const EVERY_MS: i64 = 6_000;
 const BURST_OF_ALL: u32 = 200;
 /// After that, one in this time, in milliseconds.
 const EVERY_MS_OF_ALL: i64 = 100;
-/// Those who are told apart at the same time: the memory that they may take, whoever they are.
+/// The sources that are tracked at a time: this bounds their memory.
 const SOURCES: usize = 1024;
 
-/// Who failed, as far as that can be told apart.
+/// The source of a failure, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     /// A host, by its address; of IPv6, by the network of 64 bits that a host commonly has to itself.
@@ -66,7 +66,7 @@ impl Bucket {
     }
 }
 
-/// Buckets of those who are told apart: each holds so many, and empties by one in a time.
+/// Buckets of the tracked sources: each holds so many, and empties by one in a time.
 #[derive(Debug)]
 pub struct Buckets<K> {
     burst: u32,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_failures_are_answered_and_then_one_at_a_time() {
+    fn failures_beyond_the_burst_are_delayed() {
         let mut throttle = Throttle::default();
         for _ in 0..BURST {
             assert_eq!(throttle.failed(host(1), 1_000), Held::No);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_sources_takes_so_much_memory_and_no_more() {
+    fn throttle_memory_is_bounded_for_many_sources() {
         let mut throttle = Throttle::default();
         let mut held = 0;
         for number in 0..10_000_u32 {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_64_bits_is_one_source_and_an_ipv4_address_in_ipv6_is_itself() {
+    fn ipv6_network_is_one_throttle_source() {
         let source = |text: &str| Source::of(text.parse().expect("an address"));
         assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:2"));
         assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));

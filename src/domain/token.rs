@@ -1,7 +1,7 @@
 //! Tokens and other secrets that are shown to the manager: made, read and compared.
 //!
 //! A secret is kept nowhere: what is stored of it is its SHA-256. That is right here and would be wrong for a password,
-//! which is chosen by somebody and can be guessed, so that each guess has to be made expensive: a secret of 256 random
+//! which a person chooses and others can guess, so that each guess has to be made expensive: a secret of 256 random
 //! bits cannot be guessed at any price, and a slow hash would only be a way to keep the manager busy.
 
 use std::borrow::Cow;
@@ -135,12 +135,12 @@ impl Secret {
         Self(hex::encode(random))
     }
 
-    /// A secret as somebody shows it.
+    /// A secret as a caller presents it.
     pub fn shown(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// The text, for whoever is to have it.
+    /// The text, for its owner.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -164,7 +164,7 @@ impl Secret {
     }
 }
 
-/// A text in which somebody may have put a secret where it does not belong, without it: for logs and records.
+/// A text in which a caller may have put a secret where it does not belong, without it: for logs and records.
 ///
 /// A token is known by its prefix. The admin token, a session and a code have none, so as many hexadecimal digits in a row as
 /// most of one of them are taken for one, too: what a shorter piece leaves out cannot be guessed.
@@ -207,7 +207,7 @@ pub struct Token {
     pub name: TokenName,
     /// The digest of its secret.
     pub digest: Digest,
-    /// What whoever has it may do.
+    /// What its holder may do.
     pub grant: Grant,
     /// When it was made, in unix milliseconds.
     pub created_at: i64,
@@ -253,8 +253,8 @@ impl Token {
         })
     }
 
-    /// What is told of it: nothing of its secret.
-    pub fn told(&self, kind: EventType) -> NewEvent {
+    /// The event for it; it says nothing of its secret.
+    pub fn event(&self, kind: EventType) -> NewEvent {
         let Self { id, name, grant, .. } = self;
         let subject = Subject { tenant: grant.tenant().cloned(), ..Subject::default() };
         let what = if kind == EventType::TokenCreated { "was made" } else { "was revoked" };
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_stands_where_it_does_not_belong_is_not_shown() {
+    fn misplaced_token_is_redacted() {
         let token = Secret::new([7; 32]).token(&id());
         let path = format!("/api/v1/tokens/{0}/x?{0}", token.reveal());
         assert_eq!(without_secrets(&path), "/api/v1/tokens/mpsm_…/x?mpsm_…");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_none() {
+    fn malformed_token_is_not_parsed() {
         let token = Secret::new([7; 32]).token(&id());
         let whole = token.reveal();
         let bad = [
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_ends_when_it_is_over_or_taken_back() {
+    fn token_ends_when_expired_or_revoked() {
         let mut token = Token {
             id: id(),
             name: TokenName::parse("ci").expect("name"),

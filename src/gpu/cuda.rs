@@ -2,7 +2,7 @@
 //!
 //! `cuInit` makes a process a client of MPS wherever the environment says so, starts the MPS server if it is
 //! the first, and may never return. That is why nothing else in this program calls it. Nothing here changes a
-//! device: it makes contexts, asks, and (if asked to) allocates and frees.
+//! device: it makes contexts, queries, and on request allocates and frees.
 //!
 //! The bindings name the result codes of CUDA 13.4. A later driver that answers a code which they do not know
 //! would be undefined behaviour, and a symbol that an older one lacks is a panic; in the probe's child either
@@ -24,15 +24,15 @@ use super::nvml::NvmlInventory;
 use super::report::{Allocation, Device, Failure, Priorities, Report, Split};
 use super::{Inventory, cuda_version_text};
 
-/// Group sizes that the splitter is asked about: a partition's chunk before Hopper and from then on, and the next
-/// multiples. Nothing below a device's own chunk is asked for.
+/// Group sizes that the splitter is queried for: a partition's chunk before Hopper and from then on, and the next
+/// multiples. Nothing below a device's own chunk is requested.
 const GROUP_SIZES: [u32; 4] = [4, 8, 16, 32];
 
 const MIB: u64 = 1 << 20;
 
 /// Starts CUDA in this process and says what it sees; `None` if nobody wants to know any more once `cuInit`,
 /// which may wait for long, has returned.
-pub(super) fn look(allocate_up_to: Option<u64>, still_wanted: impl Fn() -> bool) -> Option<Report> {
+pub(super) fn probe(allocate_up_to: Option<u64>, still_wanted: impl Fn() -> bool) -> Option<Report> {
     let mut report = Report::empty();
     report.pid = Some(std::process::id());
     report.driver_version =
@@ -208,7 +208,7 @@ fn sm_count(resource: &sys::CUdevResource) -> u32 {
 }
 
 fn has_symbol(name: &'static [u8]) -> bool {
-    // SAFETY: the library is loaded, since cuInit was called; the symbol is looked up and not used.
+    // SAFETY: the library is loaded, since cuInit was called; the symbol is resolved and not used.
     unsafe { sys::culib().get::<unsafe extern "C" fn()>(name).is_ok() }
 }
 
@@ -246,7 +246,7 @@ fn gpu_uuid(uuid: &sys::CUuuid) -> GpuUuid {
     GpuUuid::parse(&text).expect("sixteen bytes in hexadecimal make a UUID")
 }
 
-/// The version of the driver's API; it can be asked before `cuInit` and after it failed.
+/// The version of the driver's API; it can be read before `cuInit` and after it failed.
 fn driver_api_version() -> Option<String> {
     let mut version = 0;
     // SAFETY: the call writes one integer of ours.
@@ -274,7 +274,7 @@ fn failure(error: DriverError, call: &str) -> Failure {
 fn remedy(code: sys::CUresult) -> Option<&'static str> {
     use sys::CUresult as C;
     Some(match code {
-        C::CUDA_ERROR_NO_DEVICE => "No GPU is visible here: look at CUDA_VISIBLE_DEVICES",
+        C::CUDA_ERROR_NO_DEVICE => "No GPU is visible here: check CUDA_VISIBLE_DEVICES",
         C::CUDA_ERROR_STUB_LIBRARY => {
             "libcuda.so.1 is the toolkit's stub: take its directory out of LD_LIBRARY_PATH"
         }

@@ -1,18 +1,18 @@
 //! The GPUs of the host and the processes on them.
 //!
 //! [`Inventory`] is this crate's one seam of traits: the real host answers through NVML ([`nvml`]), the
-//! simulated one through the files of its world ([`sim`]), and nothing above can tell which except by
-//! [`Driver::simulated`]. An inventory changes one setting of a GPU, its compute mode, and that only when it is told
-//! to; it never starts CUDA: `cuInit` in the server would make the server itself a client of MPS. CUDA is started in one place only, the
+//! simulated one through the files of its world ([`sim`]), and nothing above can distinguish them except by
+//! [`Driver::simulated`]. An inventory changes one setting of a GPU, its compute mode, and that only on request;
+//! it never starts CUDA: `cuInit` in the server would make the server itself a client of MPS. CUDA is started in one place only, the
 //! child process of `mps-manager cuda-probe` ([`probe`]).
 
 mod cuda;
 pub mod nvml;
-mod patient;
 pub mod probe;
 pub mod report;
 pub mod sim;
 mod suspend;
+mod timeout;
 
 use std::path::PathBuf;
 
@@ -21,13 +21,13 @@ use serde::{Deserialize, Serialize};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 
-pub use patient::Patient;
 pub use suspend::{Remembered, Suspendable};
+pub use timeout::TimeLimited;
 
 /// What the GPUs of the host are and who is on them.
 ///
 /// The calls block for as long as the driver takes (milliseconds when it is well, for ever when a GPU is not, but for
-/// those of a [`Patient`] one), so an asynchronous caller hands them to a thread that may wait.
+/// those of a [`TimeLimited`] one), so an asynchronous caller hands them to a thread that may wait.
 pub trait Inventory: Send + Sync + 'static {
     /// The driver.
     fn driver(&self) -> Result<Driver, InventoryError>;
@@ -35,7 +35,7 @@ pub trait Inventory: Send + Sync + 'static {
     /// Every GPU of the host in PCI order, those in MIG mode included.
     ///
     /// A GPU that the driver lists and cannot describe (fallen off the bus, say) is left out and logged, so
-    /// that one broken GPU does not hide the others, nor itself: whose it was goes on to know it by its UUID.
+    /// that one broken GPU does not hide the others, nor itself: its owner still knows it by its UUID.
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError>;
 
     /// The processes that have a compute context on a GPU, in order of their PIDs.
@@ -44,20 +44,20 @@ pub trait Inventory: Send + Sync + 'static {
     /// Sets the compute mode of a GPU, for every process that comes from now on.
     fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError>;
 
-    /// The file of each of these GPUs that whoever uses it has open.
+    /// The file of each of these GPUs that its users have open.
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError>;
 
-    /// Whether the driver is asked; false where answers are remembered from before it was let go.
+    /// Whether the driver is queried; false where answers are remembered from before it was let go.
     fn live(&self) -> bool {
         true
     }
 
-    /// The driver as it was told last, if it does not answer now.
+    /// The driver as it was last reported, if it does not answer now.
     fn known_driver(&self) -> Result<Driver, InventoryError> {
         self.driver()
     }
 
-    /// The GPUs as they were told last, if the driver does not answer now: which there are changes seldom.
+    /// The GPUs as they were reported last, if the driver does not answer now: which there are changes seldom.
     fn known_gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
         self.gpus()
     }
@@ -97,15 +97,15 @@ pub enum InventoryError {
     /// The host has no GPU of this UUID, or has it no longer.
     #[error("this host has no GPU {0}")]
     UnknownGpu(GpuUuid),
-    /// The driver was let go of, and only it could answer.
+    /// The driver is closed, and only it could answer.
     #[error(
-        "the driver is not asked while the host is in maintenance: end that first (DELETE /api/v1/host/maintenance)"
+        "the driver is not queried while the host is in maintenance: end that first (DELETE /api/v1/host/maintenance)"
     )]
     Suspended,
-    /// The driver was asked, and no answer came.
+    /// The driver did not answer in time.
     #[error(
-        "the driver has not answered a call for {seconds} s: see dmesg and nvidia-smi for a GPU in trouble; it is asked nothing \
-         else until that call returns, and daemons that run go on meanwhile"
+        "the driver has not answered a call for {seconds} s: see dmesg and nvidia-smi for a GPU in trouble; it is not called again \
+         until that call returns, and running daemons continue meanwhile"
     )]
     Silent {
         /// How long it was waited for.
@@ -114,7 +114,7 @@ pub enum InventoryError {
     /// The driver refused a question.
     #[error("the driver did not answer {call}: {detail}")]
     Driver {
-        /// What was asked, in NVML's words.
+        /// The call, in NVML's words.
         call: &'static str,
         /// What the driver said.
         detail: String,

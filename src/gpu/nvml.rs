@@ -1,4 +1,4 @@
-//! The real host's GPUs, as NVML tells them.
+//! The real host's GPUs, as reported by NVML.
 //!
 //! NVML is loaded when it is opened, so the program starts on a host that has none and says so. Unlike CUDA it
 //! makes no context: asking costs no GPU memory and is not seen by MPS.
@@ -17,14 +17,14 @@ use super::{DeviceFile, Driver, Inventory, InventoryError, cuda_version_text};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuProcess};
 
-/// How often a list of processes is asked for again when it grew between its count and its reading.
+/// How often a list of processes is requested again when it grew between its count and its reading.
 const LIST_ATTEMPTS: u32 = 5;
 
 /// The inventory of a host with an NVIDIA driver.
 #[derive(Debug)]
 pub struct NvmlInventory {
     nvml: Nvml,
-    /// The positions of GPUs that cannot be described, so that this is said once and not at every look.
+    /// The positions of GPUs that cannot be described, so that this is said once and not at every poll.
     silent: Mutex<BTreeSet<u32>>,
 }
 
@@ -211,11 +211,14 @@ fn union(compute: Vec<ProcessInfo>, mps: Vec<ProcessInfo>) -> Vec<GpuProcess> {
 }
 
 fn compute_capability(device: &Device<'_>) -> Option<ComputeCapability> {
-    let told = device.cuda_compute_capability().ok()?;
-    Some(ComputeCapability { major: told.major.try_into().ok()?, minor: told.minor.try_into().ok()? })
+    let capability = device.cuda_compute_capability().ok()?;
+    Some(ComputeCapability {
+        major: capability.major.try_into().ok()?,
+        minor: capability.minor.try_into().ok()?,
+    })
 }
 
-/// Streaming multiprocessors, which NVML tells only as CUDA cores.
+/// Streaming multiprocessors, which NVML reports only as CUDA cores.
 fn sm_count(device: &Device<'_>) -> Option<u32> {
     sms_of(device.num_cores().ok()?, compute_capability(device)?)
 }
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_the_library_is_told_what_to_install() {
+    fn missing_nvml_library_is_explained() {
         // This holds on a machine without a driver; one with a driver has nothing to check here.
         if let Err(error) = NvmlInventory::open() {
             assert!(matches!(&error, InventoryError::NoDriver { detail } if !detail.is_empty()), "{error}");

@@ -1,6 +1,6 @@
 //! What the CUDA probe answers: the JSON object of `mps-manager cuda-probe`, schema 1.
 //!
-//! Whoever writes it and whoever reads it use these types, so a field means one thing.
+//! Its writer and its reader use these types, so a field means one thing.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,9 +24,9 @@ pub struct Report {
     pub cuda_version: Option<String>,
     /// Whether the process is a client of MPS on all devices that it saw.
     ///
-    /// From CUDA's attribute `MPS_ENABLED` of each device, which told clients from processes outside in every case
+    /// From CUDA's attribute `MPS_ENABLED` of each device, which distinguished clients from processes outside in every case
     /// tried on an H200 (no daemon, an unreadable pipe directory, limits, another user). `None` when it saw no device, or the devices differ,
-    /// or the driver is too old to tell.
+    /// or the driver is too old to report it.
     pub mps: Option<bool>,
     /// Milliseconds that `cuInit` took. Under MPS this is where the process connects, and where the first one
     /// waits for the server to start.
@@ -46,10 +46,10 @@ pub struct Device {
     pub uuid: GpuUuid,
     /// The product name.
     pub name: String,
-    /// The compute capability; `None` in a report of before it was told.
+    /// The compute capability; `None` in a report of an older probe.
     #[serde(default)]
     pub compute_capability: Option<ComputeCapability>,
-    /// Whether contexts on this device are MPS clients; `None` where the driver is too old to tell.
+    /// Whether contexts on this device are MPS clients; `None` where the driver is too old to report it.
     pub mps: Option<bool>,
     /// Multiprocessors that the process may use: under MPS, what its thread percentage leaves of them.
     pub sms: u32,
@@ -67,7 +67,7 @@ pub struct Device {
     /// Under a thread percentage it answers no groups and no error, so a census is to be taken without one.
     /// Empty where the driver has no splitter (before CUDA 12.4).
     pub splitter: Vec<Split>,
-    /// What a real allocation proved, where one was asked for.
+    /// What a real allocation proved, where one was requested.
     pub allocation: Option<Allocation>,
 }
 
@@ -83,7 +83,7 @@ pub struct Priorities {
 /// One division of a device's multiprocessors into groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Split {
-    /// The least multiprocessors asked for in each group.
+    /// The least multiprocessors requested in each group.
     pub min_sms: u32,
     /// Groups that came out.
     pub groups: u32,
@@ -96,7 +96,7 @@ pub struct Split {
 /// The outcome of allocating device memory for real.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Bytes asked for.
+    /// Bytes requested.
     pub asked: u64,
     /// The largest single allocation up to that which succeeded, in bytes, found to the MiB.
     pub largest: u64,

@@ -2,7 +2,7 @@
 //!
 //! The world plays the kernel driver's part. A process on a GPU is a file that the process keeps an exclusive
 //! `flock` on for as long as it lives, so a killed process is gone from the inventory at once, as from a real
-//! one. Every call reads the files anew, and nothing here writes but a compute mode that is set. A device file of each GPU
+//! one. Every call rereads the files, and nothing here writes but a compute mode that is set. A device file of each GPU
 //! is kept open, as NVML keeps those of a real host.
 
 use std::fs::{self, File};
@@ -81,7 +81,7 @@ impl SimInventory {
         }
     }
 
-    /// Whether a file of that name lies in the GPU's directory: how somebody takes a GPU out, or switches its mode.
+    /// Whether a file of that name lies in the GPU's directory: how a test takes a GPU out, or switches its mode.
     fn is_marked(&self, gpu: &GpuUuid, mark: &str) -> bool {
         self.gpu_dir(gpu).join(mark).exists()
     }

@@ -1,7 +1,7 @@
 //! An inventory that can be closed and opened again.
 //!
 //! NVML keeps the device files of all GPUs open for as long as it is loaded, so a manager that is to hold none of them
-//! has to drop NVML whole, whichever GPUs it is about. Meanwhile the GPUs are told as they were seen last, and what only
+//! has to drop NVML whole, whichever GPUs it is about. Meanwhile the GPUs are reported as they were seen last, and what only
 //! the driver knows is answered with [`InventoryError::Suspended`].
 
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use super::{DeviceFile, Driver, Inventory, InventoryError};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 
-/// What is known of the GPUs while the driver is not asked: everything but who uses them.
+/// What is known of the GPUs while the driver is not queried: everything but who uses them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Remembered {
     driver: Driver,
@@ -30,15 +30,15 @@ type Opener = Box<dyn Fn() -> Result<Box<dyn Inventory>, InventoryError> + Send 
 
 /// An inventory that is either open or closed.
 ///
-/// The driver may take its time to open, or hang in a call. Whoever asks what is told without it never waits for that:
-/// nobody waits for the lock of `state` to write it, since those who want to read would wait behind.
+/// The driver may take its time to open, or hang in a call. A caller of what is known without it never waits for that:
+/// no thread waits for the lock of `state` to write it, since those who want to read would wait behind.
 pub struct Suspendable {
     opener: Opener,
     /// Held by the one who opens it.
     opening: Mutex<()>,
     live: AtomicBool,
     state: RwLock<State>,
-    /// What is told while it is being closed, so that no new call keeps it open.
+    /// What is reported while it is being closed, so that no new call keeps it open.
     closing: RwLock<Option<Remembered>>,
 }
 
@@ -78,7 +78,7 @@ impl Suspendable {
         }
     }
 
-    /// Everything that is told while it is closed.
+    /// Everything that is reported while it is closed.
     pub fn remember(&self) -> Result<Remembered, InventoryError> {
         let state = self.read();
         let open = match &*state {
@@ -126,7 +126,7 @@ impl Suspendable {
             return Ok(());
         }
         let opened = (self.opener)()?;
-        // The first look at a GPU may have to initialise it, which takes seconds: here it is waited for.
+        // The first query of a GPU may have to initialise it, which takes seconds: here it is waited for.
         if let Err(error) = opened.gpus() {
             tracing::warn!(%error, "the driver is open, and does not list the GPUs");
         }
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_is_dropped_and_tells_what_it_saw_last() {
+    fn suspended_inventory_serves_remembered_gpus() {
         let open = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&open);
         let inventory = Suspendable::open(move || {
@@ -300,21 +300,21 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_hangs_holds_up_nobody_who_does_not_need_it() {
+    fn hung_driver_blocks_only_its_own_callers() {
         let (hangs, until) = std::sync::mpsc::channel::<()>();
         let until = Mutex::new(until);
         let (opens, begun) = std::sync::mpsc::channel::<()>();
         let first = AtomicBool::new(true);
         let inventory = Suspendable::open(move || {
             if !first.swap(false, Ordering::SeqCst) {
-                opens.send(()).expect("somebody waits");
+                opens.send(()).expect("the test waits");
                 let _ = until.lock().expect("one").recv();
             }
             Ok(Box::new(Counted(Arc::new(AtomicUsize::new(1)))))
         })
         .expect("opens");
         let remembered = inventory.remember().expect("seen");
-        // A call that hangs is not waited for for ever, and nobody waits behind who would close it.
+        // A call that hangs is not waited for for ever, and no caller waits behind the one that closes it.
         let call = inventory.read();
         assert!(!inventory.suspend(remembered.clone(), Duration::from_millis(30)));
         assert!(inventory.live() && inventory.gpus().is_ok());
@@ -332,7 +332,7 @@ mod tests {
             scope.spawn(|| inventory.resume().expect("opens"));
             begun.recv().expect("it is being opened");
             assert_eq!((inventory.gpus().expect("remembered").len(), inventory.live()), (1, false));
-            hangs.send(()).expect("it goes on");
+            hangs.send(()).expect("the test continues");
         });
         assert!(inventory.live());
     }

@@ -1,5 +1,6 @@
-//! The death of a process that is no child of ours: waited for, and brought about.
+//! The death of a process that is no child of ours: waited for, or caused.
 
+use std::future::ready;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -12,12 +13,12 @@ use super::process::is_alive;
 use super::signal::{Grounds, SignalError, send};
 use super::{Identity, Signal, readable};
 
-/// How often `/proc` is looked at where a pidfd cannot be had.
+/// How often `/proc` is checked where a pidfd cannot be had.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Completes when that very process is gone or a zombie; at once when it is already.
 ///
-/// Dropping the future lets go of the process and has no other effect.
+/// Dropping the future closes its pidfd and has no other effect.
 pub async fn death(id: Identity) {
     let Ok(pidfd) = open(id) else { return poll(id).await };
     // The pidfd may belong to a later process of that PID: it was opened by number.
@@ -45,38 +46,62 @@ pub enum Ended {
 
 /// Why a process still lives; what it is about comes before.
 #[derive(Debug, thiserror::Error)]
-pub enum SeeOffError {
+pub enum EndProcessError {
     /// A signal was refused.
     #[error("could not be signalled: {0}")]
     Signal(#[from] SignalError),
     /// It outlived SIGKILL.
     #[error("does not die of SIGKILL: it hangs in the kernel")]
     Immortal,
+    /// There is no reason any more to end it.
+    #[error("is left as it is: there is no reason any more to end it")]
+    Spared,
+    /// It could not be found out whether there still is one.
+    #[error("is left as it is: {0}")]
+    Unknown(String),
 }
 
 /// Waits for that very process to end and helps where it does not; `patience` is for its own end and for each signal.
 ///
 /// A process that is stopped takes no SIGTERM, and is killed after it.
-pub async fn see_off(id: Identity, patience: Duration, grounds: Grounds) -> Result<Ended, SeeOffError> {
-    see_off_with(id, patience, grounds, [Signal::TERM, Signal::KILL]).await
+pub async fn end_process(
+    id: Identity,
+    patience: Duration,
+    grounds: Grounds,
+) -> Result<Ended, EndProcessError> {
+    end_process_while(id, patience, grounds, || ready(Ok(true))).await
 }
 
-async fn see_off_with(
+/// The same for as long as there is a reason, which is checked before each signal.
+pub async fn end_process_while<F: Future<Output = Result<bool, String>>>(
+    id: Identity,
+    patience: Duration,
+    grounds: Grounds,
+    has_reason: impl FnMut() -> F,
+) -> Result<Ended, EndProcessError> {
+    end_process_with(id, patience, grounds, [Signal::TERM, Signal::KILL], has_reason).await
+}
+
+async fn end_process_with<F: Future<Output = Result<bool, String>>>(
     id: Identity,
     patience: Duration,
     grounds: Grounds,
     signals: [Signal; 2],
-) -> Result<Ended, SeeOffError> {
+    mut has_reason: impl FnMut() -> F,
+) -> Result<Ended, EndProcessError> {
     if tokio::time::timeout(patience, death(id)).await.is_ok() {
         return Ok(Ended::ByItself);
     }
     for next in signals {
+        if !has_reason().await.map_err(EndProcessError::Unknown)? {
+            return Err(EndProcessError::Spared);
+        }
         send(id, next, grounds)?;
         if tokio::time::timeout(patience, death(id)).await.is_ok() {
             return Ok(Ended::BySignal);
         }
     }
-    Err(SeeOffError::Immortal)
+    Err(EndProcessError::Immortal)
 }
 
 fn open(id: Identity) -> io::Result<AsyncFd<OwnedFd>> {
@@ -101,7 +126,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[tokio::test]
-    async fn it_completes_when_the_process_ends_and_not_before() {
+    async fn death_completes_only_when_process_ends() {
         let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
         let id = identify(child.id()).expect("alive");
         let mut waiting = Box::pin(death(id));
@@ -116,21 +141,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_process_with_that_pid_is_no_reason_to_wait() {
+    async fn reused_pid_is_not_waited_for() {
         let me = identify(std::process::id()).expect("alive");
         let earlier = Identity { start_time: me.start_time - 1, ..me };
         tokio::time::timeout(PATIENCE, death(earlier)).await.expect("at once");
     }
 
     #[tokio::test]
-    async fn a_process_is_seen_off_and_one_that_lives_on_is_an_error() {
+    async fn surviving_process_is_reported_as_error() {
         let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
         let id = identify(child.id()).expect("alive");
         let moment = Duration::from_millis(20);
         // As with a process that hangs in the kernel: signals do nothing to it.
-        let lives = see_off_with(id, moment, Grounds::OwnChild, [Signal::CONT, Signal::WINCH]).await;
-        assert!(matches!(lives, Err(SeeOffError::Immortal)) && is_alive(id), "{lives:?}");
-        let killed = see_off_with(id, PATIENCE, Grounds::OwnChild, [Signal::KILL, Signal::KILL]);
+        let always = || ready(Ok(true));
+        let lives =
+            end_process_with(id, moment, Grounds::OwnChild, [Signal::CONT, Signal::WINCH], always).await;
+        assert!(matches!(lives, Err(EndProcessError::Immortal)) && is_alive(id), "{lives:?}");
+        let killed = end_process_with(id, PATIENCE, Grounds::OwnChild, [Signal::KILL, Signal::KILL], always);
         let (ended, ()) = tokio::join!(killed, async { child.kill().expect("kill") });
         assert_eq!(ended.expect("dead"), Ended::ByItself);
         child.wait().expect("reaped");
@@ -138,14 +165,24 @@ mod tests {
         let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
         let id = identify(child.id()).expect("alive");
         assert_eq!(
-            see_off(id, Duration::from_secs(1), Grounds::ListedClient).await.expect("dead"),
+            end_process(id, Duration::from_secs(1), Grounds::ListedClient).await.expect("dead"),
             Ended::BySignal
         );
         child.wait().expect("reaped");
 
-        // Whoever asks for its end, and whatever for: this process goes on.
+        let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
+        let id = identify(child.id()).expect("alive");
+        let spared = end_process_while(id, moment, Grounds::ListedClient, || ready(Ok(false))).await;
+        let unknown =
+            end_process_while(id, moment, Grounds::ListedClient, || ready(Err("why".to_owned()))).await;
+        assert!(matches!(spared, Err(EndProcessError::Spared)), "{spared:?}");
+        assert!(matches!(unknown, Err(EndProcessError::Unknown(_))) && is_alive(id), "{unknown:?}");
+        child.kill().expect("kill");
+        child.wait().expect("reaped");
+
+        // No request ends it: this process lives on.
         let me = identify(std::process::id()).expect("alive");
-        let refused = see_off(me, moment, Grounds::RanUnderLease).await;
-        assert!(matches!(refused, Err(SeeOffError::Signal(_))), "{refused:?}");
+        let refused = end_process(me, moment, Grounds::RanUnderLease).await;
+        assert!(matches!(refused, Err(EndProcessError::Signal(_))), "{refused:?}");
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::Identity;
 use super::process::{all, identify};
 
-/// A process with the files, of those asked for, that it has open.
+/// A process with the files, of those requested, that it has open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
     /// The process.
@@ -24,7 +24,7 @@ pub struct Search {
     pub found: Vec<Opened>,
     /// Living processes whose open files this user may not see.
     pub unexamined: u32,
-    /// Files that cannot be looked at, so that nobody knows by what to tell them: a file that was removed may be open.
+    /// Files that cannot be checked, so that they cannot be identified: a file that was removed may be open.
     pub unknown: Vec<PathBuf>,
 }
 
@@ -58,7 +58,7 @@ pub fn opened(files: &[PathBuf]) -> Search {
         return search;
     }
     for pid in all() {
-        // A process that ends meanwhile has let go of everything.
+        // A process that ends meanwhile has closed everything.
         let Some(identity) = identify(pid) else { continue };
         match of_process(pid, &wanted) {
             Ok(files) if files.is_empty() => {}
@@ -76,7 +76,7 @@ fn of_process(pid: u32, wanted: &[(&PathBuf, Key)]) -> io::Result<Vec<PathBuf>> 
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let Ok(descriptor) = entry.map(|entry| entry.path()) else { break };
         let Ok(target) = fs::read_link(&descriptor) else { continue };
-        // Only what may be one of them is looked at closer: a file on a dead network share would hold this up.
+        // Only candidates are examined: a file on a dead network share would hold this up.
         if !may_be(&target, wanted) {
             continue;
         }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_has_the_file_open_is_found_and_its_neighbour_is_not() {
+    fn only_processes_with_open_file_are_found() {
         let directory = tempfile::tempdir().expect("a directory");
         let files: Vec<PathBuf> = ["one", "two", "absent"].map(|name| directory.path().join(name)).into();
         let open = |name: &PathBuf| {

@@ -1,4 +1,4 @@
-//! What the operating system tells about processes and about itself.
+//! What the operating system reports about processes and about itself.
 //!
 //! A process is named by its PID and its start time together, since PIDs come back. A zombie counts as dead
 //! everywhere here: where PID 1 does not reap, a dead control daemon stays one for ever (FACTS.md, "Starting,
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_on_open_files_goes_up_and_never_down() {
+    fn open_file_limit_is_only_raised() {
         let before = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let after = raise_fd_limit().expect("raising to the hard limit is always allowed");
         assert!(after >= before);

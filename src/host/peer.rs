@@ -28,7 +28,7 @@ pub struct Peer {
 /// Says who connected to this socket.
 ///
 /// The start time is read while a pidfd holds the process. The kernel gives the peer's pidfd since Linux 6.5 (`SO_PEERPIDFD`).
-/// An older one gives only the number: the process that has it now is held, and whoever calls this for a connection that was
+/// An older one gives only the number: the process that has it now is held, and callers use this for a connection that was
 /// just accepted takes no process that started later for its peer. What remains there is a peer that ended between its
 /// connection and that moment and whose number was given to another process of its user at once.
 pub fn peer(socket: &impl AsFd) -> io::Result<Peer> {

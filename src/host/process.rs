@@ -8,13 +8,13 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use super::Identity;
-pub use super::death::{Ended, SeeOffError, death, see_off};
+pub use super::death::{EndProcessError, Ended, death, end_process, end_process_while};
 
 /// More parents than any process has in practice: a bound for what is read of a chain that changes meanwhile.
 const ANCESTORS: usize = 32;
@@ -66,7 +66,7 @@ fn living(pid: u32) -> Option<Stat> {
 
 /// Whether a process lives, by its stat.
 ///
-/// That is of its main thread, which is a zombie from its own end on, and the process goes on as long as another thread does.
+/// That is of its main thread, which is a zombie from its own end on, and the process lives as long as another thread does.
 fn lives(pid: u32, stat: &Stat) -> bool {
     match stat.state {
         b'X' => false,
@@ -137,8 +137,17 @@ pub fn executable(pid: u32) -> Option<PathBuf> {
 
 /// Whether a process runs the same program as this one, from the same file.
 pub fn runs_same_program(pid: u32) -> bool {
-    let file = |path: &std::path::Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    file(&path(pid, "exe")).is_some_and(|other| Some(other) == file(std::path::Path::new("/proc/self/exe")))
+    runs_file(pid, Path::new("/proc/self/exe"))
+}
+
+fn runs_file(pid: u32, file: &Path) -> bool {
+    let inode = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    inode(&path(pid, "exe")).is_some_and(|runs| Some(runs) == inode(file))
+}
+
+/// Whether a process runs the simulated MPS programs that stand beside this one.
+pub fn runs_simulated_programs(pid: u32) -> bool {
+    std::env::current_exe().is_ok_and(|program| runs_file(pid, &program.with_file_name("simulated-mps")))
 }
 
 /// Whether the program that a process runs is still the one at its place, and was not replaced since; `None` when that may
@@ -174,31 +183,29 @@ pub fn find_by_command(wanted: impl Fn(&[String]) -> bool) -> Vec<Identity> {
 
 /// The real uid of a process.
 pub fn uid(pid: u32) -> Option<u32> {
-    real_uid(&String::from_utf8_lossy(&fs::read(path(pid, "status")).ok()?))
-}
-
-/// The first number of the line `Uid:` in `/proc/PID/status`, whose line `Name:` may hold any bytes.
-pub(super) fn real_uid(status: &str) -> Option<u32> {
-    status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().next()?.parse().ok())
+    numbers(&status(pid)?, "Uid:")?.next()
 }
 
 /// The process that a thread belongs to, which for the main thread has its number.
 pub fn thread_group(tid: u32) -> Option<u32> {
-    let status = fs::read(path(tid, "status")).ok()?;
-    let status = String::from_utf8_lossy(&status);
-    status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+    numbers(&status(tid)?, "Tgid:")?.next()
 }
 
 /// The effective user of a process, and its supplementary groups.
 pub fn groups(pid: u32) -> Option<(u32, Vec<u32>)> {
-    parse_groups(&fs::read_to_string(path(pid, "status")).ok()?)
+    let status = status(pid)?;
+    Some((numbers(&status, "Uid:")?.nth(1)?, numbers(&status, "Groups:")?.collect()))
 }
 
-fn parse_groups(status: &str) -> Option<(u32, Vec<u32>)> {
-    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    let effective = line("Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    let groups = line("Groups:")?.split_ascii_whitespace().filter_map(|group| group.parse().ok());
-    Some((effective, groups.collect()))
+/// `/proc/PID/status`, whose line `Name:` may hold any bytes.
+fn status(pid: u32) -> Option<String> {
+    Some(String::from_utf8_lossy(&fs::read(path(pid, "status")).ok()?).into_owned())
+}
+
+/// The numbers in a line of `/proc/PID/status`.
+pub(super) fn numbers<'s>(status: &'s str, line: &str) -> Option<impl Iterator<Item = u32> + use<'s>> {
+    let words = status.lines().find_map(|found| found.strip_prefix(line))?.split_ascii_whitespace();
+    Some(words.filter_map(|word| word.parse().ok()))
 }
 
 /// The parent of a living process.
@@ -216,7 +223,7 @@ pub fn session(pid: u32) -> Option<u32> {
     living(pid).map(|stat| stat.session)
 }
 
-/// Whether a process lives and leads a session of its own, as a daemon does and whoever starts one does not.
+/// Whether a process lives and leads a session of its own, as a daemon does and its starter does not.
 pub fn leads_session(pid: u32) -> bool {
     session(pid) == Some(pid)
 }
@@ -294,7 +301,7 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
 
 /// Every process that lives and was started with `key=value` in its environment.
 ///
-/// Children inherit an environment, so the caller still has to look at the command line.
+/// Children inherit an environment, so the caller still has to check the command line.
 pub fn find_by_env(key: &str, value: &str) -> Vec<Identity> {
     let wanted = format!("{key}={value}");
     all()
@@ -347,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_whose_name_is_no_text_has_a_user_like_any_other() {
+    fn process_with_unprintable_name_has_user_and_groups() {
         use std::os::unix::ffi::OsStrExt as _;
         let directory = tempfile::tempdir().expect("a directory");
         let program = directory.path().join(std::ffi::OsStr::from_bytes(b"\xff\xfename"));
@@ -357,12 +364,14 @@ mod tests {
         let name = fs::read(path(child.id(), "comm")).expect("a name");
         assert!(std::str::from_utf8(&name).is_err(), "{name:?}");
         assert_eq!(uid(child.id()), Some(rustix::process::geteuid().as_raw()));
+        assert_eq!(groups(child.id()), groups(std::process::id()));
+        assert!(groups(child.id()).is_some());
         child.kill().expect("kill");
         child.wait().expect("reaped");
     }
 
     #[test]
-    fn a_process_is_stopped_has_open_files_and_is_found_by_its_command() {
+    fn stopped_process_is_recognised_and_found_by_command() {
         let mut child = sleeper();
         executed(child.id());
         let id = identify(child.id()).expect("alive");
@@ -408,8 +417,8 @@ mod tests {
     }
 
     #[test]
-    fn who_began_a_session_leads_it() {
-        // Not asked of this process: who began its session can be outside this PID namespace, and is 0 then.
+    fn session_leader_is_recognised() {
+        // Not checked of this process: who began its session can be outside this PID namespace, and is 0 then.
         let mut child = Command::new("setsid").args(["sleep", "600"]).spawn().expect("setsid");
         executed(child.id());
         assert_eq!(session(child.id()), Some(child.id()));
@@ -420,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_found_by_its_environment_until_it_ends() {
+    fn child_is_found_by_environment_while_alive() {
         let mut child = sleeper();
         executed(child.id());
         let id = identify(child.id()).expect("alive");

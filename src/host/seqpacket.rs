@@ -78,7 +78,7 @@ impl Listener {
         loop {
             let mut ready = self.fd.readable().await?;
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            // Nobody there: whoever came has left again.
+            // Nobody there: the client has left again.
             if let Ok(accepted) = ready.try_io(|fd| Ok(accept_with(fd.get_ref(), flags)?)) {
                 return Connection::of(accepted?);
             }

@@ -5,7 +5,7 @@
 //! - Nothing else in this program sends a signal; a test searches the sources for it.
 //! - A process is held by a pidfd before its start time is compared, so a signal never reaches a later process of
 //!   that PID.
-//! - Every call states its [`Grounds`]. A process that somebody else started is signalled only as a client, and as a
+//! - Every call states its [`Grounds`]. A process that was started outside this manager is signalled only as a client, and as a
 //!   client never this process, a control daemon, an MPS server, PID 1 or a kernel thread, whatever a caller, a
 //!   database or a daemon's list says. MPS programs are recognized by their file, since anybody chooses the name that
 //!   a program is called by.
@@ -49,7 +49,7 @@ pub enum Grounds {
 }
 
 impl Grounds {
-    /// Whether the process is somebody else's, so that what it is must be looked at before it is signalled.
+    /// Whether the process is another program's, so that what it is must be checked before it is signalled.
     pub const fn is_client(self) -> bool {
         matches!(self, Self::ListedClient | Self::RanUnderLease)
     }
@@ -229,7 +229,8 @@ fn mps_program(pid: u32) -> Option<Protected> {
 }
 
 /// Whether a process executes the file of one of MPS's programs, whatever it is called: a file of that name which belongs to
-/// root or to this user and which nobody else can write, or, on a simulated host, this very program under that name.
+/// root or to this user and which nobody else can write, or, on a simulated host, this very program or the simulated programs beside it under that
+/// name.
 ///
 /// Of a process whose file may not be read, the name is believed if the process is root's.
 pub fn executes(pid: u32, program: &str) -> bool {
@@ -245,7 +246,9 @@ pub fn executes(pid: u32, program: &str) -> bool {
         return is_trusted;
     }
     let called = command(pid).and_then(|words| words.into_iter().next()).unwrap_or_default();
-    super::process::runs_same_program(pid) && Path::new(&called).file_name() == Some(OsStr::new(program))
+    Path::new(&called).file_name() == Some(OsStr::new(program))
+        && (super::process::runs_same_program(pid)
+            || is_trusted && super::process::runs_simulated_programs(pid))
 }
 
 /// Whether a process goes by the name of one of MPS's programs, a wrapper's interpreter allowed, or executes a file of that
@@ -377,26 +380,26 @@ mod tests {
         let mut child = called("train.py");
         let id = identify(child.id()).expect("alive");
         let earlier = Identity { start_time: id.start_time - 1, ..id };
-        let sent = send(earlier, Signal::KILL, Grounds::ListedClient).expect("looked at");
+        let sent = send(earlier, Signal::KILL, Grounds::ListedClient).expect("checked");
         assert_eq!((sent, is_alive(id)), (Signalled::Gone, true));
         let sent = send(id, Signal::KILL, Grounds::ListedClient).expect("allowed");
         assert_eq!(sent, Signalled::Sent);
         until("it is dead", || !is_alive(id));
         child.wait().expect("reaped");
-        let sent = send(id, Signal::KILL, Grounds::ListedClient).expect("looked at");
+        let sent = send(id, Signal::KILL, Grounds::ListedClient).expect("checked");
         assert_eq!(sent, Signalled::Gone);
     }
 
     #[test]
     fn thread_id_receives_no_signal() {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let tid = rustix::thread::gettid().as_raw_pid().unsigned_abs();
-            tell.send(tid).expect("the test waits");
+            sender.send(tid).expect("the test waits");
             let _ = stopped.recv();
         });
-        let tid = told.recv().expect("a thread");
+        let tid = receiver.recv().expect("a thread");
         let id = identify(tid).expect("it has a stat of its own");
         let sent = send(id, Signal::CONT, Grounds::ListedClient);
         assert!(matches!(sent, Err(SignalError::System(_)) | Ok(Signalled::Gone)), "{sent:?}");

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listening_process_is_told_from_others() {
+    fn listening_process_is_recognised() {
         let mut other = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
         for address in ["127.0.0.1:0", "0.0.0.0:0"] {
             let listener = TcpListener::bind(address).expect("a port");

@@ -11,6 +11,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use procfs::{FromRead as _, ProcessCGroups};
+
 /// Since this version a scope has a policy for processes that are killed for want of memory, by default to end all
 /// the others in the scope, too.
 const OOM_POLICY_SINCE: u32 = 253;
@@ -30,7 +32,7 @@ pub enum Scopes {
 }
 
 impl Scopes {
-    /// Looks for systemd and its tool; `uid` is who will call it.
+    /// Searches for systemd and its tool; `uid` is who will call it.
     pub fn detect(uid: u32) -> Self {
         let unavailable = |reason: &str| Self::Unavailable(reason.to_owned());
         if !Path::new("/run/systemd/system").is_dir() || !is_systemd(1) {
@@ -68,7 +70,7 @@ impl Scopes {
     }
 }
 
-/// Whether this process sees other mounts than process 1; `None` where that may not be asked.
+/// Whether this process sees other mounts than process 1; `None` where that may not be read.
 pub fn has_mounts_of_its_own() -> Option<bool> {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt"));
     Some(namespace("self").ok()? != namespace("1").ok()?)
@@ -77,7 +79,7 @@ pub fn has_mounts_of_its_own() -> Option<bool> {
 /// The cgroup that systemd knows a process by, as `/system.slice/ssh.service`; the only one where there is one
 /// hierarchy.
 pub fn cgroup(pid: u32) -> Option<String> {
-    cgroup_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+    cgroup_in(fs::File::open(format!("/proc/{pid}/cgroup")).ok()?)
 }
 
 /// Reads `/proc/PID/cgroup`: one line a hierarchy, systemd's own named so, the unified one numbered 0.
@@ -87,16 +89,13 @@ pub fn cgroup(pid: u32) -> Option<String> {
 /// 4:memory:/system.slice/mps-manager.service
 /// 0::/system.slice/mps-manager.service
 /// ```
-pub(super) fn cgroup_in(text: &str) -> Option<String> {
-    let of = |controllers: &str| {
-        text.lines().find_map(|line| {
-            let (_, rest) = line.split_once(':')?;
-            let (named, path) = rest.split_once(':')?;
-            (named == controllers).then(|| path.to_owned())
-        })
+fn cgroup_in(file: impl io::Read) -> Option<String> {
+    let ProcessCGroups(groups) = ProcessCGroups::from_read(file).ok()?;
+    let of = |controllers: &[&str]| {
+        groups.iter().find(|group| group.controllers == controllers).map(|group| group.pathname.clone())
     };
     // Inside a container both may be listed and systemd use but one: in the other everything is at the root.
-    let (named, unified) = (of("name=systemd"), of(""));
+    let (named, unified) = (of(&["name=systemd"]), of(&[]));
     named.clone().filter(|path| path != "/").or(unified).or(named)
 }
 
@@ -128,18 +127,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cgroup_is_systemds_own_or_the_only_one() {
+    fn cgroup_is_systemds_or_the_unified_one() {
         let hybrid = "9:name=systemd:/a.scope\n4:memory:/b\n0::/c\n";
-        assert_eq!(cgroup_in(hybrid).as_deref(), Some("/a.scope"));
-        assert_eq!(cgroup_in("0::/system.slice/x:y.service\n").as_deref(), Some("/system.slice/x:y.service"));
-        assert_eq!(cgroup_in("9:name=systemd:/\n0::/c\n").as_deref(), Some("/c"));
-        assert_eq!(cgroup_in("9:name=systemd:/\n").as_deref(), Some("/"));
-        assert_eq!(cgroup_in("4:memory:/b\n"), None);
+        assert_eq!(cgroup_in(hybrid.as_bytes()).as_deref(), Some("/a.scope"));
+        assert_eq!(
+            cgroup_in(&b"0::/system.slice/x:y.service\n"[..]).as_deref(),
+            Some("/system.slice/x:y.service")
+        );
+        assert_eq!(cgroup_in(&b"9:name=systemd:/\n0::/c\n"[..]).as_deref(), Some("/c"));
+        assert_eq!(cgroup_in(&b"9:name=systemd:/\n"[..]).as_deref(), Some("/"));
+        assert_eq!(cgroup_in(&b"4:memory:/b\n"[..]), None);
         assert!(cgroup(std::process::id()).is_some_and(|path| path.starts_with('/')));
     }
 
     #[test]
-    fn what_an_older_systemd_does_not_know_is_not_asked_of_it() {
+    fn older_systemd_gets_only_supported_options() {
         let words = |version: u32| {
             let scopes = Scopes::Available { program: "/bin/systemd-run".into(), version };
             let (_, arguments) = scopes.launcher("a.scope", "A daemon").expect("available");

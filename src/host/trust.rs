@@ -2,7 +2,7 @@
 //!
 //! A path is as safe as the weakest directory on the way to it: who may rename an entry there decides what the rest of the path
 //! means. So each directory is judged from `/` down, through every symbolic link. A directory that everybody may write is accepted
-//! with the sticky bit, as `/tmp` has it: there nobody renames what somebody else owns. ACLs are not read.
+//! with the sticky bit, as `/tmp` has it: there nobody renames what another program owns. ACLs are not read.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
@@ -234,9 +234,9 @@ mod tests {
 
     use super::*;
 
-    struct Place(tempfile::TempDir);
+    struct TestDirectory(tempfile::TempDir);
 
-    impl Place {
+    impl TestDirectory {
         fn new() -> Self {
             Self(tempfile::tempdir_in("/tmp").expect("a directory"))
         }
@@ -269,9 +269,9 @@ mod tests {
     }
 
     #[test]
-    fn modes_that_let_others_in_are_refused() {
+    fn modes_open_to_others_are_refused() {
         use Content::{Directory, File, GroupSecret, Secret, Socket};
-        let place = Place::new();
+        let place = TestDirectory::new();
         for (content, good, bad) in [
             (File, vec![0o600, 0o644], vec![0o664, 0o646, 0o666]),
             (Secret, vec![0o600, 0o400], vec![0o640, 0o604, 0o620]),
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_parent_that_others_may_change_is_refused() {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let parent = place.directory("parent", 0o755);
         place.directory("parent/inner", 0o755);
         let file = place.file("parent/inner/file", 0o600);
@@ -306,14 +306,14 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_yet_is_no_obstacle() {
-        let place = Place::new();
+    fn missing_path_is_trusted() {
+        let place = TestDirectory::new();
         assert!(Trust::own().check(&place.path("a/b/c"), Content::Directory).expect("trusted").is_none());
     }
 
     #[test]
     fn links_are_followed_and_their_ends_judged() {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let file = place.file("file", 0o600);
         let (direct, relative) = (place.path("direct"), place.path("relative"));
         symlink(&file, &direct).expect("link");
@@ -337,7 +337,7 @@ mod tests {
             eprintln!("SKIPPED: only root can give files away");
             return;
         }
-        let place = Place::new();
+        let place = TestDirectory::new();
         let file = place.file("file", 0o600);
         chown(&file, Some(65_534), None).expect("given away");
         let said = refused(&file, Content::Secret);
@@ -347,7 +347,7 @@ mod tests {
         let inner = place.file("parent/inner", 0o600);
         chown(&parent, Some(65_534), None).expect("given away");
         assert!(refused(&inner, Content::Secret).contains("parent belongs to uid 65534"));
-        // A link of somebody else leads wherever they like.
+        // A link of another program leads wherever it likes.
         let link = place.path("link");
         symlink(place.file("mine", 0o600), &link).expect("link");
         std::os::unix::fs::lchown(&link, Some(65_534), None).expect("given away");
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn an_open_file_is_judged_by_itself() {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let open = fs::File::open(place.file("file", 0o600)).expect("opened");
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
         assert!(Trust::own().check(Path::new(&path), Content::Secret).expect("trusted").is_some());

@@ -41,7 +41,7 @@ pub fn number_of_user(name: &str) -> Result<u32, String> {
     match User::from_name(name) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),
         Ok(None) => Err(format!("this host knows no user {name:?}: see the spelling, or give the number")),
-        Err(error) => Err(format!("user {name:?} could not be looked up: {error}")),
+        Err(error) => Err(format!("user {name:?} could not be resolved: {error}")),
     }
 }
 
@@ -50,6 +50,6 @@ pub fn number_of_group(name: &str) -> Result<u32, String> {
     match Group::from_name(name) {
         Ok(Some(group)) => Ok(group.gid.as_raw()),
         Ok(None) => Err(format!("this host knows no group {name:?}: see the spelling, or give the number")),
-        Err(error) => Err(format!("group {name:?} could not be looked up: {error}")),
+        Err(error) => Err(format!("group {name:?} could not be resolved: {error}")),
     }
 }

@@ -1,4 +1,4 @@
-//! Directories watched for changes (inotify), without looking at them again and again.
+//! Directories watched for changes (inotify), without polling.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,9 +30,9 @@ impl Watch {
 
     /// Watches a directory: what is written, made, renamed or removed in it, and its own end.
     ///
-    /// One that was replaced since the last call is taken anew; for one that was not, this costs a `stat`. A directory
+    /// One that was replaced since the last call is watched again; for one that was not, this costs a `stat`. A directory
     /// that was removed and made again may have its old inode: its end is known once [`changed`](Self::changed) has
-    /// told of it.
+    /// reported it.
     pub fn cover(&mut self, directory: &Path) -> io::Result<()> {
         let inode = std::fs::metadata(directory)?.ino();
         if self.covered.get(directory).is_some_and(|(covered, _)| *covered == inode) {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_made_or_removed_is_noticed_also_after_the_directory_was_replaced() {
+    async fn directory_changes_are_noticed_after_replacement() {
         let home = tempfile::tempdir().expect("directory");
         let directory = home.path().join("log");
         fs::create_dir(&directory).expect("made");
@@ -114,7 +114,7 @@ mod tests {
         fs::rename(&directory, home.path().join("old")).expect("renamed");
         changes(&mut watch).await;
         fs::create_dir(&directory).expect("made again");
-        watch.cover(&directory).expect("watched anew");
+        watch.cover(&directory).expect("watched again");
         while watch.drain() {}
         fs::write(directory.join("b"), "1").expect("written");
         changes(&mut watch).await;
@@ -123,7 +123,7 @@ mod tests {
         changes(&mut watch).await;
     }
     #[tokio::test]
-    async fn a_directory_that_was_removed_and_made_again_at_once_is_watched_again() {
+    async fn recreated_directory_is_watched_again() {
         // ext4 gives the new one the inode of the old, which tmpfs and others do not: either way it is watched.
         let home = tempfile::tempdir().expect("directory");
         let directory = home.path().join("log");
@@ -140,7 +140,7 @@ mod tests {
             }
             watch.cover(&directory).expect("nothing is known yet");
             changes(&mut watch).await;
-            watch.cover(&directory).expect("watched anew");
+            watch.cover(&directory).expect("watched again");
             while watch.drain() {}
             fs::write(directory.join("a"), "1").expect("written");
             changes(&mut watch).await;

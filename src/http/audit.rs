@@ -1,25 +1,23 @@
-//! Attempts, on their way in and out: who tries what goes with the request, and what comes of it where it is refused goes on record.
+//! Audit tracking of requests: attaches the attempt to each request, and records refusals that no use case recorded.
 
-use axum::extract::{ConnectInfo, Extension, MatchedPath, Query, Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
-use axum::middleware::Next;
+use axum::extract::{MatchedPath, Query, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::Response;
-use uuid::Uuid;
 
 use super::AppState;
 use super::auth::{self, Peer};
 use super::problem::Kind;
-use crate::clock::unix_ms;
+use crate::clock::new_id;
 use crate::domain::access::Actor;
 use crate::domain::audit::{Attempt, Outcome, Target};
 use crate::service::Service;
-use crate::service::acting::attempting;
+use crate::service::access::audit_log::with_attempt;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What a request would change, whoever sends it.
+/// What a request would change, independent of its caller.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
+pub(super) struct RequestedChange {
     /// The ID of the request.
     request: String,
     action: String,
@@ -27,11 +25,11 @@ pub(super) struct Asked {
     rehearses: bool,
 }
 
-impl Asked {
-    /// By the route that a request matches; `None` for one that changes nothing, whatever comes of it.
+impl RequestedChange {
+    /// From the route of a request; `None` if it changes nothing.
     fn of(request: &Request, id: &str) -> Option<Self> {
         let method = request.method();
-        // Others name nothing that could be done: no route takes them, and their words are the caller's.
+        // No route takes other methods, and their names come from the caller.
         if !matches!(*method, Method::POST | Method::PUT | Method::PATCH | Method::DELETE) {
             return None;
         }
@@ -44,27 +42,26 @@ impl Asked {
         })
     }
 
-    /// The same about something that the path does not name.
+    /// The same for a target that is not in the path.
     pub(super) fn about(self, target: &str) -> Self {
         Self { target: Target::Other(target.to_owned()), ..self }
     }
 
-    /// The attempt of whoever asks.
+    /// The attempt of an actor.
     pub(super) fn by(&self, actor: &Actor) -> Attempt {
         Attempt::of(actor, Some(self.request.clone()), self.action.clone(), self.target.clone())
     }
 
-    /// Puts on record that an attempt was refused; that of a dry run tells that it was one.
-    async fn refused(&self, service: &Service, mut attempt: Attempt, (outcome, problem): Refusal) {
+    /// Records that an attempt was refused; for a dry run the record says so.
+    async fn record_refusal(&self, service: &Service, mut attempt: Attempt, (outcome, problem): Refusal) {
         if self.rehearses {
             attempt.action.push_str("?dry_run=true");
         }
-        service.refused(attempt, outcome, problem).await;
+        service.record_refusal(attempt, outcome, problem).await;
     }
 }
 
-/// What a page's form is about where its own address does not say it as that of the API's request does: who asks for all that was done
-/// to something finds both.
+/// The target of a page's form, in the terms of the corresponding API request, so that a search for a target finds both.
 fn of_page(route: &str) -> Option<Target> {
     let target = match route {
         "/layouts/-/import" => "layouts/import",
@@ -79,56 +76,53 @@ fn of_page(route: &str) -> Option<Target> {
     Some(Target::Other(target.to_owned()))
 }
 
-/// Whether a query asks for a dry run, in whatever way it is written.
+/// Whether a query requests a dry run, however it is spelled.
 pub(super) fn says_dry_run(uri: &Uri) -> bool {
     Query::<Vec<(String, String)>>::try_from_uri(uri)
         .is_ok_and(|Query(pairs)| pairs.iter().any(|(name, value)| name == "dry_run" && value == "true"))
 }
 
-/// A new ID, which begins with the time. `Uuid::now_v7` panics while the clock is before 1970.
-fn request_id(now: i64) -> Uuid {
-    let mut random = [0; 10];
-    // Without randomness, IDs of one millisecond are alike: they name lines of a log and open nothing.
-    if let Err(error) = getrandom::fill(&mut random) {
-        tracing::warn!(%error, "no randomness for the ID of a request");
-    }
-    uuid::Builder::from_unix_timestamp_millis(u64::try_from(now).unwrap_or_default(), &random).into_uuid()
-}
-
-/// That an answer has been looked at for the record.
+/// Marks a response whose refusal was recorded or needs no record.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SeenTo;
+pub(super) struct RefusalHandled;
 
-/// Gives a request its ID, and puts on record what is refused of what a known caller would change before it gets to a use case:
-/// whatever stands in between may refuse it, and none of that has to know of the record.
-pub(super) async fn answered(
-    State(app): State<AppState>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let id = request_id(unix_ms()).to_string();
-    let asked = Asked::of(&request, &id).map(|asked| (asked, request.headers().clone()));
-    if let Some((asked, _)) = &asked {
-        request.extensions_mut().insert(asked.clone());
-    }
-    let mut response = next.run(request).await;
-    if let Some((asked, headers)) = asked
-        && let Some(refusal) = unseen(&response)
-        && let Some(actor) = auth::known(&app, peer, &headers)
-    {
-        asked.refused(&app.service, asked.by(&actor), refusal).await;
-    }
-    if let Ok(id) = HeaderValue::from_str(&id) {
-        response.headers_mut().insert(REQUEST_ID, id);
-    }
-    response
+/// A request with its ID, and what it would change.
+pub(super) struct Tracked {
+    id: String,
+    requested: Option<(RequestedChange, HeaderMap)>,
 }
 
-/// What came of a request, and the type of its problem.
+impl Tracked {
+    pub(super) fn begin(request: &mut Request) -> Self {
+        let id = new_id().to_string();
+        let requested =
+            RequestedChange::of(request, &id).map(|requested| (requested, request.headers().clone()));
+        if let Some((requested, _)) = &requested {
+            request.extensions_mut().insert(requested.clone());
+        }
+        Self { id, requested }
+    }
+
+    /// Adds the request ID to the response, and records a refused change by a known caller that reached no use case: any
+    /// layer may refuse it without knowing of the audit log.
+    pub(super) async fn end(self, app: &AppState, peer: Peer, mut response: Response) -> Response {
+        if let Some((requested, headers)) = self.requested
+            && let Some(refusal) = unrecorded_refusal(&response)
+            && let Some(actor) = auth::known(app, peer, &headers)
+        {
+            requested.record_refusal(&app.service, requested.by(&actor), refusal).await;
+        }
+        if let Ok(id) = HeaderValue::from_str(&self.id) {
+            response.headers_mut().insert(REQUEST_ID, id);
+        }
+        response
+    }
+}
+
+/// The outcome of a request, and the type of its problem.
 type Refusal = (Outcome, String);
 
-/// What an answer refuses that belongs on record, if it does: what is refused for its number must not grow the audit by its number.
+/// The refusal in a response, if it belongs in the audit log: rate-limited requests do not, or a flood would grow the log.
 fn refusal(response: &Response) -> Option<Refusal> {
     let status = response.status();
     let outcome = match status {
@@ -140,44 +134,30 @@ fn refusal(response: &Response) -> Option<Refusal> {
     Some((outcome, kind(response).map_or_else(|| status.to_string(), ToOwned::to_owned)))
 }
 
-/// What an answer refuses that no use case gave, and that belongs on record.
+/// The refusal in a response if no use case recorded it.
 ///
-/// A method that a path does not take names nothing that could be done. Who asks too often is told so without a row: to refuse has to
-/// cost less than to ask. Who shows nothing valid is counted by address.
-fn unseen(response: &Response) -> Option<Refusal> {
+/// A method that a path does not take names no action. Rate-limited requests leave no row, since refusing must cost less than
+/// requesting. Callers without valid credentials are counted by address.
+fn unrecorded_refusal(response: &Response) -> Option<Refusal> {
     let elsewhere = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::UNAUTHORIZED];
-    let seen_to = response.extensions().get::<SeenTo>().is_some();
-    let told = !seen_to && kind(response).is_some() && !elsewhere.contains(&response.status());
-    refusal(response).filter(|_| told)
+    let seen_to = response.extensions().get::<RefusalHandled>().is_some();
+    let recordable = !seen_to && kind(response).is_some() && !elsewhere.contains(&response.status());
+    refusal(response).filter(|_| recordable)
 }
 
-/// Does a request as an attempt of whoever calls, and puts on record what is refused of what would write.
-pub(super) async fn attempts(
-    State(app): State<AppState>,
-    actor: Actor,
-    asked: Option<Extension<Asked>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    match asked {
-        Some(Extension(asked)) => on_record(&app.service, &asked, &actor, next.run(request)).await,
-        None => next.run(request).await,
-    }
-}
-
-/// Does what somebody asks; where it is refused or fails, that goes on record, too.
-pub(super) async fn on_record(
+/// Runs a caller's request, and records its refusal or failure.
+pub(super) async fn record_refusal_of(
     service: &Service,
-    asked: &Asked,
+    requested: &RequestedChange,
     actor: &Actor,
     work: impl Future<Output = Response>,
 ) -> Response {
-    let attempt = asked.by(actor);
-    let mut response = attempting(attempt.clone(), work).await;
+    let attempt = requested.by(actor);
+    let mut response = with_attempt(attempt.clone(), work).await;
     if let Some(refusal) = refusal(&response) {
-        asked.refused(service, attempt, refusal).await;
+        requested.record_refusal(service, attempt, refusal).await;
     }
-    response.extensions_mut().insert(SeenTo);
+    response.extensions_mut().insert(RefusalHandled);
     response
 }
 
@@ -185,19 +165,12 @@ fn kind(response: &Response) -> Option<&str> {
     response.extensions().get::<Kind>().map(|kind| kind.0.as_str())
 }
 
-/// Counts those who show nothing that is valid, by address.
-pub(super) async fn strangers(
-    State(app): State<AppState>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let response = next.run(request).await;
-    let held_back = kind(&response).is_some_and(|kind| kind.ends_with(":too-many-failures"));
+/// Counts a caller without valid credentials, by address.
+pub(super) fn count_unauthenticated(app: &AppState, peer: Peer, response: &Response) {
+    let held_back = kind(response).is_some_and(|kind| kind.ends_with(":too-many-failures"));
     if held_back || response.status() == StatusCode::UNAUTHORIZED {
         app.service.not_authenticated(peer.origin());
     }
-    response
 }
 
 #[cfg(test)]
@@ -205,6 +178,9 @@ mod tests {
     use axum::response::IntoResponse as _;
 
     use super::*;
+    use crate::domain::audit::shown_path;
+    use crate::http::api;
+    use crate::http::endpoint::endpoints;
     use crate::http::problem::Problem;
 
     fn answer(status: StatusCode) -> Response {
@@ -212,21 +188,49 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_a_stranger_and_what_names_nothing_leave_no_row_and_any_other_refusal_leaves_one() {
+    fn only_refusals_of_known_callers_leave_rows() {
         for status in
             [StatusCode::TOO_MANY_REQUESTS, StatusCode::UNAUTHORIZED, StatusCode::METHOD_NOT_ALLOWED]
         {
-            assert_eq!(unseen(&answer(status)), None, "{status}");
+            assert_eq!(unrecorded_refusal(&answer(status)), None, "{status}");
         }
         let kind = "urn:mps-manager:problem:some-kind".to_owned();
         for status in [StatusCode::FORBIDDEN, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::MISDIRECTED_REQUEST]
         {
-            assert_eq!(unseen(&answer(status)), Some((Outcome::Refused, kind.clone())), "{status}");
+            assert_eq!(
+                unrecorded_refusal(&answer(status)),
+                Some((Outcome::Refused, kind.clone())),
+                "{status}"
+            );
         }
-        assert_eq!(unseen(&answer(StatusCode::GATEWAY_TIMEOUT)), Some((Outcome::Failed, kind)));
+        assert_eq!(unrecorded_refusal(&answer(StatusCode::GATEWAY_TIMEOUT)), Some((Outcome::Failed, kind)));
         let mut seen_to = answer(StatusCode::FORBIDDEN);
-        seen_to.extensions_mut().insert(SeenTo);
-        assert_eq!(unseen(&seen_to), None);
-        assert_eq!(unseen(&StatusCode::OK.into_response()), None);
+        seen_to.extensions_mut().insert(RefusalHandled);
+        assert_eq!(unrecorded_refusal(&seen_to), None);
+        assert_eq!(unrecorded_refusal(&StatusCode::OK.into_response()), None);
+    }
+
+    #[test]
+    fn every_write_has_an_audit_target() {
+        let (_, _, document) = api::router();
+        let samples = ["web", "12-34", "0123456789abcdef", "01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c", "0"];
+        let mut writes = 0;
+        for endpoint in endpoints(&document).filter(|endpoint| endpoint.method != Method::GET) {
+            let mut path = String::new();
+            for part in endpoint.route.split('/').skip(1) {
+                let tried = |sample: &&&str| {
+                    let route = format!("{path}/{part}");
+                    shown_path(&route, &format!("{path}/{sample}")).ends_with(**sample)
+                };
+                let filled = if part.starts_with('{') { samples.iter().find(tried) } else { Some(&part) };
+                let filled = filled
+                    .unwrap_or_else(|| panic!("{}: say in `is_of_kind` what {part} is", endpoint.route));
+                path = format!("{path}/{filled}");
+            }
+            let target = Target::of_request(endpoint.route, &path).to_string();
+            assert!(!target.is_empty() && !target.contains('{'), "{path}: {target}");
+            writes += 1;
+        }
+        assert!(writes > 30, "{writes}");
     }
 }

@@ -1,14 +1,13 @@
-//! Bounds on requests: the size of a head, and how many come of one caller.
+//! Limits on requests: the size of a head, and the rate of each caller.
 //!
-//! A token bucket a caller (GCRA, the `governor` crate): `request_burst` requests may come at once, and `requests_per_s` after
-//! that. It is asked twice: with the address before anybody is authenticated, and with the actor after.
+//! A token bucket per caller (GCRA, the `governor` crate): a burst of `request_burst`, then `requests_per_s`. It is checked
+//! twice: by address before authentication, and by actor after it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::Request;
 use axum::http::StatusCode;
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use governor::clock::{Clock as _, DefaultClock};
 use governor::state::keyed::HashMapStateStore;
@@ -41,20 +40,20 @@ impl Caller {
     }
 }
 
-/// How many requests a caller may send.
+/// The request rates of callers.
 pub struct Rates {
     limiter: Option<RateLimiter<Caller, HashMapStateStore<Caller>, DefaultClock>>,
     clock: DefaultClock,
     manager_uid: u32,
 }
 
-/// How often what is known of callers who no longer call is forgotten.
-const FORGET: Duration = Duration::from_secs(10);
+/// How often idle callers are dropped.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Rates {
-    /// By the limits; `manager_uid` and root are not counted on the unix socket, so that an operator gets in.
+    /// With these limits; `manager_uid` and root are not counted on the unix socket, so that an operator always gets through.
     ///
-    /// Has to be called in a runtime, in which it forgets now and then.
+    /// Must be called in a runtime, in which it periodically drops idle callers.
     pub fn new(limits: &Limits, manager_uid: u32) -> Arc<Self> {
         let quota = std::num::NonZeroU32::new(limits.requests_per_s).map(|rate| {
             let burst = std::num::NonZeroU32::new(limits.request_burst).unwrap_or(rate);
@@ -65,7 +64,7 @@ impl Rates {
         let weak = Arc::downgrade(&rates);
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(FORGET).await;
+                tokio::time::sleep(CLEANUP_INTERVAL).await;
                 let Some(rates) = weak.upgrade() else { return };
                 if let Some(limiter) = &rates.limiter {
                     limiter.retain_recent();
@@ -76,8 +75,8 @@ impl Rates {
         rates
     }
 
-    /// Counts a request of an actor; users of this host were counted as such.
-    fn of_actor(&self, actor: &Actor) -> Result<(), TooMany> {
+    /// Counts a request of an actor; users of the unix socket were counted as peers.
+    pub(super) fn of_actor(&self, actor: &Actor) -> Result<(), TooMany> {
         match actor.origin {
             Origin::Address(_) => self.count(&Caller::Actor(actor.subject.to_string())),
             _ => Ok(()),
@@ -102,19 +101,19 @@ impl Rates {
     }
 }
 
-/// There were too many requests.
+/// The rate was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooMany {
-    /// Of whom.
+    /// The kind of caller.
     pub of: Limit,
-    /// How long to wait.
+    /// Time until a retry can succeed.
     pub wait: Duration,
 }
 
 impl TooMany {
-    /// The answer.
+    /// The 429 response.
     pub fn into_response(self, limits: &Limits) -> Response {
-        // Whole seconds, and never 0: who comes back at once is refused again.
+        // Whole seconds, and never 0: an immediate retry would be refused again.
         let seconds = self.wait.as_millis().div_ceil(1000).max(1);
         let detail = format!(
             "more than {} requests a second of one {} (limits.requests_per_s): try again in {seconds} s",
@@ -126,59 +125,35 @@ impl TooMany {
     }
 }
 
-/// Refuses what an address, or a user of this host, asks too often.
-pub(super) async fn rate(
-    State(state): State<AppState>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    request: Request,
-    next: Next,
-) -> Response {
-    match state.rates.of_peer(peer) {
-        Ok(()) => next.run(request).await,
-        Err(too_many) => too_many.into_response(&state.limits),
-    }
+/// Refuses requests beyond the rate of an address or a user of this host.
+pub(super) fn too_many_requests(app: &AppState, peer: Peer) -> Option<Response> {
+    app.rates.of_peer(peer).err().map(|too_many| too_many.into_response(&app.limits))
 }
 
-/// Refuses what an actor asks too often, from however many addresses.
-pub(super) async fn actor(
-    State(state): State<AppState>,
-    actor: Actor,
-    request: Request,
-    next: Next,
-) -> Response {
-    match state.rates.of_actor(&actor) {
-        Ok(()) => next.run(request).await,
-        Err(too_many) => too_many.into_response(&state.limits),
-    }
-}
-
-/// Refuses a head that is too large, in words. One that is twice as large never gets here.
-pub(super) async fn head(State(state): State<AppState>, request: Request, next: Next) -> Response {
+/// Refuses a head that is too large, as a problem document. One twice as large never gets here.
+pub(super) fn large_head(limits: &Limits, request: &Request) -> Option<Response> {
     let fields = request.headers().len();
     let bytes: usize = request.uri().path().len()
         + request.uri().query().map_or(0, str::len)
         + request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>();
     let over = |is: usize, most: u32| usize::try_from(most).is_ok_and(|most| is > most);
-    let detail = if over(fields, state.limits.headers) {
-        format!(
-            "the request has {fields} header fields, and {} is the most (limits.headers)",
-            state.limits.headers
-        )
-    } else if over(bytes, state.limits.header_bytes) {
+    let detail = if over(fields, limits.headers) {
+        format!("the request has {fields} header fields, and {} is the most (limits.headers)", limits.headers)
+    } else if over(bytes, limits.header_bytes) {
         format!(
             "the request's target and header fields have {bytes} bytes, and {} is the most (limits.header_bytes)",
-            state.limits.header_bytes
+            limits.header_bytes
         )
     } else {
-        return next.run(request).await;
+        return None;
     };
-    Problem::new(
+    let problem = Problem::new(
         "head-too-large",
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         "Header fields too large",
         format!("{detail}: send fewer and shorter ones"),
-    )
-    .into_response()
+    );
+    Some(problem.into_response())
 }
 
 #[cfg(test)]
@@ -195,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_caller_has_a_burst_of_its_own_and_an_operator_has_no_bound() {
+    async fn callers_have_separate_bursts_and_operators_none() {
         let limits = Limits { requests_per_s: 1, request_burst: 3, ..Limits::default() };
         let rates = Rates::new(&limits, 1000);
         for _ in 0..3 {
@@ -229,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_rate_is_no_bound() {
+    async fn zero_rate_is_unlimited() {
         let rates = Rates::new(&Limits { requests_per_s: 0, request_burst: 1, ..Limits::default() }, 1000);
         for _ in 0..100 {
             assert_eq!(rates.of_peer(tcp("192.0.2.1")), Ok(()));

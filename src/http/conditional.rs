@@ -1,7 +1,7 @@
-//! Conditional reads: the entity tag of an answer, and 304 to whoever has that answer already.
+//! Conditional reads: entity tags of responses, and 304 for callers that have the response already.
 //!
-//! The tag of a thing is its revision, which changes with its spec alone; a read shows its status too. So the tag of a read has
-//! both parts, `"REVISION-DIGEST"`: a write compares the first one (`If-Match`), a read the whole of it (`If-None-Match`).
+//! The tag of a resource is its revision, which changes only with its spec; a read also shows its status. So the tag of a
+//! read is `"REVISION-DIGEST"`: a write compares the revision (`If-Match`), a read the whole tag (`If-None-Match`).
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -14,10 +14,10 @@ use super::extract::is_tags;
 use super::problem::Problem;
 use crate::service::ServiceError;
 
-/// Bytes of the digest that are in a tag.
+/// Bytes of the digest in a tag.
 const DIGEST: usize = 8;
 
-/// The answer to a read of a thing, with the tag of what it shows.
+/// The response to a read of a resource, with its tag.
 pub(super) fn shown<T: Serialize>(revision: i64, value: &T) -> Result<Response, Problem> {
     let body = serde_json::to_vec(value).map_err(|error| ServiceError::Internal(error.to_string()))?;
     let tag = HeaderValue::from_str(&tag_of_read(revision, &body))
@@ -26,7 +26,7 @@ pub(super) fn shown<T: Serialize>(revision: i64, value: &T) -> Result<Response, 
     Ok(([(header::CONTENT_TYPE, mime), (header::ETAG, tag)], body).into_response())
 }
 
-/// Answers 304 to a read by a caller that has the answer already.
+/// Answers 304 if the caller has the response already.
 pub(super) async fn reads(request: Request, next: Next) -> Response {
     let known: Vec<HeaderValue> = match *request.method() {
         Method::GET | Method::HEAD => {
@@ -37,7 +37,7 @@ pub(super) async fn reads(request: Request, next: Next) -> Response {
     if let Some(wrong) = known.iter().find(|tags| !tags.to_str().is_ok_and(is_tags)) {
         let shown: String = String::from_utf8_lossy(wrong.as_bytes()).chars().take(80).collect();
         let detail = format!(
-            "If-None-Match is {shown:?}, which is no entity tag: send the ETag of a read with its quotes, or *"
+            "If-None-Match is {shown:?}, which is not an entity tag: send the ETag of a read with its quotes, or *"
         );
         return Problem::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail)
             .into_response();
@@ -63,7 +63,7 @@ fn matches(header: &HeaderValue, tag: &str) -> bool {
         let one = one.trim_matches([' ', '\t']);
         one.strip_prefix("W/").unwrap_or(one) == tag
     };
-    // A tag of ours has no comma in it, so that one of another's making is cut up does not matter.
+    // Our tags contain no comma, so splitting foreign ones does no harm.
     text.trim() == "*" || text.split(',').any(is_it)
 }
 

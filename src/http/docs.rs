@@ -1,7 +1,7 @@
-//! The API's documentation as a page: `RapiDoc` over `/openapi.json`, everything from this binary.
+//! API documentation as a page: `RapiDoc` over `/openapi.json`, served from this binary.
 //!
-//! It says nothing that `/openapi.json` does not, so neither needs a token. Nothing is fetched from elsewhere, and no
-//! script or style stands in the page itself, which a strict content security policy holds it to.
+//! It contains nothing that `/openapi.json` does not, so neither needs a token. Nothing is fetched from elsewhere, and the
+//! page has no inline script or style, as its content security policy requires.
 
 use std::future::ready;
 
@@ -14,20 +14,19 @@ use axum::routing::get;
 use super::AppState;
 use super::problem::Problem;
 
-/// Compressed as it was published: kept and sent in one form, and never unpacked here.
+/// Compressed as published; sent as it is and never unpacked here.
 const RENDERER: &[u8] = include_bytes!("../../web/assets/docs/rapidoc-9.3.8.min.js.gz");
 const PAGE: &str = include_str!("../../web/assets/docs/index.html");
 const STYLE: &str = include_str!("../../web/assets/docs/page.css");
 const LICENSES: &str = include_str!("../../web/assets/docs/licenses.txt");
 
-/// Scripts from here alone. `RapiDoc` sets `style` attributes on its elements, and has one style element of its own,
-/// which holds the theme that the page's attributes choose: its digest has to be told anew when they change, and a
-/// browser's console says what it is.
+/// Scripts from this server only. `RapiDoc` sets `style` attributes, and has one style element with the theme chosen by the
+/// page's attributes: its digest must be updated when they change; the browser console shows it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; \
                       style-src 'self' 'sha256-56Ph23MXZvE0Fm5vsseYLb0YVfbbtYUzgZr0LSmubpY='; \
                       style-src-attr 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
-/// The files change with the binary only; a browser asks again after a day.
+/// The files change only with the binary; browsers revalidate after a day.
 const KEEP: &str = "public, max-age=86400";
 
 pub(super) fn router() -> Router<AppState> {
@@ -56,7 +55,7 @@ async fn renderer(request: HeaderMap) -> Result<Response, Problem> {
             "not-acceptable",
             StatusCode::NOT_ACCEPTABLE,
             "Not acceptable",
-            "this file is kept compressed: leave Accept-Encoding out, or let it take gzip",
+            "this file exists only compressed: leave Accept-Encoding out, or allow gzip",
         ));
     }
     let encoding = [
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gzip_is_sent_to_those_who_take_it() {
+    fn gzip_is_sent_if_accepted() {
         let takes = |value: Option<&'static str>| {
             let mut request = HeaderMap::new();
             if let Some(value) = value {

@@ -3,17 +3,16 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use utoipa::openapi::extensions::ExtensionsBuilder;
-use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, ResponsesBuilder};
 
 use crate::domain::access::Denied;
 use crate::metrics::wire::Limit;
-use crate::service::{FieldError, ServiceError, told};
+use crate::service::access::redaction;
+use crate::service::{FieldError, ServiceError};
 
-/// What an address at which there is nothing is told.
+/// The title for a path that does not exist.
 pub(super) const NO_SUCH_PATH: &str = "No such path";
 
-/// Every kind of problem, with its status: the last part of its type, as `docs/problems.md` explains it.
+/// Every kind of problem, with its status; the kind is the last part of the type and explained in `docs/problems.md`.
 pub const KINDS: &[(&str, u16)] = &[
     ("malformed-json", 400),
     ("unreadable-body", 400),
@@ -49,11 +48,8 @@ pub const KINDS: &[(&str, u16)] = &[
     ("timed-out", 504),
 ];
 
-/// What a kind's type begins with.
+/// Prefix of a problem's type.
 pub const TYPE_PREFIX: &str = "urn:mps-manager:problem:";
-
-/// Marks a problem that every read or write lists; [`crate::http::api`] keeps those that the operation can answer.
-pub(super) const LISTED: &str = "x-listed";
 
 /// What went wrong, for programs and for people.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
@@ -62,20 +58,20 @@ pub struct Problem {
     #[serde(rename = "type")]
     #[schema(pattern = "^urn:mps-manager:problem:[a-z-]+$", example = "urn:mps-manager:problem:not-found")]
     pub kind: String,
-    /// The kind in words.
+    /// The kind in plain words.
     pub title: String,
     /// The HTTP status.
     #[schema(minimum = 400, maximum = 599)]
     pub status: u16,
-    /// What is wrong here: the value and the remedy.
+    /// What is wrong, with the value and the remedy.
     pub detail: String,
-    /// The fields that are wrong.
+    /// The invalid fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
     /// Seconds to wait, for the header Retry-After.
     #[serde(skip)]
     wait_s: Option<u64>,
-    /// What there were too many of.
+    /// The exceeded limit.
     #[serde(skip)]
     limit: Option<Limit>,
 }
@@ -99,7 +95,7 @@ impl Problem {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// One of too many; the answer is counted by that.
+    /// An exceeded limit; the response is counted by it.
     pub(super) fn too_many(kind: &str, limit: Limit, title: &str, detail: String, wait_s: u64) -> Self {
         let problem = Self::new(kind, StatusCode::TOO_MANY_REQUESTS, title, detail);
         Self { wait_s: Some(wait_s), limit: Some(limit), ..problem }
@@ -122,10 +118,10 @@ impl From<ServiceError> for Problem {
         if let ServiceError::Internal(detail) = &error {
             tracing::error!(detail, "internal error");
         }
-        let error = told::to_caller(error);
+        let error = redaction::redact_for_caller(error);
         let detail = error.to_string();
         match error {
-            ServiceError::Apart { host, .. } => Self::from(*host),
+            ServiceError::ForAudience { host, .. } => Self::from(*host),
             ServiceError::TooMany { wait_s, of, .. } => {
                 Self::too_many("too-many-requests", of, "Too many requests", detail, wait_s)
             }
@@ -150,13 +146,16 @@ impl From<ServiceError> for Problem {
                     .with(vec![field])
             }
             ServiceError::Blocked { errors, .. } => {
-                Self::new("layout-blocked", StatusCode::CONFLICT, "Something stands in the way", detail)
+                Self::new("layout-blocked", StatusCode::CONFLICT, "The layout is blocked", detail)
                     .with(errors)
             }
-            ServiceError::OtherHardware { errors, .. } => {
-                Self::new("fingerprint-differs", StatusCode::CONFLICT, "Recorded on something else", detail)
-                    .with(errors)
-            }
+            ServiceError::OtherHardware { errors, .. } => Self::new(
+                "fingerprint-differs",
+                StatusCode::CONFLICT,
+                "Recorded on other hardware or versions",
+                detail,
+            )
+            .with(errors),
             ServiceError::PreconditionFailed(_) => Self::new(
                 "precondition-failed",
                 StatusCode::PRECONDITION_FAILED,
@@ -172,7 +171,7 @@ impl From<ServiceError> for Problem {
             ServiceError::DatabaseLost(_) => Self::new(
                 "database-lost",
                 StatusCode::SERVICE_UNAVAILABLE,
-                "The database is gone from its place",
+                "The database file is missing",
                 detail,
             ),
             ServiceError::Unavailable(_) => {
@@ -188,23 +187,23 @@ impl From<ServiceError> for Problem {
     }
 }
 
-/// The type of the problem that an answer is, for whoever it passes on its way.
+/// The type of the problem in a response, for layers that it passes.
 #[derive(Debug, Clone)]
 pub(super) struct Kind(pub(super) String);
 
-/// What is wrong, for whoever says the same in another way.
+/// Its detail, for layers that render it differently.
 #[derive(Debug, Clone)]
 pub(super) struct Detail(pub(super) String);
 
-/// The kind of problem in words, for the same.
+/// Its title.
 #[derive(Debug, Clone)]
 pub(super) struct Title(pub(super) String);
 
-/// The fields that are wrong, for the same.
+/// Its invalid fields.
 #[derive(Debug, Clone)]
 pub(super) struct Fields(pub(super) Vec<FieldError>);
 
-/// What there were too many of, where an answer is a 429: whoever makes another of it keeps this one in it.
+/// The exceeded limit of a 429 response, kept when a layer renders it differently.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limited(pub(super) Limit);
 
@@ -228,7 +227,7 @@ impl IntoResponse for Problem {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
-            // RFC 9110, 15.5.16: so that a sender can tell an encoding from a type.
+            // RFC 9110, 15.5.16: lets the sender distinguish an encoding problem from a type problem.
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         if status == StatusCode::UNAUTHORIZED {
@@ -236,72 +235,5 @@ impl IntoResponse for Problem {
                 .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"mps-manager\""));
         }
         response
-    }
-}
-
-fn responses(
-    kinds: &[(u16, &str)],
-) -> std::collections::BTreeMap<String, RefOr<utoipa::openapi::response::Response>> {
-    kinds
-        .iter()
-        .fold(ResponsesBuilder::new(), |builder, (status, description)| {
-            let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
-            let response = ResponseBuilder::new()
-                .description(*description)
-                .content("application/problem+json", content)
-                .extensions(Some(ExtensionsBuilder::new().add(LISTED, true).build()))
-                .build();
-            builder.response(status.to_string(), response)
-        })
-        .build()
-        .responses
-        .into_iter()
-        .collect()
-}
-
-/// The problems that a read may answer.
-pub struct ReadProblems;
-
-impl utoipa::IntoResponses for ReadProblems {
-    fn responses() -> std::collections::BTreeMap<String, RefOr<utoipa::openapi::response::Response>> {
-        responses(&[
-            (400, "The request cannot be read"),
-            (401, "No valid token"),
-            (403, "The caller may not do that"),
-            (404, "There is no such thing"),
-            (421, "Not a name of this server"),
-            (422, "A value is refused"),
-            (429, "Too many requests or failed attempts; Retry-After says when to try again"),
-            (431, "Too many header fields, or too long ones"),
-            (500, "A fault of the manager"),
-            (503, "Not possible at the moment"),
-            (504, "No answer in time"),
-        ])
-    }
-}
-
-/// The problems that a write may answer.
-pub struct WriteProblems;
-
-impl utoipa::IntoResponses for WriteProblems {
-    fn responses() -> std::collections::BTreeMap<String, RefOr<utoipa::openapi::response::Response>> {
-        responses(&[
-            (400, "The request cannot be read"),
-            (401, "No valid token"),
-            (403, "The caller may not do that"),
-            (404, "There is no such thing"),
-            (408, "The body came too slowly"),
-            (409, "It does not fit what is there"),
-            (412, "It was changed since it was read"),
-            (413, "The body is too large"),
-            (415, "The body is not of a type or an encoding that is taken"),
-            (421, "Not a name of this server"),
-            (422, "A value is refused"),
-            (429, "Too many requests or failed attempts; Retry-After says when to try again"),
-            (431, "Too many header fields, or too long ones"),
-            (500, "A fault of the manager"),
-            (503, "Not possible at the moment"),
-            (504, "No answer in time"),
-        ])
     }
 }

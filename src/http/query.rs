@@ -1,22 +1,20 @@
-//! Queries of requests that take none.
+//! Refuses a query if an endpoint takes none.
 //!
-//! What a caller writes there would be ignored in silence, and the caller believe otherwise: above all of `dry_run=true`, with which
-//! it would do what it only wanted to try.
+//! It would be ignored silently: a caller that sends `dry_run=true` would do what it only meant to try.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{OpenApi, RefOr};
 
-use super::document::operations;
+use super::endpoint::endpoints;
 use super::problem::Problem;
 
-/// The operations that take a query, as the document has them.
+/// The operations that take a query, from the document.
 #[derive(Clone)]
 pub(super) struct Queries(Arc<HashSet<(Method, String)>>);
 
@@ -29,8 +27,8 @@ impl Queries {
                 RefOr::Ref(_) => false,
             })
         };
-        let taking = operations(document).filter(|(_, _, operation)| takes_one(operation));
-        Self(Arc::new(taking.map(|(method, path, _)| (method, path.to_owned())).collect()))
+        let taking = endpoints(document).filter(|endpoint| takes_one(endpoint.operation));
+        Self(Arc::new(taking.map(|endpoint| (endpoint.method, endpoint.route.to_owned())).collect()))
     }
 
     fn takes_one(&self, method: &Method, route: &str) -> bool {
@@ -39,21 +37,19 @@ impl Queries {
     }
 }
 
-/// Refuses a query where none is taken.
-pub(super) async fn refused(State(queries): State<Queries>, request: Request, next: Next) -> Response {
+/// Refuses a query if none is accepted.
+pub(super) fn refused(queries: &Queries, request: &Request) -> Option<Response> {
     let query = request.uri().query().unwrap_or_default();
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     if query.is_empty() || route.is_none_or(|route| queries.takes_one(request.method(), route)) {
-        return next.run(request).await;
+        return None;
     }
     let shown: String = query.chars().take(80).collect();
-    Problem::new(
+    let problem = Problem::new(
         "invalid-request",
         StatusCode::UNPROCESSABLE_ENTITY,
         "Invalid request",
-        format!(
-            "the query is refused: this request takes none, and has {shown:?}; nothing was done (dry_run included)"
-        ),
-    )
-    .into_response()
+        format!("this request takes no query, but has {shown:?}; nothing was done (dry_run included)"),
+    );
+    Some(problem.into_response())
 }

@@ -1,8 +1,8 @@
-//! `Idempotency-Key` on a POST: a repeated request is answered as the first was, and done once.
+//! `Idempotency-Key` on a POST: a repeated request runs once, and gets the first answer.
 //!
-//! Most operations remember their answer in the transaction of their effect. For those that are made of several steps, or whose
-//! effect is the same when they are done again, the answer is kept here, after it was given: [`KEPT`] names them, and to name
-//! another one takes one line. If the manager dies in between, a repeated request is done again, which leaves the same state.
+//! Most operations store their answer in the transaction of their effect. For those with several steps, or with the same
+//! effect when repeated, the answer is stored here afterwards: their endpoints declare [`KeyPolicy::StoreAnswer`]. If the
+//! manager dies in between, a repeated request runs again, which leads to the same state.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use utoipa::openapi::OpenApi;
 
 use super::AppState;
 use super::audit::says_dry_run;
-use super::document::operations;
+use super::endpoint::{KeyPolicy, endpoints};
 use super::extract::{Idempotency, body};
 use super::problem::Problem;
 use crate::domain::access::Actor;
@@ -26,81 +26,41 @@ use crate::service::{IdempotencyKey, ServiceError};
 /// The header.
 pub(super) const HEADER: &str = "Idempotency-Key";
 
-/// Operations whose answers are kept here.
-const KEPT: [&str; 8] = [
-    "adopt_daemon",
-    "cancel_operation",
-    "confirm_host",
-    "cordon_daemon",
-    "import_layouts",
-    "release_daemon",
-    "replace_gpu",
-    "uncordon_daemon",
-];
-/// Operations that may be done again: plan and assert change nothing, and a process that asks twice has one lease. What a lease
-/// hands out is what holds at that moment, for the process that asks, and no answer of an earlier one.
-const HARMLESS: [&str; 3] = ["plan_layout", "assert_layout", "create_lease"];
-/// Operations whose answer is a secret, which is kept nowhere.
-const REFUSED: [&str; 2] = ["create_login_url", "open_session"];
-
-/// What a key does to a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Repeated {
-    /// Its answer is kept here.
-    Kept,
-    /// Nothing: the request may be done again.
-    Harmless,
-    /// It is refused.
-    Refused,
-}
-
-/// What a key does to an operation; `None` for those that see to it themselves.
-pub(super) fn repeated(operation: &str) -> Option<Repeated> {
-    match operation {
-        id if KEPT.contains(&id) => Some(Repeated::Kept),
-        id if HARMLESS.contains(&id) => Some(Repeated::Harmless),
-        id if REFUSED.contains(&id) => Some(Repeated::Refused),
-        _ => None,
-    }
-}
-
-/// What a key does to each POST, by its route, and the keys whose first request is under way.
+/// The policy of each POST by route, and the keys whose first request is in progress.
 #[derive(Clone)]
 pub(super) struct Repeats {
-    routes: Arc<HashMap<String, Repeated>>,
+    policies: Arc<HashMap<String, KeyPolicy>>,
     under_way: Arc<Mutex<HashSet<(String, String)>>>,
 }
 
 impl Repeats {
     pub(super) fn of(document: &OpenApi) -> Self {
-        let posts = operations(document).filter(|(method, ..)| *method == Method::POST);
-        let routes = posts.filter_map(|(_, path, operation)| {
-            Some((path.to_owned(), repeated(operation.operation_id.as_deref()?)?))
-        });
-        Self { routes: Arc::new(routes.collect()), under_way: Arc::default() }
+        let posts = endpoints(document).filter(|endpoint| endpoint.method == Method::POST);
+        let policies = posts.filter_map(|endpoint| Some((endpoint.route.to_owned(), endpoint.key_policy()?)));
+        Self { policies: Arc::new(policies.collect()), under_way: Arc::default() }
     }
 
-    /// Takes a key for a request; `None` while another request has it.
-    fn begin(&self, key: &IdempotencyKey) -> Option<UnderWay> {
+    /// Claims a key for a request; `None` while another request has it.
+    fn begin(&self, key: &IdempotencyKey) -> Option<KeyInProgress> {
         let key = (key.owner.clone(), key.key.clone());
         let mut keys = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.insert(key.clone()).then(|| UnderWay { all: Arc::clone(&self.under_way), key })
+        keys.insert(key.clone()).then(|| KeyInProgress { all: Arc::clone(&self.under_way), key })
     }
 }
 
-/// A key whose first request is under way, until this is dropped.
-struct UnderWay {
+/// A key whose first request is in progress, until this is dropped.
+struct KeyInProgress {
     all: Arc<Mutex<HashSet<(String, String)>>>,
     key: (String, String),
 }
 
-impl Drop for UnderWay {
+impl Drop for KeyInProgress {
     fn drop(&mut self) {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
     }
 }
 
-/// An answer as it is kept.
+/// An answer as stored.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Answer {
     status: u16,
@@ -108,7 +68,7 @@ struct Answer {
     body: String,
 }
 
-/// Headers that belong to an answer itself; the others are given to each anew.
+/// Headers that belong to the answer itself; the others are set for each response.
 const OWN: [HeaderName; 3] = [header::CONTENT_TYPE, header::ETAG, header::LOCATION];
 
 impl Answer {
@@ -124,7 +84,7 @@ impl Answer {
     }
 }
 
-/// Does a request with a key once.
+/// Runs a request with a key once.
 pub(super) async fn once(
     State((app, repeats)): State<(AppState, Repeats)>,
     request: Request,
@@ -134,24 +94,24 @@ pub(super) async fn once(
         return next.run(request).await;
     }
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let Some(repeated) = route.and_then(|route| repeats.routes.get(route).copied()) else {
+    let Some(policy) = route.and_then(|route| repeats.policies.get(route).copied()) else {
         return next.run(request).await;
     };
     let actor = request.extensions().get::<Actor>().cloned();
-    match (repeated, actor) {
-        (Repeated::Kept, Some(actor)) => match kept(app, repeats, actor, request, next).await {
+    match (policy, actor) {
+        (KeyPolicy::StoreAnswer, Some(actor)) => match kept(app, repeats, actor, request, next).await {
             Ok(response) => response,
             Err(problem) => problem.into_response(),
         },
-        (Repeated::Refused, _) => Problem::new(
+        (KeyPolicy::Refuse, _) => Problem::new(
             "idempotency-key-refused",
             StatusCode::UNPROCESSABLE_ENTITY,
             "Idempotency-Key refused",
-            "the answer to this request holds a secret that is kept nowhere, so a repeated request cannot get it again: leave \
+            "the answer to this request contains a secret that is not stored, so a repeated request cannot get it again: leave \
              the Idempotency-Key out",
         )
         .into_response(),
-        (Repeated::Harmless | Repeated::Kept, _) => next.run(request).await,
+        (KeyPolicy::NoEffect | KeyPolicy::StoreAnswer, _) => next.run(request).await,
     }
 }
 
@@ -164,7 +124,7 @@ async fn kept(
 ) -> Result<Response, Problem> {
     let (mut parts, unread) = request.into_parts();
     let idempotency = Idempotency::from_request_parts(&mut parts, &()).await?;
-    // A dry run keeps nothing, and so not its answer.
+    // A dry run stores nothing, so its answer is not stored either.
     if says_dry_run(&parts.uri) {
         return Ok(next.run(Request::from_parts(parts, unread)).await);
     }
@@ -175,19 +135,19 @@ async fn kept(
     };
     let Some(under_way) = repeats.begin(&key) else {
         let detail = format!(
-            "a request with the Idempotency-Key {:?} is under way: wait for its answer, and then repeat it",
+            "a request with the Idempotency-Key {:?} is in progress: wait for its answer, and then repeat it",
             key.key
         );
         return Err(ServiceError::Conflict(detail).into());
     };
     if let Some(text) = app.service.kept_answer(&key).await? {
         let answer: Answer = serde_json::from_str(&text)
-            .map_err(|error| Problem::from(ServiceError::Internal(format!("a kept answer: {error}"))))?;
+            .map_err(|error| Problem::from(ServiceError::Internal(format!("a stored answer: {error}"))))?;
         return Ok(answer.into_response());
     }
     let request = Request::from_parts(head, Body::from(bytes));
     let service = app.service.clone();
-    // A caller who hangs up and comes again gets the answer to what was begun.
+    // A caller that disconnects and retries gets the answer to the first request.
     let work = async move {
         let _under_way = under_way;
         let response = next.run(request).await;
@@ -209,7 +169,7 @@ async fn kept(
         };
         match serde_json::to_string(&answer) {
             Ok(text) => service.keep_answer(key, text).await,
-            Err(error) => tracing::warn!(%error, "an answer is not kept under its Idempotency-Key"),
+            Err(error) => tracing::warn!(%error, "an answer could not be stored under its Idempotency-Key"),
         }
         Response::from_parts(parts, Body::from(bytes))
     };

@@ -1,7 +1,6 @@
-//! The certificate that the API is served with, read again when its files change.
+//! The API's TLS certificate, reloaded when its files change.
 //!
-//! What always holds: connections get the last pair that was whole. One that does not fit is refused in words, at the start by
-//! not starting, and later by keeping what is there.
+//! Invariant: connections get the last valid pair. An invalid pair is an error at startup, and is reported and ignored later.
 
 use std::fs::OpenOptions;
 use std::io::Read as _;
@@ -31,15 +30,15 @@ pub enum TlsError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         detail: String,
     },
-    /// A file holds something else.
-    #[error("{path} holds no {what} as PEM: {detail}")]
+    /// A file has other content.
+    #[error("{path} contains no {what} in PEM format: {detail}")]
     Content {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// What it should contain.
         what: &'static str,
         /// What was found.
         detail: String,
@@ -48,36 +47,34 @@ pub enum TlsError {
     #[error("{0}; see tls.key")]
     Exposed(String),
     /// They are not a pair.
-    #[error(
-        "{certificate} and {key} do not go together: {detail}; give the key that the certificate was made for"
-    )]
+    #[error("{certificate} and {key} are not a pair: {detail}; give the key of the certificate")]
     Mismatch {
         /// The certificate's file.
         certificate: PathBuf,
         /// The key's file.
         key: PathBuf,
-        /// What rustls said.
+        /// The error of rustls.
         detail: String,
     },
 }
 
-/// What came of reading the files again.
+/// The result of a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reloaded {
-    /// They hold what they held.
+    /// Unchanged.
     Same,
-    /// Connections from now on get another certificate.
+    /// New connections get another certificate.
     Replaced,
 }
 
-/// A certificate with its key, as files and as what is served.
+/// A certificate with its key: the files, and the pair in use.
 pub struct Certificates {
     certificate: PathBuf,
     key: PathBuf,
     current: RwLock<Pair>,
 }
 
-/// A pair that fits.
+/// A valid pair.
 struct Pair {
     config: Arc<ServerConfig>,
     chain: Vec<CertificateDer<'static>>,
@@ -92,11 +89,11 @@ impl Certificates {
         Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), current })
     }
 
-    /// Reads the files again; what is served stays as it is if they do not fit.
+    /// Reloads the files; an invalid pair changes nothing.
     pub fn reload(&self) -> Result<Reloaded, TlsError> {
         let pair = read(&self.certificate, &self.key)?;
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // A key of its own for the same certificate is no other pair.
+        // The same certificate means the same pair.
         if current.chain == pair.chain {
             return Ok(Reloaded::Same);
         }
@@ -114,18 +111,18 @@ impl Certificates {
         [&self.certificate, &self.key]
     }
 
-    /// What answers the next handshake.
+    /// The acceptor for the next handshake.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).config).into()
     }
 }
 
-/// A file's content. Whatever else has its name, a FIFO say, is refused and not waited for.
+/// Opens a regular file; anything else, as a FIFO, is refused and not waited for.
 fn open(path: &Path) -> std::io::Result<Vec<u8>> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no regular file"));
+        return Err(std::io::Error::other("it is not a regular file"));
     }
     let mut content = Vec::new();
     file.read_to_end(&mut content)?;
@@ -142,7 +139,7 @@ fn read(certificate: &Path, key: &Path) -> Result<Pair, TlsError> {
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| content(certificate, "certificate", error.to_string()))?;
     let Some(first) = chain.first() else {
-        return Err(content(certificate, "certificate", "there is none in it".into()));
+        return Err(content(certificate, "certificate", "it has none".into()));
     };
     let not_after = match X509Certificate::from_der(first) {
         Ok((_, parsed)) => parsed.validity().not_after.timestamp(),
@@ -150,9 +147,9 @@ fn read(certificate: &Path, key: &Path) -> Result<Pair, TlsError> {
     };
     let secret = open(key)?;
     check_key(key).map_err(TlsError::Exposed)?;
-    // Its own words may quote what was read.
+    // The library's message may quote the file.
     let private = PrivateKeyDer::from_pem_slice(&secret)
-        .map_err(|_| content(key, "private key", "there is none in it that can be read".into()))?;
+        .map_err(|_| content(key, "private key", "it has none that can be read".into()))?;
     let provider = Arc::new(ring::default_provider());
     let mismatch = |error: rustls::Error| TlsError::Mismatch {
         certificate: certificate.to_owned(),
@@ -170,7 +167,7 @@ fn read(certificate: &Path, key: &Path) -> Result<Pair, TlsError> {
     Ok(Pair { config: Arc::new(config), chain, not_after })
 }
 
-/// The time of handshakes; the library's own panics while the clock is before 1970.
+/// The time for handshakes; the library's own clock panics before 1970.
 #[derive(Debug)]
 struct Clock;
 
@@ -217,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_replaced_when_it_fits_and_kept_when_it_does_not() {
+    fn reload_keeps_the_last_valid_pair() {
         let files = Files::new();
         let (certificate, key) = files.pair("a");
         let certificates = Certificates::load(&certificate, &key).expect("a pair");
@@ -226,7 +223,7 @@ mod tests {
         let before = Arc::as_ptr(&certificates.current.read().expect("whole").config);
         std::fs::copy(&other, &certificate).expect("copied");
         let error = certificates.reload().expect_err("half of it").to_string();
-        assert!(error.contains("do not go together"), "{error}");
+        assert!(error.contains("are not a pair"), "{error}");
         assert_eq!(Arc::as_ptr(&certificates.current.read().expect("whole").config), before);
         std::fs::copy(&other_key, &key).expect("copied");
         assert_eq!(certificates.reload(), Ok(Reloaded::Replaced));
@@ -234,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_and_no_key_is_quoted() {
+    fn errors_name_the_file_without_the_key() {
         let files = Files::new();
         let (certificate, key) = files.pair("a");
         let said = |certificate: &Path, key: &Path| {
@@ -244,11 +241,11 @@ mod tests {
         assert!(said(&none, &key).contains("none cannot be read"));
         assert!(said(&certificate, &none).contains("none cannot be read"));
         let words = files.write("words", "SECRET-WORDS");
-        assert!(said(&words, &key).contains("holds no certificate"));
+        assert!(said(&words, &key).contains("contains no certificate"));
         let error = said(&certificate, &words);
-        assert!(error.contains("holds no private key") && !error.contains("SECRET"), "{error}");
+        assert!(error.contains("contains no private key") && !error.contains("SECRET"), "{error}");
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        assert!(said(&files.write("broken", broken), &key).contains("holds no certificate"));
+        assert!(said(&files.write("broken", broken), &key).contains("contains no certificate"));
         for mode in [0o604, 0o644, 0o620, 0o660] {
             std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).expect("mode");
             let error = said(&certificate, &key);

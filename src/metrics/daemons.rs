@@ -5,7 +5,7 @@ use std::fmt;
 use prometheus_client::registry::Unit;
 
 use super::families::{Families, Labels, number, seconds, truth};
-use super::world::{Seen, World};
+use super::world::{ObservedDaemon, World};
 use crate::domain::PartitionId;
 use crate::domain::daemon::Phase;
 use crate::domain::partitions::{GpuPartitions, ListedPartition};
@@ -31,7 +31,7 @@ const SERVER_STATES: [&str; 3] = ["ACTIVE", "INITIALIZING", "FAULT"];
 /// A number of something that is listed.
 type Of<T> = fn(&T) -> u32;
 
-fn of(seen: &Seen) -> Labels<1> {
+fn of(seen: &ObservedDaemon) -> Labels<1> {
     [("daemon", seen.name.clone())]
 }
 
@@ -75,7 +75,7 @@ pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result 
     counts(world, families)?;
     families.gauges(
         "daemon_drift",
-        "1 while settings or partitions are otherwise than they were made, since somebody else changed them",
+        "1 while settings or partitions differ because someone else changed them",
         None,
         each().map(|seen| {
             let layout = seen.status.layout.as_ref().is_some_and(|layout| !layout.drift.is_empty());
@@ -111,7 +111,7 @@ fn counts(world: &World, families: &mut Families<'_>) -> fmt::Result {
     )?;
     families.counters(
         "daemon_deaths",
-        "Times that the control process was found dead though nobody had stopped it",
+        "Times that the control process was found dead without having been stopped",
         each().map(|seen| (of(seen), seen.status.deaths)),
     )?;
     families.counters(
@@ -150,12 +150,12 @@ fn counts(world: &World, families: &mut Families<'_>) -> fmt::Result {
     )?;
     families.counters(
         "daemon_drifts",
-        "Times that settings were found changed by somebody else",
+        "Times that settings were found changed by someone else",
         each().map(|seen| (of(seen), seen.status.drift.count)),
     )
 }
 
-fn servers(seen: &Seen) -> impl Iterator<Item = (Labels<2>, f64)> + '_ {
+fn servers(seen: &ObservedDaemon) -> impl Iterator<Item = (Labels<2>, f64)> + '_ {
     let servers = seen.status.effective.as_ref().map_or(&[][..], |effective| &effective.servers);
     let count = |wanted: &dyn Fn(&str) -> bool| {
         let of_it = servers.iter().filter(|server| wanted(&server.status)).count();
@@ -173,20 +173,24 @@ fn gpus(world: &World, families: &mut Families<'_>) -> fmt::Result {
         "gpu_info",
         "Always 1, with the product name of a GPU that a daemon holds, as it was seen last",
         None,
-        world.book.gpus.iter().map(|gpu| ([("gpu", gpu.uuid.to_string()), ("name", gpu.name.clone())], 1.0)),
+        world
+            .committed
+            .gpus
+            .iter()
+            .map(|gpu| ([("gpu", gpu.uuid.to_string()), ("name", gpu.name.clone())], 1.0)),
     )?;
     families.gauges(
         "gpu_memory_total",
-        "Memory of the whole GPU, as the driver told last",
+        "Memory of the whole GPU, as last reported by the driver",
         Some(&Unit::Bytes),
-        world.book.gpus.iter().map(|gpu| ([("gpu", gpu.uuid.to_string())], number(gpu.memory_total))),
+        world.committed.gpus.iter().map(|gpu| ([("gpu", gpu.uuid.to_string())], number(gpu.memory_total))),
     )?;
     families.gauges(
         "gpu_missing",
         "1 while the driver does not list a GPU that the daemon holds; absent before its first list",
         None,
         world.present.iter().flat_map(|present| {
-            world.book.daemons.iter().flat_map(move |daemon| {
+            world.committed.daemons.iter().flat_map(move |daemon| {
                 daemon.spec.gpus.iter().map(move |gpu| {
                     let labels = [("daemon", daemon.name.to_string()), ("gpu", gpu.to_string())];
                     (labels, truth(!present.contains(gpu)))
@@ -197,7 +201,7 @@ fn gpus(world: &World, families: &mut Families<'_>) -> fmt::Result {
 }
 
 /// What a daemon lists of a GPU, with both names.
-fn listed(world: &World) -> impl Iterator<Item = (&Seen, &GpuPartitions)> {
+fn listed(world: &World) -> impl Iterator<Item = (&ObservedDaemon, &GpuPartitions)> {
     world.seen.iter().flat_map(|seen| {
         let effective = seen.status.effective.as_ref();
         let partitions = effective.and_then(|effective| effective.partitions.as_ref());
@@ -206,7 +210,9 @@ fn listed(world: &World) -> impl Iterator<Item = (&Seen, &GpuPartitions)> {
 }
 
 fn partitions(world: &World, families: &mut Families<'_>) -> fmt::Result {
-    let on = |seen: &Seen, gpu: &GpuPartitions| [("daemon", seen.name.clone()), ("gpu", gpu.gpu.to_string())];
+    let on = |seen: &ObservedDaemon, gpu: &GpuPartitions| {
+        [("daemon", seen.name.clone()), ("gpu", gpu.gpu.to_string())]
+    };
     let all: [(&str, &str, Of<GpuPartitions>); 4] = [
         ("gpu_chunks_free", "Chunks of the GPU that a new partition could have, by lspart", |gpu| {
             gpu.free_chunks
@@ -224,7 +230,7 @@ fn partitions(world: &World, families: &mut Families<'_>) -> fmt::Result {
         families.gauges(name, help, None, samples)?;
     }
     // An ID is its name where no layout has one for it.
-    let named = |seen: &Seen, id: &PartitionId| {
+    let named = |seen: &ObservedDaemon, id: &PartitionId| {
         let layout = seen.status.layout.as_ref();
         let of_layout = layout
             .and_then(|layout| layout.partitions.iter().find(|partition| partition.id.as_ref() == Some(id)));

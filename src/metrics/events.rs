@@ -19,7 +19,7 @@ impl Events {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
-        // A series that begins at 0 tells of its first event; one that begins at 1 does not.
+        // A series that begins at 0 shows its first event; one that begins at 1 does not.
         for kind in EventType::ALL {
             let labels = [("type", kind.as_str()), ("severity", kind.severity().as_str())];
             let _ = self.happened.get_or_create(&labels);

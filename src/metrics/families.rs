@@ -1,4 +1,4 @@
-//! Families of samples that are made when somebody asks.
+//! Metric families whose samples are computed on request.
 
 use std::fmt;
 

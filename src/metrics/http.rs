@@ -1,4 +1,4 @@
-//! Requests, counted by the route's template: a path that nobody serves adds no series.
+//! Requests, counted by the route's template: an unknown path adds no series.
 
 use std::time::Duration;
 

@@ -1,14 +1,14 @@
-//! What `/metrics` says: counted where it happens, rendered here and nowhere else.
+//! The metrics of `/metrics`: counted where things happen, and rendered only here.
 //!
 //! ```text
 //!   http, wire, store, operations, control sessions ── count ──▶ handles ─┐
-//!   fleet (what was seen last) ──┐                                        ├─▶ render ──▶ text
-//!   Book (what was committed) ───┴─▶ World, made for each request ────────┘
+//!   fleet (last poll) ─────────────────┐                                  ├─▶ render ──▶ text
+//!   CommittedSnapshot (stored state) ──┴─▶ World, made for each request ──┘
 //! ```
 //!
-//! What always holds: rendering reads memory only. No daemon, no driver, no database is asked, so that a hung one is told of
-//! instead of waited for. Labels are bounded by what is configured, and series of what is deleted are gone with the next
-//! request, since they are made of what there is. `docs/metrics.md` is the catalogue.
+//! Invariant: rendering reads memory only. No daemon, driver or database is queried, so a hung one is reported instead of waited
+//! for. Labels are bounded by the configuration, and series of deleted resources disappear with the next request, since they are
+//! computed from present state. `docs/metrics.md` is the catalogue.
 
 pub mod control;
 mod daemons;

@@ -26,7 +26,7 @@ impl Operations {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
-        // A series that begins at 0 tells of its first operation; one that begins at 1 does not.
+        // A series that begins at 0 shows its first operation; one that begins at 1 does not.
         for kind in OperationRequest::KINDS {
             for state in [OperationState::Succeeded, OperationState::Failed, OperationState::Cancelled] {
                 let _ = self.ended.get_or_create(&Ended { kind, outcome: state.as_str() });

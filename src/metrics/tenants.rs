@@ -7,7 +7,7 @@ use prometheus_client::registry::Unit;
 
 use super::families::{Families, number};
 use super::world::World;
-use crate::domain::client::{Candidate, Signs, attribute};
+use crate::domain::attribution::{Candidate, Signs, attribute};
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
@@ -25,10 +25,11 @@ impl<'w> Tally<'w> {
         for seen in &world.seen {
             *tally.unattributed.entry(&seen.name).or_default() += 0;
             let Ok(daemon) = DaemonName::parse(&seen.name) else { continue };
-            let candidates = Candidate::of(&world.book.tenants, &daemon);
+            let candidates = Candidate::of(&world.committed.tenants, &daemon);
             for client in &seen.clients {
-                let (owner, _) = attribute(&Signs::from(client), &daemon, &world.book.leases, &candidates);
-                // One whose tenant was deleted meanwhile is nobody's.
+                let (owner, _) =
+                    attribute(&Signs::from(client), &daemon, &world.committed.leases, &candidates);
+                // A client of a deleted tenant counts for none.
                 let Some(owner) = owner.and_then(|name| world.tenant(&name)) else {
                     *tally.unattributed.entry(&seen.name).or_default() += 1;
                     continue;
@@ -45,20 +46,25 @@ impl<'w> Tally<'w> {
 
 impl World {
     fn tenant(&self, name: &TenantName) -> Option<&Tenant> {
-        self.book.tenants.iter().find(|tenant| tenant.name == *name)
+        self.committed.tenants.iter().find(|tenant| tenant.name == *name)
     }
 
     /// The GPUs that a tenant sees, each with what one of its processes may take of it.
     fn limits<'w>(&'w self, tenant: &'w Tenant) -> impl Iterator<Item = (&'w GpuUuid, u64)> + 'w {
-        let daemon = self.book.daemons.iter().find(|daemon| daemon.name == tenant.spec.daemon);
+        let daemon = self.committed.daemons.iter().find(|daemon| daemon.name == tenant.spec.daemon);
         daemon.into_iter().flat_map(move |daemon| {
             let own = tenant.spec.device_memory_limit.or(daemon.spec.defaults.device_memory_limit);
             let seen = daemon.spec.gpus.iter();
             seen.filter(|gpu| tenant.spec.gpus.is_empty() || tenant.spec.gpus.contains(gpu)).filter_map(
                 move |gpu| {
                     // Without a limit it is the whole GPU.
-                    let whole =
-                        || self.book.gpus.iter().find(|known| known.uuid == *gpu).map(|gpu| gpu.memory_total);
+                    let whole = || {
+                        self.committed
+                            .gpus
+                            .iter()
+                            .find(|known| known.uuid == *gpu)
+                            .map(|gpu| gpu.memory_total)
+                    };
                     Some((gpu, own.map(crate::domain::MemoryLimit::bytes).or_else(whole)?))
                 },
             )
@@ -68,7 +74,7 @@ impl World {
 
 pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result {
     let tally = Tally::of(world);
-    let tenants = || world.book.tenants.iter();
+    let tenants = || world.committed.tenants.iter();
     let labels =
         |tenant: &Tenant| [("daemon", tenant.spec.daemon.to_string()), ("tenant", tenant.name.to_string())];
     families.gauges(
@@ -103,7 +109,7 @@ pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result 
     };
     families.gauges(
         "tenant_memory_used",
-        "Memory that the tenant's processes hold on the GPU, as the driver told last",
+        "Memory that the tenant's processes hold on the GPU, as last reported by the driver",
         Some(&Unit::Bytes),
         tenants().flat_map(|tenant| {
             let tally = &tally;

@@ -40,11 +40,11 @@ pub enum Closed {
     Handshake,
     /// The head of a request did not come in time.
     Slow,
-    /// Nothing was asked for a while.
+    /// The connection was idle.
     Idle,
     /// The caller took nothing of an answer.
     Stalled,
-    /// The caller took back most of what it asked for.
+    /// The caller reset most of its requests.
     TakesBack,
 }
 
@@ -156,7 +156,7 @@ impl Wire {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
-        // A series that begins at 0 tells of its first event; one that begins at 1 does not.
+        // A series that begins at 0 shows its first event; one that begins at 1 does not.
         for (listener, reason) in [
             (Listening::Tcp, "full"),
             (Listening::Unix, "full"),

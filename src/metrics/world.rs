@@ -22,9 +22,9 @@ use crate::domain::{GpuUuid, TenantName};
 #[derive(Debug)]
 pub struct World {
     /// What was committed.
-    pub book: Arc<Book>,
+    pub committed: Arc<CommittedSnapshot>,
     /// What was seen of each daemon, by its name.
-    pub seen: Vec<Seen>,
+    pub seen: Vec<ObservedDaemon>,
     /// The GPUs that the driver listed last; `None` before the first list.
     pub present: Option<BTreeSet<GpuUuid>>,
     /// How many processes of each tenant wait for its daemon, where there are any.
@@ -33,13 +33,13 @@ pub struct World {
     pub queue: usize,
     /// How the API is reached.
     pub listening: Listening,
-    /// Whether the database is another machine's, and nothing is looked after.
+    /// Whether the database belongs to another machine, so that nothing is managed.
     pub read_only: bool,
 }
 
 /// A daemon as it was seen last.
 #[derive(Debug)]
-pub struct Seen {
+pub struct ObservedDaemon {
     /// Its name.
     pub name: String,
     /// The generation that is wanted.
@@ -54,7 +54,7 @@ pub struct Seen {
 
 /// What was committed when it was read last: after each commit, and never in a request.
 #[derive(Debug, Clone, Default)]
-pub struct Book {
+pub struct CommittedSnapshot {
     /// When it was read, in unix milliseconds.
     pub read_at: i64,
     /// All daemons.
@@ -93,7 +93,7 @@ impl World {
         )?;
         families.gauges::<0>(
             "read_only",
-            "1 while the database belongs to another machine and nothing is looked after",
+            "1 while the database belongs to another machine and nothing is managed",
             None,
             [([], truth(self.read_only))],
         )?;
@@ -101,13 +101,13 @@ impl World {
             "maintenance",
             "1 while the host is in maintenance, or on its way there or back",
             None,
-            [([], truth(self.book.maintenance))],
+            [([], truth(self.committed.maintenance))],
         )?;
         families.gauges(
             "operations_unfinished",
             "Operations that have not ended, by state (pending, running)",
             None,
-            self.book
+            self.committed
                 .unfinished
                 .iter()
                 .map(|(state, count)| ([("state", (*state).to_owned())], number(*count))),
@@ -122,13 +122,13 @@ impl World {
             "store_file_size",
             "Size of the database, its log not included",
             Some(&Unit::Bytes),
-            [([], number(self.book.database_bytes))],
+            [([], number(self.committed.database_bytes))],
         )?;
         families.gauges::<0>(
             "store_read_timestamp",
             "When what is configured was read for these metrics, as Unix time; it is read after each commit, and each half minute",
             Some(&Unit::Seconds),
-            [([], seconds(self.book.read_at))],
+            [([], seconds(self.committed.read_at))],
         )?;
         let tls = self.listening.tls.as_ref();
         families.gauges::<0>(

@@ -24,7 +24,7 @@ pub enum BinariesError {
     /// The directory that was named lacks one.
     #[error("{}: {reason}; it should hold {CONTROL} and {SERVER}", path.display())]
     Directory {
-        /// The program that was looked for.
+        /// The program that was searched for.
         path: PathBuf,
         /// What is wrong with it.
         reason: &'static str,
@@ -34,7 +34,7 @@ pub enum BinariesError {
         "{name} is in no directory of PATH: install the NVIDIA driver's MPS programs or name the directory that holds them"
     )]
     NotInPath {
-        /// The program that was looked for.
+        /// The program that was searched for.
         name: &'static str,
     },
 }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_must_hold_both_and_says_which_is_missing() {
+    fn missing_program_is_named() {
         let dir = tempfile::tempdir().expect("directory");
         let said = |dir: &Path| Binaries::locate(Some(dir)).expect_err("refused").to_string();
         assert!(said(dir.path()).contains("nvidia-cuda-mps-control: no such program"));

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reads_says_get_and_what_sets_says_set() {
+    fn read_commands_get_and_write_commands_set() {
         let device = Device::Ordinal(0);
         for command in [
             Command::GetDefaultThreadPercentage,

@@ -9,7 +9,7 @@
 pub mod binaries;
 pub mod capability;
 pub mod command;
-pub mod door;
+pub mod handshake;
 pub mod log;
 pub mod parse;
 pub mod process;

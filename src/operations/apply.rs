@@ -1,13 +1,13 @@
-//! Applying a layout: planned on a fresh look, written as a wish, and waited for; taken back if it fails.
+//! Applying a layout: planned on a fresh poll, written as desired, and waited for; reverted if it fails.
 
 use std::time::Duration;
 
 use super::daemon::{handle, the_daemon};
-use super::layout::{Awaited, GaveUp, READ_BACK, Ran, TakenAway, WRITE, Wish};
+use super::layout::{ApplyFailed, Awaited, DesiredLayoutChange, READ_BACK, RunProgress, TakenAway, WRITE};
 use super::{Engine, Failure, Stop};
 use crate::domain::count::counted;
 use crate::domain::layout::active::ActiveLayout;
-use crate::domain::layout::outlook::StepOutlook;
+use crate::domain::layout::outlook::LayoutPlanStep;
 use crate::domain::layout::plan::Action;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::operation::{Operation, Undo};
@@ -15,8 +15,8 @@ use crate::domain::partitions::PartitionRef;
 use crate::store;
 use crate::store::operations::Noted;
 
-/// Longest wait for the look that is planned on.
-const LOOK: Duration = Duration::from_secs(30);
+/// Longest wait for the poll that is planned on.
+const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(
     engine: &Engine,
@@ -25,47 +25,47 @@ pub(super) async fn run(
     recreate: bool,
     undo: Option<Undo>,
 ) -> Result<(), Stop> {
-    let wish = Wish { active, applied: None, recreate, from_empty: false };
+    let change = DesiredLayoutChange { active, applied: None, recreate, from_empty: false };
     let tried = match undo {
         Some(Undo::Failed(why)) => Err(why),
         Some(Undo::Cancelled) => return back(engine, operation, Stop::Cancelled).await,
-        None => bring(engine, operation, wish).await.map(|_| ()).map_err(|(gave_up, _)| gave_up.why),
+        None => apply(engine, operation, change).await.map(|_| ()).map_err(|(failed, _)| failed.why),
     };
     match tried {
-        Ok(()) => Ok(engine.settle(operation).await?),
+        Ok(()) => Ok(engine.complete(operation).await?),
         Err(why) => back(engine, operation, Stop::Failed(why)).await,
     }
 }
 
 /// Plans, writes what is wanted, and waits for it; an operation that has written it before only waits.
-pub(super) async fn bring(
+pub(super) async fn apply(
     engine: &Engine,
     operation: &Operation,
-    wish: Wish,
-) -> Result<(Option<LayoutStatus>, Ran), (GaveUp, Ran)> {
-    let early = |why: Failure| (GaveUp::from(why), Ran::default());
+    change: DesiredLayoutChange,
+) -> Result<(Option<LayoutStatus>, RunProgress), (ApplyFailed, RunProgress)> {
+    let early = |why: Failure| (ApplyFailed::from(why), RunProgress::default());
     let daemon = the_daemon(operation).map_err(early)?;
     let written = engine.has_written(operation).await.map_err(early)?;
     let (mut since, mut generation) = (None, None);
     // Of a run before this change, another manager may have written the commands.
     let wrote = operation.steps.iter().find(|step| step.name == WRITE && written);
     let from = wrote.map_or(0, |step| step.started_at);
-    let wanted = wish.active.version_ref();
+    let wanted = change.active.version_ref();
     if !written {
-        let taken_away = plan(engine, operation, &wish).await.map_err(early)?;
+        let removed = plan(engine, operation, &change).await.map_err(early)?;
         since =
             handle(engine, daemon).map_err(early)?.observed().status.layout.and_then(|layout| layout.ran_at);
         let writing = async {
-            let written = engine.write_wish(operation, wish, taken_away).await?;
+            let written = engine.write_change(operation, change, removed).await?;
             Ok::<_, Failure>((written, format!("layout {wanted}")))
         };
         generation = Some(engine.step(operation.id, WRITE, writing).await.map_err(early)?);
     }
     let handle = handle(engine, daemon).map_err(early)?;
     let generation = generation.unwrap_or_else(|| handle.generation());
-    let awaited = Awaited { wish: Some(&wanted), generation, since, from };
-    let brought = engine.bring_about(operation, &handle, awaited).await;
-    let outcome = match &brought {
+    let awaited = Awaited { layout: Some(&wanted), generation, since, from };
+    let result = engine.reconcile(operation, &handle, awaited).await;
+    let outcome = match &result {
         Ok((Some(status), ran)) => {
             let took = ran.duration_us.map_or_else(String::new, |us| format!(", {} ms", us.div_ceil(1000)));
             format!(
@@ -75,32 +75,36 @@ pub(super) async fn bring(
             )
         }
         Ok((None, _)) => format!("layout {wanted}"),
-        Err((gave_up, _)) => gave_up.why.clone(),
+        Err((failed, _)) => failed.why.clone(),
     };
     let noted = engine.note(operation, vec![Noted { name: READ_BACK.to_owned(), outcome }]).await;
-    match (brought, noted) {
-        (Ok((_, ran)), Err(why)) => Err((GaveUp::from(why), ran)),
-        (brought, _) => brought,
+    match (result, noted) {
+        (Ok((_, ran)), Err(why)) => Err((ApplyFailed::from(why), ran)),
+        (result, _) => result,
     }
 }
 
-/// Refuses, with nothing changed, what the plan refuses on a look that is taken now; gives the partitions that it takes away.
-async fn plan(engine: &Engine, operation: &Operation, wish: &Wish) -> Result<Vec<TakenAway>, Failure> {
+/// Refuses, with nothing changed, what the plan refuses on a poll that is taken now; gives the partitions that it takes away.
+async fn plan(
+    engine: &Engine,
+    operation: &Operation,
+    change: &DesiredLayoutChange,
+) -> Result<Vec<TakenAway>, Failure> {
     let planning = async {
         let daemon = the_daemon(operation)?;
         let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-        let layout = store::layouts::content(&mut reader, &wish.active).await;
+        let layout = store::layouts::content(&mut reader, &change.active).await;
         drop(reader);
         let layout = layout.map_err(|error| error.to_string())?;
-        let plan = engine.layout_plan(daemon, &wish.active, &layout, LOOK).await;
+        let plan = engine.layout_plan(daemon, &change.active, &layout, POLL_TIMEOUT).await;
         let plan = plan.map_err(|error| error.to_string())?;
-        if wish.from_empty
+        if change.from_empty
             && let Some(there) = plan.not_empty()
         {
             return Err(there);
         }
         let refusals: Vec<&str> =
-            plan.refusals(wish.recreate).map(|blocked| blocked.message.as_str()).collect();
+            plan.refusals(change.recreate).map(|blocked| blocked.message.as_str()).collect();
         if !refusals.is_empty() {
             return Err(refusals.join("; "));
         }
@@ -109,10 +113,10 @@ async fn plan(engine: &Engine, operation: &Operation, wish: &Wish) -> Result<Vec
         }
         let commands = plan.steps.iter().filter(|step| step.step.action != Action::Keep).count();
         let removals = plan.steps.into_iter().filter(|step| step.step.action == Action::Remove);
-        let taken_away = removals.filter_map(|StepOutlook { step, .. }| {
+        let removed = removals.filter_map(|LayoutPlanStep { step, .. }| {
             Some((PartitionRef { gpu: step.gpu, id: step.id? }, step.partition))
         });
-        Ok::<_, Failure>((taken_away.collect(), counted(commands, "command")))
+        Ok::<_, Failure>((removed.collect(), counted(commands, "command")))
     };
     engine.step(operation.id, "plan", planning).await
 }

@@ -45,7 +45,7 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
     // After a restart of the manager the running process is found before it is judged.
     let found = handle.wait_for(READY, |observed| observed.status.phase != Phase::Unknown).await;
     let before = found
-        .ok_or_else(|| format!("daemon {} was not looked at within {READY:?}", names(&operation.daemons)))?
+        .ok_or_else(|| format!("daemon {} was not polled within {READY:?}", names(&operation.daemons)))?
         .status;
     if before.phase == Phase::Stopped {
         return Err(format!(
@@ -110,7 +110,7 @@ pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32)
                     let daemon = store::daemons::get(&mut reader, name).await;
                     let daemon = daemon.map_err(|error| error.to_string())?;
                     let state = daemon.ok_or_else(|| format!("daemon {name} is gone"))?.spec.desired_state;
-                    let word = in_a_word(state);
+                    let word = summary(state);
                     Ok::<_, Failure>((word.clone(), word))
                 })
                 .await?
@@ -118,7 +118,7 @@ pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32)
     };
     let deleted = take_away(engine, operation, grace_s).await;
     let Err(why) = deleted else { return Ok(()) };
-    if before == in_a_word(DesiredState::Running) {
+    if before == summary(DesiredState::Running) {
         // It is still there, so it is to be what it was.
         let back = write_state(engine, operation, DesiredState::Running);
         let back = engine.step(operation.id, "write the desired state back", back).await;
@@ -139,7 +139,7 @@ async fn is_forgotten(engine: &Engine, operation: &Operation) -> Result<bool, Fa
         .is_none_or(|daemon| daemon.created_at > operation.created_at))
 }
 
-fn in_a_word(state: DesiredState) -> String {
+fn summary(state: DesiredState) -> String {
     format!("{state:?}").to_lowercase()
 }
 
@@ -175,7 +175,7 @@ async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Resu
         })
         .await?;
     engine.fleet.forget(the_daemon(operation)?, revision);
-    // Somebody may have created a daemon of that name between the two lines above, and published it to the driver
+    // A caller may have created a daemon of that name between the two lines above, and published it to the driver
     // that has just been ended.
     engine.publish(the_daemon(operation)?).await
 }
@@ -188,7 +188,7 @@ pub(super) fn the_daemon(operation: &Operation) -> Result<&DaemonName, Failure> 
     }
 }
 
-/// The way to a daemon's driver.
+/// The handle of a daemon's driver.
 pub(super) fn handle(engine: &Engine, daemon: &DaemonName) -> Result<Handle, Failure> {
     engine.fleet.get(daemon).ok_or_else(|| format!("daemon {daemon} is gone"))
 }
@@ -207,7 +207,7 @@ async fn write_state(
     match desired_now(engine, the_daemon(operation)?.clone(), Some((operation.id, state))).await? {
         Some(desired) => {
             engine.fleet.publish(desired, None);
-            Ok(((), in_a_word(state)))
+            Ok(((), summary(state)))
         }
         None => Err(format!("daemon {} is gone", names(&operation.daemons))),
     }
@@ -240,22 +240,22 @@ pub(super) async fn desired_now(
     desired.map_err(|error| error.to_string())
 }
 
-/// Waits until the daemon holds what is wanted of it now, or something stands in the way that takes a hand.
+/// Waits until the daemon holds what is wanted of it now, or something blocks it that needs an operator.
 pub(super) async fn readiness(handle: &Handle) -> Result<(), Failure> {
     let wanted = handle.generation();
-    let settled = |status: &DaemonStatus| match status.phase {
-        // What was published last may be from before the newest wish.
+    let has_started = |status: &DaemonStatus| match status.phase {
+        // What was published last may be from before the newest generation.
         Phase::Ready => status.observed_generation >= wanted,
         phase => matches!(phase, Phase::Blocked | Phase::CrashLoop),
     };
-    match handle.wait_for(READY, |observed| settled(&observed.status)).await {
+    match handle.wait_for(READY, |observed| has_started(&observed.status)).await {
         Some(seen) if seen.status.phase == Phase::Ready => Ok(()),
         Some(seen) => Err(words(&seen.status)),
         None => Err(format!("not ready within {READY:?}: {}", words(&handle.observed().status))),
     }
 }
 
-/// Waits until the daemon is so, which is tried at once whatever was in the way before; gives up where something is in
+/// Waits until the daemon is so, which is retried at once whatever blocked it before; gives up where something is in
 /// the way that takes a hand, and says in the journal what else it waits for. A failure is the end of a sentence that
 /// says what did not come about.
 async fn until(
@@ -265,29 +265,29 @@ async fn until(
     patience: Duration,
     done: impl Fn(&DaemonStatus) -> bool,
 ) -> Result<DaemonStatus, Failure> {
-    let mut told: Option<String> = None;
+    let mut reported: Option<String> = None;
     let waiting = async {
         let tried = handle.try_again().await.map_err(|error| format!(": {error}"))?;
         loop {
-            let is_news = |message: &String| told.as_ref() != Some(message);
+            let is_new = |message: &String| reported.as_ref() != Some(message);
             let news = |seen: &Observed| {
-                done(&seen.status) || seen.obstacle(tried).is_some_and(|found| is_news(&found.message))
+                done(&seen.status) || seen.blocker(tried).is_some_and(|found| is_new(&found.message))
             };
             // The patience of the whole is counted outside.
             let Some(seen) = handle.wait_for(patience, news).await else {
                 return std::future::pending().await;
             };
-            let Some(obstacle) = seen.obstacle(tried).filter(|_| !done(&seen.status)) else {
+            let Some(blocker) = seen.blocker(tried).filter(|_| !done(&seen.status)) else {
                 return Ok(seen.status);
             };
-            if obstacle.takes_a_hand() {
+            if blocker.needs_operator() {
                 return Err(format!(
                     ": {}. It is to run from now on, and is started as soon as this is out of the way",
-                    obstacle.message
+                    blocker.message
                 ));
             }
-            engine.waits_for(operation.id, format!("waits: {}", obstacle.message)).await;
-            told = Some(obstacle.message.clone());
+            engine.waits_for(operation.id, format!("waits: {}", blocker.message)).await;
+            reported = Some(blocker.message.clone());
         }
     };
     match tokio::time::timeout(patience, waiting).await {

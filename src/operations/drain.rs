@@ -1,8 +1,8 @@
 //! Draining: no new client is admitted, and those that are there are waited for.
 //!
-//! A daemon is empty when a look that began after it was cordoned sees no client, and no process lives that holds a lease of
+//! A daemon is empty when a poll that began after it was cordoned sees no client, and no process lives that holds a lease of
 //! one of its tenants. Those that operators have recorded are waited for, and are never signalled unless MPS lists them. A
-//! drain that fails or is called off leaves the daemon as it was; one that succeeds leaves it cordoned.
+//! drain that fails or is cancelled leaves the daemon as it was; one that succeeds leaves it cordoned.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,12 +15,13 @@ use super::daemon::{handle, the_daemon};
 use super::{Engine, Failure, Stop};
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
-use crate::domain::client::{ClientId, LeaseKind, StoppedPolicy};
+use crate::domain::client::{ClientId, LeaseKind, LeaseRecord, StoppedPolicy};
 use crate::domain::count::counted;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::maintenance::{DrainLimit, OnTimeout};
 use crate::domain::operation::{Operation, Undo};
-use crate::host::process::{Ended, SeeOffError, death, see_off};
+use crate::domain::timings::Timings;
+use crate::host::process::{EndProcessError, Ended, death, end_process_while};
 use crate::host::signal::{Grounds, SignalError};
 use crate::host::{self, Identity};
 use crate::store::{self, Fate, StoreError};
@@ -32,9 +33,7 @@ const NOTE: &str = "note schedulable";
 const SCHEDULABLE: &str = "schedulable";
 /// The step whose beginning the time limit counts from.
 const WAIT: &str = "wait for clients";
-/// Pause between two looks while nothing is heard.
-const POLL: Duration = Duration::from_secs(2);
-/// Longest wait for one look.
+/// Longest wait for one poll.
 const LOOK: Duration = Duration::from_secs(30);
 /// How long a process that is no client gets to end, and then after each signal.
 const PROCESS_END: Duration = Duration::from_secs(2);
@@ -113,7 +112,7 @@ async fn undone(
         None => "nothing was changed",
         Some(false) => "cordoned, as before",
         Some(true) if set_schedulable(engine, operation.id, daemon, true).await? => "schedulable again",
-        Some(true) => "schedulable, as somebody has set it meanwhile",
+        Some(true) => "schedulable, as it was set meanwhile",
     };
     Ok(((), outcome.to_owned()))
 }
@@ -150,9 +149,9 @@ async fn set_schedulable(
     Ok(changed)
 }
 
-/// Waits until nobody is left on these daemons, and does at the limit what it says.
+/// Waits until no client is left on these daemons, and does at the limit what it says.
 ///
-/// With `guarded`, somebody who makes the one daemon schedulable again makes it fail.
+/// With `guarded`, it fails when the one daemon is made schedulable meanwhile.
 pub(super) async fn empty(
     engine: &Engine,
     operation: &Operation,
@@ -184,7 +183,7 @@ pub(super) async fn empty(
     engine.step(operation.id, "terminate the clients", terminate(engine, operation, daemons, !guarded)).await
 }
 
-/// Waits until nobody is left; who is, when the time is over.
+/// Waits until no client is left; returns the remaining ones at the deadline.
 async fn wait(
     engine: &Engine,
     operation: &Operation,
@@ -193,7 +192,8 @@ async fn wait(
     guarded: bool,
 ) -> Result<Option<Occupants>, Stop> {
     let cancel = engine.cancel_token(operation.id);
-    let mut told = String::new();
+    let poll = Timings::duration(engine.fleet.context().timings.drain_poll_ms);
+    let mut reported = String::new();
     loop {
         let occupants = tokio::select! {
             () = cancel.cancelled() => return Err(Stop::Cancelled),
@@ -210,9 +210,9 @@ async fn wait(
             return Ok(Some(occupants));
         }
         let whom = occupants.to_string();
-        if told != whom {
+        if reported != whom {
             engine.waits_for(operation.id, format!("waits for {whom}")).await;
-            told = whom;
+            reported = whom;
         }
         let deaths: Vec<_> =
             occupants.processes().map(|process| Box::pin(death(Identity::from(process)))).collect();
@@ -225,7 +225,7 @@ async fn wait(
         tokio::select! {
             () = cancel.cancelled() => return Err(Stop::Cancelled),
             () = heard => {}
-            () = tokio::time::sleep(POLL.min(Duration::from_millis(left))) => {}
+            () = tokio::time::sleep(poll.min(Duration::from_millis(left))) => {}
         }
     }
 }
@@ -241,7 +241,7 @@ async fn refuse_uncordoned(engine: &Engine, daemons: &[DaemonName]) -> Result<()
     Ok(())
 }
 
-/// Ends whoever is left, in the safe order.
+/// Ends the remaining clients, in the safe order.
 ///
 /// A daemon that cannot be read fails it, unless `going_down` says that it is stopped next, with signals if need be:
 /// that ends its clients, too.
@@ -291,9 +291,12 @@ async fn terminate(
                 continue;
             }
             // It is no client: nothing of MPS depends on how it ends.
-            match see_off(Identity::from(*holder), PROCESS_END, Grounds::RanUnderLease).await {
+            let has_reason = || holds_lease(engine, daemons, *holder);
+            match end_process_while((*holder).into(), PROCESS_END, Grounds::RanUnderLease, has_reason).await {
                 Ok(how) => ended += u32::from(how == Ended::BySignal),
-                Err(SeeOffError::Signal(SignalError::Protected { what, .. })) => {
+                // Its lease was revoked.
+                Err(EndProcessError::Spared) => {}
+                Err(EndProcessError::Signal(SignalError::Protected { what, .. })) => {
                     spared.protected.push((*holder, what.to_string()));
                 }
                 Err(error) => return Err(Stop::Failed(format!("process {holder} {error}"))),
@@ -307,6 +310,27 @@ async fn terminate(
         }
         left => Err(Stop::Failed(format!("{ended} were ended, and there are still {left}"))),
     }
+}
+
+/// Whether a process holds a lease that it took itself; it may be revoked at any time.
+async fn holds_lease(engine: &Engine, daemons: &[DaemonName], holder: ClientId) -> Result<bool, Failure> {
+    let leases = leases_on(engine, daemons).await?;
+    Ok(leases.iter().any(|record| record.lease.holder == holder && record.kind == LeaseKind::Own))
+}
+
+/// The leases of the tenants of these daemons.
+async fn leases_on(engine: &Engine, daemons: &[DaemonName]) -> Result<Vec<LeaseRecord>, Failure> {
+    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+    let mut tenants = Vec::new();
+    for daemon in daemons {
+        tenants
+            .extend(store::tenants::of_daemon(&mut reader, daemon).await.map_err(|error| error.to_string())?);
+    }
+    let mut records = store::leases::records(&mut reader, &engine.fleet.context().boot_id)
+        .await
+        .map_err(|error| error.to_string())?;
+    records.retain(|record| tenants.iter().any(|tenant| tenant.name == record.lease.tenant));
+    Ok(records)
 }
 
 /// Whether the process that took a lease is a tenant's command, or `mps-manager run` that is about to become it.
@@ -388,7 +412,7 @@ impl Occupants {
         self.clients.is_empty() && self.leased().next().is_none() && self.unread.is_empty()
     }
 
-    /// Whether nobody is left but whoever may be on daemons that cannot be read.
+    /// Whether no client is left, except on daemons that cannot be read.
     fn only_unread(&self) -> bool {
         self.clients.is_empty() && self.leased().next().is_none() && !self.unread.is_empty()
     }
@@ -406,7 +430,7 @@ impl Occupants {
 impl std::fmt::Display for Occupants {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (clients, holders) = (self.clients.len(), self.leased().count());
-        // Of a daemon that answers nothing, nobody can say which of them are clients.
+        // A daemon that does not answer does not say which of them are clients.
         let other = if self.unread.is_empty() && clients > 0 { "other " } else { "" };
         let connected = match clients {
             0 => None,
@@ -435,7 +459,7 @@ impl std::fmt::Display for Occupants {
         for (daemon, why) in &self.unread {
             write!(
                 f,
-                "; daemon {daemon} does not tell: {why} (POST /api/v1/daemons/{daemon}/stop ends it with all its clients)"
+                "; daemon {daemon} cannot be read: {why} (POST /api/v1/daemons/{daemon}/stop ends it with all its clients)"
             )?;
         }
         Ok(())
@@ -444,7 +468,7 @@ impl std::fmt::Display for Occupants {
 
 async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<Occupants, Failure> {
     let mut occupants = Occupants::default();
-    let looks = daemons.iter().map(|daemon| async move {
+    let polls = daemons.iter().map(|daemon| async move {
         let handle = handle(engine, daemon)?;
         match handle.fresh(LOOK).await {
             Ok(seen) => Ok(seen.clients.into_iter().map(|client| client.id).collect::<Vec<_>>()),
@@ -452,25 +476,15 @@ async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<Occupants,
             Err(error) => Err(error.to_string()),
         }
     });
-    for (daemon, look) in daemons.iter().zip(join_all(looks).await) {
-        match look {
+    for (daemon, poll) in daemons.iter().zip(join_all(polls).await) {
+        match poll {
             Ok(clients) => {
                 occupants.clients.extend(clients.into_iter().map(|client| (daemon.clone(), client)));
             }
             Err(why) => occupants.unread.push((daemon.clone(), why)),
         }
     }
-    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-    let mut tenants = Vec::new();
-    for daemon in daemons {
-        tenants
-            .extend(store::tenants::of_daemon(&mut reader, daemon).await.map_err(|error| error.to_string())?);
-    }
-    let records = store::leases::records(&mut reader, &engine.fleet.context().boot_id)
-        .await
-        .map_err(|error| error.to_string())?
-        .into_iter();
-    for record in records.filter(|record| tenants.iter().any(|tenant| tenant.name == record.lease.tenant)) {
+    for record in leases_on(engine, daemons).await? {
         let holder = record.lease.holder;
         let is_client = occupants.clients.iter().any(|(_, client)| *client == holder);
         if is_client || !host::process::is_alive(Identity::from(holder)) {

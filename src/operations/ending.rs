@@ -1,6 +1,6 @@
 //! How an operation ends: whatever went wrong, its end is written, and its daemons are free again.
 //!
-//! A disk that is full, or a database that somebody holds, passes. Until then the operation stays `running`, and what
+//! A disk that is full, or a database that another process holds, passes. Until then the operation stays `running`, and what
 //! cannot be written is tried again until the manager stops, whose successor takes the operation up.
 
 use std::panic::AssertUnwindSafe;

@@ -18,9 +18,9 @@ use crate::supervisor::{DEFAULT_PIPE_DIRECTORY, PIPE_ENV, TOKEN_ENV, reachable};
 pub struct Holders {
     /// The processes, by process ID.
     pub processes: Vec<Holder>,
-    /// Living processes that this user may not look into: other users', when the manager is not root.
+    /// Living processes that this user may not inspect: other users', when the manager is not root.
     pub unexamined: u32,
-    /// GPUs whose device file is not known or not there, so that whoever has it open is not found.
+    /// GPUs whose device file is not known or not there, so that processes that have it open are not found.
     pub unproven: Vec<GpuUuid>,
 }
 
@@ -38,7 +38,7 @@ impl Engine {
         store::gpus::device_files(&mut *self.store.read().await?).await
     }
 
-    /// What is known of this manager's daemons, adopted ones included; those that are only looked at are not its.
+    /// What is known of this manager's daemons, adopted ones included; those that are only observed are not its.
     async fn ours(&self) -> Result<Ours, StoreError> {
         let context = self.fleet.context();
         let mut ours =
@@ -75,7 +75,7 @@ fn search(
     for gpu in gpus {
         match inventory.device_files(std::slice::from_ref(gpu)) {
             Ok(files) => known.extend(files),
-            // Whoever had it open when it went has it open still, unless the file is that of another GPU since a reboot.
+            // A process that had it open when it went has it open still, unless the file is that of another GPU since a reboot.
             Err(InventoryError::UnknownGpu(_)) => {
                 let present = inventory.gpus()?;
                 let others =
@@ -115,7 +115,7 @@ fn ours(id: ClientId, known: &Ours) -> bool {
         let found = environment.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.clone())
     };
-    // A process ID that is somebody else's by now is no sign.
+    // A process ID that is another program's by now is no sign.
     let controls = known.controls.iter().filter(|control| {
         host::process::identify(control.pid).is_some_and(|now| now.start_time == control.start_time)
     });
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remembered_device_file_that_is_another_gpus_now_proves_nothing() {
+    fn reassigned_device_file_proves_nothing() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| {
             let path = directory.path().join(name);

@@ -1,8 +1,8 @@
-//! What changes of a daemon's layout have in common: planned on a fresh look, written as a wish, waited for, taken back.
+//! What changes of a daemon's layout have in common: planned on a fresh poll, written as desired, waited for, reverted.
 //!
-//! The driver brings a layout about; an operation writes what is wanted and, in the same transaction, what to go back to.
-//! So a manager that dies at any point leaves either the old wish or the new one, and the row says which: where it is there,
-//! the wish is the new one, unless the journal says that it is on its way back.
+//! The driver applies a layout; an operation writes what is wanted and, in the same transaction, what to go back to.
+//! So a manager that dies at any point leaves either the old desired layout or the new one, and the row says which: where it is there,
+//! the desired state is the new one, unless the journal says that it is on its way back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::{
     ActiveLayout, AppliedLayout, DesiredLayout, LayoutChange, Previous, chunk_sms,
 };
-use crate::domain::layout::execution::{Cause, Taken};
+use crate::domain::layout::execution::{Cause, ExecutedStep};
 use crate::domain::layout::outlook::{LayoutPlan, Prospect};
 use crate::domain::layout::plan::{Blocked, Given, Plan, plan};
 use crate::domain::layout::record::{PartitionRun, Record};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
-use crate::domain::layout::{Change, Enforcement, Layout, VersionRef};
+use crate::domain::layout::{Enforcement, Layout, PartitionChange, VersionRef};
 use crate::domain::operation::Operation;
 use crate::domain::partitions::PartitionRef;
 use crate::domain::plan::Desired;
@@ -31,17 +31,17 @@ use crate::store::operations::Noted;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{FreshError, Handle, Observed};
 
-/// Longest time for a layout to be brought about, or taken back: a daemon that has to be started takes seconds.
+/// Longest time for a layout to be applied, or taken back: a daemon that has to be started takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The step that writes what is wanted.
 pub(super) const WRITE: &str = "write the layout";
 /// The step that says what came of it.
 pub(super) const READ_BACK: &str = "read back";
 
-/// Why it cannot be told what a layout would come to.
+/// Why it cannot be determined what a layout would come to.
 #[derive(Debug, thiserror::Error)]
 pub enum OutlookError {
-    /// The daemon cannot be looked at.
+    /// The daemon cannot be polled.
     #[error("{0}")]
     Look(#[from] FreshError),
     /// What is remembered cannot be read.
@@ -52,20 +52,20 @@ pub enum OutlookError {
     Unfit(String),
 }
 
-/// A daemon as it was looked at for a layout.
-pub struct Seen {
+/// A daemon as it was polled for a layout.
+pub struct PolledDaemon {
     /// What was seen.
     pub observed: Observed,
     /// What was made in its control process.
     pub run: Option<PartitionRun>,
-    /// The layout as a driver would bring it about.
+    /// The layout as a driver would apply it.
     pub desired: DesiredLayout,
     /// The GPUs of the host, with what is remembered of those that are missing.
     gpus: Vec<Gpu>,
 }
 
 /// What an operation wants a daemon to hold.
-pub(super) struct Wish {
+pub(super) struct DesiredLayoutChange {
     pub(super) active: ActiveLayout,
     /// The IDs that it is held to, where they come from elsewhere.
     pub(super) applied: Option<AppliedLayout>,
@@ -82,18 +82,18 @@ pub(super) type TakenAway = (PartitionRef, Option<PartitionName>);
 
 /// How a run ended that the driver gave up.
 #[derive(Debug, Clone)]
-pub(super) struct GaveUp {
+pub(super) struct ApplyFailed {
     pub(super) why: String,
     pub(super) cause: Option<Cause>,
 }
 
-impl From<Failure> for GaveUp {
+impl From<Failure> for ApplyFailed {
     fn from(why: Failure) -> Self {
         Self { why, cause: None }
     }
 }
 
-impl std::fmt::Display for GaveUp {
+impl std::fmt::Display for ApplyFailed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.why)
     }
@@ -103,8 +103,8 @@ impl std::fmt::Display for GaveUp {
 #[derive(Clone, Copy)]
 pub(super) struct Awaited<'a> {
     /// The layout, if one is wanted.
-    pub(super) wish: Option<&'a VersionRef>,
-    /// The generation of that wish, which is brought about once: what others do after that stays theirs.
+    pub(super) layout: Option<&'a VersionRef>,
+    /// The generation of that change, which is applied once: what others do after that stays theirs.
     pub(super) generation: i64,
     /// When the last run began that is not of this change.
     pub(super) since: Option<i64>,
@@ -114,9 +114,9 @@ pub(super) struct Awaited<'a> {
 
 /// What was seen of a run.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ran {
+pub(super) struct RunProgress {
     began: Option<i64>,
-    pub(super) taken: Vec<Taken>,
+    pub(super) taken: Vec<ExecutedStep>,
     pub(super) duration_us: Option<u64>,
 }
 
@@ -128,7 +128,7 @@ impl Engine {
         active: &ActiveLayout,
         layout: &Layout,
         patience: Duration,
-    ) -> Result<Seen, OutlookError> {
+    ) -> Result<PolledDaemon, OutlookError> {
         let handle = self.fleet.get(daemon).ok_or(OutlookError::Look(FreshError::Gone))?;
         let observed = handle.fresh(patience).await?;
         let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
@@ -140,10 +140,10 @@ impl Engine {
         let applied = store::layouts::applied(&mut reader, daemon).await?;
         let desired = DesiredLayout::of(active, layout, applied.as_ref(), None, &gpus)
             .map_err(|error| OutlookError::Unfit(error.to_string()))?;
-        Ok(Seen { observed, run, desired, gpus })
+        Ok(PolledDaemon { observed, run, desired, gpus })
     }
 
-    /// What putting a layout on a daemon would come to, on a look that is taken now.
+    /// What putting a layout on a daemon would come to, on a poll that is taken now.
     pub async fn layout_plan(
         &self,
         daemon: &DaemonName,
@@ -164,12 +164,12 @@ impl Engine {
                 tenants.push(tenant);
             }
         }
-        let let_in = store::partition_leases::let_in(&mut reader, &self.fleet.context().boot_id).await?;
+        let admitted = store::partition_leases::holders(&mut reader, &self.fleet.context().boot_id).await?;
         drop(reader);
         let (planned, chunks) = if layout.enforcement == Enforcement::Percentage {
             self.plan_shares(daemon, active, layout, before.as_ref(), &tenants).await?
         } else {
-            plan_partitions(daemon, &seen, &living(let_in))?
+            plan_partitions(daemon, &seen, &living(admitted))?
         };
         let observed_at =
             seen.observed.status.effective.as_ref().map_or_else(unix_ms, |seen| seen.observed_at);
@@ -188,16 +188,16 @@ impl Engine {
         ))
     }
 
-    /// Writes what a daemon is to hold and what it goes back to, and publishes it; once, whoever dies meanwhile. Gives the
-    /// generation of the wish.
+    /// Writes what a daemon is to hold and what it goes back to, and publishes it; once, whichever process dies meanwhile. Gives the
+    /// generation of the desired state.
     ///
-    /// Refused where somebody was let into a partition that it takes away since it was planned. After it nobody is, before the
-    /// layout is in force: who is let in holds a proof of what was wanted before.
-    pub(super) async fn write_wish(
+    /// Refused where a client was admitted to a partition that it takes away since it was planned. After it no client is, before the
+    /// layout is in force: an admitted client holds a proof of what was wanted before.
+    pub(super) async fn write_change(
         &self,
         operation: &Operation,
-        wish: Wish,
-        taken_away: Vec<TakenAway>,
+        requested: DesiredLayoutChange,
+        removed: Vec<TakenAway>,
     ) -> Result<i64, Failure> {
         let (id, name) = (operation.id, the_daemon(operation)?.clone());
         let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
@@ -210,18 +210,18 @@ impl Engine {
                     let Some(daemon) = store::daemons::get(&mut *db, &name).await? else {
                         return Ok((Ok(None), Fate::RollBack));
                     };
-                    let let_in = living(store::partition_leases::let_in(&mut *db, &boot_id).await?);
-                    if let Some(held) = held(&taken_away, &let_in) {
+                    let admitted = living(store::partition_leases::holders(&mut *db, &boot_id).await?);
+                    if let Some(held) = held(&removed, &admitted) {
                         return Ok((Err(held), Fate::RollBack));
                     }
                     let applied = store::layouts::applied(&mut *db, &name).await?;
                     let previous = Previous { layout: daemon.spec.layout.clone(), applied };
-                    let change = LayoutChange { previous, recreate: wish.recreate };
+                    let change = LayoutChange { previous, recreate: requested.recreate };
                     store::layouts::put_change(&mut *db, id, &name, &change).await?;
-                    if wish.applied.is_some() {
-                        store::layouts::put_applied(&mut *db, &name, wish.applied.as_ref(), now).await?;
+                    if requested.applied.is_some() {
+                        store::layouts::put_applied(&mut *db, &name, requested.applied.as_ref(), now).await?;
                     }
-                    let spec = DaemonSpec { layout: Some(wish.active), ..daemon.spec.clone() };
+                    let spec = DaemonSpec { layout: Some(requested.active), ..daemon.spec.clone() };
                     store::operations::put_spec(&mut *db, id, &daemon, &spec, now).await?;
                     Ok((Ok(store::plans::desired(db, &name, &gpus, manager_uid).await?), Fate::Commit))
                 })
@@ -234,7 +234,7 @@ impl Engine {
         Ok(generation)
     }
 
-    /// Whether the wish of an operation was written, which it is once.
+    /// Whether the desired state of an operation was written, which it is once.
     pub(super) async fn has_written(&self, operation: &Operation) -> Result<bool, Failure> {
         Ok(self.change_of(operation).await?.is_some())
     }
@@ -257,7 +257,7 @@ impl Engine {
     }
 
     /// From now on the driver holds the layout as any other: what holds for the change alone is over.
-    pub(super) async fn settle(&self, operation: &Operation) -> Result<(), Failure> {
+    pub(super) async fn complete(&self, operation: &Operation) -> Result<(), Failure> {
         let Some(change) = self.change_of(operation).await? else { return Ok(()) };
         if !change.recreate {
             return Ok(());
@@ -266,7 +266,7 @@ impl Engine {
         self.rewrite(operation, over, false).await
     }
 
-    /// Writes a change anew, with what was before it if `back`, and publishes what follows.
+    /// Rewrites a change, with what was before it if `back`, and publishes what follows.
     async fn rewrite(&self, operation: &Operation, change: LayoutChange, back: bool) -> Result<(), Failure> {
         let (id, name) = (operation.id, the_daemon(operation)?.clone());
         let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
@@ -302,14 +302,15 @@ impl Engine {
         let Some(previous) = self.write_back(operation).await? else {
             return Ok(((), "nothing was changed".to_owned()));
         };
-        let wish = previous.layout.map(|layout| layout.version_ref());
-        let words = wish
-            .as_ref()
-            .map_or_else(|| "no layout, as before".to_owned(), |wish| format!("layout {wish}, as before"));
+        let version = previous.layout.map(|layout| layout.version_ref());
+        let words = version.as_ref().map_or_else(
+            || "no layout, as before".to_owned(),
+            |version| format!("layout {version}, as before"),
+        );
         let handle = handle(self, the_daemon(operation)?)?;
         let since = handle.observed().status.layout.and_then(|layout| layout.ran_at);
-        let awaited = Awaited { wish: wish.as_ref(), generation: handle.generation(), since, from: 0 };
-        let outcome = match self.bring_about(operation, &handle, awaited).await {
+        let awaited = Awaited { layout: version.as_ref(), generation: handle.generation(), since, from: 0 };
+        let outcome = match self.reconcile(operation, &handle, awaited).await {
             Ok((Some(status), _)) if !status.degraded.is_empty() => {
                 let degraded: Vec<String> = status.degraded.iter().map(ToString::to_string).collect();
                 format!(
@@ -318,29 +319,29 @@ impl Engine {
                 )
             }
             Ok(_) => words,
-            // The wish is the old one, and the driver goes on with it whenever it can.
+            // The desired state is the old one, and the driver continues with it whenever it can.
             Err((why, _)) => format!("{words}, by the daemon's spec, but it is not in force: {why}"),
         };
-        self.settle(operation).await?;
+        self.complete(operation).await?;
         Ok(((), outcome))
     }
 
-    /// Waits until the driver has brought the wish about, or gives up; journals each command as it is seen.
-    pub(super) async fn bring_about(
+    /// Waits until the driver has applied the desired state, or gives up; journals each command as it is seen.
+    pub(super) async fn reconcile(
         &self,
         operation: &Operation,
         handle: &Handle,
         awaited: Awaited<'_>,
-    ) -> Result<(Option<LayoutStatus>, Ran), (GaveUp, Ran)> {
-        let mut ran = Ran::default();
+    ) -> Result<(Option<LayoutStatus>, RunProgress), (ApplyFailed, RunProgress)> {
+        let mut ran = RunProgress::default();
         match tokio::time::timeout(PATIENCE, self.watch(operation, handle, awaited, &mut ran)).await {
             Ok(Ok(status)) => Ok((status, ran)),
-            Ok(Err(gave_up)) => Err((gave_up, ran)),
+            Ok(Err(failed)) => Err((failed, ran)),
             Err(_) => {
                 let status = handle.observed().status;
                 let why = status.conditions.first().map(|condition| condition.message.clone());
                 let why = format!("not within {PATIENCE:?}: {}", why.unwrap_or_default());
-                Err((GaveUp { why, cause: None }, ran))
+                Err((ApplyFailed { why, cause: None }, ran))
             }
         }
     }
@@ -350,44 +351,44 @@ impl Engine {
         operation: &Operation,
         handle: &Handle,
         awaited: Awaited<'_>,
-        ran: &mut Ran,
-    ) -> Result<Option<LayoutStatus>, GaveUp> {
-        let Awaited { wish, generation, since, from } = awaited;
+        ran: &mut RunProgress,
+    ) -> Result<Option<LayoutStatus>, ApplyFailed> {
+        let Awaited { layout: version, generation, since, from } = awaited;
         let wanted = handle.generation();
-        let tried = handle.bring_layout_about(generation).await.map_err(|error| error.to_string())?;
-        let mut told: Option<String> = None;
+        let tried = handle.reconcile_layout(generation).await.map_err(|error| error.to_string())?;
+        let mut reported: Option<String> = None;
         loop {
             let known = |layout: &LayoutStatus| {
                 if layout.ran_at == ran.began { ran.taken.len() } else { journaled(operation, &layout.taken) }
             };
-            let is_news = |seen: &Observed| {
+            let is_new = |seen: &Observed| {
                 seen.has_tried(tried)
                     && (seen.follows() >= wanted)
                     && (of_this(seen, since, from).is_some_and(|layout| layout.taken.len() > known(layout))
-                        || stands(seen, wanted, wish).is_some()
-                        || seen.obstacle(tried).is_some_and(|found| told.as_ref() != Some(&found.message)))
+                        || layout_result(seen, wanted, version).is_some()
+                        || seen.blocker(tried).is_some_and(|found| reported.as_ref() != Some(&found.message)))
             };
-            let Some(seen) = handle.wait_for(PATIENCE, is_news).await else {
+            let Some(seen) = handle.wait_for(PATIENCE, is_new).await else {
                 // The patience of the whole is counted outside.
                 return std::future::pending().await;
             };
             if let Some(layout) = of_this(&seen, since, from) {
-                let news: Vec<Noted> = layout.taken.iter().skip(known(layout)).map(noted).collect();
+                let new_commands: Vec<Noted> = layout.taken.iter().skip(known(layout)).map(noted).collect();
                 ran.began = layout.ran_at;
                 ran.taken.clone_from(&layout.taken);
                 ran.duration_us = layout.duration_us;
-                self.note(operation, news).await?;
+                self.note(operation, new_commands).await?;
             }
-            match stands(&seen, wanted, wish) {
+            match layout_result(&seen, wanted, version) {
                 Some(Ok(status)) => return Ok(status),
-                Some(Err(gave_up)) => return Err(gave_up),
+                Some(Err(failed)) => return Err(failed),
                 None => {}
             }
-            if let Some(obstacle) = seen.obstacle(tried) {
-                if obstacle.takes_a_hand() {
-                    return Err(obstacle.message.clone().into());
+            if let Some(blocker) = seen.blocker(tried) {
+                if blocker.needs_operator() {
+                    return Err(blocker.message.clone().into());
                 }
-                told = Some(obstacle.message.clone());
+                reported = Some(blocker.message.clone());
             }
         }
     }
@@ -398,7 +399,7 @@ impl Engine {
         daemon: &DaemonName,
         version: &VersionRef,
         since: i64,
-    ) -> (Vec<Taken>, Option<u64>) {
+    ) -> (Vec<ExecutedStep>, Option<u64>) {
         let status = self.fleet.get(daemon).and_then(|handle| handle.observed().status.layout);
         let of_this = |layout: &LayoutStatus| {
             layout.version_ref().as_ref() == Some(version) && layout.ran_at.is_some_and(|at| at >= since)
@@ -428,8 +429,8 @@ impl Engine {
 /// The plan of static partitions, with the SMs of a chunk of each GPU.
 fn plan_partitions(
     daemon: &DaemonName,
-    seen: &Seen,
-    let_in: &LetIn,
+    seen: &PolledDaemon,
+    admitted: &LetIn,
 ) -> Result<(Plan, BTreeMap<GpuUuid, u32>), OutlookError> {
     let effective = seen.observed.status.effective.as_ref();
     let Some(present) = effective.and_then(|seen| seen.partitions.as_ref()) else {
@@ -444,14 +445,14 @@ fn plan_partitions(
         before: seen.run.as_ref().and_then(|run| run.before.as_ref()),
         present,
         chunk_sms: &chunks,
-        let_in,
+        admitted,
     });
     Ok((planned, chunks))
 }
 
-/// Of those who were let in, the processes that live.
-fn living(let_in: LetIn) -> LetIn {
-    let living = let_in.into_iter().map(|(partition, holders)| {
+/// Of those who were admitted, the processes that live.
+fn living(admitted: LetIn) -> LetIn {
+    let living = admitted.into_iter().map(|(partition, holders)| {
         let living = holders.into_iter().filter(|holder| host::process::is_alive((*holder).into()));
         (partition, living.collect::<Vec<_>>())
     });
@@ -459,10 +460,10 @@ fn living(let_in: LetIn) -> LetIn {
 }
 
 /// Who was let into partitions that are taken away, in words; `None` where nobody was.
-fn held(taken_away: &[TakenAway], let_in: &LetIn) -> Option<Failure> {
-    let blocked = taken_away.iter().filter_map(|(partition, name)| {
+fn held(removed: &[TakenAway], admitted: &LetIn) -> Option<Failure> {
+    let blocked = removed.iter().filter_map(|(partition, name)| {
         let PartitionRef { gpu, id } = partition.clone();
-        let clients = let_in.get(partition)?.clone();
+        let clients = admitted.get(partition)?.clone();
         Some(Blocked::InUse { partition: name.clone(), gpu, id, clients }.to_string())
     });
     let blocked: Vec<String> = blocked.collect();
@@ -477,7 +478,7 @@ fn of_this(seen: &Observed, since: Option<i64>, from: i64) -> Option<&LayoutStat
 
 /// How many of these commands stand at the end of the journal that the operation was claimed with: a manager that died has
 /// noted some of them, or all.
-fn journaled(operation: &Operation, taken: &[Taken]) -> usize {
+fn journaled(operation: &Operation, taken: &[ExecutedStep]) -> usize {
     let journal: Vec<(&str, Option<&str>)> =
         operation.steps.iter().map(|step| (step.name.as_str(), step.outcome.as_deref())).collect();
     let commands: Vec<Noted> = taken.iter().map(noted).collect();
@@ -486,22 +487,22 @@ fn journaled(operation: &Operation, taken: &[Taken]) -> usize {
     (0..=commands.len()).rev().find(|count| journal.ends_with(&commands[..*count])).unwrap_or(0)
 }
 
-/// Where the wish of that generation stands, if that is decided; what the driver follows is of that generation or a later one.
-fn stands(
+/// The result for that generation, if it is decided; what the driver follows is of that generation or a later one.
+fn layout_result(
     seen: &Observed,
     wanted: i64,
-    wish: Option<&VersionRef>,
-) -> Option<Result<Option<LayoutStatus>, GaveUp>> {
+    version: Option<&VersionRef>,
+) -> Option<Result<Option<LayoutStatus>, ApplyFailed>> {
     let layout = seen.status.layout.as_ref();
     let held = layout.and_then(LayoutStatus::version_ref);
-    if held.as_ref() != wish {
-        // What is brought about then says nothing of this wish.
+    if held.as_ref() != version {
+        // What is applied then says nothing about this change.
         let words =
             |version: Option<&VersionRef>| version.map_or_else(|| "none".to_owned(), ToString::to_string);
         let why = format!(
             "the layout in the daemon's spec was changed meanwhile: it is {} in place of {}",
             words(held.as_ref()),
-            words(wish)
+            words(version)
         );
         return Some(Err(why.into()));
     }
@@ -515,16 +516,16 @@ fn stands(
         LayoutState::Failed => {
             let failure = layout.failure.as_ref();
             let why = failure.map_or_else(|| "it failed".to_owned(), |failure| failure.cause.to_string());
-            Some(Err(GaveUp { why, cause: failure.map(|failure| failure.cause.clone()) }))
+            Some(Err(ApplyFailed { why, cause: failure.map(|failure| failure.cause.clone()) }))
         }
     }
 }
 
 /// A command as the journal has it.
-fn noted(taken: &Taken) -> Noted {
+fn noted(taken: &ExecutedStep) -> Noted {
     let verb = match taken.change {
-        Change::Add => "add",
-        Change::Remove => "remove",
+        PartitionChange::Add => "add",
+        PartitionChange::Remove => "remove",
     };
     let name = taken.partition.as_ref().map_or("a partition of no layout", |name| name.as_str());
     let undo = if taken.undo { "undo: " } else { "" };

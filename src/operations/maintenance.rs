@@ -1,6 +1,6 @@
 //! Maintenance of the host: its daemons drained and stopped, the driver let go, and all of it brought back.
 //!
-//! How far it is stands in one row of the store, which feeds what the daemons should be. Each step does nothing where
+//! Its progress is one row of the store, which feeds what the daemons should be. Each step does nothing where
 //! the row says that it was taken, so a manager that takes a maintenance up again simply goes through all of them.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::domain::maintenance::{DrainLimit, Holder, Maintenance, MaintenanceSta
 use crate::domain::operation::{Operation, Undo};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
-use crate::gpu::{Inventory, InventoryError, Patient, Remembered, Suspendable};
+use crate::gpu::{Inventory, InventoryError, Remembered, Suspendable, TimeLimited};
 use crate::store::{self, Fate, StoreError};
 
 /// How long a process of ours that is on its way out may still have a GPU open.
@@ -31,7 +31,7 @@ const RESTORING: Duration = Duration::from_secs(10);
 const ANSWERING: Duration = Duration::from_secs(15);
 /// How long calls of the driver that are under way may take to end before it would be closed.
 const CLOSING: Duration = Duration::from_secs(30);
-/// Pause between two looks at who has.
+/// Pause between two scans for holders.
 const POLL: Duration = Duration::from_millis(200);
 /// Processes that are named in words.
 const NAMED: usize = 16;
@@ -71,7 +71,7 @@ async fn take_down(
         };
         engine
             .step(id, "cordon", async {
-                let daemons = write(engine, Change::Put(maintenance)).await?;
+                let daemons = write(engine, MaintenanceChange::Put(maintenance)).await?;
                 Ok::<_, Failure>(((), format!("no new clients on {}", listed(&daemons))))
             })
             .await?;
@@ -82,7 +82,7 @@ async fn take_down(
             if hold_down(engine, emptied).await? {
                 break;
             }
-            // A daemon has come to these GPUs meanwhile, and its clients have been asked nothing.
+            // A daemon has come to these GPUs meanwhile, and its clients were not checked.
             engine.open_to_cancel(id).await?;
         }
     }
@@ -97,7 +97,7 @@ async fn take_down(
 
 /// Writes that the covered daemons stay down from now on, if they are the ones that were emptied; false if not.
 async fn hold_down(engine: &Engine, emptied: Vec<DaemonName>) -> Result<bool, Failure> {
-    write(engine, Change::Quitting(emptied)).await?;
+    write(engine, MaintenanceChange::Quitting(emptied)).await?;
     Ok(state(engine).await? == Some(MaintenanceState::Quitting))
 }
 
@@ -153,15 +153,15 @@ fn uuids(gpus: &[GpuUuid]) -> String {
     gpus.iter().map(GpuUuid::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// Closes the driver, after what is told of the GPUs meanwhile has been written.
+/// Closes the driver, after the state of the GPUs to report meanwhile has been written.
 async fn let_go(engine: &Engine) -> Result<((), String), Failure> {
-    let remembered: Remembered = answered(engine, Instant::now() + ANSWERING, Patient::remember).await?;
+    let remembered: Remembered = answered(engine, Instant::now() + ANSWERING, TimeLimited::remember).await?;
     let text = serde_json::to_string(&remembered).map_err(|error| error.to_string())?;
-    write(engine, Change::Active(text)).await?;
+    write(engine, MaintenanceChange::Active(text)).await?;
     let inventory = Arc::clone(&engine.inventory);
     let closed = blocking(move || inventory.suspend(remembered, CLOSING)).await?;
     closed.map_err(|error| format!("the driver is not let go: {error}"))?;
-    Ok(((), "the driver is not asked from now on".to_owned()))
+    Ok(((), "the driver is not queried from now on".to_owned()))
 }
 
 /// Looks until no process of ours has any of the GPUs open.
@@ -190,7 +190,7 @@ fn proven(others: &[&Holder], Holders { unexamined, unproven, .. }: &Holders) ->
     if !unproven.is_empty() {
         let gpus: Vec<&str> = unproven.iter().map(GpuUuid::as_str).collect();
         outcome.push(format!(
-            "not proven for {}, whose device file is not known or not there: look at them yourself",
+            "not proven for {}, whose device file is not known or not there: check them yourself",
             gpus.join(", ")
         ));
     }
@@ -198,7 +198,7 @@ fn proven(others: &[&Holder], Holders { unexamined, unproven, .. }: &Holders) ->
         outcome.push(format!("others that have: {}", words(others)));
     }
     if *unexamined > 0 {
-        outcome.push(format!("{} of other users could not be looked into", counted(*unexamined, "process")));
+        outcome.push(format!("{} of other users could not be examined", counted(*unexamined, "process")));
     }
     outcome.join("; ")
 }
@@ -209,14 +209,14 @@ async fn undone(engine: &Engine) -> Result<((), String), Failure> {
         return Ok(((), "nothing was changed".to_owned()));
     }
     open_driver(engine).await?;
-    let daemons = write(engine, Change::Over).await?;
+    let daemons = write(engine, MaintenanceChange::Over).await?;
     Ok(((), format!("{} as before", listed(&daemons))))
 }
 
 async fn open_driver(engine: &Engine) -> Result<(), Failure> {
     let inventory = Arc::clone(&engine.inventory);
     let opened = blocking(move || inventory.resume()).await?;
-    opened.map_err(|error| format!("the driver cannot be asked again, so the maintenance stays: {error}"))
+    opened.map_err(|error| format!("the driver cannot be queried again, so the maintenance stays: {error}"))
 }
 
 pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<(), Failure> {
@@ -228,12 +228,12 @@ pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<(), Fa
     engine
         .step(id, "open the driver", async {
             open_driver(engine).await?;
-            Ok::<_, Failure>(((), "the driver is asked again".to_owned()))
+            Ok::<_, Failure>(((), "the driver is queried again".to_owned()))
         })
         .await?;
     engine
         .step(id, "start the daemons", async {
-            let daemons = write(engine, Change::State(MaintenanceState::Ending)).await?;
+            let daemons = write(engine, MaintenanceChange::State(MaintenanceState::Ending)).await?;
             Ok::<_, Failure>(((), format!("{} are what their specs say", listed(&daemons))))
         })
         .await?;
@@ -246,7 +246,7 @@ pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<(), Fa
         .await?;
     engine
         .step(id, "take clients again", async {
-            let daemons = write(engine, Change::Over).await?;
+            let daemons = write(engine, MaintenanceChange::Over).await?;
             Ok::<_, Failure>(((), format!("{} as their specs say", listed(&daemons))))
         })
         .await?;
@@ -273,19 +273,19 @@ async fn unready(engine: &Engine) -> Result<Vec<String>, Failure> {
 }
 
 /// What is written of a maintenance.
-enum Change {
+enum MaintenanceChange {
     Put(Maintenance),
     State(MaintenanceState),
     /// Its daemons stay down, if these are all of them.
     Quitting(Vec<DaemonName>),
-    /// The driver is let go, and this is told of the GPUs meanwhile.
+    /// The driver is let go, and this state of the GPUs is reported meanwhile.
     Active(String),
     Over,
 }
 
 /// Writes how far the maintenance is and, in the same transaction, raises the generation of each daemon that it covers;
 /// publishes what they should be after the commit.
-async fn write(engine: &Engine, change: Change) -> Result<Vec<DaemonName>, Failure> {
+async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonName>, Failure> {
     let gpus = engine.gpus().await?;
     let manager_uid = engine.manager_uid;
     let written: Result<Vec<Desired>, StoreError> = engine
@@ -294,16 +294,16 @@ async fn write(engine: &Engine, change: Change) -> Result<Vec<DaemonName>, Failu
             Box::pin(async move {
                 let before = store::maintenance::get(&mut *db).await?;
                 match change {
-                    Change::Put(maintenance) => {
+                    MaintenanceChange::Put(maintenance) => {
                         store::maintenance::put(&mut *db, &maintenance).await?;
                     }
-                    Change::State(state) => {
+                    MaintenanceChange::State(state) => {
                         if let Some(before) = &before {
                             let now = Maintenance { state, ..before.clone() };
                             store::maintenance::put(&mut *db, &now).await?;
                         }
                     }
-                    Change::Quitting(emptied) => {
+                    MaintenanceChange::Quitting(emptied) => {
                         if let Some(before) = &before
                             && store::daemons::managed_on(&mut *db, &before.gpus)
                                 .await?
@@ -314,13 +314,13 @@ async fn write(engine: &Engine, change: Change) -> Result<Vec<DaemonName>, Failu
                             store::maintenance::put(&mut *db, &now).await?;
                         }
                     }
-                    Change::Active(remembered) => {
+                    MaintenanceChange::Active(remembered) => {
                         store::maintenance::put_active(&mut *db, &remembered).await?;
                     }
-                    Change::Over => store::maintenance::delete(&mut *db).await?,
+                    MaintenanceChange::Over => store::maintenance::delete(&mut *db).await?,
                 }
                 let after = store::maintenance::get(&mut *db).await?;
-                if let Some(event) = told(before.as_ref(), after.as_ref()) {
+                if let Some(event) = maintenance_event(before.as_ref(), after.as_ref()) {
                     store::events::append(&mut *db, &event, unix_ms()).await?;
                 }
                 let mut desired = Vec::new();
@@ -371,7 +371,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 async fn answered<T: Send + 'static>(
     engine: &Engine,
     until: Instant,
-    call: fn(&Patient<Suspendable>) -> Result<T, InventoryError>,
+    call: fn(&TimeLimited<Suspendable>) -> Result<T, InventoryError>,
 ) -> Result<T, Failure> {
     loop {
         let inventory = Arc::clone(&engine.inventory);
@@ -393,14 +393,14 @@ fn words(holders: &[&Holder]) -> String {
     if more == 0 { named.join(", ") } else { format!("{} and {more} more", named.join(", ")) }
 }
 
-/// What is told of a change of the maintenance.
-fn told(before: Option<&Maintenance>, after: Option<&Maintenance>) -> Option<NewEvent> {
+/// The event for a change of the maintenance.
+fn maintenance_event(before: Option<&Maintenance>, after: Option<&Maintenance>) -> Option<NewEvent> {
     let active = |maintenance: &&Maintenance| maintenance.state == MaintenanceState::Active;
     let (maintenance, kind, what) = match (before, after) {
         (None, Some(now)) => (now, EventType::MaintenanceBegun, "began: its daemons take no new clients"),
         (Some(now), None) => (now, EventType::MaintenanceEnded, "is over"),
         (Some(before), Some(now)) if active(&now) && !active(&before) => {
-            (now, EventType::MaintenanceActive, "goes on without the driver: its daemons are down")
+            (now, EventType::MaintenanceActive, "continues without the driver: its daemons are down")
         }
         _ => return None,
     };

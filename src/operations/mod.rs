@@ -1,4 +1,4 @@
-//! Actions that take time: claimed one a daemon, journalled step by step, taken up again after a restart.
+//! Actions that take time: claimed one a daemon, journalled step by step, picked up again after a restart.
 //!
 //! A step is written before it is taken and completed after. What becomes of an operation that the manager's
 //! death interrupted is decided by [`crate::domain::operation::resume`], which is pure.
@@ -17,7 +17,7 @@ mod terminate;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use layout::{OutlookError, Seen};
+pub use layout::{OutlookError, PolledDaemon};
 pub use terminate::OUTCOMES as TERMINATION_OUTCOMES;
 
 use tokio::sync::Notify;
@@ -31,7 +31,7 @@ use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::maintenance::DrainLimit;
 use crate::domain::operation::{Operation, OperationRequest, OperationState, Resume, Undo, resume};
-use crate::gpu::{Inventory as _, Patient, Suspendable};
+use crate::gpu::{Inventory as _, Suspendable, TimeLimited};
 use crate::host;
 use crate::metrics::operations::Operations;
 use crate::store::{self, Fate, Store, StoreError};
@@ -45,12 +45,12 @@ const REMEMBERED_MS: i64 = 30 * 24 * 60 * 60 * 1000;
 pub struct Engine {
     store: Store,
     fleet: Fleet,
-    inventory: Arc<Patient<Suspendable>>,
+    inventory: Arc<TimeLimited<Suspendable>>,
     manager_uid: u32,
     wake: Arc<Notify>,
     tasks: TaskTracker,
     stop: CancellationToken,
-    /// Those that run, each with what tells it to stop where it is.
+    /// Those that run, each with the token that cancels it.
     cancels: Arc<Mutex<HashMap<Uuid, CancellationToken>>>,
     outcomes: Operations,
 }
@@ -64,8 +64,8 @@ enum Stop {
     /// It failed.
     #[error("{0}")]
     Failed(Failure),
-    /// It was called off.
-    #[error("called off")]
+    /// It was cancelled.
+    #[error("cancelled")]
     Cancelled,
 }
 
@@ -77,7 +77,12 @@ impl From<Failure> for Stop {
 
 impl Engine {
     /// Puts the parts together; nothing is claimed before [`Engine::begin`].
-    pub fn new(store: Store, fleet: Fleet, inventory: Arc<Patient<Suspendable>>, manager_uid: u32) -> Self {
+    pub fn new(
+        store: Store,
+        fleet: Fleet,
+        inventory: Arc<TimeLimited<Suspendable>>,
+        manager_uid: u32,
+    ) -> Self {
         Self {
             store,
             fleet,
@@ -102,7 +107,7 @@ impl Engine {
         let unfinished = store::operations::running(&mut reader).await?;
         drop(reader);
         for operation in unfinished {
-            self.take_up(operation);
+            self.spawn_run(operation);
         }
         let claiming = self.clone();
         self.tasks.spawn(async move { claiming.claim().await });
@@ -114,7 +119,7 @@ impl Engine {
         self.wake.notify_one();
     }
 
-    /// Tells a running operation that it was asked to stop, which is in the store already.
+    /// Cancels a running operation, which the store has recorded already.
     pub fn cancel(&self, id: Uuid) {
         if let Some(token) = self.cancels().get(&id) {
             token.cancel();
@@ -126,7 +131,7 @@ impl Engine {
         self.cancels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What tells this operation to stop where it is.
+    /// The token that cancels this operation.
     fn cancel_token(&self, id: Uuid) -> CancellationToken {
         self.cancels().entry(id).or_default().clone()
     }
@@ -138,7 +143,7 @@ impl Engine {
         self.tasks.wait().await;
     }
 
-    fn take_up(&self, operation: Operation) {
+    fn spawn_run(&self, operation: Operation) {
         let client_alive = match operation.request {
             OperationRequest::TerminateClient { client, .. } => host::process::is_alive(client.into()),
             _ => false,
@@ -288,7 +293,7 @@ impl Engine {
         Ok(())
     }
 
-    /// From now on the operation cannot be stopped; [`Stop::Cancelled`] when somebody asked for that before.
+    /// From now on the operation cannot be stopped; [`Stop::Cancelled`] when that was requested before.
     async fn close_to_cancel(&self, id: Uuid) -> Result<(), Stop> {
         let closed: Result<bool, StoreError> = self
             .store
@@ -329,7 +334,7 @@ impl Engine {
         self.journalled(id, name, work).await.map_err(|error| E::from(error.to_string()))?
     }
 
-    /// The same, with a failure of the journal told from one of the work.
+    /// The same, with a failure of the journal distinguished from one of the work.
     async fn journalled<T, E: std::fmt::Display>(
         &self,
         id: Uuid,

@@ -2,8 +2,8 @@
 
 use uuid::Uuid;
 
-use super::apply::{back, bring};
-use super::layout::Wish;
+use super::apply::{apply, back};
+use super::layout::DesiredLayoutChange;
 use super::{Engine, Failure, Stop};
 use crate::clock::unix_ms;
 use crate::domain::layout::document::Share;
@@ -40,7 +40,7 @@ pub(super) async fn run(
         None => tried(engine, operation, replay).await?,
     };
     let ended = match why {
-        None => Ok(engine.settle(operation).await?),
+        None => Ok(engine.complete(operation).await?),
         // The verdict is on record before the way back, on which another manager may have to go on.
         Some(why) => {
             put(engine, replay.clone()).await?;
@@ -68,12 +68,12 @@ async fn tried(
     drop(reader);
     let applied = replay.applied(&layout.map_err(|error| error.to_string())?);
     let applied = applied.map_err(|error| error.to_string())?;
-    let wish = Wish { active, applied, recreate: false, from_empty: true };
-    let (status, ran) = match bring(engine, operation, wish).await {
-        Ok(brought) => brought,
-        Err((gave_up, ran)) => {
-            let why = gave_up.why;
-            let replay = replay.given_up(why.clone(), gave_up.cause.as_ref(), ran.taken, ran.duration_us);
+    let change = DesiredLayoutChange { active, applied, recreate: false, from_empty: true };
+    let (status, ran) = match apply(engine, operation, change).await {
+        Ok(result) => result,
+        Err((failed, ran)) => {
+            let why = failed.why;
+            let replay = replay.given_up(why.clone(), failed.cause.as_ref(), ran.taken, ran.duration_us);
             return Ok((replay, Some(Stop::Failed(why))));
         }
     };

@@ -22,14 +22,14 @@ const COUNTING: Duration = Duration::from_secs(30);
 impl Engine {
     /// The chunks of GPUs, as they were counted once, or as a CUDA process counts them now.
     ///
-    /// That process is a client of the daemon that has them; where the daemon does not run, or its percentage is in the way,
+    /// That process is a client of the daemon that has them; where the daemon does not run, or its percentage prevents it,
     /// it is outside MPS for a moment.
     pub async fn chunks_of(
         &self,
         daemon: &DaemonName,
         gpus: &[GpuUuid],
     ) -> Result<BTreeMap<GpuUuid, ChunkCensus>, OutlookError> {
-        let mut known = store::shares::chunks(&mut *self.store.read().await?).await?;
+        let mut known = store::probe_results::chunks(&mut *self.store.read().await?).await?;
         known.retain(|gpu, _| gpus.contains(gpu));
         let uncounted: Vec<GpuUuid> = gpus.iter().filter(|gpu| !known.contains_key(gpu)).cloned().collect();
         if uncounted.is_empty() {
@@ -56,7 +56,7 @@ impl Engine {
             .write(move |db| {
                 Box::pin(async move {
                     for (gpu, census) in &counted {
-                        store::shares::put_chunks(&mut *db, gpu, census, unix_ms()).await?;
+                        store::probe_results::put_chunks(&mut *db, gpu, census, unix_ms()).await?;
                     }
                     Ok(((), Fate::Commit))
                 })

@@ -37,7 +37,9 @@ pub(super) async fn run(
     stopped: StoppedPolicy,
 ) -> Result<(), Failure> {
     let handle = handle(engine, the_daemon(operation)?)?;
-    let begun = engine.step(operation.id, "ask MPS to end its work", asked(&handle, client, stopped)).await?;
+    let begun = engine
+        .step(operation.id, "ask MPS to end its work", request_termination(&handle, client, stopped))
+        .await?;
     let Begun::LetGo(terminating) = begun else { return Ok(()) };
     engine.step(operation.id, "end its process", ended(terminating)).await?;
     engine.step(operation.id, "look whether it is gone", gone(&handle, client)).await
@@ -48,13 +50,13 @@ enum Begun {
     AlreadyGone,
 }
 
-async fn asked(
+async fn request_termination(
     handle: &Handle,
     client: ClientId,
     stopped: StoppedPolicy,
 ) -> Result<(Begun, String), Failure> {
     let mut terminating =
-        handle.begin_to_terminate(client, stopped).await.map_err(|error| error.to_string())?;
+        handle.start_termination(client, stopped).await.map_err(|error| error.to_string())?;
     if terminating.let_go().await {
         return Ok((Begun::LetGo(terminating), LET_GO.to_owned()));
     }
@@ -74,6 +76,6 @@ async fn ended(terminating: Terminating) -> Result<((), String), Failure> {
 async fn gone(handle: &Handle, client: ClientId) -> Result<((), String), Failure> {
     let is_gone = |clients: &[ClientFacts]| clients.iter().all(|one| one.id != client);
     let seen = handle.wait_for(LISTED, |observed| is_gone(&observed.clients)).await;
-    let told = if seen.is_some() { LISTED_NO_MORE } else { LISTED_STILL };
-    Ok(((), told.to_owned()))
+    let outcome = if seen.is_some() { LISTED_NO_MORE } else { LISTED_STILL };
+    Ok(((), outcome.to_owned()))
 }

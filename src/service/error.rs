@@ -1,4 +1,4 @@
-//! Why a use case did not do what was asked.
+//! Why a use case was refused or failed.
 
 use crate::domain::access::Denied;
 use crate::domain::admission::Refusal;
@@ -6,97 +6,97 @@ use crate::metrics::wire::Limit;
 use crate::store::StoreError;
 use crate::supervisor::FreshError;
 
-/// One field that is wrong.
+/// One invalid field.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 pub struct FieldError {
     /// JSON pointer to the field in the request's body.
     pub pointer: String,
-    /// What is wrong with its value and what would be right.
+    /// What is wrong with its value, and what would be valid.
     pub detail: String,
 }
 
-/// Why a use case did not do what was asked; nothing of it was done.
+/// Why a use case was refused or failed; nothing of it was done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
-    /// There is no such thing.
+    /// It does not exist.
     #[error("there is no {kind} {name}")]
     NotFound {
-        /// What kind of thing.
+        /// The kind of resource.
         kind: &'static str,
-        /// Which.
+        /// Its name.
         name: String,
     },
-    /// The actor may not do that, whatever the request says.
+    /// The actor has no right to do this.
     #[error("{0}")]
     Forbidden(String),
-    /// Fields are wrong in themselves.
+    /// Fields are invalid.
     #[error("{} of the request {} refused", if .0.len() == 1 { "a field" } else { "several fields" }, if .0.len() == 1 { "is" } else { "are" })]
     Invalid(Vec<FieldError>),
-    /// The request is right in itself and does not fit what is there.
+    /// The request is valid but conflicts with the present state.
     #[error("{0}")]
     Conflict(String),
-    /// Something of which whoever is bound to a tenant is told something else.
+    /// An error whose full text is for host users; tenant users get a redacted one.
     #[error("{host}")]
-    Apart {
-        /// What those of the host are told.
+    ForAudience {
+        /// For host users.
         host: Box<Self>,
-        /// What whoever is bound to a tenant is told.
+        /// For users bound to a tenant.
         tenant: Box<Self>,
     },
-    /// The caller has, or has done, as much of it as one may.
+    /// The caller reached a limit.
     #[error("{detail}")]
     TooMany {
-        /// What, and what to do.
+        /// Which limit, and what to do.
         detail: String,
-        /// Seconds after which it may be tried again.
+        /// Seconds until a retry can succeed.
         wait_s: u64,
-        /// Of what, for the metrics.
+        /// The limit, for the metrics.
         of: Limit,
     },
     /// The daemon cannot hold the tenant.
     #[error("{}", .0.detail)]
     NotAdmitted(FieldError),
-    /// Something stands in the way of a layout.
+    /// A layout is blocked.
     #[error("{detail}")]
     Blocked {
-        /// What stands first in the way.
+        /// The first blocker.
         detail: String,
-        /// Everything that does.
+        /// All blockers.
         errors: Vec<FieldError>,
     },
-    /// What is recorded is of other hardware, or of other versions.
+    /// The record belongs to other hardware or other versions.
     #[error("{detail}")]
     OtherHardware {
-        /// In what it differs.
+        /// The differences.
         detail: String,
-        /// Each field.
+        /// One error per field.
         errors: Vec<FieldError>,
     },
-    /// It was changed since the caller read it.
+    /// It was changed after the caller read it.
     #[error("{0}")]
     PreconditionFailed(String),
     /// The key was used for another request.
     #[error("the Idempotency-Key {0:?} was used for another request: choose a new key for a new request")]
     KeyReused(String),
-    /// Nothing is changed here, whatever the request: the database belongs to another machine.
+    /// The database belongs to another machine, so nothing may be changed.
     #[error("{0}")]
     ReadOnly(String),
-    /// Nothing can be written: the database's file is not at its place.
+    /// Nothing can be written: the database file is not at its path.
     #[error("{0}")]
     DatabaseLost(String),
-    /// Something needed is not there at the moment.
+    /// Something required is unavailable at the moment.
     #[error("{0}")]
     Unavailable(String),
     /// Something did not answer in time.
     #[error("{0}")]
     TimedOut(String),
-    /// A fault of the manager or its file.
+    /// An internal fault of the manager or its database.
     #[error("{0}")]
     Internal(String),
 }
 
 impl ServiceError {
-    /// One wrong field.
+    /// One invalid field.
     pub fn field(pointer: &str, detail: impl Into<String>) -> Self {
         Self::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail: detail.into() }])
     }
@@ -133,13 +133,13 @@ impl From<Refusal> for ServiceError {
 
 impl From<FreshError> for ServiceError {
     fn from(error: FreshError) -> Self {
-        // Why a daemon cannot be read may name anybody on the host; the word for it names nobody.
+        // The full reason may name processes or users of the host; the reason code never does.
         let word = error.reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let told = format!("the daemon could not be read{word}: try again, or ask the host's operator");
+        let redacted = format!("the daemon could not be read{word}: try again, or ask the host's operator");
         let kind = match error {
             FreshError::Late(..) => Self::TimedOut,
             FreshError::Failed(_) | FreshError::Gone => Self::Unavailable,
         };
-        Self::apart(kind(error.to_string()), kind(told))
+        Self::for_audience(kind(error.to_string()), kind(redacted))
     }
 }

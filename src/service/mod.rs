@@ -1,46 +1,19 @@
-//! One function a use case: authorise, validate, write, tell the supervisor or the operations.
+//! One function per use case: authorise, validate, write, then notify the supervisor or the operations engine.
 //!
-//! Nothing here knows of HTTP. A use case that writes runs as a task of its own, so that a caller who hangs up
-//! cancels nothing that was begun.
+//! Nothing here knows of HTTP. A use case that writes runs in its own task, so a caller that disconnects does not interrupt
+//! it.
 
 pub mod access;
-pub mod acting;
-pub mod adoption;
-pub mod audit;
-pub mod clients;
 pub mod daemons;
-mod directories;
 mod error;
 pub mod events;
-pub mod faults;
-mod figures;
-pub mod foreign;
-mod history;
 pub mod host;
+mod idempotency;
 pub mod layouts;
-pub mod leases;
-pub mod logs;
-pub mod maintenance;
-pub mod operations;
 pub mod page;
-mod placement;
-mod places;
-mod prediction;
-mod readiness;
-pub mod recording;
-mod repeats;
-pub mod replace;
-pub mod replays;
-mod roster;
-pub mod sessions;
-mod shares;
-pub mod take_up;
 pub mod tenants;
-pub mod tokens;
-pub mod told;
-mod verification;
-pub mod whoami;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,59 +28,72 @@ use crate::domain::listening::Listening;
 use crate::domain::plan::Desired;
 use crate::gpu::{Inventory, InventoryError};
 use crate::metrics::Metrics;
-use crate::metrics::world::Book;
+use crate::metrics::world::CommittedSnapshot;
 use crate::operations::Engine;
 use crate::store::{self, Fate, Store, StoreError, Transaction};
 use crate::supervisor::Fleet;
 
-/// Everything that the use cases work with; cheap to clone.
+/// Everything the use cases need; cheap to clone.
 #[derive(Clone)]
-pub struct Service {
-    parts: Arc<Parts>,
-    taken_up: Arc<take_up::TakenUp>,
-    book: watch::Sender<Arc<Book>>,
-    /// Room for streams of events.
-    streams: Arc<places::Places>,
-    /// Refusals that wait to be put on record.
-    refusals: Arc<acting::Refusals>,
-    /// What tenants held lately.
-    history: Arc<history::Remembered>,
+pub struct Service(Arc<Shared>);
+
+/// What all clones of a [`Service`] share.
+pub struct Shared {
+    parts: Parts,
+    initialized: host::startup::Initialized,
+    committed: watch::Sender<Arc<CommittedSnapshot>>,
+    /// Daemons and tenants, cached between commits.
+    cache: tenants::cache::Cache,
+    /// Limits on concurrent event streams.
+    streams: Arc<events::stream_limits::StreamLimits>,
+    /// Refusals waiting to be written to the audit log.
+    refusals: access::refusals::Refusals,
+    /// Recent use by tenants.
+    history: tenants::history::UsageHistory,
+}
+
+impl Deref for Service {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
 }
 
 /// What a [`Service`] is made of.
 pub struct Parts {
-    /// What is remembered.
+    /// The database.
     pub store: Store,
-    /// Those who may come in.
+    /// Tokens, sessions and users with access.
     pub access: access::Access,
     /// The daemons.
     pub fleet: Fleet,
-    /// Actions that take time.
+    /// Long-running operations.
     pub engine: Engine,
     /// The GPUs.
     pub inventory: Arc<dyn Inventory>,
-    /// The ID of this machine, or [`take_up::NO_MACHINE_ID`].
+    /// The ID of this machine, or [`host::startup::NO_MACHINE_ID`].
     pub machine_id: String,
-    /// The user that this manager runs as.
+    /// The uid this manager runs as.
     pub manager_uid: u32,
-    /// Longest wait for a fresh look.
+    /// Longest wait for a fresh poll.
     pub patience: Duration,
     /// How the API is reached over TCP.
     pub listening: watch::Receiver<Listening>,
-    /// What is counted.
+    /// Counters.
     pub metrics: Metrics,
     /// Tasks that must end before the store is closed.
     pub tasks: TaskTracker,
-    /// Streams of events that may be read at the same time.
+    /// Most event streams open at the same time.
     pub streams: usize,
-    /// What is wrong with the manager itself.
+    /// Faults of the manager itself.
     pub health: HostHealth,
 }
 
-/// How a write is to be done.
+/// How a write is done.
 #[derive(Debug, Clone, Default)]
 pub struct WriteOptions {
-    /// Do everything and keep nothing.
+    /// Validate everything and keep nothing.
     pub dry_run: bool,
     /// Write only if this is the entity tag now; `*` is "if it exists".
     pub if_match: Option<String>,
@@ -116,16 +102,16 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
-    /// To find out whether it would be refused.
+    /// Only to find out whether the write would be refused.
     pub fn rehearsal() -> Self {
         Self { dry_run: true, ..Self::default() }
     }
 }
 
-/// A key by which a repeated request is known, with a digest of what was requested.
+/// A key that identifies a repeated request, with a digest of the request.
 #[derive(Debug, Clone)]
 pub struct IdempotencyKey {
-    /// Whose key it is: another's of the same text is another key, so that nobody gets the answer to somebody else.
+    /// The key's owner: equal keys of different owners are different keys, so no caller gets the answer to another's request.
     pub owner: String,
     /// The key that the caller chose.
     pub key: String,
@@ -133,48 +119,53 @@ pub struct IdempotencyKey {
     pub request_hash: String,
 }
 
-/// A written thing, and whether it is new.
+/// A written resource, and whether it is new.
 #[derive(Debug, Clone)]
 pub struct Written<T> {
-    /// The thing as it is now.
+    /// The resource as it is now.
     pub value: T,
     /// Whether it did not exist before.
     pub created: bool,
 }
 
 impl Service {
-    /// Puts the parts together.
+    /// Assembles the service.
     pub fn new(parts: Parts) -> Self {
-        let streams = places::Places::new(parts.streams);
-        let (taken_up, book) = (Arc::default(), watch::Sender::default());
-        let (refusals, history) = (Arc::default(), Arc::default());
-        Self { parts: Arc::new(parts), taken_up, book, streams, refusals, history }
+        Self(Arc::new(Shared {
+            streams: events::stream_limits::StreamLimits::new(parts.streams),
+            parts,
+            initialized: host::startup::Initialized::default(),
+            committed: watch::Sender::default(),
+            cache: tenants::cache::Cache::default(),
+            refusals: access::refusals::Refusals::default(),
+            history: tenants::history::UsageHistory::default(),
+        }))
     }
 
-    /// Runs a use case that writes to its end, whether or not its caller waits for it; refuses it on a database of
+    /// Runs a writing use case to completion, whether or not its caller still waits. Refused while the database belongs to
     /// another machine.
-    async fn to_the_end<T: Send + 'static>(
+    async fn run_to_completion<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
     ) -> Result<T, ServiceError> {
         self.refuse_read_only().await?;
         self.parts
             .tasks
-            .spawn(acting::carried(work))
+            .spawn(access::audit_log::inherit_attempt(work))
             .await
             .map_err(|error| ServiceError::Internal(error.to_string()))?
     }
 
-    /// The GPUs of this host, as they were if the driver does not answer now, and those that a daemon holds and that are
-    /// missing, as they were.
+    /// The GPUs of this host, and missing GPUs that a daemon holds. When the driver does not answer, the last known list is
+    /// used.
     async fn gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
-        let known = self.asked(Inventory::known_gpus).await?;
+        let known = self.query_inventory(Inventory::known_gpus).await?;
         Ok(store::gpus::all(&mut *self.parts.store.read().await?, known.map_err(unavailable)?).await?)
     }
 
-    /// The same for who asks for nothing but what daemons hold: that is remembered even if the driver never answered.
+    /// The same for callers that only need GPUs held by daemons, which are known even if the driver never answered.
     async fn held_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
-        let known = self.asked(Inventory::known_gpus).await?;
+        let known = self.query_inventory(Inventory::known_gpus).await?;
         let known = match known {
             Err(InventoryError::Silent { .. }) => Vec::new(),
             known => known.map_err(unavailable)?,
@@ -184,11 +175,11 @@ impl Service {
 
     /// The GPUs that the driver lists now.
     async fn present_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
-        self.asked(Inventory::gpus).await?.map_err(unavailable)
+        self.query_inventory(Inventory::gpus).await?.map_err(unavailable)
     }
 
-    /// Asks the driver where waiting for it holds up nobody.
-    async fn asked<T: Send + 'static>(
+    /// Queries the driver off the async threads, because it may block.
+    async fn query_inventory<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn Inventory) -> T + Send + 'static,
     ) -> Result<T, ServiceError> {
@@ -197,7 +188,7 @@ impl Service {
         answer.map_err(|error| ServiceError::Internal(error.to_string()))
     }
 
-    /// Publishes what the daemons should hold after a commit.
+    /// Publishes the desired state of daemons after a commit.
     fn publish(&self, desired: impl IntoIterator<Item = Desired>) {
         for desired in desired {
             self.parts.fleet.publish(desired, None);
@@ -233,7 +224,7 @@ pub fn etag(revision: i64) -> String {
     format!("\"{revision}\"")
 }
 
-/// The entity tag of the revision alone, of one that a read gave: `"3"` of `"3-0a1b"`.
+/// The entity tag of the revision alone, from a tag that a read gave: `"3"` of `"3-0a1b"`.
 fn revision_of(tag: &str) -> std::borrow::Cow<'_, str> {
     match tag.split_once('-') {
         Some((revision, _)) => format!("{revision}\"").into(),
@@ -241,12 +232,12 @@ fn revision_of(tag: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// Keep or undo.
+/// Commit, or roll back for a dry run.
 fn fate(options: &WriteOptions) -> Fate {
     if options.dry_run { Fate::RollBack } else { Fate::Commit }
 }
 
-/// Answers a repeated request as the first was answered; remembers the answer to a new one.
+/// Answers a repeated request with the first answer; stores the answer to a new request.
 async fn once<T>(
     db: Transaction<'_>,
     key: Option<&IdempotencyKey>,
@@ -257,7 +248,7 @@ where
     T: serde::Serialize + serde::de::DeserializeOwned,
 {
     let Some(key) = key else { return work(db).await };
-    if let Some(value) = remembered(&mut *db, key).await? {
+    if let Some(value) = stored_answer(&mut *db, key).await? {
         return Ok(value);
     }
     let value = work(&mut *db).await?;
@@ -268,16 +259,16 @@ where
     Ok(value)
 }
 
-/// The answer that was given under a key; refused when it was given to another request.
-async fn remembered<T: serde::de::DeserializeOwned>(
+/// The stored answer for a key; refused when the key belongs to another request.
+async fn stored_answer<T: serde::de::DeserializeOwned>(
     db: Transaction<'_>,
     IdempotencyKey { owner, key, request_hash }: &IdempotencyKey,
 ) -> Result<Option<T>, ServiceError> {
-    let Some(remembered) = store::idempotency::get(db, owner, key).await? else { return Ok(None) };
-    if remembered.request_hash != *request_hash {
+    let Some(stored) = store::idempotency::get(db, owner, key).await? else { return Ok(None) };
+    if stored.request_hash != *request_hash {
         return Err(ServiceError::KeyReused(key.clone()));
     }
-    serde_json::from_str(&remembered.response).map(Some).map_err(|error| {
-        StoreError::Corrupt { what: "a remembered answer", detail: error.to_string() }.into()
-    })
+    serde_json::from_str(&stored.response)
+        .map(Some)
+        .map_err(|error| StoreError::Corrupt { what: "a stored answer", detail: error.to_string() }.into())
 }

@@ -1,4 +1,4 @@
-//! Long lists in pages.
+//! Pagination.
 
 use std::str::FromStr;
 
@@ -7,26 +7,26 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 
 use super::ServiceError;
 
-/// Items of a page unless the caller says otherwise, and at most.
+/// Items per page by default.
 pub const DEFAULT_LIMIT: u32 = 100;
 /// Most items of a page.
 pub const MAX_LIMIT: u32 = 1000;
 
-/// Which page is wanted.
+/// The requested page.
 #[derive(Debug, Clone)]
 pub struct Page {
     /// The last key of the page before.
     pub after: String,
-    /// Most items.
+    /// Maximum number of items.
     pub limit: u32,
 }
 
-/// A page, and where the next one begins.
+/// A page, and the cursor of the next one.
 #[derive(Debug, Clone)]
 pub struct Paged<T> {
     /// The items.
     pub items: Vec<T>,
-    /// What to ask with for the next page; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next_cursor: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Page {
         Ok(Self { after, limit })
     }
 
-    /// What the page begins after, as a key of the list that is read: nothing else was ever given as its cursor.
+    /// The key that the page begins after; refused unless this list could have given it as a cursor.
     pub fn key<K: FromStr + ToString>(&self) -> Result<Option<K>, ServiceError> {
         if self.after.is_empty() {
             return Ok(None);
@@ -65,12 +65,12 @@ impl Page {
         key.filter(|key| key.to_string() == self.after).map(Some).ok_or_else(refused)
     }
 
-    /// How many rows to read: one more than shown tells whether there is a next page.
+    /// How many rows to read: one more than the page holds shows whether there is a next page.
     pub fn rows(&self) -> i64 {
         i64::from(self.limit) + 1
     }
 
-    /// Cuts what was read to the page; `key` is what the next page begins after.
+    /// Cuts the rows to the page; `key` gives the key that the next page begins after.
     pub fn cut<T>(&self, mut items: Vec<T>, key: impl Fn(&T) -> String) -> Paged<T> {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         let more = items.len() > limit;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_is_a_key_of_its_list_as_it_is_written_there() {
+    fn cursor_must_be_a_canonical_key() {
         let page = |after: &str| Page { after: after.to_owned(), limit: 10 };
         assert_eq!(page("7").key::<u64>().expect("a key"), Some(7));
         assert_eq!(page("").key::<u64>().expect("none"), None);
@@ -111,13 +111,13 @@ mod tests {
             assert!(page(bad).key::<u64>().is_err(), "{bad}");
         }
         assert!(page("~~💥").key::<crate::domain::DaemonName>().is_err());
-        let id = uuid::Uuid::now_v7();
+        let id = crate::clock::new_id();
         assert_eq!(page(&id.to_string()).key().expect("a key"), Some(id));
         assert!(page(&id.to_string().to_uppercase()).key::<uuid::Uuid>().is_err());
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_cursors_and_limits_are_refused() {
         assert!(Page::parse(Some("§"), None).is_err());
         assert!(Page::parse(None, Some(0)).is_err());
         assert!(Page::parse(None, Some(1001)).is_err());

@@ -122,7 +122,7 @@ impl Drop for Presence {
     }
 }
 
-/// Whether any process is on the GPU, and whether the compute mode lets another in.
+/// Whether any process is on the GPU, and whether the compute mode admits another.
 pub(crate) fn admits(world: &World, gpu: &Gpu) -> bool {
     let dir = world.gpu_dir(gpu);
     let mode = fs::read_to_string(dir.join("compute_mode")).unwrap_or_default();
@@ -133,7 +133,7 @@ pub(crate) fn admits(world: &World, gpu: &Gpu) -> bool {
     }
 }
 
-/// Whether somebody has taken the GPU out: it is listed no more, and what ran on it runs no more.
+/// Whether a test has taken the GPU out: it is listed no more, and what ran on it runs no more.
 pub(crate) fn is_lost(world: &World, gpu: &Gpu) -> bool {
     world.gpu_dir(gpu).join("lost").exists()
 }

@@ -1,7 +1,7 @@
 //! control.log and server.log: `[YYYY-MM-DD HH:MM:SS.mmm Control|Server|Other <pid>] text`.
 //!
 //! Opened once and appended to, as the real programs do: truncating a log in place works, renaming it does not.
-//! Whoever speaks writes its own lines, so the order is the order of events.
+//! Each process writes its own lines, so the order is the order of events.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};

@@ -2,7 +2,7 @@
 //!
 //! A chunk is a few SM pairs of one GPC. Partitions take GPCs in turn, one chunk from each, lowest free pairs
 //! first. An ID is the set of its pairs as a bitmap, 9 bits a GPC from the least significant bit on, in 27
-//! bytes, in 36 characters of base64: this gives the ID that was told from a real H200 but for one bit of it.
+//! bytes, in 36 characters of base64: this gives the ID that was reported from a real H200 but for one bit of it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -205,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn ten_chunks_of_an_empty_h200_are_named_as_was_told() {
+    fn ten_chunk_id_matches_report_but_one_bit() {
         let name = h200("h200x1@13.2").add(0, 10).unwrap();
         let (_, id) = name.split_once('/').unwrap();
         // Told: D/79e/DgwYMDAAAA…, which has 39 bits where ten chunks have 40.
-        let told = STANDARD.decode(format!("D/79e/DgwYMD{}", "A".repeat(24))).unwrap();
+        let recorded = STANDARD.decode(format!("D/79e/DgwYMD{}", "A".repeat(24))).unwrap();
         let ours = STANDARD.decode(id).unwrap();
-        let differing: u32 = told.iter().zip(&ours).map(|(a, b)| (a ^ b).count_ones()).sum();
+        let differing: u32 = recorded.iter().zip(&ours).map(|(a, b)| (a ^ b).count_ones()).sum();
         assert_eq!((id.len(), differing), (36, 1));
     }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_h200_has_fifteen_chunks_and_twelve_sms_over() {
+    fn h200_has_fifteen_chunks_and_a_remainder() {
         let mut partitions = h200("h200x1@13.1");
         assert_eq!(partitions.add(0, 16), Err(AddError::DoesNotFit));
         partitions.add(0, 15).unwrap();

@@ -31,12 +31,12 @@ pub(crate) enum Hello {
     /// The server that the control process started.
     Server,
     /// A CUDA process.
-    Client(Wish),
+    Client(ClientRequest),
 }
 
 /// What a CUDA process wants from the server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Wish {
+pub(crate) struct ClientRequest {
     /// 0 is the process's own connection, from 1 on contexts on devices.
     pub(crate) context: u32,
     /// UUID of the context's device.
@@ -80,8 +80,8 @@ pub(crate) enum Order {
     /// A client's connection comes with this message.
     Serve {
         pid: i32,
-        wish: Wish,
-        /// SMs of the partition that the wish names, if there is one.
+        request: ClientRequest,
+        /// SMs of the partition that the request names, if there is one.
         partition_sms: Option<u32>,
     },
     Status,

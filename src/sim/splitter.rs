@@ -39,12 +39,12 @@ mod tests {
     use super::super::profile;
 
     #[test]
-    fn an_h200_is_divided_as_recorded_whatever_the_order_of_its_gpcs() {
+    fn h200_split_matches_recording_for_any_gpcs() {
         for profile in ["h200x1", "h200x1@13.0:gpcs=9.9.9.9.9.9.8.4"] {
             let gpu = profile::host(profile, "seed").unwrap().gpus.remove(0);
             let all = [8, 16, 32].map(|size| gpu.split(132, size));
-            let told = all.map(|split| (split.groups, split.sms_per_group, split.remaining));
-            assert_eq!(told, [(15, 8, 12), (8, 16, 4), (4, 32, 4)]);
+            let splits = all.map(|split| (split.groups, split.sms_per_group, split.remaining));
+            assert_eq!(splits, [(15, 8, 12), (8, 16, 4), (4, 32, 4)]);
             let limited = gpu.split(32, 8);
             assert_eq!((limited.groups, limited.sms_per_group, limited.remaining), (0, 0, 32));
         }

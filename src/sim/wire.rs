@@ -127,17 +127,21 @@ impl Conn {
         Ok(Some(Packet { bytes, fd, credentials }))
     }
 
-    pub(crate) fn tell<T: Serialize>(&self, message: &T) -> io::Result<()> {
-        self.tell_with(message, None)
+    pub(crate) fn send_message<T: Serialize>(&self, message: &T) -> io::Result<()> {
+        self.send_message_with(message, None)
     }
 
-    pub(crate) fn tell_with<T: Serialize>(&self, message: &T, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub(crate) fn send_message_with<T: Serialize>(
+        &self,
+        message: &T,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
         let bytes = serde_json::to_vec(message).map_err(io::Error::other)?;
         self.send_with(&bytes, fd)
     }
 
     /// The next message as a value; `None` at the end of the connection or when it is not such a value.
-    pub(crate) fn hear<T: DeserializeOwned>(&self) -> Option<(T, Option<OwnedFd>)> {
+    pub(crate) fn receive_message<T: DeserializeOwned>(&self) -> Option<(T, Option<OwnedFd>)> {
         let packet = self.recv().ok()??;
         Some((serde_json::from_slice(&packet.bytes).ok()?, packet.fd))
     }
@@ -158,7 +162,7 @@ impl Listener {
     pub(crate) fn bind(path: &Path, mode: u32) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
         let _ = fs::remove_file(path);
-        // Whoever was there when it was asked may have been taken by then: nobody waits for the next.
+        // The process may have ended meanwhile: nothing waits for the next one.
         let fd = socket(SocketFlags::NONBLOCK)?;
         bind(&fd, &address)?;
         fs::set_permissions(path, Permissions::from_mode(mode))?;

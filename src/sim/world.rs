@@ -6,6 +6,7 @@
 //! gpus/<uuid>/compute_mode          default | exclusive_process | prohibited
 //! gpus/<uuid>/processes/<pid>       one GPU process, held by flock for life
 //! gpus/<uuid>/memory.lock           held while memory is taken
+//! time_scale                        how long the programs take, as a multiple of the recorded times; without it 1
 //! dev/nvidia<minor>                 the device file, which each GPU process keeps open for life
 //! gpus/<uuid>/lost                  there while the GPU is gone: put there and taken away by hand
 //! gpus/<uuid>/mig                   there while the GPU is in MIG mode: likewise
@@ -17,6 +18,7 @@ use std::fs::{self, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::profile::{self, Gpu, Host};
 use super::{CONTROL, SERVER};
@@ -44,7 +46,7 @@ pub enum WorldError {
         dir: PathBuf,
         /// The profile that it has.
         existing: String,
-        /// The profile that was asked for.
+        /// The profile that was requested.
         wanted: String,
     },
     /// The directory holds something that is not a world.
@@ -70,6 +72,7 @@ pub enum WorldError {
 pub struct World {
     dir: PathBuf,
     host: Host,
+    time_scale: f64,
 }
 
 impl World {
@@ -92,6 +95,11 @@ impl World {
         &self.host
     }
 
+    /// How long something takes here that took `recorded` on real hardware.
+    pub(crate) fn scaled(&self, recorded: Duration) -> Duration {
+        recorded.mul_f64(self.time_scale)
+    }
+
     pub(crate) fn device_file(&self, gpu: &Gpu) -> PathBuf {
         self.dir.join("dev").join(format!("nvidia{}", gpu.minor))
     }
@@ -109,10 +117,11 @@ pub fn check_profile(profile: &str) -> Result<(), WorldError> {
 /// Makes the world of a profile in `dir`, or opens it where it already is.
 ///
 /// Idempotent: a world keeps its UUIDs, its compute modes and its processes; only the links in `bin` are made to
-/// point at the running binary again.
+/// point again at the running binary, or at `simulated-mps` beside it, which starts faster.
 pub fn create(dir: &Path, profile: &str) -> Result<World, WorldError> {
-    let program = std::env::current_exe().map_err(at(dir))?;
-    create_for(dir, profile, &program)
+    let manager = std::env::current_exe().map_err(at(dir))?;
+    let small = manager.with_file_name("simulated-mps");
+    create_for(dir, profile, if small.is_file() { &small } else { &manager })
 }
 
 /// Like [`create`], for a caller that is not itself the binary which plays the programs: a test.
@@ -130,9 +139,9 @@ pub fn create_for(dir: &Path, profile: &str, program: &Path) -> Result<World, Wo
     } else {
         let seed = seed(&dir)?;
         let host = profile::host(&wanted, &seed).map_err(|reason| bad_profile(profile, reason))?;
-        let world = World { dir: dir.clone(), host };
+        let world = World { dir: dir.clone(), host, time_scale: time_scale(&dir)? };
         for gpu in &world.host.gpus {
-            furnish(&world.gpu_dir(gpu))?;
+            prepare(&world.gpu_dir(gpu))?;
         }
         // Last, so that a world with this file is whole.
         write_once(&file, &serde_json::to_vec_pretty(&world.host).expect("the host has string keys only"))?;
@@ -148,7 +157,7 @@ pub(crate) fn open(dir: &Path) -> Result<World, WorldError> {
     let path = dir.join("world.json");
     let text = fs::read(&path).map_err(at(&path))?;
     match serde_json::from_slice::<Host>(&text) {
-        Ok(host) if host.schema == 1 => Ok(World { dir: dir.to_owned(), host }),
+        Ok(host) if host.schema == 1 => Ok(World { dir: dir.to_owned(), host, time_scale: time_scale(dir)? }),
         Ok(host) => Err(WorldError::Broken { path, reason: format!("its schema is {}", host.schema) }),
         Err(error) => Err(WorldError::Broken { path, reason: error.to_string() }),
     }
@@ -183,6 +192,22 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> WorldError + '_ {
     move |source| WorldError::Io { path: path.to_owned(), source }
 }
 
+/// Reads the file that makes a test's host faster than a real one.
+fn time_scale(dir: &Path) -> Result<f64, WorldError> {
+    let path = dir.join("time_scale");
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(1.0),
+        Err(error) => return Err(at(&path)(error)),
+    };
+    match text.trim().parse() {
+        Ok(scale) if (0.0..=100.0).contains(&scale) => Ok(scale),
+        _ => {
+            Err(WorldError::Broken { path, reason: format!("{:?} is no number from 0 to 100", text.trim()) })
+        }
+    }
+}
+
 fn seed(dir: &Path) -> Result<String, WorldError> {
     let path = dir.join("seed");
     if !path.exists() {
@@ -196,7 +221,7 @@ fn seed(dir: &Path) -> Result<String, WorldError> {
     Ok(fs::read_to_string(&path).map_err(at(&path))?.trim().to_owned())
 }
 
-fn furnish(gpu: &Path) -> Result<(), WorldError> {
+fn prepare(gpu: &Path) -> Result<(), WorldError> {
     let processes = gpu.join("processes");
     fs::create_dir_all(&processes).map_err(at(&processes))?;
     // No sticky bit: a dead process's file may be removed, or taken over with its PID, by any other uid.

@@ -1,8 +1,9 @@
-//! The audit: rows are appended, in the transaction of what they tell of, and read.
+//! The audit log: rows are appended in the transaction of the change that they record, and read.
 
 use futures_util::TryStreamExt as _;
 use sqlx::{Connection as _, QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
+use super::schema::{self, Schema};
 use super::{StoreError, from_json};
 use crate::domain::audit::{Attempt, AuditRecord, Broken, Head, Outcome};
 
@@ -78,30 +79,6 @@ async fn insert(db: &mut SqliteConnection, row: &AuditRecord) -> Result<(), Stor
     Ok(())
 }
 
-/// Appends the rows that another database has beyond the last one here; false where that is not the same chain.
-pub async fn carry(db: &mut SqliteConnection, other: &mut SqliteConnection) -> Result<bool, StoreError> {
-    let mut head = head(&mut *db).await?;
-    if head.id > 0 {
-        let theirs = chain(&mut *other, head.id - 1, 1).await?.pop();
-        if theirs.and_then(Result::ok).is_none_or(|row| (row.id, &row.hash) != (head.id, &head.hash)) {
-            return Ok(false);
-        }
-    }
-    loop {
-        let rows = chain(&mut *other, head.id, 1000).await?;
-        if rows.is_empty() {
-            return Ok(true);
-        }
-        for row in rows {
-            let Ok(row) = row else { return Ok(false) };
-            if head.advance(&row).is_err() {
-                return Ok(false);
-            }
-            insert(&mut *db, &row).await?;
-        }
-    }
-}
-
 /// The last row.
 pub async fn head(db: &mut SqliteConnection) -> Result<Head, StoreError> {
     let row = sqlx::query!("SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1").fetch_optional(db).await?;
@@ -121,7 +98,7 @@ pub async fn highest(db: &mut SqliteConnection) -> Result<i64, StoreError> {
     Ok(given.fetch_optional(db).await?.unwrap_or(0))
 }
 
-/// Which rows are wanted; whatever is not given is not asked for.
+/// Selects rows; a field that is not given selects all.
 #[derive(Debug, Clone, Default)]
 pub struct AuditFilter {
     /// Those of this actor.
@@ -140,7 +117,7 @@ const COLUMNS: &str =
     "SELECT id, at, actor, granted, origin, request, action, target, outcome, problem, count, before, after,
                               previous, hash FROM audit WHERE id IS NOT NULL";
 
-/// Up to `limit` rows that are asked for, the last first, from the one before `before`.
+/// Up to `limit` selected rows, the last first, from the one before `before`.
 pub async fn page(
     db: &mut SqliteConnection,
     filter: &AuditFilter,
@@ -170,18 +147,7 @@ pub async fn page(
     query.build().fetch_all(db).await?.iter().map(record).collect()
 }
 
-/// Up to `limit` rows in their order, from the one after `after`, to be checked.
-async fn chain(
-    db: &mut SqliteConnection,
-    after: i64,
-    limit: i64,
-) -> Result<Vec<Result<AuditRecord, Broken>>, StoreError> {
-    let mut query = QueryBuilder::<Sqlite>::new(COLUMNS);
-    query.push(" AND id > ").push_bind(after).push(" ORDER BY id LIMIT ").push_bind(limit);
-    query.build().fetch_all(db).await?.iter().map(checked).collect()
-}
-
-/// A row to be checked: one that cannot be read is broken, and stops nobody from reading those before it.
+/// A row to be checked: one that cannot be read is broken, and those before it can still be read.
 fn checked(row: &sqlx::sqlite::SqliteRow) -> Result<Result<AuditRecord, Broken>, StoreError> {
     let id = row.try_get("id")?;
     Ok(record(row).map_err(|error| Broken { id, why: format!("it cannot be read: {error}") }))
@@ -207,20 +173,17 @@ fn record(row: &sqlx::sqlite::SqliteRow) -> Result<AuditRecord, StoreError> {
     })
 }
 
-/// The first schema version that has an audit.
-pub(super) const FIRST_WITH_AUDIT: i64 = 11;
-
-/// Checks the whole chain of a database that nobody else needs to have open, without changing a byte of it.
+/// Checks the whole chain of a database, whether a manager serves from it or not, without changing a byte of it.
 ///
 /// The error of the inner result is the first row that does not fit.
 pub async fn verify(
     path: &std::path::Path,
     anchor: Option<&Head>,
 ) -> Result<Result<Head, Broken>, StoreError> {
-    let mut db = super::open_to_read(path).await?;
-    // One state of the file, whoever writes meanwhile.
+    let mut db = schema::open_to_read(path).await?;
+    // One state of the file, also while a manager writes.
     let mut snapshot = db.begin().await?;
-    let ours = super::version_of(&mut snapshot).await? >= FIRST_WITH_AUDIT;
+    let ours = matches!(schema::read(&mut snapshot).await?, Schema::Version(_));
     let mut head = Head::genesis();
     let checked = check(&mut snapshot, &mut head, anchor).await;
     let broken = match checked {

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_database_without_the_row_is_found_out() {
+    async fn truncated_audit_log_is_detected() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
         let attempt = Attempt::of(&Actor::manager(), None, "test".into(), Target::Other("test".into()));

@@ -1,4 +1,4 @@
-//! A copy of the database that somebody can keep, made while a manager writes to it.
+//! A copy of the database to keep, made while a manager writes to it.
 //!
 //! `VACUUM INTO` reads one committed state through a connection of its own: in WAL mode a reader stops no writer. The copy
 //! gets its name only when it is whole, checked and on the disk, so a name that is there is a backup.
@@ -14,7 +14,8 @@ use rustix::io::Errno;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
-use super::{StoreError, audit, events, host, known_version, options, version_of};
+use super::schema::{self, Schema};
+use super::{StoreError, audit, events, host, options};
 use crate::domain::audit::Attempt;
 use crate::domain::event::{Cause, EventType, NewEvent, Subject as EventSubject};
 
@@ -80,6 +81,9 @@ pub enum BackupError {
          `mps-manager backup`"
     )]
     Unfinished(PathBuf),
+    /// It was made by a pre-release.
+    #[error("{0} was made by a pre-release of mps-manager, and this version cannot read it")]
+    PreRelease(PathBuf),
     /// It is a database of something else.
     #[error("{0} is no database of mps-manager")]
     Stranger(PathBuf),
@@ -87,8 +91,8 @@ pub enum BackupError {
 
 /// Copies `database` to `file`, which must not be there yet.
 ///
-/// Every change that was answered before the call is in the copy. Whoever is killed meanwhile leaves a file with
-/// `.partial-` in its name, and never one under the name that was asked for.
+/// Every change that was answered before the call is in the copy. A process killed meanwhile leaves a file with
+/// `.partial-` in its name, and never one under the name that was given.
 pub async fn copy(database: &Path, file: &Path) -> Result<Backup, BackupError> {
     if !database.exists() {
         return Err(BackupError::Nothing(database.to_owned()));
@@ -121,9 +125,9 @@ pub async fn put_on_record(
     now: i64,
 ) -> Result<(), StoreError> {
     let mut connection = SqliteConnection::connect_with(&options(database)?).await?;
-    let found = version_of(&mut connection).await?;
-    if found != known_version() {
-        return Err(StoreError::Corrupt { what: "the schema version", detail: format!("it is {found}") });
+    let found = schema::read(&mut connection).await?;
+    if found != Schema::Version(schema::newest()) {
+        return Err(StoreError::Corrupt { what: "the database", detail: format!("it has {found}") });
     }
     let owner = host::machine_id(&mut connection).await?;
     if owner.is_some_and(|owner| owner != machine_id) {
@@ -139,7 +143,7 @@ pub async fn put_on_record(
     Ok(connection.close().await?)
 }
 
-/// Looks at a file that should be a backup, changing nothing: whole, and of which version and machine.
+/// Examines a file that should be a backup, changing nothing: whether it is whole, and of which version and machine.
 pub async fn examine(file: &Path) -> Result<Backup, BackupError> {
     let failed = |source| BackupError::File { path: file.to_owned(), source };
     let metadata = std::fs::metadata(file).map_err(failed)?;
@@ -151,21 +155,17 @@ pub async fn examine(file: &Path) -> Result<Backup, BackupError> {
     if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
         return Err(BackupError::Unfinished(file.to_owned()));
     }
-    let looked = async {
+    let examined = async {
         let mut connection = read_only(file).await?;
         // All of it: what is not whole is found now, and not when it is needed.
         let found: Vec<String> =
             sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_all(&mut connection).await?;
-        let version = version_of(&mut connection).await?;
-        let machine_id = if version >= FIRST_WITH_MACHINE {
-            host::machine_id(&mut connection).await.ok().flatten()
-        } else {
-            None
-        };
+        let schema = schema::read(&mut connection).await?;
+        let machine_id = host::machine_id(&mut connection).await.ok().flatten();
         connection.close().await?;
-        Ok::<_, sqlx::Error>((found, version, machine_id))
+        Ok::<_, sqlx::Error>((found, schema, machine_id))
     };
-    let (found, schema_version, machine_id) = looked.await.map_err(|source| match damage(&source) {
+    let (found, schema, machine_id) = examined.await.map_err(|source| match damage(&source) {
         Some(detail) => BackupError::Damaged { path: file.to_owned(), detail },
         None => BackupError::Database { path: file.to_owned(), source },
     })?;
@@ -174,23 +174,17 @@ pub async fn examine(file: &Path) -> Result<Backup, BackupError> {
             found.into_iter().next().unwrap_or_default().lines().next().unwrap_or_default().to_owned();
         return Err(BackupError::Damaged { path: file.to_owned(), detail });
     }
-    if schema_version == 0 {
-        return Err(BackupError::Stranger(file.to_owned()));
+    match schema {
+        Schema::Version(schema_version) => {
+            Ok(Backup { file: file.to_owned(), bytes: metadata.len(), schema_version, machine_id })
+        }
+        Schema::PreRelease => Err(BackupError::PreRelease(file.to_owned())),
+        Schema::None => Err(BackupError::Stranger(file.to_owned())),
     }
-    Ok(Backup { file: file.to_owned(), bytes: metadata.len(), schema_version, machine_id })
 }
 
-/// The first schema version that says which machine a database belongs to.
-const FIRST_WITH_MACHINE: i64 = 3;
-
-/// Whether a schema version can be read here.
-pub fn is_known(version: i64) -> Result<(), i64> {
-    let known = known_version();
-    if version <= known { Ok(()) } else { Err(known) }
-}
-
-/// A connection to a file that nobody writes; it makes no other files beside it.
-pub(super) async fn read_only(file: &Path) -> Result<SqliteConnection, sqlx::Error> {
+/// A connection to a file that no program writes; it makes no other files beside it.
+async fn read_only(file: &Path) -> Result<SqliteConnection, sqlx::Error> {
     let options = SqliteConnectOptions::from_str("sqlite:")?
         .filename(file)
         .read_only(true)

@@ -3,20 +3,20 @@
 use sqlx::SqliteConnection;
 
 use super::{StoreError, from_json, parsed, to_json};
-use crate::domain::compute_mode::HeldMode;
+use crate::domain::compute_mode::OwnedComputeMode;
 use crate::domain::{DaemonName, GpuUuid};
 
 /// All of them, by GPU.
-pub async fn all(db: &mut SqliteConnection) -> Result<Vec<(GpuUuid, HeldMode)>, StoreError> {
-    sqlx::query!("SELECT gpu, daemon, previous, wanted, boot_id FROM compute_modes ORDER BY gpu")
+pub async fn all(db: &mut SqliteConnection) -> Result<Vec<(GpuUuid, OwnedComputeMode)>, StoreError> {
+    sqlx::query!("SELECT gpu, daemon, previous, desired, boot_id FROM compute_modes ORDER BY gpu")
         .fetch_all(db)
         .await?
         .into_iter()
         .map(|row| {
-            let held = HeldMode {
+            let held = OwnedComputeMode {
                 daemon: parsed("a daemon's name", DaemonName::parse(&row.daemon))?,
                 previous: from_json("a compute mode", &row.previous)?,
-                wanted: from_json("a compute mode", &row.wanted)?,
+                wanted: from_json("a compute mode", &row.desired)?,
                 boot_id: row.boot_id,
             };
             Ok((parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?, held))
@@ -28,7 +28,7 @@ pub async fn all(db: &mut SqliteConnection) -> Result<Vec<(GpuUuid, HeldMode)>, 
 pub async fn put(
     db: &mut SqliteConnection,
     gpu: &GpuUuid,
-    held: Option<&HeldMode>,
+    held: Option<&OwnedComputeMode>,
     now: i64,
 ) -> Result<(), StoreError> {
     let gpu = gpu.as_str();
@@ -38,7 +38,7 @@ pub async fn put(
     };
     let (daemon, previous, wanted) = (held.daemon.as_str(), to_json(&held.previous), to_json(&held.wanted));
     sqlx::query!(
-        "INSERT OR REPLACE INTO compute_modes (gpu, daemon, previous, wanted, boot_id, written_at) VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO compute_modes (gpu, daemon, previous, desired, boot_id, written_at) VALUES (?, ?, ?, ?, ?, ?)",
         gpu,
         daemon,
         previous,

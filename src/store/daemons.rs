@@ -57,7 +57,7 @@ pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Daemon>, StoreError> {
     .collect()
 }
 
-/// The daemons with one of these GPUs, by name, but those that are only looked at: they are their owners'.
+/// The daemons with one of these GPUs, by name, without those that are only observed: they are their owners'.
 pub async fn managed_on(db: &mut SqliteConnection, gpus: &[GpuUuid]) -> Result<Vec<DaemonName>, StoreError> {
     let managed = all(db).await?.into_iter().filter(|daemon| !daemon.spec.is_observed());
     let found = managed.filter(|daemon| daemon.spec.gpus.iter().any(|gpu| gpus.contains(gpu)));
@@ -80,8 +80,9 @@ pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<
     .collect()
 }
 
-/// Writes a spec, new or changed, raises revision and generation, and takes the GPUs; one that is only looked at
-/// takes none. A new daemon begins with generation 1, and with a revision that no daemon of its name had before. The record of a restart ends with the wish for its layout.
+/// Writes a spec, new or changed, raises revision and generation, and takes the GPUs; one that is only observed
+/// takes none. A new daemon begins with generation 1, and with a revision that no daemon of its name had before. The record of a
+/// restart ends where the layout is no longer desired.
 ///
 /// The caller has made sure that no other daemon has them.
 pub async fn put(
@@ -93,8 +94,8 @@ pub async fn put(
     replays::call_off_restart(&mut *db, name, Some(spec), now).await?;
     let (key, json) = (name.as_str(), to_json(spec));
     sqlx::query!(
-        "INSERT INTO daemons (name, spec, revision, generation, created_at, updated_at, events_from)
-         VALUES (?1, ?2, coalesce((SELECT revision FROM daemon_numbers WHERE daemon = ?1), 0) + 1, 1, ?3, ?3,
+        "INSERT INTO daemons (name, spec, revision, generation, created_at, updated_at, events_visible_from)
+         VALUES (?1, ?2, coalesce((SELECT revision FROM daemon_counters WHERE daemon = ?1), 0) + 1, 1, ?3, ?3,
                  coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0) + 1)
          ON CONFLICT (name) DO UPDATE
          SET spec = excluded.spec, revision = revision + 1, generation = generation + 1, updated_at = excluded.updated_at",
@@ -137,53 +138,13 @@ pub async fn touch(db: &mut SqliteConnection, name: &DaemonName) -> Result<i64, 
 }
 
 /// The first event of a daemon: those before are of another that had its name.
-pub async fn events_from(db: &mut SqliteConnection, name: &DaemonName) -> Result<Option<i64>, StoreError> {
-    let name = name.as_str();
-    let from = sqlx::query_scalar!("SELECT events_from FROM daemons WHERE name = ?", name);
-    Ok(from.fetch_optional(db).await?)
-}
-
-/// Forgets the control process of a daemon, and what was done to its partitions.
-pub async fn forget_process(db: &mut SqliteConnection, name: &DaemonName) -> Result<(), StoreError> {
-    let name = name.as_str();
-    sqlx::query!("DELETE FROM incarnations WHERE daemon = ?", name).execute(&mut *db).await?;
-    sqlx::query!("DELETE FROM partition_runs WHERE daemon = ?", name).execute(db).await?;
-    Ok(())
-}
-
-/// The highest revision and generation that the daemon of each name ever had.
-pub async fn numbers(db: &mut SqliteConnection) -> Result<Vec<(String, i64, i64)>, StoreError> {
-    let rows = sqlx::query!(
-        r#"SELECT daemon AS "daemon!", revision, generation FROM daemon_numbers ORDER BY daemon"#
-    );
-    Ok(rows.fetch_all(db).await?.into_iter().map(|row| (row.daemon, row.revision, row.generation)).collect())
-}
-
-/// Raises revision and generation of every daemon past these, which others have seen, whether or not it was forgotten since:
-/// neither ever means two things.
-pub async fn raise_numbers(
+pub async fn events_visible_from(
     db: &mut SqliteConnection,
-    numbers: &[(String, i64, i64)],
-) -> Result<(), StoreError> {
-    for (daemon, revision, generation) in numbers {
-        sqlx::query!(
-            "INSERT INTO daemon_numbers VALUES (?1, ?2, ?3)
-             ON CONFLICT (daemon) DO UPDATE
-             SET revision = max(revision, excluded.revision), generation = max(generation, excluded.generation)",
-            daemon,
-            revision,
-            generation
-        )
-        .execute(&mut *db)
-        .await?;
-    }
-    sqlx::query!(
-        "UPDATE daemons SET (revision, generation) =
-             (SELECT revision + 1, generation + 1 FROM daemon_numbers WHERE daemon = daemons.name)"
-    )
-    .execute(db)
-    .await?;
-    Ok(())
+    name: &DaemonName,
+) -> Result<Option<i64>, StoreError> {
+    let name = name.as_str();
+    let from = sqlx::query_scalar!("SELECT events_visible_from FROM daemons WHERE name = ?", name);
+    Ok(from.fetch_optional(db).await?)
 }
 
 /// Forgets a daemon and its control process; the record of a restart of it ends.
@@ -201,7 +162,7 @@ pub async fn incarnation(
 ) -> Result<Option<Incarnation>, StoreError> {
     let name = name.as_str();
     let row = sqlx::query!(
-        r#"SELECT token, boot_id, pid, start_time, pipe_inode, pipe_born, applied, is_foreign AS "is_foreign: bool",
+        r#"SELECT token, boot_id, pid, start_time, pipe_inode, pipe_birth_ns, applied_generation, is_foreign AS "is_foreign: bool",
                   pipe_directory, log_directory
            FROM incarnations WHERE daemon = ?"#,
         name
@@ -217,8 +178,8 @@ pub async fn incarnation(
             process: parsed("a process ID", pid)?.zip(parsed("a start time", start_time)?),
             pipe_inode: row
                 .pipe_inode
-                .map(|number| Inode { number: number.cast_unsigned(), born: row.pipe_born }),
-            applied: row.applied,
+                .map(|number| Inode { number: number.cast_unsigned(), born: row.pipe_birth_ns }),
+            applied: row.applied_generation,
             home: row.pipe_directory.zip(row.log_directory).map(|(pipe, log)| Home {
                 pipe_directory: pipe.into(),
                 log_directory: log.into(),
@@ -267,8 +228,8 @@ pub async fn put_incarnation(
     let log_directory = home.map(|home| home.log_directory.to_string_lossy().into_owned());
     sqlx::query!(
         "INSERT OR REPLACE INTO incarnations
-             (daemon, token, boot_id, pid, start_time, pipe_inode, applied, written_at,
-              is_foreign, pipe_directory, log_directory, pipe_born)
+             (daemon, token, boot_id, pid, start_time, pipe_inode, applied_generation, written_at,
+              is_foreign, pipe_directory, log_directory, pipe_birth_ns)
          SELECT name, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 FROM daemons WHERE name = ?1",
         name,
         incarnation.token,
@@ -312,10 +273,10 @@ mod tests {
                     let event = NewEvent::new(EventType::DaemonDeleted, subject, "deleted");
                     let last = events::append(&mut *db, &event, 3).await?;
                     delete(&mut *db, &name, 3).await?;
-                    assert_eq!(events_from(&mut *db, &name).await?, None);
+                    assert_eq!(events_visible_from(&mut *db, &name).await?, None);
                     put(&mut *db, &name, &spec, 4).await?;
                     let second = get(&mut *db, &name).await?.expect("there");
-                    let from = events_from(&mut *db, &name).await?.expect("there");
+                    let from = events_visible_from(&mut *db, &name).await?.expect("there");
                     Ok(((first, second, last, from), Fate::RollBack))
                 })
             })

@@ -1,4 +1,4 @@
-//! Failures of the disk and of the file, told from refusals of the schema where SQLite's error becomes ours.
+//! Failures of the disk and of the file, distinguished from refusals of the schema where SQLite's error becomes ours.
 //!
 //! A job may pass its error on, or make another of it. So what failed while the writer runs a job is noted beside it.
 

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_damaged_page_is_reported_by_the_write_that_meets_it() {
+    async fn damaged_page_is_reported_by_the_write() {
         let directory = tempfile::tempdir().expect("a directory");
         let database = directory.path().join("test.db");
         let store = Store::open(&database, 0).await.expect("a store");

@@ -1,4 +1,4 @@
-//! What the writer finds out about the file, reported to whoever shows the host's health.
+//! What the writer finds out about the file, for the host's health.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ pub async fn machine_id(db: &mut SqliteConnection) -> Result<Option<String>, Sto
 /// Writes the host that the database belongs to from now on.
 pub async fn put_machine_id(db: &mut SqliteConnection, machine_id: &str, now: i64) -> Result<(), StoreError> {
     sqlx::query!(
-        "INSERT OR REPLACE INTO host (one, machine_id, written_at) VALUES (1, ?, ?)",
+        "INSERT OR REPLACE INTO host (id, machine_id, written_at) VALUES (1, ?, ?)",
         machine_id,
         now
     )
@@ -21,10 +21,10 @@ pub async fn put_machine_id(db: &mut SqliteConnection, machine_id: &str, now: i6
     Ok(())
 }
 
-/// Gives the database to another host: forgets the processes, the maintenance and the compute modes of the one before, and calls off what it had
-/// begun.
+/// Gives the database to another host: deletes the processes, the maintenance and the compute modes of the one before, and fails
+/// its unfinished operations.
 ///
-/// A boot ID names a machine, too: what is of this boot is this machine's, whose ID was made anew, and stays.
+/// A boot ID names a machine, too: rows of this boot are this machine's, which got a new ID, and stay.
 pub async fn move_to(
     db: &mut SqliteConnection,
     machine_id: &str,
@@ -35,11 +35,11 @@ pub async fn move_to(
     forget_other_boots(&mut *db, boot_id).await?;
     sqlx::query!("DELETE FROM compute_modes WHERE boot_id <> ?", boot_id).execute(&mut *db).await?;
     sqlx::query!("DELETE FROM maintenance").execute(&mut *db).await?;
-    call_off(db, "asked for on another machine, from which this database was copied", now).await
+    fail_unfinished(db, "requested on another machine, from which this database was copied", now).await
 }
 
-/// Ends every operation that is not over, for this reason, with all that would have made it go on.
-pub async fn call_off(db: &mut SqliteConnection, error: &str, now: i64) -> Result<(), StoreError> {
+/// Fails every unfinished operation for this reason, and deletes all that would have continued it.
+pub async fn fail_unfinished(db: &mut SqliteConnection, error: &str, now: i64) -> Result<(), StoreError> {
     sqlx::query!(
         "UPDATE operations SET state = 'failed', error = ?, finished_at = ? WHERE state IN ('pending', 'running')",
         error,
@@ -53,7 +53,7 @@ pub async fn call_off(db: &mut SqliteConnection, error: &str, now: i64) -> Resul
     Ok(())
 }
 
-/// Forgets the control processes and the leases of earlier boots, whose processes cannot live.
+/// Deletes the control processes and the leases of earlier boots, whose processes cannot live.
 ///
 /// Where an adopted or observed daemon lives stays known: its owner, or this manager, starts it there again.
 pub async fn forget_other_boots(db: &mut SqliteConnection, boot_id: &str) -> Result<(), StoreError> {
@@ -61,7 +61,7 @@ pub async fn forget_other_boots(db: &mut SqliteConnection, boot_id: &str) -> Res
         .execute(&mut *db)
         .await?;
     sqlx::query!(
-        "UPDATE incarnations SET pid = NULL, start_time = NULL, pipe_inode = NULL, pipe_born = NULL, applied = 0
+        "UPDATE incarnations SET pid = NULL, start_time = NULL, pipe_inode = NULL, pipe_birth_ns = NULL, applied_generation = 0
          WHERE boot_id <> ?",
         boot_id
     )

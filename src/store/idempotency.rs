@@ -18,7 +18,7 @@ pub struct Remembered {
     pub response: String,
 }
 
-/// The answer given to somebody under a key.
+/// The answer given to a caller under a key.
 pub async fn get(
     db: &mut SqliteConnection,
     owner: &str,

@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::{StoreError, daemons, events, from_json, parsed, shares, to_json};
+use super::{StoreError, daemons, events, from_json, parsed, probe_results, to_json};
 use crate::domain::daemon::Daemon;
 use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
 use crate::domain::gpu::Gpu;
@@ -143,7 +143,7 @@ pub async fn versions(
 /// The number that the next version of a layout has: 1, or one more than any that it ever had.
 pub async fn next_number(db: &mut SqliteConnection, name: &LayoutName) -> Result<u32, StoreError> {
     let name = name.as_str();
-    let highest = sqlx::query_scalar!("SELECT highest FROM layout_numbers WHERE layout = ?", name);
+    let highest = sqlx::query_scalar!("SELECT version FROM layout_counters WHERE layout = ?", name);
     parsed("a layout's version", u32::try_from(highest.fetch_optional(db).await?.unwrap_or(0) + 1))
 }
 
@@ -177,7 +177,7 @@ pub async fn put(
     Ok(number)
 }
 
-/// What is told of a version that is written.
+/// The event for a version that is written.
 fn written(layout: &LayoutName, version: u32, new: &NewVersion<'_>) -> NewEvent {
     let subject = Subject { layout: Some(layout.clone()), ..Subject::default() };
     let details = Details::Layout { version: Some(version), drift: Vec::new(), degraded: Vec::new() };
@@ -203,27 +203,6 @@ pub async fn provenance(
     );
     let text = row.fetch_optional(db).await?.flatten();
     text.map(|text| from_json("where a layout came from", &text)).transpose()
-}
-
-/// The highest version that each layout ever had.
-pub async fn numbers(db: &mut SqliteConnection) -> Result<Vec<(String, i64)>, StoreError> {
-    let rows = sqlx::query!(r#"SELECT layout AS "layout!", highest FROM layout_numbers ORDER BY layout"#);
-    Ok(rows.fetch_all(db).await?.into_iter().map(|row| (row.layout, row.highest)).collect())
-}
-
-/// Gives no layout a version again that it ever had.
-pub async fn raise_numbers(db: &mut SqliteConnection, numbers: &[(String, i64)]) -> Result<(), StoreError> {
-    for (layout, highest) in numbers {
-        sqlx::query!(
-            "INSERT INTO layout_numbers VALUES (?1, ?2)
-             ON CONFLICT (layout) DO UPDATE SET highest = max(highest, excluded.highest)",
-            layout,
-            highest
-        )
-        .execute(&mut *db)
-        .await?;
-    }
-    Ok(())
 }
 
 /// Forgets a layout with all its versions, and what is on record of it.
@@ -342,7 +321,7 @@ pub async fn put_change(
     Ok(())
 }
 
-/// The layout of a daemon as its driver brings it about; `None` for a daemon without one.
+/// The layout of a daemon as its driver applies it; `None` for a daemon without one.
 pub async fn desired(
     db: &mut SqliteConnection,
     daemon: &Daemon,
@@ -360,7 +339,8 @@ pub async fn desired(
     let mut desired = desired.map_err(unplannable)?;
     if layout.enforcement == Enforcement::Percentage {
         let shares = percentage::shares(&layout, &active.gpu_map, gpus).map_err(unplannable)?;
-        let earlier = shares::proven(db, &daemon.name).await?.map_or_else(Vec::new, |proven| proven.shares);
+        let earlier = probe_results::percentages(db, &daemon.name).await?;
+        let earlier = earlier.map_or_else(Vec::new, |verified| verified.shares);
         desired.shares = Some(DesiredShares { shares, earlier, others: None });
     }
     Ok(Some(desired))
@@ -455,7 +435,7 @@ mod tests {
             gpu: h200(0).uuid,
             partition: PartitionName::parse("web").expect("a name"),
             chunks,
-            change: crate::domain::layout::Change::Add,
+            change: crate::domain::layout::PartitionChange::Add,
             id: PartitionId::parse("Dx4A").expect("an ID"),
         };
         let mut run = PartitionRun::new("token".into());
@@ -466,7 +446,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_run_that_comes_to_its_end_is_what_later_ones_are_held_to() {
+    async fn first_completed_run_is_the_reference() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
         write_version(&store, "a", 3).await;

@@ -24,7 +24,7 @@ pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Lease>,
 /// All leases of this boot, with what else is kept of them.
 pub async fn records(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<LeaseRecord>, StoreError> {
     let rows = sqlx::query!(
-        "SELECT pid, start_time, tenant, kind, command, created_at FROM leases WHERE boot_id = ? ORDER BY pid, start_time",
+        r#"SELECT pid, start_time, tenant, kind, by_operator AS "by_operator: bool", command, created_at FROM leases WHERE boot_id = ? ORDER BY pid, start_time"#,
         boot_id
     );
     let read = rows.fetch_all(db).await?.into_iter().map(|row| {
@@ -34,6 +34,7 @@ pub async fn records(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Lea
                 tenant: parsed("a tenant's name", TenantName::parse(&row.tenant))?,
             },
             kind: parsed("a kind of lease", LeaseKind::parse(&row.kind))?,
+            by_operator: row.by_operator,
             command: row.command,
             created_at: row.created_at,
         })
@@ -49,7 +50,7 @@ pub async fn of(
 ) -> Result<Option<LeaseRecord>, StoreError> {
     let ((pid, start_time), name) = (columns(process), tenant.as_str());
     let row = sqlx::query!(
-        "SELECT kind, command, created_at FROM leases WHERE pid = ? AND start_time = ? AND tenant = ? LIMIT 1",
+        r#"SELECT kind, by_operator AS "by_operator: bool", command, created_at FROM leases WHERE pid = ? AND start_time = ? AND tenant = ? LIMIT 1"#,
         pid,
         start_time,
         name
@@ -58,6 +59,7 @@ pub async fn of(
     Ok(Some(LeaseRecord {
         lease: Lease { holder: process, tenant: tenant.clone() },
         kind: parsed("a kind of lease", LeaseKind::parse(&row.kind))?,
+        by_operator: row.by_operator,
         command: row.command,
         created_at: row.created_at,
     }))
@@ -69,13 +71,14 @@ pub async fn put(db: &mut SqliteConnection, record: &LeaseRecord, boot_id: &str)
     let tenant = record.lease.tenant.as_str();
     let kind = record.kind.as_str();
     sqlx::query!(
-        "INSERT OR REPLACE INTO leases (pid, start_time, boot_id, tenant, kind, command, created_at)
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO leases (pid, start_time, boot_id, tenant, kind, by_operator, command, created_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         pid,
         start_time,
         boot_id,
         tenant,
         kind,
+        record.by_operator,
         record.command,
         record.created_at
     )
@@ -88,13 +91,6 @@ pub async fn put(db: &mut SqliteConnection, record: &LeaseRecord, boot_id: &str)
 pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), StoreError> {
     let (pid, start_time) = columns(holder);
     sqlx::query!("DELETE FROM leases WHERE pid = ? AND start_time = ?", pid, start_time).execute(db).await?;
-    Ok(())
-}
-
-/// Forgets every lease, those into partitions too.
-pub async fn forget_all(db: &mut SqliteConnection) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM leases").execute(&mut *db).await?;
-    sqlx::query!("DELETE FROM partition_leases").execute(db).await?;
     Ok(())
 }
 

@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Creates the directory if it is missing and takes its lock, unless another manager goes on holding it.
+/// Creates the directory if it is missing and takes its lock, unless another manager still holds it.
 pub async fn take(directory: &Path) -> Result<StateLock, LockError> {
     let unusable = |source| LockError::Unusable { path: directory.to_owned(), source };
     if let Some(parent) = directory.parent() {

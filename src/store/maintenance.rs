@@ -1,12 +1,10 @@
 //! The maintenance of the host, of which there is one at a time.
 
 use std::path::Path;
-use std::str::FromStr as _;
 
-use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, SqliteConnection};
 
-use super::{StoreError, from_json, parsed, to_json};
+use super::{StoreError, from_json, parsed, schema, to_json};
 use crate::domain::maintenance::{Maintenance, MaintenanceState};
 
 /// The maintenance, if there is one.
@@ -24,13 +22,13 @@ pub async fn get(db: &mut SqliteConnection) -> Result<Option<Maintenance>, Store
     .transpose()
 }
 
-/// Writes how far the maintenance is, in place of what was written before; what is remembered stays.
+/// Writes the state of the maintenance in place of the one before; the inventory stays.
 pub async fn put(db: &mut SqliteConnection, maintenance: &Maintenance) -> Result<(), StoreError> {
     let (operation, state) = (maintenance.operation.to_string(), maintenance.state.as_str());
     let gpus = to_json(&maintenance.gpus);
     sqlx::query!(
-        "INSERT INTO maintenance (only_one, operation, state, gpus, since) VALUES (1, ?, ?, ?, ?)
-         ON CONFLICT (only_one) DO UPDATE SET state = excluded.state",
+        "INSERT INTO maintenance (id, operation, state, gpus, since) VALUES (1, ?, ?, ?, ?)
+         ON CONFLICT (id) DO UPDATE SET state = excluded.state",
         operation,
         state,
         gpus,
@@ -41,16 +39,11 @@ pub async fn put(db: &mut SqliteConnection, maintenance: &Maintenance) -> Result
     Ok(())
 }
 
-/// Writes what is told of the GPUs while the driver is let go, and that it is.
-pub async fn put_active(db: &mut SqliteConnection, remembered: &str) -> Result<(), StoreError> {
+/// Writes that the driver is unloaded, with the inventory that is shown meanwhile.
+pub async fn put_active(db: &mut SqliteConnection, inventory: &str) -> Result<(), StoreError> {
     let state = MaintenanceState::Active.as_str();
-    sqlx::query!("UPDATE maintenance SET state = ?, remembered = ?", state, remembered).execute(db).await?;
+    sqlx::query!("UPDATE maintenance SET state = ?, inventory = ?", state, inventory).execute(db).await?;
     Ok(())
-}
-
-/// What is remembered of the GPUs while the driver is let go, as it was written.
-pub async fn remembered_text(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
-    Ok(sqlx::query_scalar!("SELECT remembered FROM maintenance").fetch_optional(db).await?.flatten())
 }
 
 /// Forgets the maintenance: it is over.
@@ -59,31 +52,28 @@ pub async fn delete(db: &mut SqliteConnection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// What is told of the GPUs while the driver is let go; `None` while it is asked, and for another machine's maintenance.
-pub async fn remembered(db: &mut SqliteConnection, machine_id: &str) -> Result<Option<String>, StoreError> {
+/// The inventory that is shown while the driver is unloaded; `None` while the driver is queried, and for another machine's
+/// maintenance.
+pub async fn inventory(db: &mut SqliteConnection, machine_id: &str) -> Result<Option<String>, StoreError> {
     let active = MaintenanceState::Active.as_str();
     let row = sqlx::query_scalar!(
-        "SELECT remembered FROM maintenance WHERE state = ? AND (SELECT machine_id FROM host) = ?",
+        "SELECT inventory FROM maintenance WHERE state = ? AND (SELECT machine_id FROM host) = ?",
         active,
         machine_id
     );
     Ok(row.fetch_optional(db).await?.flatten())
 }
 
-/// The same from a file that nobody has opened yet, of any version, without changing a byte of it.
+/// The same from a file that is not open yet, of any version, without changing a byte of it.
 ///
-/// Whether the driver may be asked has to be known before the store is opened, which comes after the driver. `None`
-/// where the file does not tell: whoever opens the store looks again.
-pub async fn peek(path: &Path, machine_id: &str) -> Option<String> {
+/// Whether the driver may be queried has to be known before the store is opened, which comes after the driver. `None` where the
+/// file does not say: that is read again once the store is open.
+pub async fn peek_inventory(path: &Path, machine_id: &str) -> Option<String> {
     if !path.exists() {
         return None;
     }
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let options = SqliteConnectOptions::from_str("sqlite:").ok()?.filename(path).read_only(true);
-    let mut connection =
-        SqliteConnection::connect_with(&options.immutable(!Path::new(&log).exists())).await.ok()?;
-    let remembered = remembered(&mut connection, machine_id).await.ok().flatten();
+    let mut connection = schema::open_to_read(path).await.ok()?;
+    let inventory = inventory(&mut connection, machine_id).await.ok().flatten();
     let _ = connection.close().await;
-    remembered
+    inventory
 }

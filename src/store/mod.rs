@@ -1,13 +1,14 @@
-//! What is remembered, in one SQLite file.
+//! What the manager stores, in one SQLite file.
 //!
 //! One task writes ([`writer`]); up to four connections read, each `query_only`. The functions in the files
-//! beside this take a connection and translate rows to values of [`crate::domain`]; whoever calls them decides
-//! what belongs into one transaction. Nothing is migrated before the state directory is locked.
+//! beside this take a connection and translate rows to values of [`crate::domain`]; their callers decide
+//! what belongs into one transaction. Nothing is migrated before the state directory is locked ([`schema`]).
 
 pub mod audit;
 pub mod audit_head;
 pub mod backup;
 pub mod compute_modes;
+pub mod connected_clients;
 pub mod daemons;
 pub mod events;
 mod failure;
@@ -20,33 +21,32 @@ pub mod inspect;
 pub mod layouts;
 pub mod leases;
 pub mod lock;
+pub mod log_offsets;
 pub mod maintenance;
 pub mod operations;
 pub mod partition_leases;
 pub mod partitions;
 pub mod plans;
+pub mod probe_results;
 pub mod replays;
 pub mod restore;
+pub mod schema;
 pub mod sessions;
-pub mod shares;
 pub mod tenants;
 pub mod tokens;
-pub mod told;
 pub mod verifications;
 mod writer;
 
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use sqlx::{ConnectOptions as _, SqliteConnection};
 use tokio::sync::watch;
 
 pub use writer::{Fate, Transaction};
@@ -56,8 +56,6 @@ use self::guard::Guard;
 use self::writer::Lane;
 use crate::domain::health::HostHealth;
 use crate::metrics::store::Commits;
-
-static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 /// How long a connection waits for another process that holds the file, such as a backup.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -83,6 +81,12 @@ pub enum StoreError {
         /// The newest version known here.
         known: i64,
     },
+    /// The file was written by a pre-release, whose schema is not the one that releases begin with.
+    #[error(
+        "the database {0} was made by a pre-release of mps-manager, and this version cannot read it: move the state directory \
+         away and start again, and control daemons that run are listed as foreign and can be adopted; nothing was changed"
+    )]
+    PreRelease(PathBuf),
     /// A migration failed.
     #[error("the database could not be brought up to date: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
@@ -95,7 +99,7 @@ pub enum StoreError {
         detail: String,
     },
     /// The tenants of a daemon ask for shares that its GPUs cannot give, or that cannot be worked out for them.
-    #[error("daemon {daemon} cannot be brought about: {detail}")]
+    #[error("daemon {daemon} cannot be planned: {detail}")]
     Unplannable {
         /// The daemon.
         daemon: crate::domain::DaemonName,
@@ -118,12 +122,12 @@ pub enum StoreError {
         "the change was not written, and nothing of it was kept: the database is locked, or the log says why"
     )]
     NotWritten,
-    /// The database belongs to another machine, and nobody has confirmed that it is this one's now.
+    /// The database belongs to another machine, and it is not confirmed that it is this one's now.
     #[error(
         "the database belongs to another machine, so nothing is written: confirm that it is this one's first"
     )]
     Sealed,
-    /// The database's file is not at its place any more.
+    /// The database's file was removed or replaced.
     #[error("{0}")]
     Lost(String),
     /// The writer has ended: the server is shutting down.
@@ -150,7 +154,7 @@ impl From<sqlx::Error> for StoreError {
 }
 
 impl StoreError {
-    /// Why a commit failed, for one more of those whose change was in it.
+    /// Why a commit failed, for each further change that was in it.
     fn again(&self) -> Self {
         match self {
             Self::Full => Self::Full,
@@ -171,29 +175,16 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or creates `path`, brings it up to date, and starts the writer.
+    /// Opens or creates `path`, migrates it, and starts the writer.
     ///
     /// The caller holds the state directory's lock. A copy is made before anything is migrated.
     pub async fn open(path: &Path, now: i64) -> Result<Self, StoreError> {
         Self::open_with(path, now, HostHealth::default()).await
     }
 
-    /// The same, and reports to `health` what becomes of the file.
+    /// The same, and reports the state of the file to `health`.
     pub async fn open_with(path: &Path, now: i64, health: HostHealth) -> Result<Self, StoreError> {
-        let known = known_version();
-        if path.exists() {
-            let found = version(path).await?;
-            if found > known {
-                return Err(StoreError::Newer { path: path.to_owned(), found, known });
-            }
-            if found > 0 && found < known {
-                copy_before_migration(path, found, now).await?;
-            }
-        }
-        let options = options(path)?.create_if_missing(true);
-        let mut connection = SqliteConnection::connect_with(&options).await?;
-        restrict_to_owner(path)?;
-        MIGRATIONS.run(&mut connection).await?;
+        let mut connection = schema::open(path, &schema::MIGRATIONS, now).await?;
         let (newest, events) = watch::channel(events::newest(&mut connection).await?);
         let readers = SqlitePoolOptions::new()
             .min_connections(0)
@@ -308,9 +299,14 @@ impl Store {
         &self.writer.commits
     }
 
-    /// Tells, each time, that something was committed.
-    pub fn committed(&self) -> tokio::sync::watch::Receiver<()> {
+    /// Counts commits: raised after each, before anybody who waits for it is answered.
+    pub fn committed(&self) -> watch::Receiver<u64> {
         self.writer.committed.clone()
+    }
+
+    /// The number of the last commit; what was read under it holds until it changes.
+    pub fn last_commit(&self) -> u64 {
+        *self.writer.committed.borrow()
     }
 
     /// Jobs that wait for the writer.
@@ -325,11 +321,6 @@ impl Store {
     }
 }
 
-/// The newest schema version that this program knows.
-fn known_version() -> i64 {
-    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
-}
-
 fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
     Ok(SqliteConnectOptions::from_str("sqlite:")?
         .filename(path)
@@ -338,52 +329,6 @@ fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
         .busy_timeout(BUSY_TIMEOUT)
         .foreign_keys(true)
         .log_statements(tracing::log::LevelFilter::Trace))
-}
-
-/// The schema version of an existing file, read without changing a byte of it.
-///
-/// Where no log is left to be read (the caller holds the lock, so nobody writes one now) the file is opened as
-/// immutable: a connection that only reads would make a log and leave it.
-async fn version(path: &Path) -> Result<i64, StoreError> {
-    let mut connection = open_to_read(path).await?;
-    let version = version_of(&mut connection).await?;
-    connection.close().await?;
-    Ok(version)
-}
-
-/// The schema version of an open file; 0 for one that is no database of this program, or an empty one.
-async fn version_of(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
-    let tables: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
-            .fetch_one(&mut *connection)
-            .await?;
-    if tables == 0 {
-        return Ok(0);
-    }
-    sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations").fetch_one(connection).await
-}
-
-/// Opens an existing file to read it, without changing a byte of it.
-async fn open_to_read(path: &Path) -> Result<SqliteConnection, StoreError> {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let options = SqliteConnectOptions::from_str("sqlite:")?
-        .filename(path)
-        .read_only(true)
-        .immutable(!Path::new(&log).exists());
-    Ok(SqliteConnection::connect_with(&options).await?)
-}
-
-async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<(), StoreError> {
-    let copy = path.with_extension(format!("before-{version}-{now}.db"));
-    // Made here, so that nobody else may read it while it is written.
-    let made = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&copy);
-    made.map_err(|source| StoreError::File { path: copy.clone(), source })?;
-    let mut connection = SqliteConnection::connect_with(&options(path)?).await?;
-    sqlx::query("VACUUM INTO ?").bind(copy.to_string_lossy().into_owned()).execute(&mut connection).await?;
-    connection.close().await?;
-    tracing::info!(copy = %copy.display(), "copied the database before its migration");
-    Ok(())
 }
 
 /// Bytes of the file, its log not included.
@@ -395,7 +340,7 @@ pub async fn size(db: &mut SqliteConnection) -> Result<u64, StoreError> {
     Ok(bytes.unsigned_abs())
 }
 
-/// Labels and commands in the file are nobody else's business.
+/// Labels and commands in the file are the owner's alone.
 fn restrict_to_owner(path: &Path) -> Result<(), StoreError> {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))

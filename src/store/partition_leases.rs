@@ -1,6 +1,6 @@
-//! Who was let into which partition.
+//! Processes that were started in a partition.
 //!
-//! An ID names SMs: after a removal it may come back for somebody else, while a process that was let into it lives.
+//! An ID names SMs: after a removal it may be given to another tenant while a process that was started in it lives.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use crate::domain::client::ClientId;
 use crate::domain::partitions::PartitionRef;
 use crate::domain::{GpuUuid, PartitionId, TenantName};
 
-/// A process that was let into a partition.
+/// A process that was started in a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionLease {
     /// The process.
     pub holder: ClientId,
     /// The partition.
     pub partition: PartitionRef,
-    /// For whom; `None` where that tenant is forgotten, whoever has its name now.
+    /// For which tenant; `None` once that tenant is deleted, also if another one has its name.
     pub tenant: Option<TenantName>,
 }
 
-/// What stands in the place of a tenant's name where it is forgotten: no tenant can be called that.
-const NOBODYS: &str = "";
+/// Stands for a deleted tenant: no tenant can have this name.
+const NO_TENANT: &str = "";
 
 /// All of this boot.
 pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<PartitionLease>, StoreError> {
@@ -40,7 +40,7 @@ pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Partiti
                 id: parsed("a partition's ID", PartitionId::parse(&row.partition_id))?,
             },
             tenant: match row.tenant.as_str() {
-                NOBODYS => None,
+                NO_TENANT => None,
                 name => Some(parsed("a tenant's name", TenantName::parse(name))?),
             },
         })
@@ -48,19 +48,19 @@ pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Partiti
     read.collect()
 }
 
-/// The processes of this boot that were let into each partition, whether they live or not.
-pub async fn let_in(
+/// The processes of this boot that were started in each partition, whether they live or not.
+pub async fn holders(
     db: &mut SqliteConnection,
     boot_id: &str,
 ) -> Result<BTreeMap<PartitionRef, Vec<ClientId>>, StoreError> {
-    let mut let_in: BTreeMap<PartitionRef, Vec<ClientId>> = BTreeMap::new();
+    let mut holders: BTreeMap<PartitionRef, Vec<ClientId>> = BTreeMap::new();
     for lease in all(db, boot_id).await? {
-        let_in.entry(lease.partition).or_default().push(lease.holder);
+        holders.entry(lease.partition).or_default().push(lease.holder);
     }
-    Ok(let_in)
+    Ok(holders)
 }
 
-/// Writes that a process is let into a partition; what it was let into before on that GPU has to be the same.
+/// Writes that a process is started in a partition; the caller has made sure that it is in no other one of that GPU.
 pub async fn put(
     db: &mut SqliteConnection,
     lease: &PartitionLease,
@@ -69,7 +69,7 @@ pub async fn put(
 ) -> Result<(), StoreError> {
     let (pid, start_time) = columns(lease.holder);
     let (gpu, id) = (lease.partition.gpu.as_str(), lease.partition.id.as_str());
-    let tenant = lease.tenant.as_ref().map_or(NOBODYS, TenantName::as_str);
+    let tenant = lease.tenant.as_ref().map_or(NO_TENANT, TenantName::as_str);
     sqlx::query!(
         "INSERT OR REPLACE INTO partition_leases (pid, start_time, boot_id, gpu, partition_id, tenant, created_at)
          VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -86,7 +86,7 @@ pub async fn put(
     Ok(())
 }
 
-/// Forgets what a process that is gone was let into.
+/// Deletes the leases of a process that is gone.
 pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), StoreError> {
     let (pid, start_time) = columns(holder);
     sqlx::query!("DELETE FROM partition_leases WHERE pid = ? AND start_time = ?", pid, start_time)
@@ -95,12 +95,12 @@ pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), S
     Ok(())
 }
 
-/// Leaves what one process was let into to nobody: it lives, and is its tenant's no more.
+/// Takes the tenant from the leases of a process: it lives, and is no longer its tenant's.
 pub async fn disown_holder(db: &mut SqliteConnection, holder: ClientId) -> Result<(), StoreError> {
     let (pid, start_time) = columns(holder);
     sqlx::query!(
         "UPDATE partition_leases SET tenant = ? WHERE pid = ? AND start_time = ?",
-        NOBODYS,
+        NO_TENANT,
         pid,
         start_time
     )
@@ -109,10 +109,10 @@ pub async fn disown_holder(db: &mut SqliteConnection, holder: ClientId) -> Resul
     Ok(())
 }
 
-/// Leaves what a tenant's processes were let into to nobody: it is forgotten, and another may get its name.
+/// Takes a tenant from its leases: it is deleted, and another may get its name.
 pub async fn disown(db: &mut SqliteConnection, tenant: &TenantName) -> Result<(), StoreError> {
     let tenant = tenant.as_str();
-    sqlx::query!("UPDATE partition_leases SET tenant = ? WHERE tenant = ?", NOBODYS, tenant)
+    sqlx::query!("UPDATE partition_leases SET tenant = ? WHERE tenant = ?", NO_TENANT, tenant)
         .execute(db)
         .await?;
     Ok(())
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_a_forgotten_tenant_was_let_into_is_nobodys() {
+    async fn leases_of_deleted_tenant_stay_without_it() {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(&dir.path().join("test.db"), 0).await.expect("a store");
         let of = |pid: u32, tenant: &str| PartitionLease {

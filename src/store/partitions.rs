@@ -16,28 +16,8 @@ pub async fn run(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Optio
 
 /// Writes what is known of the partitions of a daemon; nothing for a daemon that is gone.
 ///
-/// The first run of a layout that comes to its end puts on record what its steps give here.
+/// The first complete run of a layout records the IDs that its steps give here.
 pub async fn put_run(
-    db: &mut SqliteConnection,
-    name: &DaemonName,
-    run: &PartitionRun,
-    now: i64,
-) -> Result<(), StoreError> {
-    carry_run(&mut *db, name, run, now).await?;
-    let Some(active) = daemons::get(&mut *db, name).await?.and_then(|daemon| daemon.spec.layout) else {
-        return Ok(());
-    };
-    let layout = layouts::content(&mut *db, &active).await?;
-    let known = layouts::applied(&mut *db, name).await?;
-    let news = AppliedLayout::after(run, &active, &layout, known.as_ref());
-    if let Some(news) = parsed("the layout of a daemon", news)? {
-        layouts::put_applied(db, name, Some(&news), now).await?;
-    }
-    Ok(())
-}
-
-/// Writes what was done to the partitions of a process as another database has it; nothing for a daemon that is gone.
-pub async fn carry_run(
     db: &mut SqliteConnection,
     name: &DaemonName,
     run: &PartitionRun,
@@ -50,7 +30,16 @@ pub async fn carry_run(
         json,
         now
     )
-    .execute(db)
+    .execute(&mut *db)
     .await?;
+    let Some(active) = daemons::get(&mut *db, name).await?.and_then(|daemon| daemon.spec.layout) else {
+        return Ok(());
+    };
+    let layout = layouts::content(&mut *db, &active).await?;
+    let known = layouts::applied(&mut *db, name).await?;
+    let news = AppliedLayout::after(run, &active, &layout, known.as_ref());
+    if let Some(news) = parsed("the layout of a daemon", news)? {
+        layouts::put_applied(db, name, Some(&news), now).await?;
+    }
     Ok(())
 }

@@ -21,7 +21,7 @@ pub async fn desired(
     let tenants = tenants::of_daemon(&mut *db, name).await?;
     let specs: Vec<_> = tenants.iter().map(|tenant| tenant.spec.clone()).collect();
     let maintenance = maintenance::get(&mut *db).await?;
-    // One that is only observed is somebody else's, and nothing is done to it.
+    // One that is only observed is another program's, and nothing is done to it.
     let maintenance =
         maintenance.filter(|maintenance| !daemon.spec.is_observed() && maintenance.covers(&daemon.spec.gpus));
     let state = maintenance.map(|maintenance| maintenance.state);

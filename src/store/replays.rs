@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::{StoreError, daemons, from_json, layouts, shares, to_json};
+use super::{StoreError, daemons, from_json, layouts, probe_results, to_json};
 use crate::domain::daemon::{DaemonSpec, DesiredState, Incarnation};
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::document::Share;
@@ -68,11 +68,12 @@ pub async fn forget(db: &mut SqliteConnection, before: i64) -> Result<(), StoreE
 }
 
 /// Begins the record of what the start of another control process leads to, where the daemon has a layout that was tried in one
-/// before; what an operation does is in the record of that.
+/// before; what an operation does is in the record of that. `id` is the record's, if there is to be one.
 pub async fn begin_restart(
     db: &mut SqliteConnection,
     name: &DaemonName,
     started: &Incarnation,
+    id: Uuid,
     now: i64,
 ) -> Result<(), StoreError> {
     let before = daemons::incarnation(&mut *db, name).await?;
@@ -84,12 +85,12 @@ pub async fn begin_restart(
             // That process never came to be, and this one takes its place.
             return Ok(());
         }
-        let why = "the control process ended before its layout was brought about".to_owned();
+        let why = "the control process ended before its layout was applied".to_owned();
         let ended = Replay { finished_at: Some(now), ..pending.given_up(why, None, Vec::new(), None) };
         put(&mut *db, &ended).await?;
     }
     let spec = daemons::get(&mut *db, name).await?.map(|daemon| daemon.spec);
-    // One that is started as it is asked to stop is stopped before its layout is brought about.
+    // One that starts while it is being cancelled stops before its layout is applied.
     let Some(active) =
         spec.filter(|spec| spec.desired_state == DesiredState::Running).and_then(|spec| spec.layout)
     else {
@@ -98,7 +99,7 @@ pub async fn begin_restart(
     let key = name.as_str();
     let tried = sqlx::query_scalar!(
         r#"SELECT EXISTS (SELECT 1 FROM partition_runs WHERE daemon = ?1)
-               OR EXISTS (SELECT 1 FROM proven_shares WHERE daemon = ?1) AS "tried!: bool""#,
+               OR EXISTS (SELECT 1 FROM verified_percentages WHERE daemon = ?1) AS "tried!: bool""#,
         key
     );
     if !tried.fetch_one(&mut *db).await? || layouts::change(&mut *db, name).await?.is_some() {
@@ -107,7 +108,7 @@ pub async fn begin_restart(
     let layout = layouts::content(&mut *db, &active).await?;
     let (expected, shares) = on_record(&mut *db, name, &active, &layout).await?;
     let replay = Replay {
-        id: Uuid::now_v7(),
+        id,
         daemon: name.clone(),
         layout: active.name,
         version: active.version,
@@ -160,11 +161,11 @@ pub async fn call_off_restart(
 ) -> Result<(), StoreError> {
     let Some(pending) = pending_restart(&mut *db, name).await? else { return Ok(()) };
     let why = match wanted.map(|spec| (&spec.layout, spec.desired_state)) {
-        None => "the daemon was forgotten before its layout was brought about",
-        Some((None, _)) => "the layout was taken out of the daemon's spec before it was brought about",
+        None => "the daemon was forgotten before its layout was applied",
+        Some((None, _)) => "the layout was taken out of the daemon's spec before it was applied",
         Some((Some(layout), _)) if !pending.is_of(layout) => ANOTHER_LAYOUT,
         Some((Some(_), DesiredState::Stopped)) => {
-            "the daemon was asked to stop before its layout was brought about"
+            "the daemon was asked to stop before its layout was applied"
         }
         Some((Some(_), DesiredState::Running)) => return Ok(()),
     };
@@ -203,8 +204,8 @@ pub async fn on_record(
     layout: &Layout,
 ) -> Result<(Option<Vec<PartitionId>>, Vec<Share>), StoreError> {
     if layout.enforcement == Enforcement::Percentage {
-        let proven = shares::proven(db, daemon).await?;
-        return Ok((None, proven.and_then(|proven| proven.seen(active, layout)).unwrap_or_default()));
+        let verified = probe_results::percentages(db, daemon).await?;
+        return Ok((None, verified.and_then(|verified| verified.seen(active, layout)).unwrap_or_default()));
     }
     let applied = layouts::applied(db, daemon).await?.filter(|applied| applied.is_of(active));
     Ok((applied.map(|applied| applied.record.ids()), Vec::new()))
@@ -212,6 +213,8 @@ pub async fn on_record(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::super::{Fate, Store};
     use super::*;
     use crate::domain::layout::record::PartitionRun;
@@ -230,10 +233,12 @@ mod tests {
         comes_up: bool,
         now: i64,
     ) -> Result<(), StoreError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = DaemonName::parse("gpu0").expect("a name");
         for process in [None, comes_up.then_some((7, 8))] {
             let incarnation = incarnation(token, process);
-            begin_restart(&mut *db, &name, &incarnation, now).await?;
+            let id = Uuid::from_u64_pair(0, NEXT.fetch_add(1, Ordering::Relaxed));
+            begin_restart(&mut *db, &name, &incarnation, id, now).await?;
             daemons::put_incarnation(&mut *db, &name, &incarnation, now).await?;
         }
         Ok(())
@@ -263,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_restart_has_one_record_and_the_last_of_them_are_kept() {
+    async fn each_restart_has_one_replay_record() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
         let verdicts: Result<_, StoreError> = store
@@ -306,14 +311,15 @@ mod tests {
             })
             .await;
         let (seen, kept) = verdicts.expect("written");
-        let told: Vec<_> = seen.iter().map(|one| (one.verdict, one.finished_at, one.duration_us)).collect();
-        assert_eq!(told, [(Verdict::First, Some(4), Some(5)), (Verdict::Failed, Some(2), None)]);
+        let verdicts: Vec<_> =
+            seen.iter().map(|one| (one.verdict, one.finished_at, one.duration_us)).collect();
+        assert_eq!(verdicts, [(Verdict::First, Some(4), Some(5)), (Verdict::Failed, Some(2), None)]);
         assert_eq!(i64::try_from(kept.len()), Ok(RESTARTS_KEPT));
         assert!(kept.iter().all(|one| one.error.as_ref().is_some_and(|why| why.contains("another layout"))));
     }
 
     #[tokio::test]
-    async fn what_was_under_way_on_another_machine_is_given_up_in_all_that_is_read() {
+    async fn replays_from_another_machine_are_abandoned() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
         let read: Result<_, StoreError> = store
@@ -329,14 +335,14 @@ mod tests {
             })
             .await;
         let (read, left) = read.expect("written");
-        let told: Vec<_> = read.iter().map(|one| (one.verdict, one.finished_at)).collect();
-        assert_eq!(told, [(Verdict::Failed, Some(3))]);
+        let verdicts: Vec<_> = read.iter().map(|one| (one.verdict, one.finished_at)).collect();
+        assert_eq!(verdicts, [(Verdict::Failed, Some(3))]);
         assert!(read[0].error.as_ref().is_some_and(|why| why.contains("another machine")), "{:?}", read[0]);
         assert_eq!(left, [], "and forgotten in its time");
     }
 
     #[tokio::test]
-    async fn a_restart_on_record_ends_with_the_wish_for_its_layout() {
+    async fn restart_replay_ends_when_desired_layout_changes() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
         let ended: Result<_, StoreError> = store
@@ -346,7 +352,7 @@ mod tests {
                     let spec = begun(&mut *db).await?;
                     let another = spec.layout.clone().map(|layout| ActiveLayout { version: 2, ..layout });
                     let mut ended = Vec::new();
-                    for (number, wish) in [
+                    for (number, changed) in [
                         Some(DaemonSpec { schedulable: false, ..spec.clone() }),
                         Some(DaemonSpec { layout: None, ..spec.clone() }),
                         Some(DaemonSpec { layout: another, ..spec.clone() }),
@@ -360,8 +366,8 @@ mod tests {
                         start(&mut *db, &format!("restart {number}"), true, 3).await?;
                         let began = page(&mut *db, None, 1).await?;
                         assert_eq!((began[0].verdict, began[0].finished_at), (Verdict::Pending, None));
-                        match wish {
-                            Some(wish) => daemons::put(&mut *db, &name, &wish, 4).await?,
+                        match changed {
+                            Some(changed) => daemons::put(&mut *db, &name, &changed, 4).await?,
                             None => daemons::delete(&mut *db, &name, 4).await?,
                         }
                         ended.extend(get(&mut *db, began[0].id).await?);

@@ -139,9 +139,9 @@ pub async fn put(
 ) -> Result<(), StoreError> {
     let (name, daemon, json) = (name.as_str(), spec.daemon.as_str(), to_json(spec));
     sqlx::query!(
-        "INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at, told_from,
+        "INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at, events_visible_from,
                               directory)
-         VALUES (?1, ?2, ?3, coalesce((SELECT generation FROM tenant_numbers WHERE tenant = ?1), 0) + 1, ?4, ?5, ?5,
+         VALUES (?1, ?2, ?3, coalesce((SELECT generation FROM tenant_counters WHERE tenant = ?1), 0) + 1, ?4, ?5, ?5,
                  coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0) + 1,
                  lower(hex(randomblob(5))))
          ON CONFLICT (name) DO UPDATE
@@ -158,52 +158,18 @@ pub async fn put(
     Ok(())
 }
 
-/// Gives a tenant the directory that it had before.
-pub async fn put_directory(
+/// The first event that a tenant's tokens may read: earlier ones are of another tenant that had its name.
+pub async fn events_visible_from(
     db: &mut SqliteConnection,
     name: &TenantName,
-    directory: &TenantDirectory,
-) -> Result<(), StoreError> {
-    let (name, directory) = (name.as_str(), directory.as_str());
-    sqlx::query!("UPDATE tenants SET directory = ? WHERE name = ?", directory, name).execute(db).await?;
-    Ok(())
-}
-
-/// The highest generation that the tenant of each name ever had.
-pub async fn numbers(db: &mut SqliteConnection) -> Result<Vec<(String, i64)>, StoreError> {
-    let rows = sqlx::query!(r#"SELECT tenant AS "tenant!", generation FROM tenant_numbers ORDER BY tenant"#);
-    Ok(rows.fetch_all(db).await?.into_iter().map(|row| (row.tenant, row.generation)).collect())
-}
-
-/// Raises the generation of every tenant past these, which others have seen, whether or not its tenant was forgotten since.
-pub async fn raise_numbers(db: &mut SqliteConnection, numbers: &[(String, i64)]) -> Result<(), StoreError> {
-    for (tenant, generation) in numbers {
-        sqlx::query!(
-            "INSERT INTO tenant_numbers VALUES (?1, ?2)
-             ON CONFLICT (tenant) DO UPDATE SET generation = max(generation, excluded.generation)",
-            tenant,
-            generation
-        )
-        .execute(&mut *db)
-        .await?;
-    }
-    sqlx::query!(
-        "UPDATE tenants SET generation = (SELECT generation + 1 FROM tenant_numbers WHERE tenant = tenants.name)"
-    )
-    .execute(db)
-    .await?;
-    Ok(())
-}
-
-/// The first event that may be told to whoever is bound to a tenant: those before are of another that had its name.
-pub async fn told_from(db: &mut SqliteConnection, name: &TenantName) -> Result<Option<i64>, StoreError> {
+) -> Result<Option<i64>, StoreError> {
     let name = name.as_str();
-    let from = sqlx::query_scalar!("SELECT told_from FROM tenants WHERE name = ?", name);
+    let from = sqlx::query_scalar!("SELECT events_visible_from FROM tenants WHERE name = ?", name);
     Ok(from.fetch_optional(db).await?)
 }
 
-/// Forgets a tenant and the leases of its processes; what it asked for, and the partitions that its processes were let into, are
-/// nobody's from then on, whoever gets its name.
+/// Deletes a tenant and the leases of its processes. Its operations and partition leases stay without a tenant, also if another
+/// tenant gets its name.
 pub async fn delete(db: &mut SqliteConnection, name: &TenantName) -> Result<(), StoreError> {
     partition_leases::disown(&mut *db, name).await?;
     let name = name.as_str();

@@ -40,8 +40,8 @@ impl TryFrom<TokenRow> for Token {
     }
 }
 
-/// Writes a token as it is.
-pub async fn put(db: &mut SqliteConnection, token: &Token) -> Result<(), StoreError> {
+/// Writes a new token, and deletes the oldest of those that can no longer be used.
+pub async fn insert(db: &mut SqliteConnection, token: &Token) -> Result<(), StoreError> {
     let (id, name, digest) = (token.id.as_str(), token.name.as_str(), token.digest.bytes());
     let granted = token.grant.to_string();
     sqlx::query!(
@@ -57,20 +57,8 @@ pub async fn put(db: &mut SqliteConnection, token: &Token) -> Result<(), StoreEr
         token.last_used_at,
         token.revoked_at
     )
-    .execute(db)
+    .execute(&mut *db)
     .await?;
-    Ok(())
-}
-
-/// Forgets every token, and with them their sessions.
-pub async fn forget_all(db: &mut SqliteConnection) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM tokens").execute(db).await?;
-    Ok(())
-}
-
-/// Writes a new token, and forgets the oldest of those that cannot be used any more.
-pub async fn insert(db: &mut SqliteConnection, token: &Token) -> Result<(), StoreError> {
-    put(&mut *db, token).await?;
     sqlx::query!(
         "DELETE FROM tokens WHERE id IN (
              SELECT id FROM tokens WHERE revoked_at IS NOT NULL OR expires_at <= ?1
@@ -145,7 +133,7 @@ pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<
     .collect()
 }
 
-/// Takes a token back, with its sessions; says whether it was not before.
+/// Revokes a token and ends its sessions; false where it was revoked before.
 pub async fn revoke(db: &mut SqliteConnection, id: &TokenId, now: i64) -> Result<bool, StoreError> {
     let id = id.as_str();
     sqlx::query!("DELETE FROM sessions WHERE token = ?", id).execute(&mut *db).await?;
@@ -155,7 +143,7 @@ pub async fn revoke(db: &mut SqliteConnection, id: &TokenId, now: i64) -> Result
     Ok(done.rows_affected() > 0)
 }
 
-/// Takes back every token of a tenant; gives them.
+/// Revokes every token of a tenant; gives them.
 pub async fn revoke_of(
     db: &mut SqliteConnection,
     tenant: &TenantName,

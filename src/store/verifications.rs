@@ -22,7 +22,7 @@ impl Row {
     }
 }
 
-/// That of a tenant; `None` where none was asked for.
+/// That of a tenant; `None` where none was requested.
 pub async fn get(db: &mut SqliteConnection, tenant: &TenantName) -> Result<Option<Verification>, StoreError> {
     Ok(between(db, tenant, tenant).await?.remove(tenant))
 }
@@ -62,7 +62,7 @@ pub async fn begin(
     Ok(begun.execute(db).await?.rows_affected() > 0)
 }
 
-/// Writes what the client that was sent at `running_since` came to; false where nobody waits for that any more.
+/// Writes what the client that was sent at `running_since` came to; false where no caller waits for that any more.
 pub async fn end(
     db: &mut SqliteConnection,
     tenant: &TenantName,

@@ -34,7 +34,7 @@ pub enum Fate {
     RollBack,
 }
 
-/// A job that ran, and how its caller is told once the commit is known.
+/// A job that ran, and how its caller is answered once the commit is known.
 struct Ran {
     keep: bool,
     answer: Box<dyn FnOnce(Option<StoreError>) + Send>,
@@ -62,8 +62,8 @@ pub(super) struct Handle {
     queue: mpsc::Sender<Message>,
     urgent: mpsc::Sender<Message>,
     pub(super) commits: Commits,
-    /// Tells that something was committed.
-    pub(super) committed: watch::Receiver<()>,
+    /// Counts commits.
+    pub(super) committed: watch::Receiver<u64>,
     guard: Guard,
 }
 
@@ -71,10 +71,11 @@ pub(super) struct Handle {
 pub(super) fn start(connection: SqliteConnection, newest: watch::Sender<i64>, guard: Guard) -> Handle {
     let (queue, requests) = mpsc::channel(QUEUE);
     let (urgent, drivers) = mpsc::channel(QUEUE);
-    let (tell, committed) = watch::channel(());
+    let (counting, committed) = watch::channel(0);
     let commits = Commits::default();
-    let writer = Writer { connection, newest, commits: commits.clone(), guard: guard.clone() };
-    tokio::spawn(run(writer, Jobs { drivers, requests }, tell));
+    let writer =
+        Writer { connection, newest, committed: counting, commits: commits.clone(), guard: guard.clone() };
+    tokio::spawn(run(writer, Jobs { drivers, requests }));
     Handle { queue, urgent, commits, committed, guard }
 }
 
@@ -149,18 +150,18 @@ impl Jobs {
     }
 }
 
-async fn run(mut writer: Writer, mut jobs: Jobs, committed: watch::Sender<()>) {
+async fn run(mut writer: Writer, mut jobs: Jobs) {
     let mut closing = None;
     while closing.is_none() {
         match jobs.next().await {
-            Some(Message::Job(first)) => closing = writer.burst(first, &mut jobs, &committed).await,
+            Some(Message::Job(first)) => closing = writer.burst(first, &mut jobs).await,
             Some(Message::Close(done)) => closing = Some(done),
             None => break,
         }
     }
-    // Drivers pass by whoever closes: what they sent before is written too.
+    // Drivers ignore closing connections: what they sent before is written too.
     while let Ok(Message::Job(job)) = jobs.drivers.try_recv() {
-        writer.burst(job, &mut jobs, &committed).await;
+        writer.burst(job, &mut jobs).await;
     }
     if let Err(error) = writer.connection.close().await {
         tracing::warn!(%error, "the database did not close cleanly");
@@ -170,22 +171,18 @@ async fn run(mut writer: Writer, mut jobs: Jobs, committed: watch::Sender<()>) {
     }
 }
 
-/// The connection that writes, and what is told of it.
+/// The connection that writes, and its health.
 struct Writer {
     connection: SqliteConnection,
     newest: watch::Sender<i64>,
+    committed: watch::Sender<u64>,
     commits: Commits,
     guard: Guard,
 }
 
 impl Writer {
     /// Commits a job and those that wait already, as far as they fit; gives who wants the end, if that came among them.
-    async fn burst(
-        &mut self,
-        first: Job,
-        jobs: &mut Jobs,
-        committed: &watch::Sender<()>,
-    ) -> Option<oneshot::Sender<()>> {
+    async fn burst(&mut self, first: Job, jobs: &mut Jobs) -> Option<oneshot::Sender<()>> {
         let began = Instant::now();
         let mut closing = None;
         let (kept, failure) = noting(self.commit(first, || {
@@ -203,9 +200,7 @@ impl Writer {
         .await;
         self.commits.took.observe(began.elapsed().as_secs_f64());
         self.guard.report(kept == Some(true), failure);
-        if kept.is_some() {
-            committed.send_replace(());
-        } else {
+        if kept.is_none() {
             self.commits.failed.inc();
         }
         closing
@@ -243,7 +238,7 @@ impl Writer {
         }
         .await;
         if let Ok(last) = &result {
-            // Before anybody is answered: whoever has the answer finds the events of it in a stream that is up to date.
+            // Before anybody is answered: a caller with the answer finds its events in a stream that is up to date.
             self.newest.send_if_modified(|newest| std::mem::replace(newest, *last) != *last);
         }
         if let Err(error) = &result {
@@ -253,6 +248,8 @@ impl Writer {
             // Fails when SQLite has rolled back by itself, which is what it is for.
             let _ = execute(connection, "ROLLBACK").await;
         }
+        // Before anybody is answered, and after a failure as well: one that comes after the commit has changed what readers see.
+        self.committed.send_modify(|count| *count += 1);
         for answer in answers {
             answer(result.as_ref().err().map(StoreError::again));
         }

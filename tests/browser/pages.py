@@ -18,12 +18,14 @@ def furnish(host):
     host.api("PUT", f"/daemons/{DAEMON}", {"gpus": ["2"]})
     host.api("PUT", f"/tenants/{LONG}", {"daemon": "gpu1", "device_memory_limit": "1G", "labels": LABELS})
     host.api("PUT", f"/tenants/{LONG[:-1]}y", {"daemon": DAEMON, "device_memory_limit": "1G", "labels": LABELS})
-    for name, limit in [("web", "8G"), ("batch", "16G")]:
+    # One name is a long word, which tables are not to break.
+    for name, limit in [("web", "8G"), ("batch", "16G"), ("notebooks", "1G")]:
         host.api("PUT", f"/tenants/{name}", {"daemon": "gpu1", "device_memory_limit": limit, "labels": {"team": "search"}})
     steps = [
         {"add": {"gpu": 1, "partition": "web", "chunks": 7, "tenants": ["web"]}},
         {"add": {"gpu": 1, "partition": "batch", "chunks": 5, "tenants": ["batch"]}},
         {"add": {"gpu": 1, "partition": "spare", "chunks": 1, "tenants": [LONG]}},
+        {"add": {"gpu": 1, "partition": "notes", "chunks": 1, "tenants": ["notebooks"]}},
     ]
     host.api("PUT", "/layouts/prod", {"layout": {"steps": steps}, "note": "web and batch apart"})
     eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)

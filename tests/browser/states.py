@@ -159,7 +159,7 @@ def forms(host, show):
         page.get_by_label("Clients at once").fill("many")
         page.get_by_label("A number of SMs").check()
         page.get_by_label("SMs", exact=True).fill("33")
-        press(page, "Make the tenant")
+        press(page, "Create tenant")
         page.get_by_role("alert").wait_for()
 
     def daemon(page):
@@ -172,13 +172,13 @@ def forms(host, show):
     def token(page):
         page.get_by_label("Name").fill("CI")
         page.get_by_label("Role").fill("king")
-        press(page, "Make it")
+        press(page, "Create token")
         page.get_by_role("alert").wait_for()
 
     def made(page):
         page.get_by_label("Name").fill(f"robot_{page.viewport_size['width']}")
         page.get_by_label("Role").fill("operator")
-        press(page, "Make it")
+        press(page, "Create token")
         page.locator("#secret").wait_for()
 
     def unsent(page):

@@ -13,7 +13,7 @@ def emptied(host):
         host.done(host.api("DELETE", f"/daemons/{name}?grace_s=0"))
 
 
-def test_the_first_daemon_of_an_empty_host_is_set_up(own_host, visitor, scripted):
+def test_first_daemon_is_set_up(own_host, visitor, scripted):
     host = own_host
     emptied(host)
     visit = visitor(host)
@@ -40,14 +40,14 @@ def test_the_first_daemon_of_an_empty_host_is_set_up(own_host, visitor, scripted
     rows = host.api("GET", "/audit")["items"]
     assert any(row["action"] == "POST /daemons/-/new" and row["target"] == "daemons/first" for row in rows), rows
     page.get_by_role("link", name="Delete…").click()
-    page.get_by_label("Grace, in seconds").fill("0")
+    page.get_by_label("Grace period in seconds").fill("0")
     page.get_by_role("button", name="Delete first").click()
     ended = page.locator("dl.facts [role=status]")
     follow(page, scripted, lambda ms: expect(ended).to_have_text("succeeded", timeout=ms))
     assert host.api("GET", "/daemons")["items"] == []
 
 
-def test_two_who_change_a_daemon_at_once_do_not_undo_each_other(own_host, visitor):
+def test_outdated_daemon_form_shows_both_values(own_host, visitor):
     host = own_host
     visit = visitor(host)
     page = visit.log_in(to="/daemons/gpu0/edit")
@@ -55,18 +55,28 @@ def test_two_who_change_a_daemon_at_once_do_not_undo_each_other(own_host, visito
     spec = host.api("GET", "/daemons/gpu0")["spec"]
     host.api("PUT", "/daemons/gpu0", {**spec, "drift_policy": "report"})
     page.get_by_role("button", name="Save").click()
-    expect(page.get_by_text("somebody else changed this daemon")).to_be_visible()
-    expect(page.get_by_role("row", name="drift_policy")).to_contain_text("report")
+    expect(page.get_by_role("alert")).to_contain_text("Someone else changed this daemon")
+    expect(page.get_by_role("table").locator("tbody tr")).to_have_text(["Memory over-commit21", "Drift policyrepairreport"])
     expect(page.get_by_label("Memory over-commit")).to_have_value("2")
     visit.accessible()
-    expect(page.get_by_label("Settings that somebody else changes")).to_have_value("report")
-    page.get_by_role("button", name="Save").click()
+    assert host.api("GET", "/daemons/gpu0")["spec"] == {**spec, "drift_policy": "report"}, "nothing is written yet"
+    page.get_by_role("button", name="Overwrite with my values").click()
     expect(page.get_by_text("2.0 × the memory of a GPU")).to_be_visible()
-    now = host.api("GET", "/daemons/gpu0")["spec"]
-    assert now == {**spec, "drift_policy": "report", "memory_overcommit": 2.0}
+    assert host.api("GET", "/daemons/gpu0")["spec"] == {**spec, "memory_overcommit": 2.0}
 
 
-def test_a_daemon_of_somebody_else_is_taken_up_and_given_back(own_host, visitor, scripted):
+def test_settings_outside_the_daemon_form_are_kept(own_host, visitor):
+    host = own_host
+    host.api("POST", "/daemons/gpu0/cordon")
+    page = visitor(host).log_in(to="/daemons/gpu0/edit")
+    page.get_by_label("Memory over-commit").fill("2")
+    page.get_by_role("button", name="Save").click()
+    page.wait_for_url("**/daemons/gpu0")
+    spec = host.api("GET", "/daemons/gpu0")["spec"]
+    assert (spec["memory_overcommit"], spec["schedulable"]) == (2.0, False)
+
+
+def test_foreign_daemon_is_adopted_and_released(own_host, visitor, scripted):
     host = own_host
     clear(host, "gpu1")
     host.done(host.api("DELETE", "/daemons/gpu1?grace_s=0"))
@@ -81,12 +91,12 @@ def test_a_daemon_of_somebody_else_is_taken_up_and_given_back(own_host, visitor,
     name = page.get_by_label("Name", exact=True)
     expect(name).to_have_value("gpu1")
     name.fill("gpu0")
-    page.get_by_role("button", name="Take it up").click()
+    page.get_by_role("button", name="Adopt").click()
     expect(name).to_have_value("gpu0")
     expect(page.get_by_role("alert")).to_be_visible()
     visit.accessible()
     name.fill("theirs")
-    page.get_by_role("button", name="Take it up").click()
+    page.get_by_role("button", name="Adopt").click()
     state = page.get_by_role("heading", level=1)
     follow(page, scripted, lambda ms: expect(state).to_contain_text("ready", timeout=ms))
     assert host.api("GET", "/daemons/theirs")["status"]["pid"] == foreign["pid"]

@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 from test_operations import follow
 
 
-def test_a_log_is_searched_and_read_part_by_part(own_host, visitor, scripted):
+def test_log_is_searched_and_paged(own_host, visitor, scripted):
     host = own_host
     log = Path(host.api("GET", "/daemons/gpu0")["status"]["log_directory"]) / "server.log"
     visit = visitor(host)
@@ -39,7 +39,7 @@ def test_a_log_is_searched_and_read_part_by_part(own_host, visitor, scripted):
     follow(page, scripted, lambda ms: expect(page.locator(".log li").last).to_have_text("<b>the newest</b>", timeout=ms))
 
 
-def test_a_log_that_is_a_link_is_not_followed(own_host, visitor):
+def test_log_symlink_is_not_followed(own_host, visitor):
     host = own_host
     host.done(host.api("POST", "/daemons/gpu1/stop?grace_s=0"))
     log = Path(host.api("GET", "/daemons/gpu1")["status"]["log_directory"]) / "control.log"

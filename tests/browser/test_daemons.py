@@ -17,7 +17,7 @@ def server_of(host, name):
     return eventually("a server", lambda: (daemon_of(host, name)["status"]["effective"] or {"servers": []})["servers"])[0]
 
 
-def test_the_list_leads_to_a_daemon_with_all_that_is_known_of_it(own_host, visitor):
+def test_daemon_list_links_to_full_detail(own_host, visitor):
     host = own_host
     process = host.client("demo", "--spin", "600", "--alloc", "512")
     visit = visitor(host)
@@ -25,7 +25,7 @@ def test_the_list_leads_to_a_daemon_with_all_that_is_known_of_it(own_host, visit
     row = page.get_by_role("row", name="gpu0")
     expect(row).to_contain_text("ready")
     expect(row).to_contain_text("shared")
-    expect(page.get_by_text("None runs on this host")).to_be_visible()
+    expect(page.get_by_text("None on this host")).to_be_visible()
     visit.accessible()
     row.get_by_role("link", name="gpu0").click()
     status = daemon_of(host, "gpu0")["status"]
@@ -37,11 +37,11 @@ def test_the_list_leads_to_a_daemon_with_all_that_is_known_of_it(own_host, visit
     listed = host.api("GET", "/clients?tenant=demo")["items"][0]
     expect(client.get_by_role("link", name=str(process.pid), exact=True)).to_have_attribute("href", f"/clients/{listed['id']}")
     expect(page.get_by_role("group", name="Settings").get_by_text("differs")).to_have_count(0)
-    expect(page.get_by_role("group", name="Settings").get_by_text("as wanted").first).to_be_visible()
+    expect(page.get_by_role("group", name="Settings").get_by_text("as desired").first).to_be_visible()
     visit.accessible()
 
 
-def test_a_restart_is_confirmed_and_seen_live(own_host, visitor, scripted):
+def test_daemon_restart_is_confirmed_and_live(own_host, visitor, scripted):
     host = own_host
     process = host.client("demo", "--spin", "600", "--alloc", "64")
     before = daemon_of(host, "gpu0")["status"]["pid"]
@@ -51,7 +51,7 @@ def test_a_restart_is_confirmed_and_seen_live(own_host, visitor, scripted):
     expect(page.get_by_role("heading", name="1 client is connected")).to_be_visible()
     expect(page.get_by_role("row", name=str(process.pid))).to_contain_text("demo")
     visit.accessible()
-    grace = page.get_by_label("Grace, in seconds")
+    grace = page.get_by_label("Grace period in seconds")
     expect(grace).to_have_value("10")
     grace.fill("soon")
     page.get_by_role("button", name="Restart gpu0").click()
@@ -70,7 +70,7 @@ def test_a_restart_is_confirmed_and_seen_live(own_host, visitor, scripted):
     assert any(row["action"] == "POST /daemons/{name}/restart" and row["target"] == "daemons/gpu0" for row in rows), rows
 
 
-def test_cordoned_drained_stopped_and_started(own_host, visitor, scripted):
+def test_daemon_is_cordoned_drained_stopped_and_started(own_host, visitor, scripted):
     host = own_host
     visit = visitor(host)
     page = visit.log_in(to="/daemons/gpu1")
@@ -81,7 +81,7 @@ def test_cordoned_drained_stopped_and_started(own_host, visitor, scripted):
     expect(state).not_to_contain_text("cordoned")
     page.get_by_role("link", name="Drain…").click()
     expect(page.get_by_role("heading", name="No client is connected")).to_be_visible()
-    page.get_by_label("Clients get, in seconds").fill("9")
+    page.get_by_label("Timeout in seconds").fill("9")
     page.get_by_label("are terminated").check()
     visit.accessible()
     page.get_by_role("button", name="Drain gpu1").click()
@@ -91,7 +91,7 @@ def test_cordoned_drained_stopped_and_started(own_host, visitor, scripted):
     page.goto("/daemons/gpu1")
     expect(state).to_contain_text("cordoned")
     page.get_by_role("link", name="Stop…").click()
-    page.get_by_label("Grace, in seconds").fill("1")
+    page.get_by_label("Grace period in seconds").fill("1")
     page.get_by_role("button", name="Stop gpu1").click()
     follow(page, scripted, lambda ms: expect(ended).to_have_text("succeeded", timeout=ms))
     page.goto("/daemons/gpu1")
@@ -101,7 +101,7 @@ def test_cordoned_drained_stopped_and_started(own_host, visitor, scripted):
     follow(page, scripted, lambda ms: expect(ended).to_have_text("succeeded", timeout=ms))
 
 
-def test_a_server_that_dies_is_seen_without_reload(own_host, visitor, scripted):
+def test_server_death_appears_without_reload(own_host, visitor, scripted):
     host = own_host
     process = host.client("demo", "--spin", "600", "--alloc", "64")
     visit = visitor(host)
@@ -121,7 +121,7 @@ def test_a_server_that_dies_is_seen_without_reload(own_host, visitor, scripted):
     visit.accessible()
 
 
-def test_what_somebody_else_changed_stands_beside_what_is_wanted(own_host, visitor, scripted):
+def test_drift_shows_desired_and_effective_values(own_host, visitor, scripted):
     host = own_host
     spec = host.api("GET", "/daemons/gpu0")["spec"]
     host.api("PUT", "/daemons/gpu0", {**spec, "drift_policy": "report"})
@@ -136,7 +136,7 @@ def test_what_somebody_else_changed_stands_beside_what_is_wanted(own_host, visit
     visit.accessible()
 
 
-def test_who_may_not_is_offered_nothing_and_refused(host, visitor):
+def test_viewer_gets_no_daemon_actions(host, visitor):
     visit = visitor(host)
     page = visit.log_in(host.token_for("viewer"), to="/daemons/gpu0")
     expect(page.get_by_role("link", name="Logs")).to_be_visible()

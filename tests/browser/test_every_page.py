@@ -33,7 +33,7 @@ def reader(request, browser, furnished):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_whole_light_in_weight_and_for_everybody(furnished, reader, name):
+def test_page_is_complete_small_and_accessible(furnished, reader, name):
     page, path = reader.page, path_of(PAGES[name], furnished)
     page.set_viewport_size({"width": 1440, "height": 900})
     scale = Scale(reader)

@@ -28,13 +28,13 @@ def as_shown(host, command):
     return process
 
 
-def test_from_the_first_log_in_to_a_client_and_its_end(own_host, visitor, scripted):
+def test_first_log_in_to_client_termination(own_host, visitor, scripted):
     host = own_host
     emptied(host)
     visit = visitor(host)
     page = visit.page
     page.goto(host.login_url())
-    expect(page.get_by_text("This address logs you in once")).to_be_visible()
+    expect(page.get_by_text("This link logs you in once")).to_be_visible()
     page.get_by_role("button", name="Log in").click()
     title = page.get_by_role("heading", level=1)
 
@@ -51,7 +51,7 @@ def test_from_the_first_log_in_to_a_client_and_its_end(own_host, visitor, script
     page.get_by_label("Name", exact=True).fill("web")
     page.get_by_label("User", exact=True).fill(str(os.getuid()))
     page.get_by_label("Memory limit").fill("4G")
-    page.get_by_role("button", name="Make the tenant").click()
+    page.get_by_role("button", name="Create tenant").click()
     expect(title).to_contain_text("web")
     follow(page, scripted, lambda ms: expect(title).to_contain_text("ready", timeout=ms))
 
@@ -74,7 +74,7 @@ def test_from_the_first_log_in_to_a_client_and_its_end(own_host, visitor, script
     # It is ended in the order that is told before, and that is told again as it is taken.
     page.get_by_role("link", name="Terminate").click()
     expect(page.get_by_role("main").get_by_role("listitem")).to_have_count(3)
-    expect(page.get_by_role("listitem").filter(has_text="MPS is asked to end its work")).to_be_visible()
+    expect(page.get_by_role("listitem").filter(has_text="MPS ends its work")).to_be_visible()
     page.get_by_role("button", name=f"Terminate client {pid}").click()
     expect(title).to_contain_text(f"Terminate client {pid}")
     follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("succeeded", timeout=ms))
@@ -123,7 +123,7 @@ def tell_no_reload(visit, pages):
 
 
 @pytest.mark.parametrize("fault", ["a server is killed", "a client faults"])
-def test_whoever_looks_sees_a_fault_its_clients_and_its_events(own_host, visitor, scripted, fault):
+def test_fault_shows_its_clients_and_events(own_host, visitor, scripted, fault):
     host = own_host
     spec = host.api("GET", "/tenants/demo")["spec"]
     host.api("PUT", "/tenants/demo", {**spec, "max_clients": 2})

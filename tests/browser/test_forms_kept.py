@@ -36,12 +36,12 @@ def daemon_edit(page):
 
 
 def grace(page):
-    page.get_by_label("Grace, in seconds").fill("soon")
+    page.get_by_label("Grace period in seconds").fill("soon")
     return ["soon"]
 
 
 def drain(page):
-    page.get_by_label("Clients get, in seconds").fill("soon")
+    page.get_by_label("Timeout in seconds").fill("soon")
     page.get_by_label("are terminated").check()
     return ["soon", "terminate"]
 
@@ -71,7 +71,7 @@ def layout_apply(page):
 
 
 def replay(page):
-    page.get_by_label("A document that was exported elsewhere").check()
+    page.get_by_label("An exported document").check()
     page.get_by_label("Document", exact=True).fill(DOCUMENT)
     page.get_by_label("Layout of the document").fill("which")
     return ["partition: web", "which"]
@@ -85,7 +85,7 @@ def new_token(page):
 
 def maintenance(page):
     page.get_by_label("GPU 1").check()
-    page.get_by_label("Seconds that clients get").fill("soon")
+    page.get_by_label("Seconds for clients to end by themselves").fill("soon")
     return ["soon"]
 
 
@@ -100,8 +100,8 @@ FORMS = {
     "layout": ("/layouts/-/new", layout, "Create"),
     "layout's next version": ("/layouts/prod/edit", layout_edit, "Save as a new version"),
     "import": ("/layouts/-/import", layout_import, "Import"),
-    "replay": ("/replays/new", replay, "See what it would do"),
-    "token": ("/tokens/new", new_token, "Make it"),
+    "replay": ("/replays/new", replay, "Preview"),
+    "token": ("/tokens/new", new_token, "Create token"),
     "maintenance": ("/settings/maintenance", maintenance, "Begin maintenance"),
 }
 
@@ -119,7 +119,7 @@ def log_in_again(page, token):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nothing_that_was_typed_is_lost_with_the_session(host, visitor, form):
+def test_expired_session_keeps_typed_form(host, visitor, form):
     path, type_into, button = FORMS[form]
     visit, token = visitor(host), an_admin(host)
     page = visit.log_in(token, to=path)
@@ -141,7 +141,7 @@ def test_nothing_that_was_typed_is_lost_with_the_session(host, visitor, form):
         assert any(text in value.replace("\r", "") for value in shown), f"{text} is not in {shown}"
 
 
-def test_what_was_typed_beside_a_plan_and_beside_somebody_elses_daemon_is_kept(own_host, visitor):
+def test_expired_session_keeps_apply_and_adopt_forms(own_host, visitor):
     host = own_host
     static(host)
     write(host, "prod", add("web", 7))
@@ -163,14 +163,14 @@ def test_what_was_typed_beside_a_plan_and_beside_somebody_elses_daemon_is_kept(o
     page.goto(f"/foreign-daemons/{foreign['id']}")
     page.get_by_label("Name", exact=True).fill("from_them")
     visit.log_out_elsewhere()
-    press(page, "Take it up")
+    press(page, "Adopt")
     log_in_again(page, token)
     expect(page.locator("dl.facts")).to_contain_text("from_them")
     press(page, "Send it now")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Daemon from_them")
 
 
-def test_the_editors_buttons_keep_what_was_typed_when_the_session_is_over(host, visitor):
+def test_expired_session_keeps_layout_editor_input(host, visitor):
     visit, token = visitor(host), an_admin(host)
     page = visit.log_in(token, to="/layouts/-/new")
     page.get_by_label("Name").fill("written")
@@ -191,7 +191,7 @@ def test_the_editors_buttons_keep_what_was_typed_when_the_session_is_over(host, 
         expect(page.locator(f"#{field}")).to_have_value(value)
 
 
-def test_a_file_goes_through_the_log_in_as_text(host, visitor, tmp_path):
+def test_file_survives_log_in_as_text(host, visitor, tmp_path):
     visit, token = visitor(host), an_admin(host)
     page = visit.log_in(token, to="/layouts/-/import")
     chosen = page.get_by_label("From a file")
@@ -213,7 +213,7 @@ def test_a_file_goes_through_the_log_in_as_text(host, visitor, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/layouts/-/new", "/layouts/prod/edit"], ids=["a new layout", "a next version"])
-def test_enter_in_the_editor_saves_and_removes_nothing(host, visitor, path):
+def test_enter_in_layout_editor_changes_nothing(host, visitor, path):
     visit, token = visitor(host), an_admin(host)
     page = visit.log_in(token, to=path)
     before = host.api("GET", "/layouts")["items"]

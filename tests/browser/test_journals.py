@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 from host import Refused, eventually
 
 
-def test_events_are_filtered_on_the_server_and_told_in_full(host, visitor):
+def test_events_are_filtered_on_the_server(host, visitor):
     visit = visitor(host)
     page = visit.log_in(to="/events")
     expect(page.get_by_role("listitem").filter(has_text="daemon gpu0")).not_to_have_count(0)
@@ -25,7 +25,7 @@ def test_events_are_filtered_on_the_server_and_told_in_full(host, visitor):
     visit.accessible()
 
 
-def test_a_filter_that_cannot_be_is_told_beside_its_field(host, visitor):
+def test_invalid_filter_is_marked_at_its_field(host, visitor):
     visit = visitor(host)
     page = visit.log_in()
     answer = page.goto("/events?daemon=GPU!&severity=info")
@@ -34,10 +34,10 @@ def test_a_filter_that_cannot_be_is_told_beside_its_field(host, visitor):
     expect(page.get_by_label("Daemon")).to_have_value("GPU!")
     visit.accessible()
     assert page.goto("/events?daemon=nosuch").status == 200
-    expect(page.get_by_text("No event fits this filter")).to_be_visible()
+    expect(page.get_by_text("No event matches this filter")).to_be_visible()
 
 
-def test_a_long_list_comes_in_pages(own_host, visitor):
+def test_long_list_is_paged(own_host, visitor):
     for _ in range(30):
         own_host.api("POST", "/daemons/gpu1/cordon")
         own_host.api("POST", "/daemons/gpu1/uncordon")
@@ -51,7 +51,7 @@ def test_a_long_list_comes_in_pages(own_host, visitor):
     expect(page.locator(".events > li a").first).to_have_attribute("href", newest)
 
 
-def test_what_happens_stands_in_the_list_without_a_reload(own_host, visitor, scripted):
+def test_new_events_appear_without_reload(own_host, visitor, scripted):
     if not scripted:
         return
     page = visitor(own_host).log_in(to="/events")
@@ -60,20 +60,20 @@ def test_what_happens_stands_in_the_list_without_a_reload(own_host, visitor, scr
     expect(page.locator(".events > li", has_text="daemon.changed")).not_to_have_count(0)
 
 
-def test_a_token_is_made_used_and_revoked_and_all_of_it_is_on_record(host, visitor, scripted):
+def test_token_life_is_in_the_audit_log(host, visitor, scripted):
     name = f"ci_{'yes' if scripted else 'no'}"
     visit = visitor(host)
     page = visit.log_in(to="/tokens")
     page.get_by_role("link", name="New token").click()
     page.get_by_label("Name").fill("CI")
     page.get_by_label("Role").fill("operator")
-    page.get_by_role("button", name="Make it").click()
+    page.get_by_role("button", name="Create token").click()
     expect(page.locator("#wrong-name")).to_contain_text("CI")
     expect(page.get_by_label("Role")).to_have_value("operator")
     visit.accessible()
     page.get_by_label("Name").fill(name)
-    page.get_by_role("button", name="Make it").click()
-    expect(page.get_by_role("heading", name=f"Token {name} is made")).to_be_visible()
+    page.get_by_role("button", name="Create token").click()
+    expect(page.get_by_role("heading", name=f"Token {name} created")).to_be_visible()
     visit.accessible()
     secret = page.locator("#secret").text_content().strip()
     assert host.api("GET", "/whoami", token=secret)["grant"] == "operator"
@@ -97,7 +97,7 @@ def test_a_token_is_made_used_and_revoked_and_all_of_it_is_on_record(host, visit
     visit.accessible()
 
 
-def test_the_audit_tells_what_a_change_changed(host, visitor):
+def test_audit_shows_changed_fields(host, visitor):
     host.api("PUT", "/tenants/demo", {"daemon": "gpu0", "device_memory_limit": "3G"})
     host.api("PUT", "/tenants/demo", {"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25})
     visit = visitor(host)
@@ -113,7 +113,7 @@ def test_the_audit_tells_what_a_change_changed(host, visitor):
     expect(page.locator("#wrong-outcome")).to_contain_text("maybe")
 
 
-def test_whoever_may_not_see_the_audit_is_told_so(host, visitor):
+def test_audit_is_refused_to_viewers(host, visitor):
     visit = visitor(host)
     page = visit.log_in(host.token_for("operator", "operating"))
     for path in ["/audit", "/tokens", "/tokens/new"]:
@@ -121,7 +121,7 @@ def test_whoever_may_not_see_the_audit_is_told_so(host, visitor):
         expect(page.get_by_role("heading", name="Forbidden")).to_be_visible()
 
 
-def test_somebody_logs_out_everywhere(own_host, visitor):
+def test_log_out_everywhere_ends_all_sessions(own_host, visitor):
     token = own_host.token_for("viewer", "twice")
     one, other = visitor(own_host), visitor(own_host)
     one.log_in(token)
@@ -134,10 +134,10 @@ def test_somebody_logs_out_everywhere(own_host, visitor):
     expect(one.page.get_by_role("heading", name="Log in")).to_be_visible()
 
 
-def test_an_address_that_logs_in_is_made_in_the_settings(host, visitor):
+def test_login_link_is_created_in_settings(host, visitor):
     visit = visitor(host)
     page = visit.log_in(to="/settings")
-    page.get_by_role("button", name="Make an address that logs in").click()
+    page.get_by_role("button", name="Create a login link").click()
     visit.accessible()
     url = page.locator("#url").text_content().strip()
     other = visitor(host)
@@ -146,23 +146,23 @@ def test_an_address_that_logs_in_is_made_in_the_settings(host, visitor):
     expect(other.page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
-def test_maintenance_is_begun_and_ended(own_host, visitor):
+def test_maintenance_begins_and_ends(own_host, visitor):
     visit = visitor(own_host)
     page = visit.log_in(to="/settings")
     page.get_by_role("link", name="Begin maintenance").click()
     page.get_by_label("GPU 1").check()
-    page.get_by_label("Seconds that clients get").fill("soon")
+    page.get_by_label("Seconds for clients").fill("soon")
     page.get_by_role("button", name="Begin maintenance").click()
     expect(page.locator("#wrong-timeout_s")).to_contain_text("soon")
     expect(page.get_by_label("GPU 1")).to_be_checked()
     visit.accessible()
-    page.get_by_label("Seconds that clients get").fill("5")
+    page.get_by_label("Seconds for clients").fill("5")
     page.get_by_role("button", name="Begin maintenance").click()
     page.wait_for_url("**/operations/*")
     eventually("the maintenance is in force", lambda: own_host.api("GET", "/host/maintenance")["state"] == "active")
     page.goto("/")
     expect(page.get_by_text("Maintenance", exact=True)).to_be_visible()
-    page.get_by_role("link", name="See to it").click()
+    page.get_by_role("link", name="Show maintenance").click()
     expect(page.get_by_text("No process has a device file of these GPUs open.")).to_be_visible()
     visit.accessible()
     page.get_by_role("button", name="End it").click()

@@ -42,7 +42,7 @@ def press(page, name):
     page.get_by_role("button", name=name, exact=True).click()
 
 
-def test_the_first_layout_is_taught_and_written_in_the_editor(own_host, visitor):
+def test_first_layout_is_explained_and_written(own_host, visitor):
     host = own_host
     static(host)
     visit = visitor(host)
@@ -54,7 +54,7 @@ def test_the_first_layout_is_taught_and_written_in_the_editor(own_host, visitor)
     expect(page.get_by_role("heading", level=1)).to_contain_text("Replay")
     page.goto("/layouts")
     visit.accessible()
-    page.get_by_role("link", name="Write the first layout").click()
+    page.get_by_role("link", name="Create the first layout").click()
     visit.accessible()
     page.get_by_label("Name").fill("prod")
     fill(page, 1, partition="web", chunks=7)
@@ -85,7 +85,7 @@ def test_the_first_layout_is_taught_and_written_in_the_editor(own_host, visitor)
     assert host.api("GET", "/layouts/prod")["newest"]["note"] == "two teams\napart"
 
 
-def test_a_refused_step_is_mended_where_it_stands(host, visitor):
+def test_refused_step_is_fixed_in_place(host, visitor):
     visit = visitor(host)
     page = visit.log_in(to="/layouts/-/new")
     name = f"mended_{visit.scripted}".lower()
@@ -100,7 +100,7 @@ def test_a_refused_step_is_mended_where_it_stands(host, visitor):
     expect(page.locator("#step-0-chunks")).to_have_attribute("aria-invalid", "true")
     expect(page.locator("#step-0-chunks")).to_have_value("seven")
     expect(page.get_by_role("listitem", name="Step 2")).to_contain_text(
-        "asks for 16 chunks, and 15 are free at this step on gpu1: give at most 15")
+        "needs 16 chunks, but 15 are free at this step on gpu1: give at most 15")
     visit.accessible()
     fill(page, 1, partition="web", chunks=7)
     press(page, "Create")
@@ -111,7 +111,7 @@ def test_a_refused_step_is_mended_where_it_stands(host, visitor):
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"Layout {name} version 1")
 
 
-def test_what_is_typed_is_kept_while_the_map_follows(host, visitor, scripted):
+def test_typing_is_kept_while_the_map_updates(host, visitor, scripted):
     if not scripted:
         return
     page = visitor(host).log_in(to="/layouts/-/new")
@@ -121,12 +121,12 @@ def test_what_is_typed_is_kept_while_the_map_follows(host, visitor, scripted):
     expect(page.locator("#step-0-chunks")).to_be_focused()
     page.locator("#step-0-chunks").press("End")
     page.locator("#step-0-chunks").press_sequentially("9")
-    expect(page.get_by_role("listitem", name="Step 1")).to_contain_text("asks for 149 chunks")
+    expect(page.get_by_role("listitem", name="Step 1")).to_contain_text("needs 149 chunks")
     expect(page.locator("#step-0-chunks")).to_have_value("149")
     expect(page.locator("#step-0-chunks")).to_be_focused()
 
 
-def test_two_who_edit_at_once_lose_nothing(host, visitor):
+def test_concurrent_layout_edits_are_both_kept(host, visitor):
     visit = visitor(host)
     name = f"both_{visit.scripted}".lower()
     write(host, name, add("web", 7))
@@ -134,7 +134,7 @@ def test_two_who_edit_at_once_lose_nothing(host, visitor):
     fill(page, 1, chunks=6)
     write(host, name, add("web", 5))
     press(page, "Save as a new version")
-    expect(page.get_by_role("alert")).to_contain_text("Somebody wrote version 2 while you were writing")
+    expect(page.get_by_role("alert")).to_contain_text("Someone else saved version 2 while you were editing")
     expect(page.locator("#step-0-chunks")).to_have_value("6")
     visit.accessible()
     press(page, "Save as a new version")
@@ -146,7 +146,7 @@ def test_two_who_edit_at_once_lose_nothing(host, visitor):
     expect(page.get_by_text(f"there is a layout {name} already")).to_be_visible()
 
 
-def test_versions_are_compared_in_words_signs_and_colour(host, visitor):
+def test_layout_versions_are_compared(host, visitor):
     visit = visitor(host)
     name = f"compared_{visit.scripted}".lower()
     write(host, name, add("web", 7), add("batch", 5), note="the first")
@@ -163,13 +163,13 @@ def test_versions_are_compared_in_words_signs_and_colour(host, visitor):
     visit.accessible()
     page.get_by_label("To version").select_option("1")
     press(page, "Compare")
-    expect(page.get_by_text("They say the same.")).to_be_visible()
+    expect(page.get_by_text("They are equal.")).to_be_visible()
     page.goto(f"/layouts/{name}/versions/1")
     expect(page.get_by_role("note").filter(has_text="earlier version")).to_be_visible()
     visit.accessible()
 
 
-def test_a_layout_is_taken_out_and_in_under_another_name_and_refused_with_its_place(host, visitor):
+def test_layout_is_exported_and_imported_renamed(host, visitor):
     visit = visitor(host)
     name = f"taken_{visit.scripted}".lower()
     write(host, name, add("web", 7))
@@ -196,28 +196,22 @@ def test_a_layout_is_taken_out_and_in_under_another_name_and_refused_with_its_pl
     press(page, "Import")
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"Layout {name}_again version 1")
     expect(page.locator(".sequence li")).to_have_text(["add web on GPU 0: 7 chunks"])
-    page.goto("/layouts/-/import")
-    page.get_by_label("A shell script").check()
-    page.get_by_label("Name").fill(f"{name}_script")
-    page.get_by_label("Text", exact=True).fill("echo sm_partition add 0 7 | nvidia-cuda-mps-control\n")
-    press(page, "Import")
-    expect(page.locator(".sequence li")).to_have_count(1)
 
 
-def test_a_layout_is_forgotten_once_nobody_holds_it(host, visitor):
+def test_unused_layout_is_deleted(host, visitor):
     visit = visitor(host)
     name = f"gone_{visit.scripted}".lower()
     write(host, name, add("web", 7))
     page = visit.log_in(to=f"/layouts/{name}")
     page.get_by_role("link", name="Delete").click()
-    expect(page.get_by_text("All its versions, 1 to 1, are forgotten")).to_be_visible()
+    expect(page.get_by_text("All its versions, 1 to 1, are deleted permanently")).to_be_visible()
     visit.accessible()
     press(page, f"Delete {name} and its 1 version")
     expect(page.get_by_role("heading", name="Layouts")).to_be_visible()
     expect(page.get_by_role("link", name=name, exact=True)).to_have_count(0)
 
 
-def test_who_only_looks_is_offered_no_change(host, visitor):
+def test_viewer_gets_no_layout_changes(host, visitor):
     write(host, "watched", add("web", 7))
     token = host.token_for("viewer", "watcher")
     page = visitor(host).log_in(token=token, to="/layouts/watched")

@@ -64,7 +64,7 @@ def apply(page, host, layout):
     assert operation["state"] == "succeeded", operation
 
 
-def test_from_the_editor_to_a_replay_on_another_host(static_host, second_host, visitor):
+def test_layout_is_replayed_on_another_host(static_host, second_host, visitor):
     host = static_host
     visit = visitor(host)
     page = visit.log_in(to="/layouts/-/new")
@@ -109,16 +109,16 @@ def test_from_the_editor_to_a_replay_on_another_host(static_host, second_host, v
     # On the other host it is told what would be done, and then done.
     other = visitor(second_host)
     page = other.log_in(to="/replays")
-    expect(page.get_by_text("A replay takes a layout's steps from empty GPUs")).to_be_visible()
+    expect(page.get_by_text("A replay runs a layout's steps on empty GPUs")).to_be_visible()
     other.accessible()
     page.get_by_role("link", name="Replay a layout").click()
     other.accessible()
-    page.get_by_label("A document that was exported elsewhere").check()
-    press(page, "See what it would do")
+    page.get_by_label("An exported document").check()
+    press(page, "Preview")
     expect(page.get_by_text("there is nothing to replay")).to_be_visible()
     page.get_by_label("Document", exact=True).fill(document)
     page.get_by_label("Daemon").select_option("gpu1")
-    press(page, "See what it would do")
+    press(page, "Preview")
     told = page.get_by_role("group", name="Steps of the replay")
     expect(told.locator("code")).to_have_text(recorded)
     other.accessible()
@@ -133,9 +133,9 @@ def test_from_the_editor_to_a_replay_on_another_host(static_host, second_host, v
 
     replay = eventually("the replay ends", ended)
     page.reload()
-    steps = page.get_by_role("group", name="Step by step").locator("tbody tr")
+    steps = page.get_by_role("group", name="Steps").locator("tbody tr")
     if second_host.same:
-        expect(page.get_by_text("same as on record")).to_be_visible()
+        expect(page.get_by_text("same as recorded")).to_be_visible()
         expect(steps.get_by_text("same", exact=True)).to_have_count(4)
     else:
         expect(page.locator(".lead")).to_have_text("differs")
@@ -145,7 +145,7 @@ def test_from_the_editor_to_a_replay_on_another_host(static_host, second_host, v
                        if not step["undo"] and step["expected"] and step["expected"] != step["id"])
         expect(first.locator("code")).to_have_text([differs["expected"], differs["id"]])
         expect(first.locator("mark")).to_have_count(2)
-        expect(page.get_by_role("heading", name="The way back, and what is of no step")).to_be_visible()
+        expect(page.get_by_role("heading", name="Undo and other steps")).to_be_visible()
     other.accessible()
     page.goto("/replays")
     expect(page.get_by_role("row", name="prod version 1")).to_contain_text("same" if second_host.same else "differs")
@@ -157,7 +157,7 @@ def test_from_the_editor_to_a_replay_on_another_host(static_host, second_host, v
     expect(page.locator(".sequence li")).to_have_count(4)
 
 
-def test_what_was_not_seen_is_not_applied(static_host, visitor):
+def test_outdated_plan_is_not_applied(static_host, visitor):
     host = static_host
     write(host, "prod", add("web", 7))
     write(host, "other", add("mine", 2))
@@ -167,7 +167,7 @@ def test_what_was_not_seen_is_not_applied(static_host, visitor):
     # Somebody puts another layout on it meanwhile.
     host.done(host.api("POST", "/layouts/other/apply", {"daemon": "gpu1", "gpu_map": {"0": "1"}}))
     press(page, "Apply to gpu1")
-    expect(page.get_by_role("alert")).to_contain_text("is another by now than the one that was seen")
+    expect(page.get_by_role("alert")).to_contain_text("has changed since it was shown")
     expect(page.locator("table.diff tbody tr")).to_have_count(2)
     assert host.api("GET", "/daemons/gpu1")["spec"]["layout"]["name"] == "other"
     visit.accessible()
@@ -177,7 +177,7 @@ def test_what_was_not_seen_is_not_applied(static_host, visitor):
     assert host.api("GET", "/daemons/gpu1")["spec"]["layout"]["name"] == "prod"
 
 
-def test_a_blocked_apply_names_the_client_and_the_way_out(static_host, visitor):
+def test_blocked_apply_names_client_and_remedy(static_host, visitor):
     host = static_host
     host.api("PUT", "/tenants/web", {"daemon": "gpu1", "device_memory_limit": "4G"})
     write(host, "prod", add("web", 7, "web"), add("batch", 5))
@@ -208,11 +208,11 @@ def test_a_blocked_apply_names_the_client_and_the_way_out(static_host, visitor):
     page.goto("/layouts/prod/apply?daemon=gpu1")
     host.client("web", "--spin", "600")
     press(page, "Apply to gpu1")
-    expect(page.get_by_role("heading", name="What stands in the way")).to_be_visible()
+    expect(page.get_by_role("heading", name="Blockers")).to_be_visible()
     assert page.url.endswith("/layouts/prod/apply")
 
 
-def test_what_has_to_be_made_again_is_made_again_only_when_told(static_host, visitor):
+def test_partitions_are_recreated_only_on_request(static_host, visitor):
     host = static_host
     write(host, "prod", add("web", 7), add("batch", 5))
     visit = visitor(host)
@@ -221,18 +221,18 @@ def test_what_has_to_be_made_again_is_made_again_only_when_told(static_host, vis
     write(host, "prod", add("batch", 5), add("web", 7))
     page.goto("/layouts/prod/apply?daemon=gpu1")
     press(page, "Apply to gpu1")
-    expect(page.get_by_role("heading", name="What stands in the way")).to_be_visible()
+    expect(page.get_by_role("heading", name="Blockers")).to_be_visible()
     visit.accessible()
-    page.get_by_label("Make partitions again that stay").check()
+    page.get_by_label("Recreate partitions that stay").check()
     press(page, "Apply to gpu1")
     page.wait_for_url("**/operations/*")
     assert operation_ends(page, host)["state"] == "succeeded"
     page.goto("/layouts/prod/delete")
-    expect(page.get_by_role("alert")).to_contain_text("is held by the daemons gpu1")
+    expect(page.get_by_role("alert")).to_contain_text("is in use by the daemons gpu1")
     visit.accessible()
 
 
-def test_what_others_changed_is_told(static_host, visitor):
+def test_partition_drift_is_shown(static_host, visitor):
     host = static_host
     write(host, "prod", add("web", 7))
     visit = visitor(host)
@@ -242,11 +242,11 @@ def test_what_others_changed_is_told(static_host, visitor):
     past_the_manager(host, f"sm_partition add {uuid} 2")
     eventually("it is seen", lambda: host.api("GET", "/daemons/gpu1?fresh=true")["status"]["layout"]["state"] == "drifted")
     page.goto("/layouts/prod")
-    expect(page.get_by_text("Somebody else changed its partitions:")).to_be_visible()
+    expect(page.get_by_text("Its partitions were changed outside the manager:")).to_be_visible()
     expect(page.get_by_text("of 2 chunks is not the layout's")).to_be_visible()
     visit.accessible()
     page.get_by_role("link", name="Apply it again").click()
-    expect(page.locator(".diff tbody tr").filter(has_text="somebody else made it")).to_have_count(1)
+    expect(page.locator(".diff tbody tr").filter(has_text="created by someone else")).to_have_count(1)
     page.goto("/daemons/gpu1")
     layout = page.get_by_role("region", name="Layout")
     expect(layout).to_contain_text("partition GPU 1/")
@@ -259,7 +259,7 @@ def test_what_others_changed_is_told(static_host, visitor):
     expect(page.get_by_role("button", name="Apply to gpu1")).to_be_visible()
 
 
-def test_a_document_of_other_hardware_is_refused_field_by_field(static_host, visitor):
+def test_document_of_other_hardware_is_refused(static_host, visitor):
     host = static_host
     other = Host("l40sx1@13.1")
     try:
@@ -273,13 +273,43 @@ def test_a_document_of_other_hardware_is_refused_field_by_field(static_host, vis
         eventually("gpu0 is ready", lambda: other.status_of("/readyz/daemons/gpu0") == 200)
         visit = visitor(other)
         page = visit.log_in(to="/replays/new")
-        page.get_by_label("A document that was exported elsewhere").check()
+        page.get_by_label("An exported document").check()
         page.get_by_label("Document", exact=True).fill(json.dumps(document))
         page.get_by_label("Daemon").select_option("gpu0")
-        press(page, "See what it would do")
+        press(page, "Preview")
         alert = page.get_by_role("alert")
-        expect(alert).to_contain_text("recorded on something else")
+        expect(alert).to_contain_text("recorded on another configuration")
         expect(alert.get_by_role("listitem").filter(has_text="sms")).not_to_have_count(0)
         visit.accessible()
     finally:
         other.close()
+
+
+def test_given_file_is_replayed_over_chosen_layout(static_host, visitor):
+    host = static_host
+    write(host, "prod", add("web", 7))
+    write(host, "other", add("mine", 2))
+    write(host, "empty")
+    visit = visitor(host)
+    page = visit.log_in()
+    apply(page, host, "prod")
+    document = json.dumps(host.api("GET", "/layouts/prod/export?daemon=gpu1"))
+    apply(page, host, "empty")
+    page.goto("/replays/new?layout=other")
+    expect(page.get_by_label("A layout of this host")).to_be_checked()
+    expect(page.get_by_label("Layout", exact=True)).to_have_value("other")
+    if visit.scripted:
+        file = {"name": "prod.json", "mimeType": "application/json", "buffer": document.encode()}
+        page.get_by_label("From a file").set_input_files(file)
+        expect(page.get_by_label("An exported document")).to_be_checked()
+        expect(page.get_by_label("Document", exact=True)).to_have_value(document)
+    else:
+        page.get_by_label("An exported document").check()
+        page.get_by_label("Document", exact=True).fill(document)
+    page.get_by_label("Daemon").select_option("gpu1")
+    press(page, "Preview")
+    plan = page.get_by_role("region", name="Plan for gpu1")
+    expect(plan).to_contain_text("they are what the document was recorded on")
+    expect(plan.get_by_role("row", name="add web on GPU 0: 7 chunks")).to_be_visible()
+    expect(page.get_by_label("An exported document")).to_be_checked()
+    visit.accessible()

@@ -1,4 +1,4 @@
-"""Operations: followed step by step, and called off."""
+"""Operations: followed step by step, and cancelled."""
 
 from playwright.sync_api import Error, expect
 
@@ -23,7 +23,7 @@ def follow(page, scripted, look):
     eventually("the page shows it", seen)
 
 
-def test_a_restart_is_followed_step_by_step(host, visitor, scripted):
+def test_restart_steps_are_followed(host, visitor, scripted):
     operation = host.api("POST", "/daemons/gpu0/restart?grace_s=0")
     visit = visitor(host)
     page = visit.log_in(to=f"/operations/{operation['id']}")
@@ -33,7 +33,7 @@ def test_a_restart_is_followed_step_by_step(host, visitor, scripted):
     expect(steps.locator("th")).to_have_text(["note the running process", "stop", "wait until ready"])
     expect(steps.locator(".state")).to_have_text(["done"] * 3)
     expect(steps.nth(1)).to_contain_text("replaced by process")
-    expect(page.get_by_role("button", name="Call it off")).to_have_count(0)
+    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
     who = host.api("GET", f"/events?operation={operation['id']}&type=operation.requested")["items"][0]["cause"]["subject"]
     expect(page.locator("dl.facts")).to_contain_text(f"by {who}")
     visit.accessible()
@@ -45,17 +45,17 @@ def test_a_restart_is_followed_step_by_step(host, visitor, scripted):
     visit.accessible()
 
 
-def test_a_drain_is_called_off(own_host, visitor, scripted):
+def test_drain_is_cancelled(own_host, visitor, scripted):
     host = own_host
     host.client("demo", "--spin", "600", "--alloc", "64")
     operation = host.api("POST", "/daemons/gpu0/drain?timeout_s=600")
     visit = visitor(host)
     page = visit.log_in(to=f"/operations/{operation['id']}")
     waits = page.get_by_role("row", name="wait for clients")
-    follow(page, scripted, lambda ms: expect(waits).to_contain_text("under way", timeout=ms))
+    follow(page, scripted, lambda ms: expect(waits).to_contain_text("running", timeout=ms))
     expect(page.get_by_text("600 s to end")).to_be_visible()
-    page.get_by_role("button", name="Call it off").click()
-    follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("called off", timeout=ms))
+    page.get_by_role("button", name="Cancel").click()
+    follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("cancelled", timeout=ms))
     expect(page.get_by_role("row", name="undo")).to_contain_text("done")
     assert host.api("GET", "/daemons/gpu0")["spec"]["schedulable"] is True
     # Who only looks is offered nothing, and an address that is no operation's is told of.
@@ -66,7 +66,7 @@ def test_a_drain_is_called_off(own_host, visitor, scripted):
     expect(page.get_by_text("It may have been deleted")).to_be_visible()
 
 
-def test_operations_are_paged_and_a_tenant_sees_its_own(own_host, visitor):
+def test_operations_are_paged_and_scoped(own_host, visitor):
     host = own_host
     for _ in range(51):
         host.done(host.api("POST", "/daemons/gpu0/start"))
@@ -81,17 +81,17 @@ def test_operations_are_paged_and_a_tenant_sees_its_own(own_host, visitor):
     expect(page.locator("tbody tr")).to_have_count(50)
     own = visitor(host)
     page = own.log_in(host.token_for("tenant:demo"), to="/operations")
-    expect(page.get_by_text("Nothing was asked for yet")).to_be_visible()
+    expect(page.get_by_text("No operations yet")).to_be_visible()
     own.accessible()
 
 
-def test_a_drain_is_seen_and_called_off_where_it_happens(own_host, visitor, scripted):
+def test_drain_is_cancelled_from_its_daemon(own_host, visitor, scripted):
     host = own_host
     host.client("demo", "--spin", "600", "--alloc", "64")
     host.api("POST", "/daemons/gpu0/drain?timeout_s=600")
     visit = visitor(host)
     page = visit.log_in(to="/")
-    goes_on = page.get_by_role("region", name="What goes on")
+    goes_on = page.get_by_role("region", name="In progress")
     follow(page, scripted, lambda ms: expect(goes_on).to_contain_text("waits for 1 client (", timeout=ms))
     expect(goes_on.get_by_role("link", name="Drain daemon gpu0")).to_be_visible()
     visit.accessible()
@@ -99,8 +99,8 @@ def test_a_drain_is_seen_and_called_off_where_it_happens(own_host, visitor, scri
     expect(page.locator("#under-way")).to_contain_text("Drain daemon gpu0")
     expect(page.get_by_role("button", name="Uncordon")).to_have_count(0)
     visit.accessible()
-    page.locator("#under-way").get_by_role("button", name="Call it off").click()
-    follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("called off", timeout=ms))
+    page.locator("#under-way").get_by_role("button", name="Cancel").click()
+    follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("cancelled", timeout=ms))
     page.goto("/daemons/gpu0")
     follow(page, scripted, lambda ms: expect(page.locator("#under-way")).to_have_count(0, timeout=ms))
     page.goto("/operations?daemon=gpu0&state=cancelled")
@@ -108,11 +108,11 @@ def test_a_drain_is_seen_and_called_off_where_it_happens(own_host, visitor, scri
     expect(page.get_by_label("Daemon")).to_have_value("gpu0")
     expect(page.get_by_label("State")).to_have_value("cancelled")
     page.goto("/operations?state=failed")
-    expect(page.get_by_text("No operation is like that.")).to_be_visible()
+    expect(page.get_by_text("No operation matches.")).to_be_visible()
     visit.accessible()
 
 
-def test_a_list_whose_filter_is_refused_says_why_and_leads_back(host, visitor):
+def test_refused_filter_explains_and_links_back(host, visitor):
     visit = visitor(host)
     page = visit.log_in(to="/")
     for place in ["/operations", "/layouts", "/replays", "/tokens", "/tenants", "/clients"]:

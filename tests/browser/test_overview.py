@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from host import eventually
 
 
-def test_all_is_well_until_a_server_dies(own_host, visitor):
+def test_overview_is_calm_until_a_server_dies(own_host, visitor):
     visit = visitor(own_host)
     page = visit.log_in()
     expect(page.get_by_text("All is well")).to_be_visible()
@@ -28,7 +28,7 @@ def test_all_is_well_until_a_server_dies(own_host, visitor):
     process.wait()
 
 
-def test_a_page_that_follows_keeps_what_its_reader_did(own_host, visitor, scripted):
+def test_live_page_keeps_reader_state(own_host, visitor, scripted):
     if not scripted:
         return
     visit = visitor(own_host)
@@ -43,7 +43,7 @@ def test_a_page_that_follows_keeps_what_its_reader_did(own_host, visitor, script
     expect(page.get_by_role("button", name="Log out")).to_be_visible()
 
 
-def test_the_map_has_every_sm_once(host, visitor):
+def test_map_has_every_sm_once(host, visitor):
     visit = visitor(host)
     page = visit.log_in(to="/gpus/0")
     expect(page.get_by_role("heading", name="GPU 0 NVIDIA H200")).to_be_visible()
@@ -53,7 +53,7 @@ def test_the_map_has_every_sm_once(host, visitor):
     visit.accessible()
 
 
-def test_a_partitioned_gpu_is_told_apart(own_host, visitor):
+def test_partitioned_gpu_is_marked(own_host, visitor):
     host = own_host
     host.api("DELETE", "/tenants/batch")
     operation = host.api("DELETE", "/daemons/gpu1")
@@ -82,7 +82,7 @@ def test_a_partitioned_gpu_is_told_apart(own_host, visitor):
     visit.accessible()
 
 
-def test_who_looks_is_no_news(own_host, visitor):
+def test_overview_leaves_log_ins_out(own_host, visitor):
     visit = visitor(own_host)
     page = visit.log_in()
     assert own_host.api("GET", "/events?type=session.opened")["items"], "somebody logged in"
@@ -92,7 +92,7 @@ def test_who_looks_is_no_news(own_host, visitor):
     expect(page.locator(".events").get_by_text("session.opened").first).to_be_visible()
 
 
-def test_a_fault_that_is_over_is_told_calmly(own_host, visitor):
+def test_recovered_fault_is_shown_calmly(own_host, visitor):
     pid = own_host.api("GET", "/daemons/gpu0")["status"]["pid"]
     os.kill(pid, signal.SIGKILL)
     eventually("it is noticed", lambda: own_host.api("GET", "/daemons/gpu0")["status"]["deaths"] == 1)
@@ -101,8 +101,8 @@ def test_a_fault_that_is_over_is_told_calmly(own_host, visitor):
     page = visit.log_in()
     item = page.locator(".attention > li").filter(has_text="A control process was found dead")
     expect(item).to_have_class("quiet")
-    expect(item).to_contain_text("it is over")
-    expect(page.locator(".in-short")).to_contain_text("Nothing is wrong")
+    expect(item).to_contain_text("it has ended")
+    expect(page.locator(".in-short")).to_contain_text("No problems")
     page.goto("/faults")
     row = page.get_by_role("row").filter(has_text="daemon.died")
     expect(row.locator(".state")).to_have_text("over")
@@ -110,7 +110,7 @@ def test_a_fault_that_is_over_is_told_calmly(own_host, visitor):
     visit.accessible()
 
 
-def test_what_is_nowhere_is_told_in_words(host, visitor):
+def test_missing_page_is_explained(host, visitor):
     page = visitor(host).log_in()
     assert page.goto("/nowhere").status == 404
     expect(page.get_by_role("main")).to_contain_text("There is no page at /nowhere.")

@@ -45,10 +45,10 @@ def elsewhere():
     host.close()
 
 
-def test_percentages_go_from_the_editor_to_another_host_and_are_held_to_what_clients_saw(here, there, elsewhere, visitor):
+def test_percentage_layout_is_replayed_and_verified(here, there, elsewhere, visitor):
     visit = visitor(here)
     page = visit.log_in(to="/layouts")
-    page.get_by_role("link", name="Write the first layout").click()
+    page.get_by_role("link", name="Create the first layout").click()
     page.get_by_label("Percentage: as many SMs by thread percentage").check()
     page.get_by_label("Name").fill("main")
     for number, (name, (chunks, _)) in enumerate(PARTITIONS.items(), 1):
@@ -94,15 +94,15 @@ def test_percentages_go_from_the_editor_to_another_host_and_are_held_to_what_cli
     other = visitor(there)
     page = other.log_in(to="/replays")
     page.get_by_role("link", name="Replay a layout").click()
-    page.get_by_label("A document that was exported elsewhere").check()
+    page.get_by_label("An exported document").check()
     page.get_by_label("Document", exact=True).fill(document)
     page.get_by_label("Daemon").select_option("gpu0")
-    press(page, "See what it would do")
-    expect(page.get_by_text("A CUDA client looks at each partition")).to_be_visible()
+    press(page, "Preview")
+    expect(page.get_by_text("A CUDA client runs in each partition")).to_be_visible()
     other.accessible()
     press(page, "Replay it on gpu0")
     page.wait_for_url("**/replays/*")
-    follow(page, other.scripted, lambda ms: expect(page.locator(".lead")).to_have_text("same as on record", timeout=ms))
+    follow(page, other.scripted, lambda ms: expect(page.locator(".lead")).to_have_text("same as recorded", timeout=ms))
     seen = page.get_by_role("table").locator("tbody tr")
     expect(seen.locator("th")).to_have_text(list(PARTITIONS))
     for row, (_, sms) in zip(seen.all(), PARTITIONS.values()):
@@ -112,27 +112,27 @@ def test_percentages_go_from_the_editor_to_another_host_and_are_held_to_what_cli
     # A checksum that is not the text's, and hardware that is not what it was recorded on, are refused before anything is done.
     third = visitor(elsewhere)
     page = third.log_in(to="/replays/new")
-    page.get_by_label("A document that was exported elsewhere").check()
+    page.get_by_label("An exported document").check()
     page.get_by_label("Document", exact=True).fill(document.replace("sms: 56", "sms: 48"))
     page.get_by_label("Daemon").select_option("gpu0")
-    press(page, "See what it would do")
+    press(page, "Preview")
     expect(page.locator("#wrong-text")).to_contain_text("checksum")
     page.get_by_label("Document", exact=True).fill(document)
-    press(page, "See what it would do")
-    expect(page.get_by_role("alert")).to_contain_text("recorded on something else")
+    press(page, "Preview")
+    expect(page.get_by_role("alert")).to_contain_text("recorded on another configuration")
     third.accessible()
     assert elsewhere.api("GET", "/replays")["items"] == []
     assert elsewhere.api("GET", "/daemons/gpu0")["spec"].get("layout") is None
 
 
-def test_the_list_of_replays_tells_why_each_was_and_what_came_of_it(own_host, visitor):
+def test_replay_list_shows_reasons_and_results(own_host, visitor):
     host = own_host
     static(host)
     steps = [{"add": {"gpu": 1, "partition": "web", "chunks": 7}}, {"add": {"gpu": 1, "partition": "batch", "chunks": 5}}]
     write(host, "prod", *steps)
     visit = visitor(host)
     page = visit.log_in(to="/replays")
-    expect(page.get_by_text("A replay takes a layout's steps from empty GPUs")).to_be_visible()
+    expect(page.get_by_text("A replay runs a layout's steps on empty GPUs")).to_be_visible()
     replay = host.api("POST", "/replays", {"layout": "prod", "daemon": "gpu1"})
     host.done(replay["operation"])
     host.done(host.api("POST", "/daemons/gpu1/restart?grace_s=0"))
@@ -143,8 +143,8 @@ def test_the_list_of_replays_tells_why_each_was_and_what_came_of_it(own_host, vi
     rows = page.get_by_role("group", name="Replays").locator("tbody tr")
     expect(rows).to_have_count(2)
     # The last first.
-    for row, cause, verdict in zip(rows.all(), ["the daemon was started again", "somebody asked for it"],
-                                   ["same as on record", "first of its kind"]):
+    for row, cause, verdict in zip(rows.all(), ["restart of the daemon", "requested"],
+                                   ["same as recorded", "first of its kind"]):
         expect(row).to_contain_text("prod version 1")
         expect(row.get_by_role("link", name="gpu1")).to_have_attribute("href", "/daemons/gpu1")
         expect(row).to_contain_text(cause)
@@ -152,7 +152,7 @@ def test_the_list_of_replays_tells_why_each_was_and_what_came_of_it(own_host, vi
     visit.accessible()
     rows.last.get_by_role("rowheader").get_by_role("link").click()
     page.wait_for_url(f"**/replays/{replay['replay']}")
-    expect(page.get_by_text("what it gave is on record from now on")).to_be_visible()
+    expect(page.get_by_text("these IDs are recorded from now on")).to_be_visible()
     page.get_by_role("navigation", name="Breadcrumb").get_by_role("link", name="Replays").click()
     expect(rows).to_have_count(2)
     looker = visitor(host)

@@ -22,7 +22,7 @@ def roomy(own_host):
     return own_host
 
 
-def test_a_tenant_is_made_at_the_second_try(roomy, visitor):
+def test_refused_tenant_form_is_fixed_and_sent(roomy, visitor):
     visit = visitor(roomy)
     page = visit.log_in(to="/tenants")
     page.get_by_role("link", name="New tenant").click()
@@ -30,7 +30,7 @@ def test_a_tenant_is_made_at_the_second_try(roomy, visitor):
     fill_in(page, "web", "1.5G", Labels="team=search")
     page.get_by_label("A number of SMs").check()
     page.get_by_label("SMs", exact=True).fill("33")
-    page.get_by_role("button", name="Make the tenant").click()
+    page.get_by_role("button", name="Create tenant").click()
     expect(page.get_by_role("alert")).to_contain_text("Nothing was changed")
     limit = page.get_by_label("Memory limit")
     expect(limit).to_have_attribute("aria-invalid", "true")
@@ -39,10 +39,10 @@ def test_a_tenant_is_made_at_the_second_try(roomy, visitor):
     expect(page.get_by_label("Labels")).to_have_value("team=search")
     visit.accessible()
     limit.fill("4G")
-    page.get_by_role("button", name="Make the tenant").click()
+    page.get_by_role("button", name="Create tenant").click()
     expect(page.locator("#wrong-sms")).to_contain_text("32 and 34")
     page.get_by_label("SMs", exact=True).fill("32")
-    page.get_by_role("button", name="Make the tenant").click()
+    page.get_by_role("button", name="Create tenant").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("web")
     assert page.url.endswith("/tenants/web")
     spec = roomy.api("GET", "/tenants/web")["spec"]
@@ -52,14 +52,14 @@ def test_a_tenant_is_made_at_the_second_try(roomy, visitor):
     # Not twice.
     page.goto("/tenants/-/new")
     fill_in(page, "web", "1G")
-    page.get_by_role("button", name="Make the tenant").click()
+    page.get_by_role("button", name="Create tenant").click()
     expect(page.locator("#wrong-name")).to_contain_text("already")
 
 
-def test_what_it_comes_to_stands_beside_the_form(roomy, visitor):
+def test_prediction_stands_beside_the_form(roomy, visitor):
     visit = visitor(roomy)
     page = visit.log_in(to="/tenants/-/new?daemon=gpu1")
-    aside = page.get_by_role("complementary", name="What it comes to")
+    aside = page.get_by_role("complementary", name="Prediction")
 
     def told():
         if not visit.scripted:
@@ -71,7 +71,7 @@ def test_what_it_comes_to_stands_beside_the_form(roomy, visitor):
     page.get_by_label("SMs", exact=True).fill("32")
     expect(told()).to_contain_text("32 of 132")
     expect(aside).to_contain_text("about 3.9 GiB")
-    expect(aside).to_contain_text("Nothing stands in its way")
+    expect(aside).to_contain_text("No problems found")
     page.get_by_label("SMs", exact=True).fill("33")
     expect(told()).to_contain_text("32 and 34")
     visit.accessible()
@@ -81,34 +81,62 @@ def test_what_it_comes_to_stands_beside_the_form(roomy, visitor):
     assert roomy.api("GET", "/tenants?limit=1000")["items"][-1]["name"] != "web", "nothing is written"
     # What a script asked for in between does not stand in the form's way.
     page.get_by_label("Clients at once").fill("2")
-    expect(told()).to_contain_text("Nothing stands in its way")
-    page.get_by_role("button", name="Make the tenant").click()
+    expect(told()).to_contain_text("No problems found")
+    page.get_by_role("button", name="Create tenant").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("web")
 
 
-def test_two_who_edit_at_once_are_told(roomy, visitor):
-    roomy.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "4G"})
-    visit = visitor(roomy)
-    page = visit.log_in(to="/tenants/web")
-    page.get_by_role("link", name="Edit").click()
+def open_an_outdated_form(page, host):
+    host.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "4G", "sms": 32})
+    page.goto("/tenants/web/edit")
     expect(page.get_by_label("Memory limit")).to_have_value("4G")
     page.get_by_label("Memory limit").fill("6G")
-    roomy.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "5G", "max_clients": 2})
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("alert")).to_contain_text("Somebody else changed this tenant")
-    row = page.get_by_role("row", name="Memory limit")
-    expect(row).to_contain_text("5G")
-    expect(row).to_contain_text("6G")
-    expect(page.get_by_role("row", name="Clients")).to_contain_text("2")
+    page.get_by_label("The daemon's default").check()
+    host.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "5G", "sms": 32, "max_clients": 2})
+    with page.expect_response("**/tenants/web/edit") as answer:
+        page.get_by_role("button", name="Save").click()
+    assert answer.value.status == 412
+
+
+def test_outdated_form_shows_both_values_and_overwrites(roomy, visitor):
+    visit = visitor(roomy)
+    page = visit.log_in()
+    open_an_outdated_form(page, roomy)
+    expect(page.get_by_role("alert")).to_contain_text("Someone else changed this tenant")
+    differences = page.get_by_role("table").first.locator("tbody tr")
+    expect(differences).to_have_text(["Memory limit6G5G", "Clients12", "SMs–32"])
     visit.accessible()
-    assert roomy.api("GET", "/tenants/web")["spec"]["device_memory_limit"] == 5 << 30
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("web")
+    assert roomy.api("GET", "/tenants/web")["spec"]["device_memory_limit"] == 5 << 30, "nothing is written yet"
+    page.get_by_role("button", name="Overwrite with my values").click()
+    page.wait_for_url("**/tenants/web")
     spec = roomy.api("GET", "/tenants/web")["spec"]
-    assert (spec["device_memory_limit"], spec["max_clients"]) == (6 << 30, 2), "what was left as it was is not undone"
+    assert (spec["device_memory_limit"], spec["max_clients"], "sms" in spec) == (6 << 30, 1, False)
 
 
-def test_a_form_is_not_lost_with_the_session(roomy, visitor):
+def test_outdated_form_is_discarded_for_stored_values(roomy, visitor):
+    page = visitor(roomy).log_in()
+    open_an_outdated_form(page, roomy)
+    page.get_by_role("link", name="Discard my values").click()
+    expect(page.get_by_label("Memory limit")).to_have_value("5G")
+    expect(page.get_by_label("Clients at once")).to_have_value("2")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.get_by_label("Clients at once").fill("3")
+    page.get_by_role("button", name="Save").click()
+    page.wait_for_url("**/tenants/web")
+    spec = roomy.api("GET", "/tenants/web")["spec"]
+    assert (spec["device_memory_limit"], spec["max_clients"], spec["sms"]) == (5 << 30, 3, 32)
+
+
+def test_third_change_makes_outdated_form_outdated_again(roomy, visitor):
+    page = visitor(roomy).log_in()
+    open_an_outdated_form(page, roomy)
+    roomy.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "7G"})
+    page.get_by_role("button", name="Overwrite with my values").click()
+    expect(page.get_by_role("table").first.locator("tbody tr")).to_have_text(["Memory limit6G7G"])
+    assert roomy.api("GET", "/tenants/web")["spec"]["device_memory_limit"] == 7 << 30
+
+
+def test_expired_session_keeps_tenant_form(roomy, visitor):
     visit = visitor(roomy)
     page = visit.log_in(to="/tenants/-/new")
     fill_in(page, "web", "3G", Labels="team=search\nowner=a b")
@@ -119,7 +147,7 @@ def test_a_form_is_not_lost_with_the_session(roomy, visitor):
             page.get_by_label("Clients at once").fill("2")
         assert asked.value.status == 401
     page.get_by_label("Clients at once").fill("2")
-    page.get_by_role("button", name="Make the tenant").click()
+    page.get_by_role("button", name="Create tenant").click()
     expect(page.get_by_text("What you typed is kept")).to_be_visible()
     page.get_by_label("Token").fill(roomy.token)
     page.get_by_role("button", name="Log in").click()
@@ -130,7 +158,7 @@ def test_a_form_is_not_lost_with_the_session(roomy, visitor):
     assert spec["labels"] == {"team": "search", "owner": "a b"}
 
 
-def test_a_client_comes_is_terminated_and_goes(own_host, visitor):
+def test_client_is_terminated_from_its_page(own_host, visitor):
     visit = visitor(own_host)
     page = visit.log_in(to="/tenants/demo")
     expect(page.get_by_text("No process of this tenant is connected")).to_be_visible()
@@ -149,7 +177,7 @@ def test_a_client_comes_is_terminated_and_goes(own_host, visitor):
     expect(page.get_by_text("started by mps-manager run")).to_be_visible()
     visit.accessible()
     page.get_by_role("link", name="Terminate").click()
-    expect(page.get_by_text("MPS is asked to end its work")).to_be_visible()
+    expect(page.get_by_text("MPS ends its work")).to_be_visible()
     visit.accessible()
     page.get_by_role("button", name=re.compile("Terminate client")).click()
     page.wait_for_url("**/operations/*")
@@ -161,7 +189,7 @@ def test_a_client_comes_is_terminated_and_goes(own_host, visitor):
     expect(page.get_by_text("client.terminated").first).to_be_visible()
 
 
-def test_a_client_that_is_gone_keeps_its_story(own_host, visitor):
+def test_ended_client_keeps_its_history(own_host, visitor):
     process = own_host.client("demo", "--spin", "600", "--alloc", "512")
     [client] = own_host.api("GET", "/clients?tenant=demo")["items"]
     process.kill()
@@ -176,7 +204,7 @@ def test_a_client_that_is_gone_keeps_its_story(own_host, visitor):
     visit.accessible()
 
 
-def test_a_tenant_is_verified_by_a_client(own_host, visitor):
+def test_tenant_is_verified_by_a_client(own_host, visitor):
     visit = visitor(own_host)
     page = visit.log_in(to="/tenants/demo")
     section = page.get_by_role("region", name="Verification")
@@ -189,7 +217,7 @@ def test_a_tenant_is_verified_by_a_client(own_host, visitor):
     def last():
         return own_host.api("GET", "/tenants/demo")["status"]["verification"]["last"]
 
-    expect(section).to_contain_text("Nobody has looked yet")
+    expect(section).to_contain_text("No CUDA client has verified")
     visit.accessible()
     section.get_by_role("button", name="Verify").click()
     page.wait_for_url("**/tenants/demo#verification")
@@ -216,7 +244,7 @@ def test_a_tenant_is_verified_by_a_client(own_host, visitor):
     visit.accessible()
 
 
-def test_who_may_not_verify_is_not_offered_it_and_the_tenant_itself_is(host, visitor):
+def test_only_permitted_roles_may_verify(host, visitor):
     for grant, offered in [("viewer", 0), ("operator", 1), ("tenant:demo", 1)]:
         visit = visitor(host)
         page = visit.log_in(host.token_for(grant, "someone"))
@@ -225,7 +253,7 @@ def test_who_may_not_verify_is_not_offered_it_and_the_tenant_itself_is(host, vis
         expect(page.get_by_role("button", name=re.compile("Verify"))).to_have_count(offered)
 
 
-def test_the_environment_is_copied_as_it_is(host, visitor):
+def test_environment_is_copied_verbatim(host, visitor):
     visit = visitor(host, **({"permissions": ["clipboard-read", "clipboard-write"]}))
     page = visit.log_in(to="/tenants/demo")
     shell = page.locator("#environment-shell")
@@ -247,7 +275,7 @@ def test_the_environment_is_copied_as_it_is(host, visitor):
         assert page.evaluate("navigator.clipboard.readText()") == part.locator("pre").text_content()
 
 
-def test_a_list_is_filtered_and_paged_on_the_server(own_host, visitor):
+def test_tenants_are_filtered_and_paged(own_host, visitor):
     own_host.api("PUT", "/daemons/gpu1", {"gpus": ["1"], "memory_overcommit": 10})
     for number in range(56):
         own_host.api("PUT", f"/tenants/crowd_{number:02}", {"daemon": "gpu1", "device_memory_limit": "16M"})
@@ -273,7 +301,7 @@ def test_a_list_is_filtered_and_paged_on_the_server(own_host, visitor):
     expect(page.get_by_role("row", name="crowd")).to_have_count(0)
 
 
-def test_a_tenant_is_deleted_once_nobody_runs(own_host, visitor):
+def test_idle_tenant_is_deleted(own_host, visitor):
     process = own_host.client("demo", "--spin", "600", "--alloc", "512")
     visit = visitor(own_host)
     page = visit.log_in(to="/tenants/demo")
@@ -292,7 +320,7 @@ def test_a_tenant_is_deleted_once_nobody_runs(own_host, visitor):
     assert (row["action"], row["target"]) == ("POST /tenants/{name}/delete", "tenants/demo"), row
 
 
-def test_whoever_is_bound_to_a_tenant_sees_theirs_and_nothing_else(own_host, visitor):
+def test_tenant_token_sees_only_its_tenant(own_host, visitor):
     own_host.api("PUT", "/tenants/other", {"daemon": "gpu0", "device_memory_limit": "1G"})
     mine = own_host.client("demo", "--spin", "600", "--alloc", "512")
     own_host.client("other", "--spin", "600", "--alloc", "128")
@@ -322,7 +350,7 @@ def test_whoever_is_bound_to_a_tenant_sees_theirs_and_nothing_else(own_host, vis
     mine.wait(30)
 
 
-def test_the_last_hour_is_drawn(own_host, visitor):
+def test_last_hour_is_charted(own_host, visitor):
     own_host.client("demo", "--spin", "600", "--alloc", "1024")
     visit = visitor(own_host)
     page = visit.log_in(to="/tenants/demo")
@@ -356,7 +384,7 @@ def test_the_last_hour_is_drawn(own_host, visitor):
             expect(reading).to_contain_text("demo")
             assert "GiB" in slider.get_attribute("aria-valuetext")
         else:
-            expect(figure.get_by_role("img", name=re.compile("Memory in the last hour"))).to_be_visible()
+            expect(figure.locator(".drawn")).to_be_hidden()
         figure.locator("summary").click()
         expect(figure.get_by_role("columnheader", name="demo")).to_be_visible()
         expect(figure.get_by_role("row").nth(1)).to_contain_text("GiB")

@@ -50,6 +50,7 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
             ],
         ),
         ("main", &["cli", "sim"]),
+        ("bin", &["sim"]),
     ])
 }
 
@@ -112,6 +113,20 @@ fn used(text: &str) -> BTreeSet<String> {
     found
 }
 
+/// The longest that a file may be: past that a second idea lives in it.
+const LONGEST: usize = 600;
+
+#[test]
+fn no_source_file_is_too_long() {
+    let mut files = Vec::new();
+    for folder in ["src", "tests", "benches"] {
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut files);
+    }
+    let lines = |file: &PathBuf| fs::read_to_string(file).expect("text").lines().count();
+    let long: Vec<_> = files.iter().filter(|file| lines(file) > LONGEST).collect();
+    assert!(long.is_empty(), "more than {LONGEST} lines: {long:?}");
+}
+
 #[test]
 fn parts_use_only_what_is_below_them() {
     let allowed = allowed();
@@ -135,7 +150,7 @@ fn parts_use_only_what_is_below_them() {
 }
 
 #[test]
-fn what_a_file_uses_is_found() {
+fn modules_used_by_a_file_are_found() {
     let text = "use crate::a::B;\nuse crate::{c, d::{E, F}, g};\nlet x = crate::h::i(); // crate::not\n";
     let names: Vec<String> = used(&code(text)).into_iter().collect();
     assert_eq!(names, ["a", "c", "d", "g", "h"]);
@@ -185,29 +200,29 @@ fn signals_are_found_in_sources() {
     assert!(signalling("#[cfg(test)]\nmod tests {\n    child.start_kill();\n}\n").is_empty());
 }
 
-/// Use cases that ask for no right, and why.
+/// Use cases that require no right, and why.
 fn open_to_all() -> BTreeMap<&'static str, &'static str> {
     BTreeMap::from([
-        ("simulated", "nothing of the host but whether it is one: a banner says so to everybody"),
-        ("begin", "the manager's own start"),
+        ("simulated", "only whether the host is simulated, which every page shows"),
+        ("start", "the manager's own start"),
         ("watch_gpus", "the manager's own task"),
         ("collect_tenant_directories", "the manager's own task"),
         ("write_uses", "the manager's own task"),
         ("write_last_uses", "the manager's own end"),
         ("prune_events", "the manager's own task"),
-        ("keep_book", "the manager's own task"),
+        ("refresh_metrics_snapshot", "the manager's own task"),
         ("keep_history", "the manager's own task"),
         ("keep_audit", "the manager's own task"),
-        ("refused", "the record of a refusal"),
-        ("record_refusals", "the record of refusals"),
-        ("say_stopped", "the manager's own end"),
-        ("check_store", "/healthz, which says nothing but whether the manager lives"),
+        ("record_refusal", "the record of a refusal"),
+        ("flush_refusals", "the record of refusals"),
+        ("record_stop", "the manager's own end"),
+        ("check_store", "/healthz, which only shows whether the manager runs"),
         (
-            "nameplate",
-            "told to whoever is let in: whether the host is real, and its name to those who see the host",
+            "host_identity",
+            "shown to every authenticated user: whether the host is real, and its name to host users",
         ),
-        ("read_only", "/readyz, and asked by every use case that writes"),
-        ("not_ready", "/readyz, which load balancers ask without a token"),
+        ("read_only", "/readyz, and checked by every use case that writes"),
+        ("not_ready", "/readyz, which load balancers query without a token"),
     ])
 }
 
@@ -227,11 +242,11 @@ fn use_cases(text: &str) -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn every_use_case_asks_who_does_it_first() {
+fn every_use_case_authorises_first() {
     let mut files = Vec::new();
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/service"), &mut files);
     let open = open_to_all();
-    let (mut asked, mut met) = (0, BTreeSet::new());
+    let (mut authorised, mut met) = (0, BTreeSet::new());
     for file in files {
         let text = code(&fs::read_to_string(&file).expect("text"));
         for (name, head, body) in use_cases(&text) {
@@ -246,16 +261,15 @@ fn every_use_case_asks_who_does_it_first() {
             let decides = first.starts_with("let right = ") && body.contains("actor.may(right)?");
             let by_scope =
                 first.starts_with("match actor.scope() {") && body.matches("actor.may(").count() == 2;
-            assert!(asks || decides || by_scope, "{name} does something before it asks: {first}");
-            asked += 1;
+            assert!(asks || decides || by_scope, "{name} does something before it authorises: {first}");
+            authorised += 1;
         }
     }
-    assert!(asked > 35, "only {asked} use cases were found");
-    assert_eq!(met.len(), open.len(), "of those that ask for no right, some are gone: {met:?}");
+    assert!(authorised > 35, "only {authorised} use cases were found");
+    assert_eq!(met.len(), open.len(), "some use cases without a right are gone: {met:?}");
 }
 
-/// Use cases that somebody may ask who is bound to a tenant, and whose answer is of nothing but what is the tenant's or the caller's
-/// own; every other one says in its body for whom it is.
+/// Use cases open to tenant users whose answer concerns only the tenant or the caller; every other one redacts its answer.
 fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
     BTreeMap::from([
         ("whoami", "who the caller is"),
@@ -263,7 +277,7 @@ fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
         ("session", "the caller's session"),
         ("end_session", "no answer"),
         ("end_sessions", "no answer"),
-        ("of_gpu", "what the caller asks for"),
+        ("of_gpu", "the caller's filter"),
         ("clients", "processes of the tenant"),
         ("client", "a process of the tenant"),
         ("tenant_environment", "the tenant's variables"),
@@ -273,16 +287,16 @@ fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
         ("held_lease", "a process that holds a lease of the tenant"),
         ("revoke_lease", "no answer"),
         ("is_client_stopped", "a process of the tenant"),
-        ("fault", "events, which are asked for in the caller's name"),
+        ("fault", "events, which are read as the caller"),
     ])
 }
 
 #[test]
-fn whoever_is_bound_to_a_tenant_is_told_in_words_for_them() {
+fn answers_to_tenant_users_are_redacted() {
     let mut files = Vec::new();
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/service"), &mut files);
     let own = of_ones_own();
-    let (mut told, mut met) = (0, BTreeSet::new());
+    let (mut redacted, mut met) = (0, BTreeSet::new());
     for file in files {
         for (name, _, body) in use_cases(&code(&fs::read_to_string(&file).expect("text"))) {
             let rights = ["Right::ViewOwn", "Right::ViewTenant", "Right::UseTenant"];
@@ -294,7 +308,7 @@ fn whoever_is_bound_to_a_tenant_is_told_in_words_for_them() {
                 continue;
             }
             let shown = [
-                "shown_to(actor)",
+                "redacted_for(actor)",
                 "reader) = (self.parts.store.clone(), actor",
                 "tenant_view(actor",
                 "view_with(actor",
@@ -302,13 +316,13 @@ fn whoever_is_bound_to_a_tenant_is_told_in_words_for_them() {
             let goes_on = body.contains("operate_now(actor");
             assert!(
                 goes_on || shown.iter().any(|words| body.contains(words)),
-                "{name} shows all to everybody: {body}"
+                "{name} redacts nothing: {body}"
             );
-            told += 1;
+            redacted += 1;
         }
     }
-    assert!(told >= 6, "only {told} use cases were found");
-    assert_eq!(met.len(), own.len(), "some are gone, or ask for another right: {met:?}");
+    assert!(redacted >= 6, "only {redacted} use cases were found");
+    assert_eq!(met.len(), own.len(), "some are gone, or require another right: {met:?}");
 }
 
 #[test]
@@ -333,7 +347,7 @@ fn no_source_is_longer_than_one_idea() {
 }
 
 #[test]
-fn the_requests_that_messages_and_comments_name_can_be_sent() {
+fn requests_named_in_messages_exist() {
     let document: serde_json::Value =
         serde_json::from_str(include_str!("../../openapi/v1.json")).expect("the document");
     let there = |method: &str, path: &str| {

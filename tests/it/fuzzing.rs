@@ -28,7 +28,7 @@ fn tests() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_list_of_parsers_is_the_list_of_tests() {
+fn documented_parsers_match_fuzz_tests() {
     let documented: BTreeSet<String> = include_str!("../../docs/fuzzing.md")
         .lines()
         .filter(|line| line.starts_with('|'))

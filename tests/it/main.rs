@@ -3,7 +3,7 @@
 
 mod architecture;
 mod chaos;
-mod compatibility;
+mod document;
 mod fuzzing;
 mod gpu;
 mod harness;

@@ -131,7 +131,7 @@ impl Examination {
         words.join(" ")
     }
 
-    /// Scopes and mounts, as `GET /host` tells them.
+    /// Scopes and mounts, as `GET /host` reports them.
     pub(super) fn isolation(&mut self) {
         let scopes = Scopes::detect(geteuid().as_raw());
         let mounts = match self.manager.pid() {
@@ -176,7 +176,7 @@ impl Examination {
         self.add(check);
     }
 
-    /// An address that cannot be listened on: the manager's own, or somebody else's.
+    /// An address that cannot be listened on: the manager's own, or another program's.
     fn in_use(&self, address: SocketAddr, error: &std::io::Error) -> Check {
         let stranger = |what: String| {
             Check::fail("listen", what, "stop what uses the port, or give another address with --listen")
@@ -239,7 +239,7 @@ impl Examination {
             (Err(error), _) => Check::fail(
                 "clock",
                 format!("the ID of this boot cannot be read: {error}"),
-                "mount /proc: without that ID, the processes of before a reboot are not told from others",
+                "mount /proc: without that ID, the processes of before a reboot are not distinguished from others",
             ),
             (_, Ok(began)) if began > now => Check::warn(
                 "clock",
@@ -257,7 +257,7 @@ impl Examination {
     }
 }
 
-/// Whether another process sees other mounts than process 1; `None` where that may not be asked.
+/// Whether another process sees other mounts than process 1; `None` where that may not be read.
 fn mounts_of_its_own(pid: u32) -> Option<bool> {
     let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/mnt"));
     Some(namespace(pid).ok()? != namespace(1).ok()?)

@@ -4,15 +4,15 @@ use super::Examination;
 use crate::app::platform::open_nvml;
 use crate::domain::checkup::Check;
 use crate::domain::gpu::{ComputeMode, Gpu};
-use crate::gpu::{Driver, Inventory, InventoryError, Patient, sim::SimInventory};
+use crate::gpu::{Driver, Inventory, InventoryError, TimeLimited, sim::SimInventory};
 use crate::mps::process::is_server;
 use crate::mps::{Binaries, capability};
 
 impl Examination {
     fn inventory(&self) -> Result<Box<dyn Inventory>, InventoryError> {
         match &self.world {
-            Some(world) => Ok(Box::new(Patient::new(SimInventory::open(world)?))),
-            None => Ok(Box::new(Patient::open(open_nvml)?)),
+            Some(world) => Ok(Box::new(TimeLimited::new(SimInventory::open(world)?))),
+            None => Ok(Box::new(TimeLimited::open(open_nvml)?)),
         }
     }
 
@@ -101,7 +101,7 @@ impl Examination {
                     error.to_string(),
                     "install the programs of the driver that runs, whole",
                 ));
-                self.add(Check::skipped("static_partitions", "the control program did not tell"));
+                self.add(Check::skipped("static_partitions", "the control program did not say"));
             }
         }
     }
@@ -156,7 +156,7 @@ fn compute_mode_check(gpus: &[Gpu]) -> Check {
             "default: {found}; processes that miss the pipe directory run outside MPS there. A daemon's compute_mode can say \
              otherwise while it runs"
         ),
-        None => "exclusive_process on every GPU: whoever misses MPS is refused".to_owned(),
+        None => "exclusive_process on every GPU: a process outside MPS is refused".to_owned(),
     };
     Check::ok("compute_mode", seen)
 }

@@ -10,14 +10,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{Examination, Manager};
 use crate::app::guarding::missing_database;
-use crate::app::{DATABASE, check_length, trusted};
+use crate::app::{DATABASE, trusted};
 use crate::domain::checkup::Check;
 use crate::domain::count::counted;
 use crate::domain::memory::Bytes;
 use crate::host::files::opened;
 use crate::host::trust::{Content, Trust, Untrusted};
 use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, check_reachable, usable_directories};
-use crate::store;
+use crate::store::{self, schema::Schema};
 use crate::supervisor::tenants_directory;
 
 /// Below this a manager may fail any moment: a write-ahead log and a copy before a migration have no room.
@@ -97,8 +97,34 @@ fn network(path: &Path) -> Option<&'static str> {
     NETWORK.into_iter().find(|(number, _)| *number == kind).map(|(_, name)| name)
 }
 
+/// A check of the schema of a database that is whole.
+fn schema(path: &Path, schema: Schema) -> Check {
+    let known = store::schema::newest();
+    let what = format!("{}, {schema}", path.display());
+    let (what, remedy) = match schema {
+        Schema::Version(found) if found == known => return Check::ok("database", format!("{what}, whole")),
+        Schema::Version(found) if found < known => {
+            let what = format!("{what}: the next start makes a copy and brings it up to {known}");
+            return Check::ok("database", what);
+        }
+        Schema::Version(_) => (
+            format!("{what}, and this mps-manager knows {known}"),
+            "start the newer mps-manager that wrote it, or restore an older backup",
+        ),
+        Schema::PreRelease => (
+            format!("{} was made by a pre-release of mps-manager", path.display()),
+            "move the state directory away and start again: control daemons that run can be adopted",
+        ),
+        Schema::None => (
+            format!("{} is no database of mps-manager", path.display()),
+            "move it away, or name another --state-dir",
+        ),
+    };
+    Check::fail("database", what, remedy)
+}
+
 impl Examination {
-    /// Whether a manager holds the lock, asked by trying to share it for a moment.
+    /// Whether a manager holds the lock, found by trying to share it for a moment.
     pub(super) async fn manager(&mut self) {
         let path = self.config.state_dir.join("lock");
         let check = match fs::File::open(&path) {
@@ -212,33 +238,19 @@ impl Examination {
         let check = match store::inspect::inspect(path).await {
             Err(error) => Check::fail("database", format!("{}: {error}", path.display()), restore),
             Ok(seen) => {
-                let version = format!("{}, schema version {}", path.display(), seen.version);
                 self.contents = seen.contents;
-                if let Some(damage) = seen.damage {
-                    Check::fail("database", format!("{} is damaged: {damage}", path.display()), restore)
-                } else if seen.version == 0 {
-                    let what = format!("{} is no database of mps-manager", path.display());
-                    Check::fail("database", what, "move it away, or name another --state-dir")
-                } else if seen.version > seen.known {
-                    let what = format!("{version}, and this mps-manager knows {}", seen.known);
-                    Check::fail(
-                        "database",
-                        what,
-                        "start the newer mps-manager that wrote it, or restore an older backup",
-                    )
-                } else if seen.version < seen.known {
-                    let what =
-                        format!("{version}: the next start makes a copy and brings it up to {}", seen.known);
-                    Check::ok("database", what)
-                } else {
-                    Check::ok("database", format!("{version}, whole"))
+                match seen.damage {
+                    Some(damage) => {
+                        Check::fail("database", format!("{} is damaged: {damage}", path.display()), restore)
+                    }
+                    None => schema(path, seen.schema),
                 }
             }
         };
         self.add(check);
         let stored = self.contents.as_ref().map(|contents| contents.machine_id.clone());
         self.add(match stored {
-            None => Check::skipped("machine", "the database does not tell"),
+            None => Check::skipped("machine", "the database does not say"),
             Some(None) => Check::ok("machine", format!("{}: the next start writes it down", self.machine_id)),
             Some(Some(stored)) if stored == self.machine_id => Check::ok("machine", stored),
             Some(Some(stored)) => Check::warn(
@@ -324,7 +336,7 @@ impl Examination {
 
     pub(super) fn pipe_directories(&mut self) {
         let remedy = "name a short runtime directory of the manager's own with --runtime-dir";
-        if let Err(error) = check_length(&self.config.runtime_dir) {
+        if let Err(error) = trusted::check_length(&self.config.runtime_dir) {
             self.add(Check::fail("pipe_directories", error.to_string(), remedy));
         } else {
             let pipes = self.pipes();

@@ -29,64 +29,61 @@ pub(super) enum LayoutCommand {
         server: Server,
         /// The layout
         name: LayoutName,
-        /// The version; without it, the newest
+        /// The version; by default the newest
         #[arg(long, value_name = "N")]
         layout_version: Option<u32>,
-        /// How to print
+        /// Output format
         #[arg(short, long, value_enum, default_value_t = Spelling::Yaml)]
         output: Spelling,
     },
-    /// Take the layouts of a document, or the `sm_partition add` lines of a shell script, as new versions
+    /// Import the layouts of a document as new versions
     Import {
         #[command(flatten)]
         server: Server,
         /// The file, or - for standard input
         #[arg(short, long)]
         file: PathBuf,
-        /// The file is a shell script, and this is what its layout is to be called
-        #[arg(long, value_name = "NAME")]
-        script: Option<LayoutName>,
     },
-    /// Show what putting a layout on a daemon would do; changes nothing; exit 1 when `apply` would refuse it
+    /// Show what applying a layout to a daemon would do; changes nothing; exit 1 if `apply` would refuse it
     Plan {
         #[command(flatten)]
         target: Target,
-        /// How to print
+        /// Output format
         #[arg(short, long, value_enum, default_value_t = PlanOutput::Text)]
         output: PlanOutput,
     },
-    /// Put a layout on a daemon; exit 1 when it was refused or undone
+    /// Apply a layout to a daemon; exit 1 if it was refused or undone
     Apply {
         #[command(flatten)]
         target: Target,
-        /// Make partitions again that stay in the layout, where their order asks for it
+        /// Recreate partitions that stay in the layout, if their order requires it
         #[arg(long)]
         recreate: bool,
-        /// What to do about partitions that somebody else makes or removes; without it, what the daemon has, or report
+        /// What to do about partitions that others create or remove; by default, the daemon's setting, or report
         #[arg(long, value_enum)]
         drift_policy: Option<DriftPolicy>,
     },
-    /// Compare a daemon with a layout; exit 1 when it differs
+    /// Compare a daemon with a layout; exit 1 if it differs
     Assert {
         #[command(flatten)]
         target: Target,
     },
-    /// Print a layout with what its steps gave on a daemon, as a document that other hosts can replay
+    /// Export a layout with the results of its steps on a daemon, as a document that other hosts can replay
     Export {
         #[command(flatten)]
         server: Server,
         /// The layout
         name: LayoutName,
-        /// The daemon that holds it; without it, the only one that does
+        /// The daemon that has it; by default the only one that does
         #[arg(long)]
         daemon: Option<DaemonName>,
-        /// How to print
+        /// Output format
         #[arg(short, long, value_enum, default_value_t = Spelling::Yaml)]
         output: Spelling,
     },
-    /// Replay a recorded layout on empty GPUs of other hosts, each ID compared; exit 1 when one differed or was refused
+    /// Replay a recorded layout on empty GPUs of other hosts, comparing each ID; exit 1 if one differed or was refused
     Replay(replay::ReplayArgs),
-    /// Forget a layout that no daemon holds
+    /// Delete a layout that no daemon has
     Delete {
         #[command(flatten)]
         server: Server,
@@ -104,23 +101,23 @@ pub(super) struct Target {
     server: Server,
     /// The layout
     name: LayoutName,
-    /// The daemon; without it, the only one of the host
+    /// The daemon; by default the only one of the host
     #[arg(long)]
     daemon: Option<DaemonName>,
-    /// The version; without it, the newest
+    /// The version; by default the newest
     #[arg(long, value_name = "N", conflicts_with = "file")]
     layout_version: Option<u32>,
-    /// The layout of that name in this document, or - for standard input; `apply` writes it as a new version
+    /// The layout of that name in this document, or - for standard input; `apply` stores it as a new version
     #[arg(short, long)]
     file: Option<PathBuf>,
     #[command(flatten)]
     gpus: Gpus,
 }
 
-/// Which GPU plays which role.
+/// The GPU of each role.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Gpus {
-    /// The GPU that plays a role of the layout, as 0=GPU-74d43ed3 or 0=1; may be repeated
+    /// The GPU of a role of the layout, as 0=GPU-74d43ed3 or 0=1; may be repeated
     #[arg(long = "gpu", value_name = "ROLE=GPU", value_parser = role)]
     gpus: Vec<(Role, String)>,
 }
@@ -133,7 +130,7 @@ impl Gpus {
 
 fn role(text: &str) -> Result<(Role, String), String> {
     let (role, gpu) = text.split_once('=').ok_or("say ROLE=GPU, as 0=1")?;
-    let role = role.parse().map_err(|_| format!("{role:?} is no role: roles are numbers from 0 on"))?;
+    let role = role.parse().map_err(|_| format!("{role:?} is not a role: roles are numbers from 0"))?;
     Ok((role, gpu.to_owned()))
 }
 
@@ -145,7 +142,7 @@ pub(super) enum Spelling {
 }
 
 impl Spelling {
-    /// As documents are read and written.
+    /// The format for reading and writing documents.
     fn format(self) -> text::Format {
         match self {
             Self::Yaml => text::Format::Yaml,
@@ -153,7 +150,7 @@ impl Spelling {
         }
     }
 
-    /// What the API calls it.
+    /// Its media type in the API.
     fn media_type(self) -> &'static str {
         match self {
             Self::Yaml => "application/yaml",
@@ -162,7 +159,7 @@ impl Spelling {
     }
 }
 
-/// What is done about partitions that somebody else makes or removes.
+/// What to do about partitions that others create or remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum DriftPolicy {
     Report,
@@ -170,7 +167,7 @@ pub(super) enum DriftPolicy {
 }
 
 impl DriftPolicy {
-    /// As the API has it.
+    /// The API's word.
     fn as_str(self) -> &'static str {
         match self {
             Self::Report => "report",
@@ -196,9 +193,9 @@ pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
         LayoutCommand::Show { server, name, layout_version, output } => {
             ask(async move { verbs::show(&server.client()?, &name, layout_version, output).await })
         }
-        LayoutCommand::Import { server, file, script } => {
+        LayoutCommand::Import { server, file } => {
             let text = read(&file)?;
-            ask(async move { verbs::import(&server.client()?, text, script.as_ref()).await })
+            ask(async move { verbs::import(&server.client()?, text).await })
         }
         LayoutCommand::Plan { target, output } => {
             let (target, file) = opened(target)?;
@@ -238,7 +235,7 @@ fn read(path: &std::path::Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The daemon that is meant: the one that is named, or the only one of the host.
+/// The named daemon, or the only one of the host.
 async fn daemon(client: &Client, named: Option<&DaemonName>) -> Result<DaemonName, ClientError> {
     if let Some(named) = named {
         return Ok(named.clone());
@@ -250,7 +247,7 @@ async fn daemon(client: &Client, named: Option<&DaemonName>) -> Result<DaemonNam
         [] => Err(ClientError::Address("this host has no daemon: create one first".into())),
         several => {
             let all: Vec<&str> = several.iter().map(|daemon| daemon.name.as_str()).collect();
-            Err(ClientError::Address(format!("say which --daemon is meant: {}", all.join(", "))))
+            Err(ClientError::Address(format!("give one with --daemon: {}", all.join(", "))))
         }
     }
 }

@@ -1,6 +1,6 @@
-//! `mps-manager layout replay`: one host's layout on others, each ID compared, with one table and one exit code.
+//! `mps-manager layout replay`: replays one host's layout on others and compares each ID, with one table and one exit code.
 //!
-//! The document is pulled once, by this program: no manager fetches anything from another.
+//! This program fetches the document once: no manager fetches anything from another.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,37 +19,37 @@ use crate::config::{self, Config};
 use crate::domain::layout::replay::{Replay, Verdict};
 use crate::domain::{DaemonName, LayoutName};
 use crate::service::FieldError;
-use crate::service::replays::ReplayAccepted;
+use crate::service::layouts::replays::ReplayAccepted;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ReplayArgs {
     /// The layout
     name: LayoutName,
-    /// The host that holds it: a name or address, a URL, or the runtime directory of a manager on this machine
+    /// The host that has it: a name or address, a URL, or the runtime directory of a manager on this machine
     #[arg(long, value_name = "HOST", conflicts_with = "file")]
     from: Option<Host>,
-    /// Take the recorded layout from this document, or - for standard input
+    /// Read the recorded layout from this document, or - for standard input
     #[arg(short, long, required_unless_present = "from")]
     file: Option<PathBuf>,
-    /// The hosts to replay it on, separated by commas; without it, this one
+    /// The hosts to replay it on, separated by commas; by default this one
     #[arg(long, value_name = "HOST,HOST", value_delimiter = ',')]
     to: Vec<Host>,
-    /// The daemon, on every host; without it, the one that the document says
+    /// The daemon, on every host; by default the one in the document
     #[arg(long)]
     daemon: Option<DaemonName>,
     #[command(flatten)]
     gpus: Gpus,
-    /// Go on where only versions differ from those of the document
+    /// Continue if only versions differ from those of the document
     #[arg(long)]
     force: bool,
-    /// The file with the token of a host, as host-b=/etc/mps-manager/host-b.token; without it, `MPS_MANAGER_TOKEN`
+    /// The file with the token of a host, as host-b=/etc/mps-manager/host-b.token; by default `MPS_MANAGER_TOKEN`
     #[arg(long = "token-file", value_name = "HOST=FILE", value_parser = token_file)]
     token_files: Vec<(String, PathBuf)>,
     #[command(flatten)]
     server: Server,
 }
 
-/// A manager as it is named on the command line.
+/// A manager as named on the command line.
 #[derive(Debug, Clone)]
 struct Host(String);
 
@@ -62,7 +62,7 @@ impl std::str::FromStr for Host {
 }
 
 impl Host {
-    /// A name or address without a scheme is asked over TLS where the caller says whom to trust.
+    /// A name or address without a scheme is contacted over TLS if the caller gives certificates.
     fn client(
         &self,
         token_files: &[(String, PathBuf)],
@@ -106,7 +106,7 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
     let named = |host: &str| args.from.iter().chain(&args.to).any(|known| known.0 == host);
     if let Some((stray, _)) = args.token_files.iter().find(|(host, _)| !named(host)) {
         return Err(ClientError::Address(format!(
-            "there is a --token-file for {stray}, which is neither in --from nor in --to: write the host as it is there"
+            "there is a --token-file for {stray}, which is neither in --from nor in --to: write the host as given there"
         )));
     }
     let ca_file = args.server.ca_file();
@@ -122,15 +122,14 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
             .await?
         }
         (None, Some(text)) => text,
-        (None, None) => return Err(ClientError::Address("say --from or --file".into())),
+        (None, None) => return Err(ClientError::Address("give --from or --file".into())),
     };
     let document = read(&text)?;
     let recorded = entry(&document, &args.name)?.recorded.as_ref();
     let recorded = recorded.ok_or_else(|| {
         ClientError::Address(format!(
-            "layout {0} of the document has nothing recorded that IDs could be compared with: take it from a host that holds it \
-             (mps-manager layout export {0}, or --from HOST), or put it on a daemon without a comparison (mps-manager layout \
-             apply {0} -f FILE)",
+            "layout {0} of the document has no recorded IDs to compare with: export it from a host that has it (mps-manager layout \
+             export {0}, or --from HOST), or apply it to a daemon without a comparison (mps-manager layout apply {0} -f FILE)",
             args.name
         ))
     })?;
@@ -158,7 +157,7 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
         }
     }))
     .await;
-    Ok(told(&results))
+    Ok(print_results(&results))
 }
 
 async fn on_host(client: &Client, request: &Value) -> Result<Replay, ClientError> {
@@ -167,9 +166,9 @@ async fn on_host(client: &Client, request: &Value) -> Result<Replay, ClientError
     client.get(&format!("/api/v1/replays/{}", accepted.replay)).await
 }
 
-/// Prints what came of it on each host, and gives the one exit code: 0 when all gave the recorded IDs, 1 when one did not, 2
-/// when one could not be asked or did not come to its end.
-fn told(results: &[(String, Result<Replay, ClientError>)]) -> ExitCode {
+/// Prints the result of each host, and returns the exit code: 0 if all gave the recorded IDs, 1 if one did not, 2 if one
+/// could not be reached or did not finish.
+fn print_results(results: &[(String, Result<Replay, ClientError>)]) -> ExitCode {
     let mut rows = vec![["HOST", "RESULT", "STEPS", "MS", "DETAIL"].map(str::to_owned)];
     let mut remarks = Vec::new();
     let mut code = 0;
@@ -180,7 +179,7 @@ fn told(results: &[(String, Result<Replay, ClientError>)]) -> ExitCode {
                 let this = match replay.verdict {
                     Verdict::Same => 0,
                     Verdict::Differs => DIFFERS,
-                    // Nothing was compared in the first.
+                    // The first replay has nothing to compare with.
                     Verdict::First | Verdict::Pending | Verdict::Failed => ERROR,
                 };
                 let ms = replay
@@ -197,9 +196,9 @@ fn told(results: &[(String, Result<Replay, ClientError>)]) -> ExitCode {
             Err(ClientError::Refused(problem)) => {
                 let of_host = |field: &FieldError| format!("{host}: {}", field.detail);
                 remarks.extend(problem.errors.iter().map(of_host));
-                // Only these say something of the layout: a missing token, or a host that is not well, does not.
-                let told = [StatusCode::CONFLICT.as_u16(), StatusCode::UNPROCESSABLE_ENTITY.as_u16()];
-                let this = if told.contains(&problem.status) { DIFFERS } else { ERROR };
+                // Only these concern the layout; a missing token or an unhealthy host does not.
+                let about_layout = [StatusCode::CONFLICT.as_u16(), StatusCode::UNPROCESSABLE_ENTITY.as_u16()];
+                let this = if about_layout.contains(&problem.status) { DIFFERS } else { ERROR };
                 ("refused", "0".into(), "-".into(), problem.detail.clone(), this)
             }
             Err(error) => ("error", "-".into(), "-".into(), error.to_string(), ERROR),

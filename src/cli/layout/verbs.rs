@@ -1,4 +1,4 @@
-//! The verbs of one server.
+//! The commands for one server.
 
 use std::process::ExitCode;
 
@@ -53,40 +53,33 @@ pub(super) async fn show(
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) async fn import(
-    client: &Client,
-    text: String,
-    script: Option<&LayoutName>,
-) -> Result<ExitCode, ClientError> {
-    let (path, media_type) = match script {
-        Some(name) => (format!("{LAYOUTS}/import?name={name}"), "text/x-shellscript"),
-        // JSON is YAML too.
-        None => (format!("{LAYOUTS}/import"), "application/yaml"),
-    };
-    let imported: crate::http::api::List<LayoutView> = client.send_text(&path, media_type, text).await?;
+pub(super) async fn import(client: &Client, text: String) -> Result<ExitCode, ClientError> {
+    // JSON is YAML too.
+    let imported: crate::http::api::List<LayoutView> =
+        client.send_text(&format!("{LAYOUTS}/import"), "application/yaml", text).await?;
     for layout in imported.items {
         line!("{}", layout.newest.version_ref());
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the API is asked about a layout on a daemon.
-async fn question(client: &Client, target: &Target) -> Result<Value, ClientError> {
+/// The request about a layout on a daemon.
+async fn request_body(client: &Client, target: &Target) -> Result<Value, ClientError> {
     let daemon = daemon(client, target.daemon.as_ref()).await?;
-    let mut question = json!({ "daemon": daemon, "gpu_map": target.gpus.map() });
+    let mut body = json!({ "daemon": daemon, "gpu_map": target.gpus.map() });
     if let Some(version) = target.layout_version {
-        question["version"] = json!(version);
+        body["version"] = json!(version);
     }
-    Ok(question)
+    Ok(body)
 }
 
-/// The same, which changes nothing: a layout from a file goes along with it.
-async fn look(client: &Client, target: &Target, file: Option<String>) -> Result<Value, ClientError> {
-    let mut question = question(client, target).await?;
+/// The same for requests that change nothing, with the layout of a file.
+async fn read_request(client: &Client, target: &Target, file: Option<String>) -> Result<Value, ClientError> {
+    let mut body = request_body(client, target).await?;
     if let Some(file) = file {
-        question["layout"] = json!(named(&file, &target.name)?.layout());
+        body["layout"] = json!(named(&file, &target.name)?.layout());
     }
-    Ok(question)
+    Ok(body)
 }
 
 /// The layout of that name in a document.
@@ -114,9 +107,9 @@ pub(super) async fn plan(
     output: PlanOutput,
 ) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
-    let question = look(&client, target, file).await?;
+    let body = read_request(&client, target, file).await?;
     let path = format!("{LAYOUTS}/{}/plan", target.name);
-    let plan: LayoutPlan = client.post(&path, &question).await?;
+    let plan: LayoutPlan = client.post(&path, &body).await?;
     match output {
         PlanOutput::Json => line!("{:#}", json!(plan)),
         PlanOutput::Text => line!("{}", plan.text().trim_end()),
@@ -133,29 +126,29 @@ pub(super) async fn apply(
     drift_policy: Option<DriftPolicy>,
 ) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
-    let mut question = question(&client, target).await?;
-    question["recreate"] = json!(recreate);
-    question["drift_policy"] = json!(drift_policy.map(DriftPolicy::as_str));
+    let mut body = request_body(&client, target).await?;
+    body["recreate"] = json!(recreate);
+    body["drift_policy"] = json!(drift_policy.map(DriftPolicy::as_str));
     if let Some(file) = file {
         let entry = named(&file, &target.name)?;
-        question["layout"] = json!(entry.layout());
-        question["note"] = json!(entry.note);
+        body["layout"] = json!(entry.layout());
+        body["note"] = json!(entry.note);
     }
-    let operation: Operation = client.post(&format!("{LAYOUTS}/{}/apply", target.name), &question).await?;
+    let operation: Operation = client.post(&format!("{LAYOUTS}/{}/apply", target.name), &body).await?;
     followed(&client, operation, &format!("layout {} was not applied", target.name)).await
 }
 
 pub(super) async fn compare(target: &Target, file: Option<String>) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
-    let question = look(&client, target, file).await?;
-    let assertion: Assertion = client.post(&format!("{LAYOUTS}/{}/assert", target.name), &question).await?;
+    let body = read_request(&client, target, file).await?;
+    let assertion: Assertion = client.post(&format!("{LAYOUTS}/{}/assert", target.name), &body).await?;
     for difference in &assertion.differences {
         line!("{}", difference.message);
     }
     Ok(if assertion.matches { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 
-/// The document of a layout with what it gave on a daemon.
+/// A layout document with the results of its steps on a daemon.
 pub(super) async fn exported(
     client: &Client,
     name: &LayoutName,
@@ -170,13 +163,13 @@ pub(super) async fn exported(
                 [one] => one.clone(),
                 [] => {
                     return Err(ClientError::Address(format!(
-                        "no daemon holds layout {name}: apply it to one first"
+                        "no daemon has layout {name}: apply it to one first"
                     )));
                 }
                 several => {
                     let names: Vec<&str> = several.iter().map(DaemonName::as_str).collect();
                     let text = format!(
-                        "several daemons hold layout {name}, say which --daemon is meant: {}",
+                        "several daemons have layout {name}, give one with --daemon: {}",
                         names.join(", ")
                     );
                     return Err(ClientError::Address(text));

@@ -1,6 +1,6 @@
-//! What somebody acts on, as it is put on record: by the route of the request, and of its path what is of its kind.
+//! The target of an action as the audit log records it: by the route of the request, and of its path what is of its kind.
 //!
-//! Somebody may have put a secret into a path, in whatever way it is written. So no text of a path is ever shown because it
+//! A caller may have put a secret into a path, in whatever way it is written. So no text of a path is ever shown because it
 //! looks harmless, but because it is the name or the ID that the route has in that place.
 
 use percent_encoding::percent_decode_str;
@@ -11,7 +11,7 @@ use crate::domain::gpu::GpuUuid;
 use crate::domain::token::{TokenId, without_secrets};
 use crate::domain::{DaemonName, LayoutName, TenantName};
 
-/// What somebody acts on.
+/// The target of an action.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// A daemon.
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_its_kind_is_on_record_and_any_other_is_not() {
+    fn only_well_formed_path_parts_are_audited() {
         let operation = "01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c";
         for (route, part, expected) in [
             ("tenants/{name}", "web", "tenants/web"),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_on_record_whatever_it_stands_for_and_however_it_is_written() {
+    fn secrets_never_reach_the_audit_log() {
         // One whose secret is a name, too.
         let bare = Secret::new([0xab; 32]);
         let token = bare.token(&TokenId::new([0xcd; 8]));

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn options_come_out_of_a_shell_as_they_went_in() {
+    fn container_options_survive_a_shell() {
         for value in ["plain", "", "two words", "it's", "$HOME", "GPU-1=4096M,GPU-2=4096M", "a\nb"] {
             let words = through_a_shell(&as_container_options(&one(value), &container()));
             let after = |word: &str| words.iter().position(|one| one == word).map(|at| words[at + 1].clone());
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_takes_values_as_they_stand_and_no_line_break() {
+    fn env_file_refuses_line_breaks() {
         let text = as_env_file(&one("it's $HOME"), &container());
         assert_eq!(text.as_deref(), Some("X=it's $HOME\nY=100\n"));
         assert_eq!(as_env_file(&one("a\nb"), &container()), None);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_has_nothing_that_systemd_would_read_otherwise() {
+    fn unit_values_are_escaped_for_systemd() {
         let text = as_unit(&one("50% of \"it\" \\ $HOME"), &["Y".to_owned(), "Z".to_owned()]);
         assert_eq!(text, "UnsetEnvironment=Y Z\nEnvironment=\"X=50%% of \\\"it\\\" \\\\ $HOME\"\n");
         assert_eq!(as_unit(&one("1"), &[]), "Environment=\"X=1\"\n");

@@ -245,7 +245,7 @@ impl<'de> MapAccess<'de> for Fields {
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Refusal> {
         let Some((name, value)) = self.value.take() else {
-            return Err(Refusal::new("a value was asked for before its name"));
+            return Err(Refusal::new("a value was requested before its name"));
         };
         seed.deserialize(value).map_err(|refusal| refusal.inside(&name))
     }

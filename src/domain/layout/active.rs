@@ -25,7 +25,7 @@ pub struct ActiveLayout {
     #[serde(default)]
     #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
-    /// What to do about partitions that somebody else makes or removes.
+    /// What to do about partitions that another program makes or removes.
     #[serde(default)]
     pub drift_policy: PartitionPolicy,
 }
@@ -37,7 +37,7 @@ impl ActiveLayout {
     }
 }
 
-/// What to do about partitions that somebody else made or removed.
+/// What to do about partitions that another program made or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PartitionPolicy {
@@ -48,7 +48,7 @@ pub enum PartitionPolicy {
     Repair,
 }
 
-/// A layout as the driver of a daemon brings it about.
+/// A layout as the driver of a daemon applies it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredLayout {
     /// Which version of which layout.
@@ -62,7 +62,7 @@ pub struct DesiredLayout {
     pub expected: Option<Vec<PartitionId>>,
     /// Whether partitions that stay may be made again.
     pub recreate: bool,
-    /// What to do about partitions that somebody else made or removed.
+    /// What to do about partitions that another program made or removed.
     pub drift_policy: PartitionPolicy,
     /// SMs of a chunk of each GPU.
     pub chunk_sms: BTreeMap<GpuUuid, u32>,
@@ -77,7 +77,7 @@ pub struct DesiredLayout {
 pub struct DesiredShares {
     /// Its partitions.
     pub shares: Vec<Share>,
-    /// What CUDA clients saw when a layout of this daemon was brought about last: where to begin, and no proof of anything.
+    /// What CUDA clients saw when a layout of this daemon was applied last: where to begin, and no proof of anything.
     pub earlier: Vec<ProvenShare>,
     /// The largest percentage of the daemon's tenants that have no partition.
     pub others: Option<ThreadPercentage>,
@@ -159,7 +159,7 @@ pub struct Previous {
 }
 
 impl DesiredLayout {
-    /// The layout as the driver brings it about.
+    /// The layout as the driver applies it.
     pub fn of(
         active: &ActiveLayout,
         layout: &Layout,

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::active::ActiveLayout;
 use super::record::{DriftKind, PartitionDrift, PartitionRun, Record};
-use super::{Change, ResolvedStep};
+use super::{PartitionChange, ResolvedStep};
+use crate::domain::count::counted;
 use crate::domain::daemon::DaemonStatus;
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::{DaemonName, GpuUuid, PartitionId, PartitionName};
@@ -16,7 +17,7 @@ pub struct Assertion {
     pub matches: bool,
     /// In what it does not.
     pub differences: Vec<LayoutDifference>,
-    /// When the daemon was looked at, in unix milliseconds.
+    /// When the daemon was polled, in unix milliseconds.
     pub observed_at: i64,
 }
 
@@ -57,7 +58,7 @@ pub enum DifferenceKind {
     NotListed,
     /// Steps are under way, or were cut short.
     Unfinished,
-    /// A CUDA client saw other SMs than planned, or none has looked yet.
+    /// A CUDA client saw other SMs than planned, or none has run yet.
     NotProven,
 }
 
@@ -137,8 +138,8 @@ pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
     for (number, step) in asserted.steps.iter().enumerate() {
         let removed = asserted.steps[number..]
             .iter()
-            .any(|later| later.change == Change::Remove && later.partition == step.partition);
-        if step.change == Change::Remove || removed {
+            .any(|later| later.change == PartitionChange::Remove && later.partition == step.partition);
+        if step.change == PartitionChange::Remove || removed {
             continue;
         }
         let expected = asserted.expected.and_then(|ids| ids.get(number));
@@ -157,11 +158,15 @@ pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
         match (listed, expected) {
             (None, _) => found.push(difference(
                 DifferenceKind::Missing,
-                format!("partition {name} of {} chunks is not on GPU {}", step.chunks, step.gpu),
+                format!("partition {name} of {} is not on GPU {}", counted(step.chunks, "chunk"), step.gpu),
             )),
             (Some(listed), _) if listed.chunks != step.chunks => found.push(difference(
                 DifferenceKind::OtherSize,
-                format!("partition {name} has {} chunks, and the layout says {}", listed.chunks, step.chunks),
+                format!(
+                    "partition {name} has {}, and the layout says {}",
+                    counted(listed.chunks, "chunk"),
+                    step.chunks
+                ),
             )),
             (Some(listed), Some(expected)) if listed.id != *expected => found.push(difference(
                 DifferenceKind::OtherId,
@@ -188,7 +193,7 @@ pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
 fn strangers(asserted: &Asserted<'_>, record: &Record) -> Vec<LayoutDifference> {
     let finally = |name: &PartitionName| {
         let mut of_it = asserted.steps.iter().filter(|step| step.partition == *name);
-        of_it.next_back().is_some_and(|step| step.change == Change::Add)
+        of_it.next_back().is_some_and(|step| step.change == PartitionChange::Add)
     };
     let on_its_gpus =
         asserted.present.iter().filter(|gpu| asserted.steps.iter().any(|step| step.gpu == gpu.gpu));
@@ -241,7 +246,7 @@ mod tests {
         PartitionId::parse(text).expect("an ID")
     }
 
-    fn step(name: &str, chunks: u32, change: Change) -> ResolvedStep {
+    fn step(name: &str, chunks: u32, change: PartitionChange) -> ResolvedStep {
         ResolvedStep { gpu: h200(0).uuid, partition: partition(name), chunks, change }
     }
 
@@ -276,12 +281,12 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_differ_is_named_and_none_is_invented() {
+    fn every_layout_difference_is_named() {
         let steps = [
-            step("old", 1, Change::Add),
-            step("web", 7, Change::Add),
-            step("old", 1, Change::Remove),
-            step("batch", 2, Change::Add),
+            step("old", 1, PartitionChange::Add),
+            step("web", 7, PartitionChange::Add),
+            step("old", 1, PartitionChange::Remove),
+            step("batch", 2, PartitionChange::Add),
         ];
         let ids = ["o", "w", "o", "b"];
         let record = Record(steps.iter().zip(ids).map(|(step, id)| made(step, id)).collect());

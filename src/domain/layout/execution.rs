@@ -1,13 +1,13 @@
-//! A plan being done: pure, told after each command what the daemon answered and what it lists now.
+//! A plan being done: pure; after each command it takes the daemon's answer and listing.
 //!
 //! What a command did is decided by the list before and after it, never by its words: MPS answers rc 0 to errors, a reply
 //! may be lost on its way, and a removal has no known words of success. So a lost reply is resolved as soon as the list
 //! can be read: exactly one new partition is what was made, none means that nothing happened, and anything else means that
-//! somebody else is at work, which stops everything.
+//! another program is at work, which stops everything.
 //!
 //! ```text
 //!   forward ──each step as planned──────────────────────────► done
-//!      │ a step failed, gave another ID, or somebody interfered
+//!      │ a step failed, gave another ID, or another program interfered
 //!      ▼
 //!   back: what this run made is removed, what it removed is made again, in reverse ──► undone
 //! ```
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::percentage::ShareFailure;
 use super::plan::{Action, Plan, Reason, add_command, remove_command};
 use super::record::{Degraded, Record, RecordedStep};
-use super::{Change, ResolvedStep};
+use super::{PartitionChange, ResolvedStep};
 use crate::domain::count::counted;
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::{GpuUuid, PartitionId, PartitionName};
@@ -30,7 +30,7 @@ struct Ahead {
     gpu: GpuUuid,
     partition: Option<PartitionName>,
     chunks: u32,
-    change: Change,
+    change: PartitionChange,
     /// Of a removal, the partition's ID, unless a step of this run makes it first; of an addition to come, the ID on record,
     /// and of one that was made, the ID it gave.
     id: Option<PartitionId>,
@@ -83,7 +83,7 @@ impl Move {
 
 /// What came of sending a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum CommandAnswer {
     /// The daemon named the partition that it made.
     Named(PartitionId),
     /// The daemon said nothing that means anything.
@@ -96,11 +96,11 @@ pub enum Answer {
 
 /// One command that was sent and what came of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Taken {
+pub struct ExecutedStep {
     /// The step of the layout, counted from 0; `null` for the removal of what the layout does not have, and on the way back.
     pub step: Option<usize>,
     /// What was done.
-    pub change: Change,
+    pub change: PartitionChange,
     /// The GPU.
     pub gpu: GpuUuid,
     /// The partition; `null` for one that no layout of ours made.
@@ -150,7 +150,7 @@ pub enum Cause {
         /// What was seen.
         seen: String,
     },
-    /// The daemon could not be asked any more.
+    /// The daemon could not be reached any more.
     Unreachable {
         /// Why.
         why: String,
@@ -160,7 +160,7 @@ pub enum Cause {
         /// What they saw instead.
         failure: ShareFailure,
     },
-    /// Nothing was done, since something stood in the way.
+    /// Nothing was done, since the plan was blocked.
     Blocked {
         /// What.
         why: String,
@@ -179,9 +179,9 @@ impl std::fmt::Display for Cause {
             }
             Self::NotDone { command, said } => write!(f, "the daemon did not do `{command}`: {said}"),
             Self::Interference { seen } => {
-                write!(f, "somebody else changes partitions of this daemon: {seen}")
+                write!(f, "another program changes partitions of this daemon: {seen}")
             }
-            Self::Unreachable { why } => write!(f, "the daemon could not be asked: {why}"),
+            Self::Unreachable { why } => write!(f, "the daemon could not be reached: {why}"),
             Self::NotProven { failure } => write!(f, "{failure}"),
             Self::Blocked { why } => write!(f, "{why}"),
         }
@@ -190,7 +190,7 @@ impl std::fmt::Display for Cause {
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ExecutionOutcome {
     /// What is there now of ours: of the layout when `cause` is none, else of what was before.
     pub record: Record,
     /// What is not as it should be.
@@ -198,7 +198,7 @@ pub struct Outcome {
     /// Why it was undone; `None` when it was done.
     pub cause: Option<Cause>,
     /// Every command.
-    pub taken: Vec<Taken>,
+    pub taken: Vec<ExecutedStep>,
 }
 
 /// A run under way.
@@ -213,7 +213,7 @@ pub struct Execution {
     /// The ID of each step of the layout, once it is known.
     ids: BTreeMap<usize, PartitionId>,
     done: Vec<Ahead>,
-    taken: Vec<Taken>,
+    taken: Vec<ExecutedStep>,
     cause: Option<Cause>,
     degraded: Vec<Degraded>,
     over: bool,
@@ -254,7 +254,11 @@ impl Execution {
                 gpu: step.gpu.clone(),
                 partition: step.partition.clone(),
                 chunks: step.chunks,
-                change: if step.action == Action::Add { Change::Add } else { Change::Remove },
+                change: if step.action == Action::Add {
+                    PartitionChange::Add
+                } else {
+                    PartitionChange::Remove
+                },
                 id: if step.action == Action::Add { step.expected.clone() } else { step.id.clone() },
                 step: step.step,
                 restorable: step.reason != Reason::CutShort,
@@ -271,8 +275,8 @@ impl Execution {
         }
         let ahead = self.ahead.get(self.next)?;
         let deed = match ahead.change {
-            Change::Add => Deed::Add { expected: ahead.id.clone() },
-            Change::Remove => Deed::Remove {
+            PartitionChange::Add => Deed::Add { expected: ahead.id.clone() },
+            PartitionChange::Remove => Deed::Remove {
                 id: ahead.id.clone().or_else(|| self.made_by(ahead.partition.as_ref(), ahead.step))?,
             },
         };
@@ -283,7 +287,7 @@ impl Execution {
     fn made_by(&self, partition: Option<&PartitionName>, step: Option<usize>) -> Option<PartitionId> {
         let (name, step) = (partition?, step?);
         let made = |(number, made): &(usize, &ResolvedStep)| {
-            *number < step && made.change == Change::Add && made.partition == *name
+            *number < step && made.change == PartitionChange::Add && made.partition == *name
         };
         let (number, _) = self.steps.iter().enumerate().find(made)?;
         self.ids.get(&number).cloned()
@@ -300,12 +304,12 @@ impl Execution {
     }
 
     /// What was sent so far.
-    pub fn taken(&self) -> &[Taken] {
+    pub fn taken(&self) -> &[ExecutedStep] {
         &self.taken
     }
 
     /// Tells what came of the command that [`Execution::next`] gave.
-    pub fn told(&mut self, answer: &Answer, present: &[GpuPartitions], duration_us: u64) {
+    pub fn answered(&mut self, answer: &CommandAnswer, present: &[GpuPartitions], duration_us: u64) {
         let (Some(sent), Some(ahead)) = (self.next(), self.ahead.get(self.next).cloned()) else { return };
         let now = listing(present);
         let seen = compare(&self.listed, &now);
@@ -320,28 +324,30 @@ impl Execution {
         }
     }
 
-    /// Tells that the daemon cannot be asked any more: nothing more is sent.
+    /// Records that the daemon cannot be reached any more: nothing more is sent.
     pub fn unreachable(&mut self, why: String) {
         let cause = Cause::Unreachable { why };
         self.cause.get_or_insert(cause);
         self.over = true;
     }
 
-    fn judge(&self, sent: &Move, answer: &Answer, seen: &Changes) -> Judged {
+    fn judge(&self, sent: &Move, answer: &CommandAnswer, seen: &Changes) -> Judged {
         let failed = |said: String| Judged::Failed(Cause::NotDone { command: sent.command(), said });
         let nothing = match answer {
-            Answer::Lost(_) if self.attempts + 1 < ATTEMPTS => Judged::Again,
-            Answer::Lost(why) => failed(format!("no reply, {ATTEMPTS} times, and nothing was done: {why}")),
-            Answer::Refused(said) => failed(said.clone()),
-            Answer::Named(id) => failed(format!("it named {id}, which it does not list")),
-            Answer::Silent => failed("it said nothing, and nothing was done".to_owned()),
+            CommandAnswer::Lost(_) if self.attempts + 1 < ATTEMPTS => Judged::Again,
+            CommandAnswer::Lost(why) => {
+                failed(format!("no reply, {ATTEMPTS} times, and nothing was done: {why}"))
+            }
+            CommandAnswer::Refused(said) => failed(said.clone()),
+            CommandAnswer::Named(id) => failed(format!("it named {id}, which it does not list")),
+            CommandAnswer::Silent => failed("it said nothing, and nothing was done".to_owned()),
         };
         match (&sent.deed, seen.came.as_slice(), seen.went.as_slice()) {
             (_, [], []) => nothing,
             (Deed::Add { .. }, [(gpu, id)], []) if *gpu == sent.gpu => {
                 let chunks = self.listed.get(gpu).and_then(|ids| ids.get(id)).map(|(chunks, _)| *chunks);
                 match answer {
-                    Answer::Named(named) if named != id => {
+                    CommandAnswer::Named(named) if named != id => {
                         let seen = format!("`{}` was answered {named}, and {id} is new", sent.command());
                         Judged::Failed(Cause::Interference { seen })
                     }
@@ -369,7 +375,7 @@ impl Execution {
             _ => None,
         };
         let listed = id.as_ref().and_then(|id| self.listed.get(&sent.gpu)?.get(id));
-        self.taken.push(Taken {
+        self.taken.push(ExecutedStep {
             step: ahead.step,
             change: ahead.change,
             gpu: sent.gpu.clone(),
@@ -403,7 +409,7 @@ impl Execution {
         if !undoing {
             self.done.push(Ahead { id: Some(id.clone()), ..ahead.clone() });
         }
-        let expected = ahead.id.filter(|expected| ahead.change == Change::Add && *expected != id);
+        let expected = ahead.id.filter(|expected| ahead.change == PartitionChange::Add && *expected != id);
         let Some(expected) = expected else { return };
         if let (Some(step), Some(partition), false) = (ahead.step, ahead.partition.clone(), undoing) {
             return self.turn_back(Cause::OtherId { step, partition, expected, got: id });
@@ -427,20 +433,19 @@ impl Execution {
         let back = |change| Ahead { change, step: None, ..done.clone() };
         let id = done.id.as_ref()?;
         match done.change {
-            Change::Add => {
-                let removed = self.in_this_run(done, Change::Remove);
-                // Somebody else may have taken it away.
+            PartitionChange::Add => {
+                let removed = self.in_this_run(done, PartitionChange::Remove);
+                // Another program may have taken it away.
                 let there = self.listed.get(&done.gpu).is_some_and(|ids| ids.contains_key(id));
-                (there && !removed).then(|| back(Change::Remove))
+                (there && !removed).then(|| back(PartitionChange::Remove))
             }
-            Change::Remove => {
-                (done.restorable && !self.in_this_run(done, Change::Add)).then(|| back(Change::Add))
-            }
+            PartitionChange::Remove => (done.restorable && !self.in_this_run(done, PartitionChange::Add))
+                .then(|| back(PartitionChange::Add)),
         }
     }
 
     /// Whether a step of the layout did this to the same partition in this run: what came and went leaves nothing to undo.
-    fn in_this_run(&self, done: &Ahead, change: Change) -> bool {
+    fn in_this_run(&self, done: &Ahead, change: PartitionChange) -> bool {
         done.step.is_some()
             && self.done.iter().any(|other| {
                 other.change == change
@@ -467,18 +472,18 @@ impl Execution {
     }
 
     /// How it ended, once [`Execution::next`] gives nothing more.
-    pub fn outcome(self) -> Outcome {
+    pub fn outcome(self) -> ExecutionOutcome {
         let record = match &self.cause {
             None => self.of_layout(),
             Some(_) => self.of_before(),
         };
-        Outcome { record, degraded: self.degraded, cause: self.cause, taken: self.taken }
+        ExecutionOutcome { record, degraded: self.degraded, cause: self.cause, taken: self.taken }
     }
 
     fn of_layout(&self) -> Record {
         let id_of = |number: usize, step: &ResolvedStep| match step.change {
-            Change::Add => self.ids.get(&number).cloned(),
-            Change::Remove => {
+            PartitionChange::Add => self.ids.get(&number).cloned(),
+            PartitionChange::Remove => {
                 self.made_by(Some(&step.partition), Some(number)).or_else(|| self.ids.get(&number).cloned())
             }
         };

@@ -1,9 +1,8 @@
-//! Layout documents and shell scripts at volume.
+//! Layout documents at volume.
 
+use super::MAX_STEPS;
 use super::document::Document;
-use super::text::{Format, bare, read, write};
-use super::{MAX_STEPS, shell};
-use crate::domain::{InvalidValue, LayoutName};
+use super::text::{Format, read, write};
 use crate::fuzz::Inputs;
 
 /// The most words of a refusal, in bytes.
@@ -95,71 +94,4 @@ fn yaml_documents() {
 fn json_documents() {
     let by_hand = read(BY_HAND, Format::Yaml).expect("read");
     hold(Format::Json, &[write(&by_hand, Format::Json), write(&sealed(), Format::Json)]);
-}
-
-#[test]
-fn shell_scripts() {
-    let samples = [
-        "#!/bin/sh\necho \"sm_partition add 0 7\" | nvidia-cuda-mps-control\nnvidia-cuda-mps-control <<EOF\nsm_partition add 0 4\nsm_partition add 1 15\nEOF\n",
-        "printf '%s\\n' 'sm_partition add 0 7' \\\n  'sm_partition add 0 4' | nvidia-cuda-mps-control",
-        "\tcat <<-'EOF' | nvidia-cuda-mps-control || exit 1\n\tsm_partition add 0 7\n\tEOF\nsm_partition add 0 4",
-        "ID=$(echo sm_partition add 0 7 | nvidia-cuda-mps-control)\r\n",
-        "usage() { echo 'if you want to'; }\nif [ -z \"$1\" ]; then usage; fi\ncase $1 in a|b) ;; (*) exit 1 ;; esac\nn=$((3*(1+2)))\nfor i in 1 2; do\n  last &\ndone\n",
-        "sm_partition add GPU-b 1; sm_partition add GPU-a 2",
-    ];
-    let words = [
-        "sm_partition",
-        " add ",
-        " rm ",
-        "quit",
-        "echo ",
-        "printf ",
-        "'",
-        "\"",
-        "$",
-        "$(",
-        "${",
-        "`",
-        "(",
-        ")",
-        "{",
-        "}",
-        ";",
-        ";;",
-        "|",
-        "||",
-        "&&",
-        "&",
-        "<<EOF\n",
-        "<<-'E'\n",
-        "<<<",
-        "EOF",
-        "\n",
-        "\\",
-        "#",
-        ">",
-        "2>&1",
-        "for ",
-        "do ",
-        "done",
-        "if ",
-        "then ",
-        "fi",
-        "case ",
-        "esac",
-        "while ",
-        "function ",
-    ];
-    Inputs::new(samples, &words).check_text(|script| match shell::read(script) {
-        Ok(layout) => {
-            assert_eq!(layout.check(), Ok(()));
-            let document = bare(LayoutName::parse("a").expect("a name"), &layout, None);
-            assert_eq!(read(&write(&document, Format::Yaml), Format::Yaml), Ok(document));
-            true
-        }
-        Err(InvalidValue(why)) => {
-            assert!(why.len() <= WORDS, "{} bytes of words", why.len());
-            false
-        }
-    });
 }

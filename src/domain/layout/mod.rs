@@ -1,6 +1,6 @@
 //! Partition layouts: named, versioned, ordered lists of the steps that divide GPUs among tenants.
 //!
-//! A layout names no GPU of any machine: its steps say *roles*, and whoever puts it on a daemon says which GPU plays
+//! A layout names no GPU of any machine: its steps say *roles*, and the caller that applies it says which GPU plays
 //! which ([`GpuMap`]). The order of its steps is part of it, removals included, since the IDs that a daemon gives depend
 //! on what was reserved before (FACTS.md, "Static SM partitions"). So a version means one sequence from empty GPUs, and
 //! every plan ends in the state, IDs included, that this sequence gives.
@@ -19,7 +19,6 @@ pub mod plan;
 pub mod record;
 pub mod replay;
 pub mod roles;
-pub mod shell;
 pub mod status;
 pub mod text;
 
@@ -321,7 +320,12 @@ impl Layout {
                     let gpu = map.get(&add.gpu).ok_or_else(|| unmapped(add.gpu))?;
                     gpu_of.insert(&add.partition, (gpu, add.chunks));
                     let (gpu, partition) = (gpu.clone(), add.partition.clone());
-                    resolved.push(ResolvedStep { gpu, partition, chunks: add.chunks, change: Change::Add });
+                    resolved.push(ResolvedStep {
+                        gpu,
+                        partition,
+                        chunks: add.chunks,
+                        change: PartitionChange::Add,
+                    });
                 }
                 Step::Remove(RemoveStep { partition }) => {
                     let known = gpu_of.get(partition);
@@ -332,7 +336,7 @@ impl Layout {
                         gpu,
                         partition: partition.clone(),
                         chunks,
-                        change: Change::Remove,
+                        change: PartitionChange::Remove,
                     });
                 }
             }
@@ -351,13 +355,13 @@ pub struct ResolvedStep {
     /// Its chunks.
     pub chunks: u32,
     /// What is done to it.
-    pub change: Change,
+    pub change: PartitionChange,
 }
 
 /// What is done to a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Change {
+pub enum PartitionChange {
     /// It is made.
     Add,
     /// It is removed.

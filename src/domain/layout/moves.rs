@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::outlook::TenantOutlook;
+use super::outlook::TenantPrediction;
 use super::status::PartitionStatus;
 use crate::domain::client::ClientId;
 use crate::domain::partitions::PartitionRef;
@@ -40,7 +40,7 @@ type Binding<'a> = (&'a PartitionName, Option<&'a PartitionId>);
 /// processes in a partition that are not of these tenants.
 pub fn moves(
     before: &[PartitionStatus],
-    after: &[TenantOutlook],
+    after: &[TenantPrediction],
     holders: impl Fn(&PartitionRef, &[TenantName]) -> Vec<PartitionHolder>,
 ) -> Vec<TenantMove> {
     if before.is_empty() {
@@ -54,7 +54,7 @@ pub fn moves(
         }
     }
     let mut found = Vec::new();
-    for TenantOutlook { tenant, partitions, .. } in after {
+    for TenantPrediction { tenant, partitions, .. } in after {
         for gpu in &gpus {
             let held = before.iter().find(|one| one.gpu == **gpu && one.tenants.contains(tenant));
             let from: Option<Binding<'_>> = held.map(|one| (&one.partition, one.id.as_ref()));
@@ -64,7 +64,7 @@ pub fn moves(
                 continue;
             }
             let bound = |name: &PartitionName| -> Vec<TenantName> {
-                let has = |one: &&TenantOutlook| {
+                let has = |one: &&TenantPrediction| {
                     one.partitions.iter().any(|other| other.gpu == **gpu && other.partition == *name)
                 };
                 after.iter().filter(has).map(|one| one.tenant.clone()).collect()
@@ -151,7 +151,7 @@ mod tests {
         .expect("a partition")
     }
 
-    fn planned(tenant: &str, partition: &str, id: Option<&str>) -> TenantOutlook {
+    fn planned(tenant: &str, partition: &str, id: Option<&str>) -> TenantPrediction {
         let partition = TenantPartition {
             gpu: gpu(),
             partition: name(partition),
@@ -159,7 +159,7 @@ mod tests {
             sms: 56,
             id: id.map(|id| PartitionId::parse(id).expect("an ID")),
         };
-        TenantOutlook { tenant: name(tenant), known: true, partitions: vec![partition], remark: None }
+        TenantPrediction { tenant: name(tenant), known: true, partitions: vec![partition], remark: None }
     }
 
     #[test]
@@ -179,15 +179,15 @@ mod tests {
     }
 
     #[test]
-    fn renamed_partition_and_first_layout_move_nobody() {
+    fn renamed_partition_and_first_layout_move_no_tenant() {
         let nobody = |_: &PartitionRef, _: &[TenantName]| Vec::new();
         let after = [planned("web", "right", Some("a"))];
         assert_eq!(moves(&[held("left", "a", &["web"])], &after, nobody), []);
         assert_eq!(moves(&[], &after, nobody), []);
-        // What is not known to be the same is told by its name.
+        // What is not known to be the same is identified by its name.
         let found = moves(&[held("left", "a", &["web"])], &[planned("web", "right", None)], nobody);
         assert_eq!(found.len(), 1);
-        let unbound = TenantOutlook { partitions: Vec::new(), ..planned("web", "right", None) };
+        let unbound = TenantPrediction { partitions: Vec::new(), ..planned("web", "right", None) };
         let found = moves(&[held("left", "a", &["web"])], &[unbound], nobody);
         assert_eq!((found[0].from.is_some(), &found[0].to), (true, &None));
     }

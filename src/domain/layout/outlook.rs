@@ -13,7 +13,7 @@ use crate::domain::count::counted;
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid, LayoutName, PartitionId, PartitionName, TenantName};
 
-/// What putting a layout on a daemon would come to, planned on a look that was taken for it.
+/// What putting a layout on a daemon would come to, planned on a poll that was taken for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayoutPlan {
     /// The layout.
@@ -28,11 +28,11 @@ pub struct LayoutPlan {
     #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
     /// The steps, in the order in which they are done.
-    pub steps: Vec<StepOutlook>,
+    pub steps: Vec<LayoutPlanStep>,
     /// What each GPU comes to.
     pub gpus: Vec<GpuTotals>,
-    /// What stands in the way.
-    pub blocked: Vec<BlockedOutlook>,
+    /// What blocks it.
+    pub blocked: Vec<LayoutObstacle>,
     /// Whether it is done only with `recreate`.
     pub needs_recreate: bool,
     /// Whether nothing has to be done.
@@ -40,20 +40,20 @@ pub struct LayoutPlan {
     /// Whether its partitions are thread percentages, which keep nobody off anybody's SMs.
     pub reserves_nothing: bool,
     /// What each tenant would see that the layout names or the daemon serves.
-    pub tenants: Vec<TenantOutlook>,
+    pub tenants: Vec<TenantPrediction>,
     /// The tenants that it moves to other partitions, which may take no command.
     #[serde(default)]
     pub moves: Vec<TenantMove>,
-    /// When the daemon was looked at, in unix milliseconds.
+    /// When the daemon was polled, in unix milliseconds.
     pub observed_at: i64,
-    /// What would be done, as a SHA-256 in hex: two plans that do the same have the same, whoever is connected meanwhile. An apply that gives it is refused
+    /// What would be done, as a SHA-256 in hex: two plans that do the same have the same, whichever clients are connected. An apply that gives it is refused
     /// where another plan would be carried out.
     pub digest: String,
 }
 
 /// A step of a plan and the command that does it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct StepOutlook {
+pub struct LayoutPlanStep {
     /// The step.
     #[serde(flatten)]
     pub step: PlannedStep,
@@ -62,9 +62,9 @@ pub struct StepOutlook {
     pub command: Option<String>,
 }
 
-/// Something in the way, and the same in words.
+/// A blocker, with its message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct BlockedOutlook {
+pub struct LayoutObstacle {
     /// What it is.
     #[serde(flatten)]
     pub what: Blocked,
@@ -74,14 +74,14 @@ pub struct BlockedOutlook {
 
 /// What a tenant would see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct TenantOutlook {
+pub struct TenantPrediction {
     /// The tenant.
     pub tenant: TenantName,
     /// Whether there is such a tenant.
     pub known: bool,
     /// Its partition of each GPU.
     pub partitions: Vec<TenantPartition>,
-    /// Why it would not be let in, where that is so.
+    /// Why it would not be admitted, where that is so.
     pub remark: Option<String>,
 }
 
@@ -117,15 +117,15 @@ pub struct Prospect<'a> {
     pub chunk_sms: &'a BTreeMap<GpuUuid, u32>,
     /// All tenants that the layout names and there are, and all of the daemon.
     pub tenants: &'a [Tenant],
-    /// When the daemon was looked at.
+    /// When the daemon was polled.
     pub observed_at: i64,
 }
 
 /// One number for everything that is done: on which daemon, with which GPU in which role, and each step. Clients come and go, and
-/// are no part of it: those that stand in the way are refused by themselves.
-fn digest(prospect: &Prospect<'_>, steps: &[StepOutlook]) -> String {
+/// are no part of it: those that block it are refused by themselves.
+fn digest(prospect: &Prospect<'_>, steps: &[LayoutPlanStep]) -> String {
     let Prospect { version, daemon, gpu_map, .. } = prospect;
-    let step = |StepOutlook { step, command }: &StepOutlook| {
+    let step = |LayoutPlanStep { step, command }: &LayoutPlanStep| {
         let place = (step.gpu.clone(), step.partition.clone(), step.chunks, step.percentage);
         (step.action, place, step.id.clone(), step.expected.clone(), command.clone())
     };
@@ -140,8 +140,8 @@ impl LayoutPlan {
     pub fn of(plan: Plan, prospect: &Prospect<'_>) -> Self {
         let tenants = tenants(&plan, prospect);
         let in_force = plan.is_empty() && plan.blocked.is_empty();
-        let steps: Vec<StepOutlook> =
-            plan.steps.into_iter().map(|step| StepOutlook { command: step.command(), step }).collect();
+        let steps: Vec<LayoutPlanStep> =
+            plan.steps.into_iter().map(|step| LayoutPlanStep { command: step.command(), step }).collect();
         let needs_recreate = plan.blocked.iter().any(|blocked| matches!(blocked, Blocked::MadeAgain { .. }));
         Self {
             layout: prospect.version.name.clone(),
@@ -161,7 +161,7 @@ impl LayoutPlan {
             blocked: plan
                 .blocked
                 .into_iter()
-                .map(|what| BlockedOutlook { message: what.to_string(), what })
+                .map(|what| LayoutObstacle { message: what.to_string(), what })
                 .collect(),
         }
     }
@@ -181,8 +181,8 @@ impl LayoutPlan {
         self
     }
 
-    /// What stands in the way; with `recreate`, nothing of what is only made again.
-    pub fn refusals(&self, recreate: bool) -> impl Iterator<Item = &BlockedOutlook> {
+    /// What blocks it; with `recreate`, nothing of what is only made again.
+    pub fn refusals(&self, recreate: bool) -> impl Iterator<Item = &LayoutObstacle> {
         let only_again = |what: &Blocked| matches!(what, Blocked::MadeAgain { .. });
         self.blocked.iter().filter(move |blocked| !(recreate && only_again(&blocked.what)))
     }
@@ -211,7 +211,7 @@ impl LayoutPlan {
         })
     }
 
-    /// The plan as text, like a diff: `-` goes, `+` is made, `~` moves, `!` stands in the way.
+    /// The plan as text, like a diff: `-` goes, `+` is made, `~` moves, `!` blocks it.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
@@ -266,7 +266,7 @@ impl LayoutPlan {
     }
 }
 
-impl StepOutlook {
+impl LayoutPlanStep {
     fn write(&self, text: &mut String) -> std::fmt::Result {
         let step = &self.step;
         let sign = match step.action {
@@ -292,7 +292,7 @@ impl StepOutlook {
             Reason::NotInLayout => Some("not in the layout"),
             Reason::MadeAgain => Some("made again in the layout's order"),
             Reason::CutShort => Some("made by steps that were cut short"),
-            Reason::Unknown => Some("made by somebody else"),
+            Reason::Unknown => Some("made by another program"),
         };
         if let Some(why) = why {
             write!(text, " ({why})")?;
@@ -314,14 +314,14 @@ impl std::fmt::Display for TenantPartition {
     }
 }
 
-fn tenants(plan: &Plan, prospect: &Prospect<'_>) -> Vec<TenantOutlook> {
+fn tenants(plan: &Plan, prospect: &Prospect<'_>) -> Vec<TenantPrediction> {
     let named = prospect.layout.partitions().flat_map(|add| &add.tenants);
     let served = prospect.tenants.iter().filter(|tenant| tenant.spec.daemon == *prospect.daemon);
     let all: BTreeSet<&TenantName> = named.chain(served.map(|tenant| &tenant.name)).collect();
     all.into_iter().map(|name| tenant(name, plan, prospect)).collect()
 }
 
-fn tenant(name: &TenantName, plan: &Plan, prospect: &Prospect<'_>) -> TenantOutlook {
+fn tenant(name: &TenantName, plan: &Plan, prospect: &Prospect<'_>) -> TenantPrediction {
     let known = prospect.tenants.iter().find(|tenant| tenant.name == *name);
     let mine = |add: &&AddStep| add.tenants.contains(name);
     let partitions: Vec<TenantPartition> = prospect
@@ -360,11 +360,12 @@ fn tenant(name: &TenantName, plan: &Plan, prospect: &Prospect<'_>) -> TenantOutl
                 .filter(|gpu| partitions.iter().all(|partition| partition.gpu != **gpu))
                 .map(GpuUuid::as_str)
                 .collect();
-            (!without.is_empty())
-                .then(|| format!("not let in: it has no partition of {}, which it sees", without.join(", ")))
+            (!without.is_empty()).then(|| {
+                format!("not admitted: it has no partition of {}, which it sees", without.join(", "))
+            })
         }
     };
-    TenantOutlook { tenant: name.clone(), known: known.is_some(), partitions, remark }
+    TenantPrediction { tenant: name.clone(), known: known.is_some(), partitions, remark }
 }
 
 fn gpu_of(role: Role, map: &GpuMap) -> Option<&GpuUuid> {

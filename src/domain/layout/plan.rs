@@ -1,11 +1,11 @@
 //! What has to be done to a daemon so that it holds a layout: pure, from the layout, what was made before, and what is
 //! listed now.
 //!
-//! A daemon's allocator looks at what is reserved and at the size asked for. So the state after the first steps of a layout is
+//! A daemon's allocator goes by what is reserved and by the size requested. So the state after the first steps of a layout is
 //! reached again, IDs included, by removing everything else, as long as the partitions of that state are still there. For
 //! each GPU the longest such beginning is kept and never touched, all else is removed, and the rest of the steps follow.
 //! Whatever has to be removed though it is in the layout too is *made again*, since it would otherwise not have the ID that
-//! the layout gives; that is done only when it is asked for.
+//! the layout gives; that is done only when it is requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::percentage::OwnShare;
 use super::record::{Record, RecordedStep};
-use super::{Change, Enforcement, ResolvedStep};
+use super::{Enforcement, PartitionChange, ResolvedStep};
 use crate::domain::client::ClientId;
 use crate::domain::count::counted;
 use crate::domain::partitions::{GpuPartitions, ListedPartition, PartitionRef};
@@ -35,10 +35,10 @@ pub struct Given<'a> {
     /// SMs of a chunk of each GPU.
     pub chunk_sms: &'a BTreeMap<GpuUuid, u32>,
     /// The living processes that were let into a partition, connected or not.
-    pub let_in: &'a BTreeMap<PartitionRef, Vec<ClientId>>,
+    pub admitted: &'a BTreeMap<PartitionRef, Vec<ClientId>>,
 }
 
-/// What has to be done, and what stands in the way of it.
+/// What has to be done, and what blocks it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Plan {
     /// In the order in which they are done: what is kept, then removals, then the rest of the layout.
@@ -47,7 +47,7 @@ pub struct Plan {
     pub taken: Vec<usize>,
     /// What each GPU comes to.
     pub gpus: Vec<GpuTotals>,
-    /// Why it cannot be done, or not without being told so.
+    /// Why it cannot be done, or not without confirmation.
     pub blocked: Vec<Blocked>,
     /// Whether its partitions are thread percentages, which keep nobody off anybody's SMs.
     #[serde(default)]
@@ -113,7 +113,7 @@ pub enum Reason {
     MadeAgain,
     /// It was made by steps that were cut short.
     CutShort,
-    /// Somebody else made it.
+    /// Another program made it.
     Unknown,
 }
 
@@ -143,7 +143,7 @@ pub struct GpuTotals {
     pub left_over_sms: u32,
 }
 
-/// Something in the way of a plan.
+/// What blocks a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Blocked {
@@ -155,7 +155,7 @@ pub enum Blocked {
         partition: PartitionName,
         /// The GPU.
         gpu: GpuUuid,
-        /// Chunks asked for.
+        /// Chunks requested.
         requested: u32,
         /// Chunks free at that step, which is also the most that fits.
         free: u32,
@@ -168,7 +168,7 @@ pub enum Blocked {
         gpu: GpuUuid,
         /// Its ID.
         id: PartitionId,
-        /// Those who hold it, as far as they can be told.
+        /// Those who hold it, as far as they can be determined.
         clients: Vec<ClientId>,
     },
     /// A partition would have to be made again, which may change its ID; done only with `recreate`.
@@ -180,7 +180,7 @@ pub enum Blocked {
         /// The ID that it has.
         id: PartitionId,
     },
-    /// The daemon lists no partitions for a GPU, or nobody has counted its chunks.
+    /// The daemon lists no partitions for a GPU, or its chunks were not counted.
     NotListed {
         /// The GPU.
         gpu: GpuUuid,
@@ -204,11 +204,14 @@ impl std::fmt::Display for Blocked {
                     .as_ref()
                     .map_or_else(|| "a partition".to_owned(), |name| format!("partition {name}"));
                 let who: Vec<String> = clients.iter().map(ToString::to_string).collect();
-                let who =
-                    if who.is_empty() { "clients that cannot be told".to_owned() } else { who.join(", ") };
+                let who = if who.is_empty() {
+                    "clients that cannot be determined".to_owned()
+                } else {
+                    who.join(", ")
+                };
                 write!(
                     f,
-                    "{name} ({gpu}/{id}) has to be removed and is in use by {who}, connected or let in: end or terminate them \
+                    "{name} ({gpu}/{id}) has to be removed and is in use by {who}, connected or admitted: end or terminate them \
                      first"
                 )
             }
@@ -224,7 +227,7 @@ impl std::fmt::Display for Blocked {
 }
 
 impl Blocked {
-    /// What of a request to put a layout on a daemon it stands in the way of, as a JSON pointer.
+    /// The part of a request to apply a layout that it blocks, as a JSON pointer.
     pub fn pointer(&self) -> &'static str {
         match self {
             Self::TooManyChunks { .. } | Self::OwnShare(_) => "/version",
@@ -240,7 +243,7 @@ impl Plan {
         self.steps.iter().all(|step| step.action == Action::Keep)
     }
 
-    /// What stands in the way; with `recreate`, nothing of what is only made again.
+    /// What blocks it; with `recreate`, nothing of what is only made again.
     pub fn refusals(&self, recreate: bool) -> impl Iterator<Item = &Blocked> {
         self.blocked.iter().filter(move |blocked| !(recreate && matches!(blocked, Blocked::MadeAgain { .. })))
     }
@@ -332,8 +335,8 @@ fn kept<'a>(given: &Given<'a>, present: &'a GpuPartitions) -> Kept<'a> {
         for ((number, step), taken) in wanted.iter().zip(&taken).take(length) {
             as_expected &= given.expected.is_none_or(|ids| ids.get(*number) == Some(&taken.id));
             match step.change {
-                Change::Add => live.push((*number, &step.partition, &taken.id, step.chunks)),
-                Change::Remove => live.retain(|(_, name, _, _)| *name != &step.partition),
+                PartitionChange::Add => live.push((*number, &step.partition, &taken.id, step.chunks)),
+                PartitionChange::Remove => live.retain(|(_, name, _, _)| *name != &step.partition),
             }
         }
         let listed: Option<Vec<_>> = live
@@ -358,11 +361,13 @@ fn common(wanted: &[(usize, &ResolvedStep)], taken: &[&RecordedStep]) -> usize {
         .iter()
         .zip(taken)
         .take_while(|((_, step), taken)| match (step.change, taken.change) {
-            (Change::Add, Change::Add) => {
+            (PartitionChange::Add, PartitionChange::Add) => {
                 called.insert(&step.partition, &taken.partition);
                 step.chunks == taken.chunks
             }
-            (Change::Remove, Change::Remove) => called.get(&step.partition) == Some(&&taken.partition),
+            (PartitionChange::Remove, PartitionChange::Remove) => {
+                called.get(&step.partition) == Some(&&taken.partition)
+            }
             _ => false,
         })
         .count()
@@ -376,7 +381,7 @@ fn why_it_goes(
     let live = given.record.live();
     let ours = live.values().find(|step| step.gpu == *gpu && step.id == listed.id);
     if let Some(ours) = ours {
-        // Also on another GPU: whoever works in it cannot stay.
+        // Also on another GPU: its clients cannot stay.
         let stays = final_partitions(given.steps).any(|step| step.partition == ours.partition);
         let reason = if stays { Reason::MadeAgain } else { Reason::NotInLayout };
         return (reason, Some(ours.partition.clone()));
@@ -388,8 +393,11 @@ fn why_it_goes(
 
 /// The partitions that are there after all steps.
 fn final_partitions(steps: &[ResolvedStep]) -> impl Iterator<Item = &ResolvedStep> {
-    let removed: BTreeSet<&PartitionName> =
-        steps.iter().filter(|step| step.change == Change::Remove).map(|step| &step.partition).collect();
+    let removed: BTreeSet<&PartitionName> = steps
+        .iter()
+        .filter(|step| step.change == PartitionChange::Remove)
+        .map(|step| &step.partition)
+        .collect();
     steps.iter().filter(move |step| !removed.contains(&step.partition))
 }
 
@@ -451,7 +459,7 @@ impl<'a> Planning<'a> {
         listed: &ListedPartition,
     ) {
         let before = self.chunks(gpu);
-        let after = self.changed(gpu, Change::Remove, listed.chunks);
+        let after = self.changed(gpu, PartitionChange::Remove, listed.chunks);
         let id = listed.id.clone();
         if let Some(clients) = self.holders(gpu, listed) {
             self.blocked.push(Blocked::InUse {
@@ -485,7 +493,7 @@ impl<'a> Planning<'a> {
     /// A step of the layout.
     fn follow(&mut self, number: usize, step: &ResolvedStep) {
         let before = self.chunks(&step.gpu);
-        if step.change == Change::Add && step.chunks > before.free {
+        if step.change == PartitionChange::Add && step.chunks > before.free {
             self.blocked.push(Blocked::TooManyChunks {
                 step: number,
                 partition: step.partition.clone(),
@@ -506,7 +514,7 @@ impl<'a> Planning<'a> {
             self.blocked.push(Blocked::InUse { partition, gpu, id, clients });
         }
         self.steps.push(PlannedStep {
-            action: if step.change == Change::Add { Action::Add } else { Action::Remove },
+            action: if step.change == PartitionChange::Add { Action::Add } else { Action::Remove },
             reason: Reason::Layout,
             step: Some(number),
             gpu: step.gpu.clone(),
@@ -530,18 +538,18 @@ impl<'a> Planning<'a> {
                 && kept.gpu == step.gpu
                 && kept.partition.as_ref() == Some(&step.partition)
         };
-        let kept = self.steps.iter().find(same).filter(|_| step.change == Change::Remove)?;
+        let kept = self.steps.iter().find(same).filter(|_| step.change == PartitionChange::Remove)?;
         kept.id.clone()
     }
 
-    /// Those who stand in the way of a removal, if anybody does: clients, and who was let in and may connect at any moment.
+    /// What blocks a removal: clients, and processes that were admitted and may connect at any moment.
     fn holders(&self, gpu: &GpuUuid, listed: &ListedPartition) -> Option<Vec<ClientId>> {
         let partition = PartitionRef { gpu: gpu.clone(), id: listed.id.clone() };
-        let let_in = self.given.let_in.get(&partition);
-        if !listed.is_held() && let_in.is_none() {
+        let admitted = self.given.admitted.get(&partition);
+        if !listed.is_held() && admitted.is_none() {
             return None;
         }
-        let others = let_in.into_iter().flatten().filter(|holder| !listed.clients.contains(holder));
+        let others = admitted.into_iter().flatten().filter(|holder| !listed.clients.contains(holder));
         Some(listed.clients.iter().chain(others).copied().collect())
     }
 
@@ -549,11 +557,11 @@ impl<'a> Planning<'a> {
         self.given.present.iter().find(|present| present.gpu == *gpu)?.get(id)
     }
 
-    fn changed(&mut self, gpu: &GpuUuid, change: Change, chunks: u32) -> Chunks {
+    fn changed(&mut self, gpu: &GpuUuid, change: PartitionChange, chunks: u32) -> Chunks {
         let now = self.chunks.entry(gpu.clone()).or_insert(Chunks { free: 0, used: 0 });
         let (from, to) = match change {
-            Change::Add => (&mut now.free, &mut now.used),
-            Change::Remove => (&mut now.used, &mut now.free),
+            PartitionChange::Add => (&mut now.free, &mut now.used),
+            PartitionChange::Remove => (&mut now.used, &mut now.free),
         };
         *from = from.saturating_sub(chunks);
         *to = to.saturating_add(chunks);

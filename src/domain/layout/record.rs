@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::execution::Taken;
-use super::{Change, ResolvedStep, VersionRef};
+use super::execution::ExecutedStep;
+use super::{PartitionChange, ResolvedStep, VersionRef};
 use crate::domain::count::counted;
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::{GpuUuid, PartitionId, PartitionName};
@@ -20,7 +20,7 @@ pub struct RecordedStep {
     /// Its chunks.
     pub chunks: u32,
     /// What was done to it.
-    pub change: Change,
+    pub change: PartitionChange,
     /// Its ID.
     pub id: PartitionId,
 }
@@ -36,8 +36,8 @@ impl Record {
         let mut live = BTreeMap::new();
         for step in &self.0 {
             match step.change {
-                Change::Add => live.insert(&step.partition, step),
-                Change::Remove => live.remove(&step.partition),
+                PartitionChange::Add => live.insert(&step.partition, step),
+                PartitionChange::Remove => live.remove(&step.partition),
             };
         }
         live
@@ -148,7 +148,7 @@ pub struct Degraded {
     pub expected: Option<PartitionId>,
     /// The ID that it has; `null` where it is not there.
     pub got: Option<PartitionId>,
-    /// What stood in the way, where something did.
+    /// What blocked it, if anything did.
     pub why: Option<String>,
 }
 
@@ -174,7 +174,7 @@ impl std::fmt::Display for Degraded {
 /// What outlives the manager of the partitions of one control process.
 ///
 /// It is written before a session that changes partitions and after it, so that a manager that starts in between knows
-/// what was there before: whatever is listed beside that was made by steps whose end nobody has seen.
+/// what was there before: whatever is listed beside that was made by steps whose end was not recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionRun {
     /// The incarnation of the control process: partitions vanish with it.
@@ -204,7 +204,7 @@ pub struct RunLog {
     /// When it began, in unix milliseconds.
     pub began: i64,
     /// Its commands.
-    pub taken: Vec<Taken>,
+    pub taken: Vec<ExecutedStep>,
     /// How long they took, in microseconds.
     pub duration_us: Option<u64>,
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::active::{ActiveLayout, AppliedLayout, Source};
 use super::document::{Difference, Provenance, Share};
-use super::execution::{Cause, Taken};
+use super::execution::{Cause, ExecutedStep};
 use super::percentage::ShareFailure;
 use super::record::{Record, RecordedStep};
 use super::status::LayoutStatus;
@@ -14,7 +14,7 @@ use crate::domain::daemon::DaemonSpec;
 use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId};
 
 /// Why a replay was given up whose daemon is to hold another layout.
-pub const ANOTHER_LAYOUT: &str = "another layout was asked for before this one was brought about";
+pub const ANOTHER_LAYOUT: &str = "another layout was requested before this one was applied";
 
 /// The record of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -32,7 +32,7 @@ pub struct Replay {
     pub gpu_map: GpuMap,
     /// What it came from.
     pub cause: ReplayCause,
-    /// The operation, where somebody asked for it.
+    /// The operation, where it was requested.
     pub operation: Option<uuid::Uuid>,
     /// The ID of each step that is on record; `null` where none is.
     pub expected: Option<Vec<PartitionId>>,
@@ -52,8 +52,8 @@ pub struct Replay {
     pub error: Option<String>,
     /// Every command with the ID expected and the ID that it gave; those on the way back have `undo`. Where the manager
     /// was restarted before they ended, those of the run that was then taken from the beginning.
-    pub steps: Vec<Taken>,
-    /// When it was asked for, in unix milliseconds.
+    pub steps: Vec<ExecutedStep>,
+    /// When it was requested, in unix milliseconds.
     pub created_at: i64,
     /// When it ended.
     pub finished_at: Option<i64>,
@@ -65,7 +65,7 @@ pub struct Replay {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayCause {
-    /// Somebody asked for it.
+    /// It was requested.
     Asked,
     /// The control process of the daemon was started again.
     Restart,
@@ -174,7 +174,7 @@ impl Replay {
 
     /// The same replay, whose steps were done and whose partitions were seen.
     #[must_use]
-    pub fn done(self, seen: Vec<Share>, steps: Vec<Taken>, duration_us: Option<u64>) -> Self {
+    pub fn done(self, seen: Vec<Share>, steps: Vec<ExecutedStep>, duration_us: Option<u64>) -> Self {
         let on_record = self.expected.is_some() || !self.shares.is_empty();
         let verdict = if on_record { Verdict::Same } else { Verdict::First };
         Self { seen, verdict, steps, duration_us, ..self }
@@ -212,7 +212,7 @@ impl Replay {
         self,
         why: String,
         cause: Option<&Cause>,
-        steps: Vec<Taken>,
+        steps: Vec<ExecutedStep>,
         duration_us: Option<u64>,
     ) -> Self {
         let differs = matches!(

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::execution::{Cause, Taken};
+use super::execution::{Cause, ExecutedStep};
 use super::percentage::ShareFailure;
 use super::record::{Degraded, PartitionDrift};
 use super::{Enforcement, VersionRef};
@@ -34,8 +34,8 @@ pub struct LayoutStatus {
     pub degraded: Vec<Degraded>,
     /// Why it is not in force, where it is not going to be by itself.
     pub failure: Option<LayoutFailure>,
-    /// The commands of the run that brings it about, or of the last that did; those of a repair are in `drift_seen`.
-    pub taken: Vec<Taken>,
+    /// The commands of the run that applies it, or of the last that did; those of a repair are in `drift_seen`.
+    pub taken: Vec<ExecutedStep>,
     /// When that run began, in unix milliseconds.
     pub ran_at: Option<i64>,
     /// How long it took, in microseconds; `null` while it is under way.
@@ -72,7 +72,7 @@ pub struct DriftSeen {
     /// When that was last, in unix milliseconds.
     pub repaired_at: Option<i64>,
     /// The commands of the repair under way, or of the last one.
-    pub taken: Vec<Taken>,
+    pub taken: Vec<ExecutedStep>,
     /// When the next repair begins, in unix milliseconds, where it is put off since others undo what is put back.
     pub next_repair_at: Option<i64>,
 }
@@ -87,11 +87,11 @@ pub enum LayoutState {
     Applying,
     /// It is there, as was read back.
     Applied,
-    /// Somebody else has made or removed partitions since.
+    /// Another program has made or removed partitions since.
     Drifted,
     /// It is there, and some partitions have other IDs than they had.
     Degraded,
-    /// It could not be brought about, and is not tried again before something changes.
+    /// It could not be applied, and is not tried again before something changes.
     Failed,
 }
 

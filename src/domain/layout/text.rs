@@ -125,7 +125,7 @@ layouts:
     }
 
     #[test]
-    fn what_is_written_by_hand_needs_no_more_than_steps() {
+    fn handwritten_document_needs_only_steps() {
         let document = read(BY_HAND, Format::Yaml).expect("read");
         let layout = document.layouts.values().next().expect("one").layout();
         assert_eq!((layout.enforcement, layout.steps.len()), (Enforcement::Static, 3));
@@ -133,7 +133,7 @@ layouts:
     }
 
     #[test]
-    fn an_export_reads_as_it_was_written_in_both_spellings() {
+    fn export_reads_back_in_yaml_and_json() {
         let document = exported();
         for format in [Format::Yaml, Format::Json] {
             let text = write(&document, format);
@@ -143,15 +143,15 @@ layouts:
     }
 
     #[test]
-    fn an_edited_export_is_refused_and_one_of_a_newer_shape_too() {
+    fn edited_or_newer_export_is_refused() {
         let text = write(&exported(), Format::Yaml);
         let edited = text.replace("chunks: 7", "chunks: 6");
         assert_ne!(text, edited);
         let mut long = exported();
         long.checksum = Some("x".repeat(1 << 20));
-        let told = long.check().expect_err("no checksum").to_string();
-        assert!(told.starts_with("the checksum xxx") && told.len() < 1000, "{} bytes", told.len());
-        assert!(!told.contains(&long.digest()), "the checksum that would seal what was edited: {told}");
+        let message = long.check().expect_err("no checksum").to_string();
+        assert!(message.starts_with("the checksum xxx") && message.len() < 1000, "{} bytes", message.len());
+        assert!(!message.contains(&long.digest()), "the checksum that would seal what was edited: {message}");
         let error = read(&edited, Format::Yaml).expect_err("edited");
         assert_eq!(error.pointer, "/checksum");
         // Nor does it help to take the checksum out.
@@ -171,7 +171,7 @@ layouts:
     }
 
     #[test]
-    fn a_document_is_refused_what_a_request_is_refused() {
+    fn document_values_are_validated_like_requests() {
         let long = "x".repeat(1025);
         for (line, other, pointer) in [
             ("note: two teams", "note: \"a\\u001b[2Jb\"", "/layouts/web_prod/note"),
@@ -191,7 +191,7 @@ layouts:
     }
 
     #[test]
-    fn a_refusal_does_not_repeat_a_key_of_any_length() {
+    fn refusal_shortens_long_keys() {
         let long = "x".repeat(100_000);
         let json = format!("{{\"version\": \"v1\", \"layouts\": {{}}, \"{long}\": 1}}");
         let error = read(&json, Format::Json).expect_err("unknown field").to_string();
@@ -202,7 +202,7 @@ layouts:
     }
 
     #[test]
-    fn a_document_cannot_unfold_to_more_than_it_is() {
+    fn yaml_alias_expansion_is_refused() {
         let mut bomb = String::from("version: v1\nlayouts:\n  a: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for level in 1..12 {
             let last = level - 1;

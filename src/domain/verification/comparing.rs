@@ -26,20 +26,20 @@ pub struct Expectation {
 pub struct ExpectedGpu {
     /// The GPU.
     pub uuid: GpuUuid,
-    /// SMs; `None` where nothing tells.
+    /// SMs; `None` where that is not known.
     pub sms: Option<u32>,
     /// Whether what a context takes, and what a percentage gives, was measured on this kind of GPU.
     pub is_measured: bool,
     /// Its memory limit there; `None` is the whole GPU.
     pub limit: Option<u64>,
-    /// The least memory of the GPU that was free while it looked, by the driver; `None` where that is not known.
+    /// The least memory of the GPU that was free while it ran, by the driver; `None` where that is not known.
     pub free: Option<u64>,
 }
 
 /// What the client saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sight {
-    /// Whether it was a client of MPS; `None` where the driver is too old to tell.
+pub struct ClientSight {
+    /// Whether it was a client of MPS; `None` where the driver is too old to report it.
     pub mps: Option<bool>,
     /// The GPUs.
     pub gpus: Vec<SeenGpu>,
@@ -61,7 +61,7 @@ pub struct SeenGpu {
 }
 
 /// Compares all settings.
-pub fn compare(expected: &Expectation, seen: &Sight) -> Vec<SettingComparison> {
+pub fn compare(expected: &Expectation, seen: &ClientSight) -> Vec<SettingComparison> {
     let mut compared = vec![mps(seen), gpus(expected, seen)];
     for gpu in &expected.gpus {
         if let Some(seen) = seen.gpus.iter().find(|seen| seen.uuid == gpu.uuid) {
@@ -104,15 +104,15 @@ impl SettingComparison {
     }
 }
 
-const RESTART: &str = "Look on the daemon's page for settings that others changed. A restart of the daemon sets all of them anew; a \
+const RESTART: &str = "Look on the daemon's page for settings that others changed. A restart of the daemon sets all of them again; a \
                        tenant asks the host's operator for it.";
 
-fn mps(seen: &Sight) -> SettingComparison {
+fn mps(seen: &ClientSight) -> SettingComparison {
     let word = |mps: bool| if mps { "yes" } else { "no" }.to_owned();
     let compared = of(Setting::Mps, None, Some(word(true)), seen.mps.map(word));
     match seen.mps {
         Some(true) => compared,
-        None => compared.not_seen("the driver does not tell whether a process is a client of MPS"),
+        None => compared.not_seen("the driver does not report whether a process is a client of MPS"),
         Some(false) => compared.differs(
             "the process ran outside MPS, where no limit counts: it did not find the daemon's sockets",
             "Check that the tenant's user reaches the daemon's pipe directory, and restart the daemon.",
@@ -120,7 +120,7 @@ fn mps(seen: &Sight) -> SettingComparison {
     }
 }
 
-fn gpus(expected: &Expectation, seen: &Sight) -> SettingComparison {
+fn gpus(expected: &Expectation, seen: &ClientSight) -> SettingComparison {
     let list = |uuids: &mut Vec<&str>| {
         uuids.sort_unstable();
         uuids.join(",")
@@ -146,7 +146,7 @@ fn sms(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
     let text = |sms: u32| sms.to_string();
     let compared = of(Setting::Sms, Some(&expected.uuid), expected.sms.map(text), Some(text(seen.sms)));
     let Some(wanted) = expected.sms else {
-        return compared.not_seen("nothing tells how many SMs it should see here");
+        return compared.not_seen("it is not known how many SMs it should see here");
     };
     if wanted == seen.sms {
         return compared;
@@ -196,7 +196,7 @@ fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
         return if near {
             compared
         } else {
-            compared.not_seen("the driver does not tell what is free on the GPU, so nothing tells whether a limit is smaller")
+            compared.not_seen("the driver does not report what is free on the GPU, so it is not known whether a limit is smaller")
         };
     };
     let least = left(expected.limit.map_or(free, |limit| limit.min(free))).saturating_sub(tolerance);
@@ -252,13 +252,13 @@ mod tests {
         Expectation { gpus: vec![gpu], priority: Priority::Normal }
     }
 
-    fn seen() -> Sight {
+    fn seen() -> ClientSight {
         let free = 4 * GIB - context_bytes(32);
         let gpu = SeenGpu { uuid: h200(0).uuid, sms: 32, free, largest: Some(free - MIB) };
-        Sight { mps: Some(true), gpus: vec![gpu], failure: None }
+        ClientSight { mps: Some(true), gpus: vec![gpu], failure: None }
     }
 
-    fn told(expected: &Expectation, seen: &Sight) -> Vec<(Setting, ComparisonVerdict)> {
+    fn verdicts(expected: &Expectation, seen: &ClientSight) -> Vec<(Setting, ComparisonVerdict)> {
         let all = compare(expected, seen);
         for one in &all {
             assert_eq!(one.verdict == ComparisonVerdict::Differs, one.remedy.is_some(), "{one:?}");
@@ -267,29 +267,29 @@ mod tests {
         all.into_iter().map(|one| (one.setting, one.verdict)).collect()
     }
 
-    fn differing(expected: &Expectation, seen: &Sight) -> Vec<Setting> {
-        let all = told(expected, seen).into_iter();
+    fn differing(expected: &Expectation, seen: &ClientSight) -> Vec<Setting> {
+        let all = verdicts(expected, seen).into_iter();
         all.filter(|(_, verdict)| *verdict == ComparisonVerdict::Differs)
             .map(|(setting, _)| setting)
             .collect()
     }
 
-    fn unseen(expected: &Expectation, seen: &Sight) -> Vec<Setting> {
-        let all = told(expected, seen).into_iter();
+    fn unseen(expected: &Expectation, seen: &ClientSight) -> Vec<Setting> {
+        let all = verdicts(expected, seen).into_iter();
         all.filter(|(_, verdict)| *verdict == ComparisonVerdict::NotSeen)
             .map(|(setting, _)| setting)
             .collect()
     }
 
     #[test]
-    fn what_is_as_configured_holds_and_nobody_sees_a_priority() {
+    fn matching_settings_hold_except_unseen_priority() {
         assert_eq!(differing(&wanted(), &seen()), []);
         assert_eq!(unseen(&wanted(), &seen()), [Setting::Priority]);
-        assert_eq!(told(&wanted(), &seen()).len(), 6);
+        assert_eq!(verdicts(&wanted(), &seen()).len(), 6);
     }
 
     #[test]
-    fn each_setting_that_did_not_take_effect_is_named() {
+    fn each_ineffective_setting_is_named() {
         let with = |change: &dyn Fn(&mut SeenGpu)| {
             let mut sight = seen();
             change(&mut sight.gpus[0]);
@@ -303,14 +303,14 @@ mod tests {
             (gpu.sms, gpu.free, gpu.largest) = (132, left, Some(left));
         };
         assert_eq!(with(&all), [Setting::Sms], "its larger context is no fault of the limit");
-        let outside = Sight { mps: Some(false), ..seen() };
+        let outside = ClientSight { mps: Some(false), ..seen() };
         assert_eq!(differing(&wanted(), &outside), [Setting::Mps]);
         let other = SeenGpu { uuid: h200(1).uuid, ..seen().gpus[0].clone() };
-        assert_eq!(differing(&wanted(), &Sight { gpus: vec![other], ..seen() }), [Setting::Gpus]);
+        assert_eq!(differing(&wanted(), &ClientSight { gpus: vec![other], ..seen() }), [Setting::Gpus]);
     }
 
     #[test]
-    fn what_cannot_be_told_is_not_said_to_hold() {
+    fn unverifiable_settings_are_reported_unseen() {
         let mut expected = wanted();
         expected.gpus[0].sms = None;
         assert_eq!(unseen(&expected, &seen()), [Setting::Sms, Setting::Priority]);
@@ -322,11 +322,11 @@ mod tests {
         assert_eq!(unseen(&full, &sight), hidden, "others have nearly all of the GPU");
         full.gpus[0].free = None;
         assert_eq!(unseen(&full, &sight), hidden, "nobody knows what they have");
-        assert_eq!(unseen(&wanted(), &Sight { mps: None, ..seen() })[0], Setting::Mps);
+        assert_eq!(unseen(&wanted(), &ClientSight { mps: None, ..seen() })[0], Setting::Mps);
     }
 
     #[test]
-    fn without_a_limit_the_whole_gpu_is_to_be_had() {
+    fn unlimited_client_sees_the_whole_gpu() {
         let mut expected = wanted();
         expected.gpus[0].limit = None;
         let mut sight = seen();
@@ -334,11 +334,11 @@ mod tests {
         sight.gpus[0].free = 100 * GIB - context_bytes(32);
         assert_eq!(differing(&expected, &sight), []);
         sight.gpus[0].free = 8 * GIB;
-        assert_eq!(differing(&expected, &sight), [Setting::DeviceMemoryLimit], "somebody limits it");
+        assert_eq!(differing(&expected, &sight), [Setting::DeviceMemoryLimit], "another program limits it");
     }
 
     #[test]
-    fn a_gpu_that_was_not_measured_is_given_the_room_of_a_context() {
+    fn unmeasured_gpu_gets_context_sized_tolerance() {
         let mut expected = wanted();
         let mut sight = seen();
         sight.gpus[0].free -= TOLERANCE + 32 * MIB;

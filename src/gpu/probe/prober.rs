@@ -1,11 +1,11 @@
-//! The probe as a part of the server: what a fresh CUDA process sees in an environment that somebody is given.
+//! The probe as a part of the server: what a fresh CUDA process sees in an environment that is handed out.
 //!
-//! Each look is one process of this program (`cuda-probe`), which starts and watches the one that uses CUDA. It
+//! Each probe is one process of this program (`cuda-probe`), which starts and watches the one that uses CUDA. It
 //! becomes the user by itself, with all of the user's groups. What always holds:
 //! - It has the variables of the request, those that every process of this host needs, and no other of ours.
 //! - An answer comes in time. A process that MPS lets wait is left to wait (the module above says why), and while it
 //!   does, no second one is sent to wait beside it: the answer is the same `timeout` at once.
-//! - No more than [`AT_ONCE`] look at a time on this host: each takes GPU memory for its context for a moment.
+//! - No more than [`AT_ONCE`] probes at a time on this host: each takes GPU memory for its context for a moment.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ use crate::host::{Identity, process};
 /// Looks at a time.
 const AT_ONCE: usize = 4;
 
-/// The longest deadline of a look.
+/// The longest deadline of a probe.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// How much longer than its deadline the watching process may take to say so.
@@ -35,7 +35,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Names the directory of a daemon's sockets to its clients.
 pub(super) const PIPE_ENV: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
-/// In whose place to look.
+/// As which user to probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeRequest {
     /// The environment, as a tenant's processes are given it.
@@ -48,7 +48,7 @@ pub struct ProbeRequest {
     pub timeout: Duration,
 }
 
-/// Sends processes to look.
+/// Starts probe processes.
 #[derive(Debug)]
 pub struct Prober {
     program: PathBuf,
@@ -66,7 +66,7 @@ struct Left {
 }
 
 impl Prober {
-    /// A prober that runs this program; `extra_env` is what a simulated host's processes are told.
+    /// A prober that runs this program; `extra_env` is the environment of a simulated host's processes.
     pub fn new(extra_env: &[(OsString, OsString)]) -> Self {
         // Not the path: the file there may have been replaced since this process started.
         Self::with_program("/proc/self/exe".into(), extra_env)
@@ -82,7 +82,7 @@ impl Prober {
 
     /// Looks once, and gives whatever came of it: what was seen, or why nothing was.
     ///
-    /// Who gives up waiting for the answer stops nothing: the look goes on to its end.
+    /// A caller that stops waiting cancels nothing: the probe runs to its end.
     pub async fn see(&self, request: &ProbeRequest) -> Report {
         if let Some(waiting) = self.still_waiting(request) {
             return Report { pid: Some(waiting), ..Report::failed(not_again(waiting)) };
@@ -120,7 +120,7 @@ impl Prober {
         command
     }
 
-    /// The process that an earlier look of the same user left waiting at the same daemon, if it waits still.
+    /// The process that an earlier probe of the same user left waiting at the same daemon, if it waits still.
     fn still_waiting(&self, request: &ProbeRequest) -> Option<u32> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         left.retain(|left| process::is_alive(left.id));
@@ -131,7 +131,7 @@ impl Prober {
     }
 
     fn remember(&self, request: &ProbeRequest, pid: Option<u32>) {
-        // It may have been let in meanwhile, and be gone.
+        // It may have been admitted meanwhile, and be gone.
         let Some(id) = pid.and_then(process::identify) else { return };
         let pipe_directory = request.variables.get(PIPE_ENV).cloned();
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,7 @@ fn not_again(pid: u32) -> Failure {
     Failure::own(
         "timeout",
         format!(
-            "process {pid}, which an earlier probe of this daemon and user left waiting, is still not let in: no \
+            "process {pid}, which an earlier probe of this daemon and user left waiting, is still not admitted: no \
              second one was sent. It ends by itself; do not kill it: killing a waiting client hangs the MPS daemon"
         ),
     )

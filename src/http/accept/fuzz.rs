@@ -22,7 +22,7 @@ fn accept_headers() {
         let chosen = preferred(&headers, &offered);
         assert!(chosen.is_none_or(|chosen| offered.contains(&chosen)));
         for format in offered {
-            // What is named by itself is taken where nothing else is offered.
+            // A format that is named explicitly is accepted when it is the only one offered.
             assert!(!names(&headers, format) || preferred(&headers, &[format]) == Some(format));
         }
         chosen.is_some()

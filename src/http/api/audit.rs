@@ -1,4 +1,4 @@
-//! The audit.
+//! The audit log.
 
 use axum::extract::State;
 use serde::Deserialize;
@@ -8,40 +8,42 @@ use super::List;
 use crate::domain::access::Actor;
 use crate::domain::audit::{AuditRecord, Head, Outcome};
 use crate::http::AppState;
+use crate::http::endpoint::RequiredRight;
 use crate::http::extract::Query;
-use crate::http::problem::{Problem, ReadProblems};
-use crate::service::audit::AuditFilter;
+use crate::http::problem::Problem;
+use crate::service::access::audit::AuditFilter;
 use crate::service::page::Page;
 
-/// Which rows.
+/// Which rows of the audit log.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct AuditQuery {
-    /// Those of this actor, as rows name it.
+    /// Only those of this actor, as rows name it.
     #[param(example = "uid 0")]
     actor: Option<String>,
-    /// Those about this, as rows name it.
+    /// Only those about this target, as rows name it.
     #[param(example = "tenants/web")]
     target: Option<String>,
-    /// Those that ended so.
+    /// Only those with this outcome.
     outcome: Option<Outcome>,
-    /// Those written at this time or later, in unix milliseconds.
+    /// Only those written at this time or later, in unix milliseconds.
     since: Option<i64>,
-    /// Those written before this time, in unix milliseconds.
+    /// Only those written before this time, in unix milliseconds.
     until: Option<i64>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// Most items, 1 to 1000; 100 without it.
+    /// The most items to return, 1 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
 
-/// The audit
+/// List the audit log
 ///
-/// Who did what, from where, and what came of it. Rows are never changed or deleted; each holds the hash of the one before it.
-#[utoipa::path(get, path = "/api/v1/audit", operation_id = "list_audit", tag = "audit", params(AuditQuery),
-    responses((status = 200, description = "Rows, the last first", body = List<AuditRecord>), ReadProblems))]
+/// Who did what, from where, and with which outcome. Rows are never changed or deleted; each holds the hash of the previous one.
+#[utoipa::path(get, path = "/api/v1/audit", operation_id = "list_audit", tag = "audit",
+    extensions(("x-right" = json!(RequiredRight::Administer))), params(AuditQuery),
+    responses((status = 200, description = "Rows, the newest first.", body = List<AuditRecord>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
@@ -53,11 +55,12 @@ pub(super) async fn list(
     Ok(axum::Json(app.service.audit(&actor, &filter, &page).await?.into()))
 }
 
-/// The end of the audit's chain
+/// Get the head of the audit log
 ///
-/// Whoever keeps it elsewhere can tell later whether rows up to it were changed, or cut off.
+/// Keep it elsewhere, and `mps-manager audit verify --anchor` finds out later whether rows up to it were changed or removed.
 #[utoipa::path(get, path = "/api/v1/audit/head", operation_id = "get_audit_head", tag = "audit",
-    responses((status = 200, description = "The number and the hash of the last row", body = Head), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::Administer))),
+    responses((status = 200, description = "The number and the hash of the last row.", body = Head)))]
 pub(super) async fn head(State(app): State<AppState>, actor: Actor) -> Result<axum::Json<Head>, Problem> {
     Ok(axum::Json(app.service.audit_head(&actor).await?))
 }

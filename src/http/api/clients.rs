@@ -12,33 +12,35 @@ use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
+use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Conditions, Idempotency, NoBody, Path, Query};
-use crate::http::problem::{Problem, ReadProblems, WriteProblems};
-use crate::service::clients::{ClientFilter, ClientView};
+use crate::http::problem::Problem;
 use crate::service::page::Page;
+use crate::service::tenants::clients::{ClientFilter, ClientView};
 
 /// Which clients.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ClientQuery {
-    /// Those of this daemon.
+    /// Only those of this daemon.
     daemon: Option<DaemonName>,
-    /// Those of this tenant.
+    /// Only those of this tenant.
     tenant: Option<TenantName>,
-    /// Answer from a look that begins after this request; all who ask at once share it.
+    /// Answer from a poll that begins after this request; requests at the same time share one.
     #[serde(default)]
     fresh: bool,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// Most items, 1 to 1000; 100 without it.
+    /// The most items to return, 1 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
 
-/// All clients
-#[utoipa::path(get, path = "/api/v1/clients", operation_id = "list_clients", tag = "clients", params(ClientQuery),
-    responses((status = 200, description = "Clients by process ID", body = List<ClientView>), ReadProblems))]
+/// List clients
+#[utoipa::path(get, path = "/api/v1/clients", operation_id = "list_clients", tag = "clients",
+    extensions(("x-right" = json!(RequiredRight::OwnItems))), params(ClientQuery),
+    responses((status = 200, description = "Clients, ordered by process ID.", body = List<ClientView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
@@ -49,10 +51,11 @@ pub(super) async fn list(
     Ok(axum::Json(app.service.clients(&actor, &filter, query.fresh, &page).await?.into()))
 }
 
-/// One client
+/// Get a client
 #[utoipa::path(get, path = "/api/v1/clients/{id}", operation_id = "get_client", tag = "clients",
-    params(("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`")),
-    responses((status = 200, description = "The client", body = ClientView), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::ViewClient))),
+    params(("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`.")),
+    responses((status = 200, description = "The client.", body = ClientView)))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,
@@ -61,31 +64,32 @@ pub(super) async fn get(
     Ok(axum::Json(app.service.client(&actor, id).await?))
 }
 
-/// How a client is ended.
+/// How to end a client.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct TerminateQuery {
-    /// Do everything, answer as if it were done, and keep nothing.
+    /// Check the request and answer as if it were done, but change nothing.
     #[serde(default)]
     dry_run: bool,
-    /// What to do where it is stopped (SIGSTOP, a debugger): `refuse` without it.
+    /// What to do with a client that is stopped (by SIGSTOP or a debugger); `refuse` by default.
     #[serde(default)]
     #[param(inline)]
     stopped: StoppedPolicy,
 }
 
-/// End a client
+/// Terminate a client
 ///
-/// MPS is asked first, and the process is signalled only after MPS has ended its work: the other order can take
-/// the server down, and with it every other client. MPS is never asked to end a client that is stopped, which would hang its daemon:
-/// that is refused (409) unless `stopped` says to continue or to kill it.
+/// MPS ends the client's work first, and only then is its process signalled: the other order can take down the server, and with it
+/// every other client. A client that is stopped would hang the daemon at that, so it is refused (409) unless `stopped` says to continue
+/// or to kill it.
 #[utoipa::path(post, path = "/api/v1/clients/{id}/terminate", operation_id = "terminate_client", tag = "clients",
+    extensions(("x-right" = json!(RequiredRight::EndClient))),
     params(
-        ("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`"), TerminateQuery,
+        ("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`."), TerminateQuery,
         Idempotency,
     ),
-    responses(OperationAccepted, WriteProblems))]
+    responses(OperationAccepted))]
 pub(super) async fn terminate(
     State(app): State<AppState>,
     actor: Actor,

@@ -1,10 +1,13 @@
 //! Control daemons.
 
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::{Ref, Required};
 
 use super::described::{IfMatch, IfNoneMatch, OperationAccepted};
 use super::{FreshQuery, GraceQuery, List, PageQuery, WriteQuery, accepted, checked_grace, written};
@@ -16,15 +19,16 @@ use crate::domain::maintenance::{DEFAULT_DRAIN_S, OnTimeout};
 use crate::domain::operation::OperationRequest;
 use crate::http::AppState;
 use crate::http::conditional::shown;
+use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
-use crate::http::problem::{Problem, ReadProblems, WriteProblems};
-use crate::service::adoption::AdoptRequest;
+use crate::http::problem::Problem;
 use crate::service::daemons::DaemonView;
-use crate::service::{IdempotencyKey, WriteOptions};
+use crate::service::daemons::adoption::AdoptRequest;
 
-/// All daemons
-#[utoipa::path(get, path = "/api/v1/daemons", operation_id = "list_daemons", tag = "daemons", params(PageQuery),
-    responses((status = 200, description = "Daemons by name", body = List<DaemonView>), ReadProblems))]
+/// List daemons
+#[utoipa::path(get, path = "/api/v1/daemons", operation_id = "list_daemons", tag = "daemons",
+    extensions(("x-right" = json!(RequiredRight::View))), params(PageQuery),
+    responses((status = 200, description = "Daemons, ordered by name.", body = List<DaemonView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
@@ -33,10 +37,11 @@ pub(super) async fn list(
     Ok(axum::Json(app.service.daemons(&actor, &query.page()?).await?.into()))
 }
 
-/// One daemon
+/// Get a daemon
 #[utoipa::path(get, path = "/api/v1/daemons/{name}", operation_id = "get_daemon", tag = "daemons",
-    params(("name" = DaemonName, Path, description = "The daemon"), FreshQuery),
-    responses((status = 200, description = "The daemon", body = DaemonView, headers(("ETag" = String))), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::View))),
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), FreshQuery),
+    responses((status = 200, description = "The daemon.", body = DaemonView, headers(("ETag" = String)))))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,
@@ -49,15 +54,15 @@ pub(super) async fn get(
 
 /// Create or replace a daemon
 #[utoipa::path(put, path = "/api/v1/daemons/{name}", operation_id = "put_daemon", tag = "daemons",
+    extensions(("x-right" = json!(RequiredRight::Administer))),
     params(
-        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
+        ("name" = DaemonName, Path, description = "The name of the daemon."), WriteQuery,
         IfMatch, IfNoneMatch,
     ),
     request_body = DaemonSpec<GpuRef>,
     responses(
-        (status = 200, description = "Replaced, or a dry run", body = DaemonView, headers(("ETag" = String))),
-        (status = 201, description = "Created", body = DaemonView, headers(("ETag" = String))),
-        WriteProblems,
+        (status = 200, description = "Replaced, or a dry run.", body = DaemonView, headers(("ETag" = String))),
+        (status = 201, description = "Created.", body = DaemonView, headers(("ETag" = String)))
     ))]
 pub(super) async fn put(
     State(app): State<AppState>,
@@ -71,13 +76,66 @@ pub(super) async fn put(
     Ok(written(&done, done.value.revision, query.dry_run))
 }
 
-/// Stop a daemon and forget it
+/// An action on a daemon: who asks for it, of which daemon, and under which conditions.
+pub(super) struct DaemonAction {
+    app: AppState,
+    actor: Actor,
+    name: DaemonName,
+    conditions: Conditions,
+    idempotency: Idempotency,
+}
+
+impl FromRequestParts<AppState> for DaemonAction {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
+        let actor = Actor::from_request_parts(parts, app).await?;
+        let Path(name) = Path::from_request_parts(parts, app).await?;
+        let conditions = Conditions::from_request_parts(parts, app).await?;
+        let idempotency = Idempotency::from_request_parts(parts, app).await?;
+        Ok(Self { app: app.clone(), actor, name, conditions, idempotency })
+    }
+}
+
+impl IntoParams for DaemonAction {
+    fn into_params(parameter_in: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let name = ParameterBuilder::new()
+            .name("name")
+            .parameter_in(ParameterIn::Path)
+            .required(Required::True)
+            .description(Some("The name of the daemon."))
+            .schema(Some(Ref::from_schema_name("DaemonName")))
+            .build();
+        let mut parameters = vec![name];
+        parameters.extend(Idempotency::into_params(&parameter_in));
+        parameters.extend(IfMatch::into_params(parameter_in));
+        parameters
+    }
+}
+
+impl DaemonAction {
+    /// Starts an operation, and answers where it can be followed.
+    async fn operate(self, request: OperationRequest, dry_run: bool) -> Result<Response, Problem> {
+        let key = self.idempotency.of(&self.actor, &request)?;
+        let options = self.conditions.options(dry_run);
+        let operation = self.app.service.operate(&self.actor, self.name, request, options, key).await?;
+        Ok(accepted(&operation, dry_run))
+    }
+
+    async fn set_schedulable(self, schedulable: bool, dry_run: bool) -> Result<Response, Problem> {
+        let options = self.conditions.options(dry_run);
+        let done = self.app.service.set_schedulable(&self.actor, self.name, schedulable, options).await?;
+        Ok(written(&done, done.value.revision, dry_run))
+    }
+}
+
+/// Delete a daemon
+///
+/// It is stopped first. Its tenants have to be deleted or moved before.
 #[utoipa::path(delete, path = "/api/v1/daemons/{name}", operation_id = "delete_daemon", tag = "daemons",
-    params(
-        ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
-        IfMatch,
-    ),
-    responses(OperationAccepted, WriteProblems))]
+    extensions(("x-right" = json!(RequiredRight::Administer))),
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), GraceQuery, IfMatch),
+    responses(OperationAccepted))]
 pub(super) async fn delete(
     State(app): State<AppState>,
     actor: Actor,
@@ -86,87 +144,63 @@ pub(super) async fn delete(
     conditions: Conditions,
 ) -> Result<Response, Problem> {
     let request = OperationRequest::DeleteDaemon { grace_s: checked_grace(query.grace_s)? };
-    operate(app, &actor, name, request, conditions.options(query.dry_run), None).await
+    let options = conditions.options(query.dry_run);
+    Ok(accepted(&app.service.operate(&actor, name, request, options, None).await?, query.dry_run))
 }
 
 /// Start a daemon
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/start", operation_id = "start_daemon", tag = "daemons",
-    params(
-        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
-        Idempotency, IfMatch,
-    ),
-    responses(OperationAccepted, WriteProblems))]
+    extensions(("x-right" = json!(RequiredRight::Operate))),
+    params(DaemonAction, WriteQuery), responses(OperationAccepted))]
 pub(super) async fn start(
-    State(app): State<AppState>,
-    actor: Actor,
-    Path(name): Path<DaemonName>,
+    action: DaemonAction,
     Query(query): Query<WriteQuery>,
-    conditions: Conditions,
-    idempotency: Idempotency,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let request = OperationRequest::StartDaemon;
-    let key = idempotency.of(&actor, &request)?;
-    operate(app, &actor, name, request, conditions.options(query.dry_run), key).await
+    action.operate(OperationRequest::StartDaemon, query.dry_run).await
 }
 
 /// Stop a daemon
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/stop", operation_id = "stop_daemon", tag = "daemons",
-    params(
-        ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
-        Idempotency, IfMatch,
-    ),
-    responses(OperationAccepted, WriteProblems))]
+    extensions(("x-right" = json!(RequiredRight::Operate))),
+    params(DaemonAction, GraceQuery), responses(OperationAccepted))]
 pub(super) async fn stop(
-    State(app): State<AppState>,
-    actor: Actor,
-    Path(name): Path<DaemonName>,
+    action: DaemonAction,
     Query(query): Query<GraceQuery>,
-    conditions: Conditions,
-    idempotency: Idempotency,
     _: NoBody,
 ) -> Result<Response, Problem> {
     let request = OperationRequest::StopDaemon { grace_s: checked_grace(query.grace_s)? };
-    let key = idempotency.of(&actor, &request)?;
-    operate(app, &actor, name, request, conditions.options(query.dry_run), key).await
+    action.operate(request, query.dry_run).await
 }
 
-/// Stop a daemon and start it again
+/// Restart a daemon
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/restart", operation_id = "restart_daemon", tag = "daemons",
-    params(
-        ("name" = DaemonName, Path, description = "The daemon"), GraceQuery,
-        Idempotency, IfMatch,
-    ),
-    responses(OperationAccepted, WriteProblems))]
+    extensions(("x-right" = json!(RequiredRight::Operate))),
+    params(DaemonAction, GraceQuery), responses(OperationAccepted))]
 pub(super) async fn restart(
-    State(app): State<AppState>,
-    actor: Actor,
-    Path(name): Path<DaemonName>,
+    action: DaemonAction,
     Query(query): Query<GraceQuery>,
-    conditions: Conditions,
-    idempotency: Idempotency,
     _: NoBody,
 ) -> Result<Response, Problem> {
     let request = OperationRequest::RestartDaemon { grace_s: checked_grace(query.grace_s)? };
-    let key = idempotency.of(&actor, &request)?;
-    operate(app, &actor, name, request, conditions.options(query.dry_run), key).await
+    action.operate(request, query.dry_run).await
 }
 
-/// Adopt a control daemon that somebody else started
+/// Adopt a control daemon that this manager did not start
 ///
-/// It keeps its process, its directories and its clients: the spec is read back from what is in force in it. Refused
-/// where a spec cannot hold that, where it runs as another user, or where another manager started it; such a daemon can
-/// be observed.
+/// The daemon keeps its process, its directories and its clients; its spec is read back from its effective settings. This is refused
+/// where a spec cannot express those, where the daemon runs as another user, or where another manager started it. Such a daemon can
+/// still be observed.
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/adopt", operation_id = "adopt_daemon", tag = "daemons",
+    extensions(("x-right" = json!(RequiredRight::Administer)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
     params(
-        ("name" = DaemonName, Path, description = "The name it gets"), WriteQuery,
+        ("name" = DaemonName, Path, description = "The name that the daemon gets."), WriteQuery,
         IfNoneMatch,
     ),
     request_body = AdoptRequest,
     responses(
-        (status = 201, description = "Adopted", body = DaemonView, headers(("ETag" = String))),
-        (status = 200, description = "A dry run", body = DaemonView),
-        WriteProblems,
+        (status = 201, description = "Adopted.", body = DaemonView, headers(("ETag" = String))),
+        (status = 200, description = "A dry run.", body = DaemonView)
     ))]
 pub(super) async fn adopt(
     State(app): State<AppState>,
@@ -180,15 +214,16 @@ pub(super) async fn adopt(
     Ok(written(&done, done.value.revision, query.dry_run))
 }
 
-/// Give an adopted daemon back
+/// Release an adopted daemon
 ///
-/// It is forgotten, and its process is left as it is. For a daemon that this manager started, see its deletion.
+/// The manager removes it from its database and leaves its process running. A daemon that this manager started is deleted instead.
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/release", operation_id = "release_daemon", tag = "daemons",
+    extensions(("x-right" = json!(RequiredRight::Administer)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
     params(
-        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
+        ("name" = DaemonName, Path, description = "The name of the daemon."), WriteQuery,
         IfMatch,
     ),
-    responses((status = 204, description = "Released, or a dry run"), WriteProblems))]
+    responses((status = 204, description = "Released, or a dry run.")))]
 pub(super) async fn release(
     State(app): State<AppState>,
     actor: Actor,
@@ -201,19 +236,19 @@ pub(super) async fn release(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// How a drain is done.
+/// How to drain a daemon.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct DrainQuery {
-    /// Do everything, answer as if it were done, and keep nothing.
+    /// Check the request and answer as if it were done, but change nothing.
     #[serde(default)]
     dry_run: bool,
-    /// Seconds that clients get to end by themselves; 300 without it.
+    /// Seconds for clients to end by themselves; 300 by default.
     #[serde(default = "default_drain")]
     #[param(maximum = 86400)]
     timeout_s: u32,
-    /// What becomes of those that are still there then: `fail` without it.
+    /// What to do when clients are left then; `fail` by default.
     #[serde(default)]
     #[param(inline)]
     on_timeout: OnTimeout,
@@ -225,76 +260,42 @@ fn default_drain() -> u32 {
 
 /// Drain a daemon
 ///
-/// It takes no new clients, and those that are there are waited for. Succeeded, it stays cordoned; failed or called off,
-/// it is as it was before.
+/// The daemon admits no new clients, and the operation waits until those that are connected have ended. After a success the daemon
+/// stays cordoned; after a failure or a cancellation it is as before.
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/drain", operation_id = "drain_daemon", tag = "daemons",
-    params(
-        ("name" = DaemonName, Path, description = "The daemon"), DrainQuery,
-        Idempotency, IfMatch,
-    ),
-    responses(OperationAccepted, WriteProblems))]
+    extensions(("x-right" = json!(RequiredRight::Operate))),
+    params(DaemonAction, DrainQuery), responses(OperationAccepted))]
 pub(super) async fn drain(
-    State(app): State<AppState>,
-    actor: Actor,
-    Path(name): Path<DaemonName>,
+    action: DaemonAction,
     Query(query): Query<DrainQuery>,
-    conditions: Conditions,
-    idempotency: Idempotency,
     _: NoBody,
 ) -> Result<Response, Problem> {
     let DrainQuery { dry_run, timeout_s, on_timeout } = query;
-    let request = OperationRequest::DrainDaemon { timeout_s, on_timeout };
-    let key = idempotency.of(&actor, &request)?;
-    operate(app, &actor, name, request, conditions.options(dry_run), key).await
+    action.operate(OperationRequest::DrainDaemon { timeout_s, on_timeout }, dry_run).await
 }
 
-/// Admit no new clients to a daemon
+/// Cordon a daemon: it admits no new clients
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/cordon", operation_id = "cordon_daemon", tag = "daemons",
-    params(
-        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
-        IfMatch,
-    ),
-    responses((status = 200, description = "Cordoned: `schedulable` in its spec is false", body = DaemonView, headers(("ETag" = String))), WriteProblems))]
+    extensions(("x-right" = json!(RequiredRight::Operate)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
+    params(DaemonAction, WriteQuery),
+    responses((status = 200, description = "The daemon; `schedulable` in its spec is false.", body = DaemonView, headers(("ETag" = String)))))]
 pub(super) async fn cordon(
-    State(app): State<AppState>,
-    actor: Actor,
-    Path(name): Path<DaemonName>,
+    action: DaemonAction,
     Query(query): Query<WriteQuery>,
-    conditions: Conditions,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let done = app.service.set_schedulable(&actor, name, false, conditions.options(query.dry_run)).await?;
-    Ok(written(&done, done.value.revision, query.dry_run))
+    action.set_schedulable(false, query.dry_run).await
 }
 
-/// Admit new clients to a daemon again
+/// Uncordon a daemon: it admits new clients again
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/uncordon", operation_id = "uncordon_daemon", tag = "daemons",
-    params(
-        ("name" = DaemonName, Path, description = "The daemon"), WriteQuery,
-        IfMatch,
-    ),
-    responses((status = 200, description = "`schedulable` in its spec is true", body = DaemonView, headers(("ETag" = String))), WriteProblems))]
+    extensions(("x-right" = json!(RequiredRight::Operate)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
+    params(DaemonAction, WriteQuery),
+    responses((status = 200, description = "The daemon; `schedulable` in its spec is true.", body = DaemonView, headers(("ETag" = String)))))]
 pub(super) async fn uncordon(
-    State(app): State<AppState>,
-    actor: Actor,
-    Path(name): Path<DaemonName>,
+    action: DaemonAction,
     Query(query): Query<WriteQuery>,
-    conditions: Conditions,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let done = app.service.set_schedulable(&actor, name, true, conditions.options(query.dry_run)).await?;
-    Ok(written(&done, done.value.revision, query.dry_run))
-}
-
-/// Asks for an operation, and answers where to look for it.
-async fn operate(
-    app: AppState,
-    actor: &Actor,
-    name: DaemonName,
-    request: OperationRequest,
-    options: WriteOptions,
-    key: Option<IdempotencyKey>,
-) -> Result<Response, Problem> {
-    let dry_run = options.dry_run;
-    Ok(accepted(&app.service.operate(actor, name, request, options, key).await?, dry_run))
+    action.set_schedulable(true, query.dry_run).await
 }

@@ -1,5 +1,4 @@
-//! What many operations have in common, described once for the document: headers of conditions and the answers of whatever
-//! takes time.
+//! Parameters and responses that several operations share, described once for the document.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +19,15 @@ pub(super) struct IfNoneMatch;
 /// The answers of an action that an operation does: accepted, or what a dry run shows of it.
 pub(super) struct OperationAccepted;
 
+/// The problem that something does not exist, where that does not follow from the path.
+pub(super) struct NotFound;
+
+/// The problem of an answer in several forms: the caller accepts none of them.
+pub(super) struct NotAcceptable;
+
+/// The problem of a read that has no answer in the current state of the host.
+pub(super) struct ConflictOnRead;
+
 fn header(name: &str, description: &str) -> Vec<Parameter> {
     let parameter = ParameterBuilder::new()
         .name(name)
@@ -34,20 +42,24 @@ impl IntoParams for IfMatch {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         header(
             "If-Match",
-            "Only if this is its entity tag now, as the `ETag` of a read said; `*`: only if it exists",
+            "Write only if this is the current entity tag, as the `ETag` of a read gave it. `*`: only if the resource exists.",
         )
     }
 }
 
 impl IntoParams for IfNoneMatch {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        header("If-None-Match", "`*`: only if it does not exist yet")
+        header("If-None-Match", "`*`: write only if the resource does not exist yet.")
     }
 }
 
 impl IntoParams for Idempotency {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        header("Idempotency-Key", "A repeated request with the same key is done once")
+        header(
+            "Idempotency-Key",
+            "A request that is repeated with the same key within a day is done once, and answered as the first time. Without effect where the \
+             request changes nothing.",
+        )
     }
 }
 
@@ -59,8 +71,31 @@ impl IntoResponses for OperationAccepted {
             (status.to_owned(), response.build().into())
         };
         BTreeMap::from([
-            with("200", "A dry run: the operation as it would be"),
-            with("202", "The operation that does it"),
+            with("200", "A dry run: the operation as it would be."),
+            with("202", "The operation that does it; read it until it has ended."),
         ])
+    }
+}
+
+/// A reference to one of the problems that [`super::document()`] puts among the components.
+fn problem(status: &str, name: &str) -> BTreeMap<String, RefOr<Response>> {
+    BTreeMap::from([(status.to_owned(), Ref::from_response_name(name).into())])
+}
+
+impl IntoResponses for NotFound {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        problem("404", "NotFound")
+    }
+}
+
+impl IntoResponses for NotAcceptable {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        problem("406", "NotAcceptable")
+    }
+}
+
+impl IntoResponses for ConflictOnRead {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        problem("409", "ConflictOnRead")
     }
 }

@@ -19,16 +19,17 @@ use crate::domain::event::{Event, EventFilter, Severity};
 use crate::domain::gpu::GpuRef;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
+use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Path, Query};
-use crate::http::problem::{Problem, ReadProblems};
+use crate::http::problem::Problem;
 use crate::service::access::{InUse, Lifetime};
 use crate::service::events::{Followed, Following, Order};
 use crate::service::page::Page;
 use crate::service::{Service, ServiceError};
 
-/// Longest silence of a stream: a comment tells both ends that the other is there.
+/// After this time without an event a comment is sent, so that both ends notice a lost connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long a reader whose stream ended waits before it comes again.
+/// How long a reader waits before it reconnects.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Which events.
@@ -36,87 +37,87 @@ const RETRY: Duration = Duration::from_secs(1);
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct EventQuery {
-    /// Those of these types, with commas between; one that ends with a dot stands for all that begin with it.
+    /// Only those of these types, separated by commas. A type that ends with a dot stands for all that begin with it.
     #[param(example = "client.,daemon.died")]
     r#type: Option<String>,
-    /// Those that matter at least so much.
+    /// Only those of at least this severity.
     severity: Option<Severity>,
-    /// Those about this daemon.
+    /// Only those about this daemon.
     daemon: Option<DaemonName>,
-    /// Those about this tenant.
+    /// Only those about this tenant.
     tenant: Option<TenantName>,
-    /// Those about this GPU: UUID, unique prefix, index or PCI address.
+    /// Only those about this GPU: UUID, unique prefix, index or PCI address.
     gpu: Option<GpuRef>,
-    /// Those about this client.
+    /// Only those about this client.
     client: Option<ClientId>,
-    /// Those about this operation.
+    /// Only those about this operation.
     operation: Option<Uuid>,
-    /// Those that follow on the event with this number: whose cause it is.
+    /// Only those that were caused by the event with this ID.
     cause: Option<i64>,
-    /// Those written at this time or later, in unix milliseconds.
+    /// Only those written at this time or later, in unix milliseconds.
     since: Option<i64>,
-    /// Those written before this time, in unix milliseconds.
+    /// Only those written before this time, in unix milliseconds.
     until: Option<i64>,
-    /// Which come first.
+    /// Which come first; `newest` by default.
     #[serde(default)]
     #[param(inline)]
     order: EventOrder,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// Most items, 1 to 1000; 100 without it.
+    /// The most items to return, 1 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
 
-/// In which order events are listed.
+/// The order in which events are listed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum EventOrder {
-    /// The last first.
+    /// The newest first.
     #[default]
     Newest,
-    /// As they were written.
+    /// The oldest first.
     Oldest,
 }
 
-/// Which events are followed, and from where.
+/// Which events to follow, and from where.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct StreamQuery {
-    /// Those of these types, with commas between; one that ends with a dot stands for all that begin with it.
+    /// Only those of these types, separated by commas. A type that ends with a dot stands for all that begin with it.
     #[param(example = "client.,daemon.died")]
     r#type: Option<String>,
-    /// Those that matter at least so much.
+    /// Only those of at least this severity.
     severity: Option<Severity>,
-    /// Those about this daemon.
+    /// Only those about this daemon.
     daemon: Option<DaemonName>,
-    /// Those about this tenant.
+    /// Only those about this tenant.
     tenant: Option<TenantName>,
-    /// Those about this GPU: UUID, unique prefix, index or PCI address.
+    /// Only those about this GPU: UUID, unique prefix, index or PCI address.
     gpu: Option<GpuRef>,
-    /// Those about this client.
+    /// Only those about this client.
     client: Option<ClientId>,
-    /// Those about this operation.
+    /// Only those about this operation.
     operation: Option<Uuid>,
-    /// Those written at this time or later, in unix milliseconds.
+    /// Only those written at this time or later, in unix milliseconds.
     since: Option<i64>,
-    /// Those written before this time, in unix milliseconds.
+    /// Only those written before this time, in unix milliseconds.
     until: Option<i64>,
-    /// The event after which the stream begins, for who cannot send the header Last-Event-ID, which wins; from now on without
-    /// either.
+    /// The ID of the event after which the stream begins, for clients that cannot send the header `Last-Event-ID`, which takes
+    /// precedence. With neither, the stream begins now.
     #[param(minimum = 0)]
     after: Option<i64>,
 }
 
-/// What a query asks for, before a GPU is looked up.
-struct Wanted {
+/// A filter before its GPU is resolved.
+struct UnresolvedFilter {
     types: Option<String>,
     gpu: Option<String>,
     filter: EventFilter,
 }
 
-impl Wanted {
+impl UnresolvedFilter {
     async fn filter(self, service: &Service, actor: &Actor) -> Result<EventFilter, ServiceError> {
         let types = self.types.as_deref().map(EventFilter::parse_types).transpose();
         let types = types.map_err(|error| ServiceError::field("/type", error.to_string()))?;
@@ -128,9 +129,10 @@ impl Wanted {
     }
 }
 
-/// All events
-#[utoipa::path(get, path = "/api/v1/events", operation_id = "list_events", tag = "events", params(EventQuery),
-    responses((status = 200, description = "Events, the last first unless asked for otherwise", body = List<Event>), ReadProblems))]
+/// List events
+#[utoipa::path(get, path = "/api/v1/events", operation_id = "list_events", tag = "events",
+    extensions(("x-right" = json!(RequiredRight::OwnItems))), params(EventQuery),
+    responses((status = 200, description = "Events, in the order that `order` says.", body = List<Event>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
@@ -149,7 +151,7 @@ pub(super) async fn list(
         cause,
         ..EventFilter::default()
     };
-    let wanted = Wanted { types: query.r#type, gpu: query.gpu.map(|gpu| gpu.0), filter };
+    let wanted = UnresolvedFilter { types: query.r#type, gpu: query.gpu.map(|gpu| gpu.0), filter };
     let order = match query.order {
         EventOrder::Newest => Order::NewestFirst,
         EventOrder::Oldest => Order::OldestFirst,
@@ -158,10 +160,11 @@ pub(super) async fn list(
     Ok(axum::Json(app.service.events(&actor, filter, order, &page).await?.into()))
 }
 
-/// One event
+/// Get an event
 #[utoipa::path(get, path = "/api/v1/events/{id}", operation_id = "get_event", tag = "events",
-    params(("id" = i64, Path, description = "The event", minimum = 0)),
-    responses((status = 200, description = "The event", body = Event), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::ViewEvent))),
+    params(("id" = i64, Path, description = "The ID of the event.", minimum = 0)),
+    responses((status = 200, description = "The event.", body = Event)))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,
@@ -172,18 +175,18 @@ pub(super) async fn get(
 
 /// Follow events
 ///
-/// Server-sent events: `id` is the number of the event, `event` its type, `data` the event as `GET /api/v1/events/{id}` gives
-/// it. A reader that comes again with the last `id` it got misses nothing and gets nothing twice. Where events were pruned
-/// meanwhile, the first that comes is an `events.lost` that says from where on nothing is missing. A message with an `id` and
-/// nothing else moves the reader's place past events that it did not ask for.
+/// Server-sent events: `id` is the ID of the event, `event` its type, and `data` the event as `GET /api/v1/events/{id}` returns it. A
+/// reader that reconnects with the last `id` it received misses no event and gets none twice. If events were pruned meanwhile, the first
+/// one is `events.lost`, which says from where on none is missing. A message with nothing but an `id` stands for events that the filter
+/// leaves out: reconnect after that one.
 #[utoipa::path(get, path = "/api/v1/events/stream", operation_id = "stream_events", tag = "events",
+    extensions(("x-right" = json!(RequiredRight::OwnItems))),
     params(
         StreamQuery,
-        ("Last-Event-ID" = Option<i64>, Header, description = "The event after which the stream begins"),
+        ("Last-Event-ID" = Option<i64>, Header, description = "The ID of the event after which the stream begins."),
     ),
     responses(
-        (status = 200, description = "Events as they are written, without end", body = String, content_type = "text/event-stream"),
-        ReadProblems,
+        (status = 200, description = "Events as they are written, until the client disconnects.", body = String, content_type = "text/event-stream")
     ))]
 pub(super) async fn stream(
     State(app): State<AppState>,
@@ -199,12 +202,12 @@ pub(super) async fn stream(
     let StreamQuery { daemon, tenant, client, operation, severity, since, until, .. } = query;
     let filter =
         EventFilter { severity, daemon, tenant, client, operation, since, until, ..EventFilter::default() };
-    let wanted = Wanted { types: query.r#type, gpu: query.gpu.map(|gpu| gpu.0), filter };
+    let wanted = UnresolvedFilter { types: query.r#type, gpu: query.gpu.map(|gpu| gpu.0), filter };
     let filter = wanted.filter(&app.service, &actor).await?;
     let following = app.service.follow_events(&actor, filter, last).await?;
     let first = Message::default().retry(RETRY).id(following.at().to_string()).comment("events follow");
     let in_use = lifetime.in_use();
-    let begin = Reading { following, first: Some(first), stop: app.stop, lifetime, _in_use: in_use };
+    let begin = Reading { following, first: Some(first), stop: app.stop.clone(), lifetime, _in_use: in_use };
     Ok(Sse::new(stream::unfold(begin, Reading::next)))
 }
 
@@ -218,20 +221,20 @@ pub(super) fn last_event_id(shown: &axum::http::HeaderValue) -> Result<i64, Serv
     })
 }
 
-/// A stream that is read.
+/// A stream with its reader.
 struct Reading {
     following: Following,
     first: Option<Message>,
     stop: CancellationToken,
-    /// How long whoever reads may.
+    /// How long the reader's token or session is valid.
     lifetime: Lifetime,
-    /// A session is used as long as something is read with it.
+    /// A session counts as used while a stream is read with it.
     _in_use: InUse,
 }
 
 impl Reading {
-    /// The next message, and what gives the one after it; `None` is the end: the manager stops, the token or the session
-    /// that it is read with ends, or the store fails.
+    /// The next message, and what gives the one after it. `None` ends the stream: the manager stops, the token or session of its reader
+    /// ends, or the store fails.
     async fn next(mut self) -> Option<(Result<Message, Infallible>, Self)> {
         if let Some(first) = self.first.take() {
             return Some((Ok(first), self));
@@ -258,7 +261,7 @@ impl Reading {
                     }
                     Ok(Followed::Nothing(_)) => {}
                     Err(error) => {
-                        tracing::warn!(%error, "a stream of events ends");
+                        tracing::warn!(%error, "a stream of events ended");
                         return None;
                     }
                 },

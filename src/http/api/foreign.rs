@@ -1,4 +1,4 @@
-//! Control daemons that are none of this manager's.
+//! Control daemons that this manager does not own.
 
 use axum::extract::State;
 
@@ -6,15 +6,17 @@ use super::List;
 use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
 use crate::http::AppState;
+use crate::http::endpoint::RequiredRight;
 use crate::http::extract::Path;
-use crate::http::problem::{Problem, ReadProblems};
-use crate::service::foreign::ForeignDaemonView;
+use crate::http::problem::Problem;
+use crate::service::daemons::foreign::ForeignDaemonView;
 
-/// All foreign control daemons
+/// List foreign control daemons
 ///
-/// Found by their processes in any directory, and each read now in one session of its own.
+/// Those that this manager does not own, found by their processes and read now.
 #[utoipa::path(get, path = "/api/v1/foreign-daemons", operation_id = "list_foreign_daemons", tag = "daemons",
-    responses((status = 200, description = "Foreign control daemons by process ID", body = List<ForeignDaemonView>), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::View))),
+    responses((status = 200, description = "Foreign control daemons, ordered by process ID.", body = List<ForeignDaemonView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
@@ -22,10 +24,11 @@ pub(super) async fn list(
     Ok(axum::Json(List { items: app.service.foreign_daemons(&actor).await?, next_cursor: None }))
 }
 
-/// One foreign control daemon
+/// Get a foreign control daemon
 #[utoipa::path(get, path = "/api/v1/foreign-daemons/{id}", operation_id = "get_foreign_daemon", tag = "daemons",
-    params(("id" = ClientId, Path, description = "Its process ID and start time, as `1234-567890`")),
-    responses((status = 200, description = "The foreign control daemon", body = ForeignDaemonView), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::View))),
+    params(("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`.")),
+    responses((status = 200, description = "The foreign control daemon.", body = ForeignDaemonView)))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,

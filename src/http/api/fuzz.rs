@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::clients::ClientQuery;
 use super::daemons::DrainQuery;
 use super::events::last_event_id;
-use super::layouts::{ExportQuery, ImportQuery};
+use super::layouts::ExportQuery;
 use super::partitions::FreshPageQuery;
 use super::tenants::TenantQuery;
 use super::{FreshQuery, GraceQuery, PageQuery, WriteQuery};
@@ -17,15 +17,15 @@ use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::domain::maintenance::MaintenanceRequest;
 use crate::domain::tenant::TenantSpec;
-use crate::fuzz::{Inputs, text as random_text, values};
+use crate::fuzz::{Inputs, values};
 use crate::http::extract::{parse, parse_query};
 use crate::http::problem::Problem;
-use crate::service::adoption::AdoptRequest;
+use crate::service::daemons::adoption::AdoptRequest;
+use crate::service::host::startup::ConfirmRequest;
 use crate::service::layouts::LayoutRequest;
-use crate::service::leases::LeaseRequest;
+use crate::service::layouts::replays::ReplayRequest;
 use crate::service::page::Page;
-use crate::service::replays::ReplayRequest;
-use crate::service::take_up::ConfirmRequest;
+use crate::service::tenants::leases::LeaseRequest;
 
 const WORDS: [&str; 26] = [
     "{",
@@ -148,7 +148,7 @@ fn queries() {
         "dry_run=false&grace_s=3600",
         "timeout_s=300&on_timeout=fail",
         "daemon=gpu0&tenant=web&fresh=false",
-        "name=web%5Fprod",
+        "daemon=web%5Fprod",
     ];
     let words = [
         "&", "=", "%", "%00", "%ff", "+", "dry_run", "grace_s", "limit", "true", "cursor", "daemon", ";",
@@ -159,7 +159,7 @@ fn queries() {
         let page = query::<PageQuery>(text) | query::<FreshPageQuery>(text);
         let write = query::<WriteQuery>(text) | query::<GraceQuery>(text) | query::<DrainQuery>(text);
         let read = query::<FreshQuery>(text) | query::<ClientQuery>(text) | query::<TenantQuery>(text);
-        page | write | read | query::<ExportQuery>(text) | query::<ImportQuery>(text)
+        page | write | read | query::<ExportQuery>(text)
     });
 }
 
@@ -183,15 +183,12 @@ fn cursors() {
 }
 
 #[test]
-fn a_cursor_leads_to_what_it_was_made_of() {
-    values(
-        |rng| random_text(rng, 60, |_| true),
-        |key| {
-            let first = Page::parse(None, Some(1)).expect("a page");
-            let next = first.cut(vec![(), ()], |()| key.clone()).next_cursor.expect("more to come");
-            assert_eq!(&Page::parse(Some(&next), None).expect("its own").after, key);
-        },
-    );
+fn cursor_reads_back_as_its_key() {
+    values("\\PC{0,60}", |key| {
+        let first = Page::parse(None, Some(1)).expect("a page");
+        let next = first.cut(vec![(), ()], |()| key.clone()).next_cursor.expect("more to come");
+        assert_eq!(&Page::parse(Some(&next), None).expect("its own").after, key);
+    });
 }
 
 #[test]

@@ -7,27 +7,30 @@ use super::described::IfMatch;
 use super::{List, WriteQuery};
 use crate::domain::access::Actor;
 use crate::http::AppState;
+use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Conditions, Json as Body, Path, Query};
-use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::http::problem::Problem;
+use crate::service::daemons::replace::{ReplaceRequest, Replacement};
+use crate::service::host::startup::ConfirmRequest;
 use crate::service::host::{GpuView, HostView};
-use crate::service::replace::{ReplaceRequest, Replacement};
-use crate::service::take_up::ConfirmRequest;
 
-/// The host
+/// Get the host
 #[utoipa::path(get, path = "/api/v1/host", operation_id = "get_host", tag = "host",
-    responses((status = 200, description = "The host, its driver and its MPS", body = HostView), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::View))),
+    responses((status = 200, description = "The host, its driver and its MPS.", body = HostView)))]
 pub(super) async fn get(State(app): State<AppState>, actor: Actor) -> Result<Json<HostView>, Problem> {
     Ok(Json(app.service.host(&actor).await?))
 }
 
-/// Say that the database belongs to this machine now
+/// Confirm that the database belongs to this machine
 ///
-/// A database that was copied from another machine is read-only until then. The processes that the other machine had
-/// are forgotten, and everything is taken up here.
+/// A database that was copied from another machine is read-only until this is confirmed. The processes of the other machine are removed
+/// from it, and its daemons are started here.
 #[utoipa::path(post, path = "/api/v1/host/confirm", operation_id = "confirm_host", tag = "host",
+    extensions(("x-right" = json!(RequiredRight::Administer)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
     params(WriteQuery),
     request_body = ConfirmRequest,
-    responses((status = 200, description = "The host, no longer read-only", body = HostView), WriteProblems))]
+    responses((status = 200, description = "The host, which is no longer read-only.", body = HostView)))]
 pub(super) async fn confirm(
     State(app): State<AppState>,
     actor: Actor,
@@ -37,9 +40,10 @@ pub(super) async fn confirm(
     Ok(Json(app.service.confirm_host(&actor, request, query.dry_run).await?))
 }
 
-/// All GPUs
+/// List GPUs
 #[utoipa::path(get, path = "/api/v1/gpus", operation_id = "list_gpus", tag = "host",
-    responses((status = 200, description = "The GPUs in PCI order", body = List<GpuView>), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::View))),
+    responses((status = 200, description = "GPUs in PCI order.", body = List<GpuView>)))]
 pub(super) async fn list_gpus(
     State(app): State<AppState>,
     actor: Actor,
@@ -47,10 +51,11 @@ pub(super) async fn list_gpus(
     Ok(Json(List { items: app.service.gpu_views(&actor).await?, next_cursor: None }))
 }
 
-/// One GPU
+/// Get a GPU
 #[utoipa::path(get, path = "/api/v1/gpus/{gpu}", operation_id = "get_gpu", tag = "host",
-    params(("gpu" = String, Path, description = "UUID or a unique beginning of it, index in PCI order, or PCI address")),
-    responses((status = 200, description = "The GPU", body = GpuView), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::View))),
+    params(("gpu" = String, Path, description = "UUID or a unique prefix of it, index in PCI order, or PCI address.")),
+    responses((status = 200, description = "The GPU.", body = GpuView)))]
 pub(super) async fn get_gpu(
     State(app): State<AppState>,
     actor: Actor,
@@ -59,12 +64,13 @@ pub(super) async fn get_gpu(
     Ok(Json(app.service.gpu(&actor, &gpu).await?))
 }
 
-/// Put another GPU in the place of a missing one
+/// Replace a missing GPU by another one
 #[utoipa::path(post, path = "/api/v1/gpus/{gpu}/replace", operation_id = "replace_gpu", tag = "host",
-    params(("gpu" = String, Path, description = "The missing GPU: UUID or a unique beginning of it"), WriteQuery,
+    extensions(("x-right" = json!(RequiredRight::Administer)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
+    params(("gpu" = String, Path, description = "The missing GPU: UUID or a unique prefix of it."), WriteQuery,
         IfMatch),
     request_body = ReplaceRequest,
-    responses((status = 200, description = "Its daemon and its tenants have the new GPU, or a dry run", body = Replacement), WriteProblems))]
+    responses((status = 200, description = "The daemon and the tenants of the missing GPU use the other one now; or a dry run.", body = Replacement)))]
 pub(super) async fn replace_gpu(
     State(app): State<AppState>,
     actor: Actor,

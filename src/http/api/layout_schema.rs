@@ -20,7 +20,7 @@ pub fn layout_document_schema() -> Value {
     let schemas = document.pointer("/components/schemas").and_then(Value::as_object).cloned();
     let mut definitions = schemas.expect("the document has the schema it was made of");
     unions::name_variants(&mut definitions);
-    let root = definitions.remove("Document").expect("it is the one that was asked for");
+    let root = definitions.remove("Document").expect("the requested schema");
     let mut schema = Map::from_iter([
         ("$schema".to_owned(), json!("https://json-schema.org/draft/2020-12/schema")),
         ("$id".to_owned(), json!("urn:mps-manager:layouts:v1")),

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
-use super::described::{IfMatch, IfNoneMatch, OperationAccepted};
+use super::described::{ConflictOnRead, IfMatch, IfNoneMatch, NotAcceptable, OperationAccepted};
 use super::{List, PageQuery, WriteQuery, accepted, written};
 use crate::domain::access::Actor;
 use crate::domain::layout::assertion::Assertion;
@@ -14,15 +14,17 @@ use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::conditional::shown;
+use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Conditions, Idempotency, Json, Path, Query, TextBody};
-use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::http::problem::Problem;
 use crate::http::{AppState, accept};
-use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutText, LayoutView};
-use crate::service::{ServiceError, WriteOptions};
+use crate::service::WriteOptions;
+use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutView};
 
-/// All layouts
-#[utoipa::path(get, path = "/api/v1/layouts", operation_id = "list_layouts", tag = "layouts", params(PageQuery),
-    responses((status = 200, description = "Layouts by name, each in its newest version", body = List<LayoutView>), ReadProblems))]
+/// List layouts
+#[utoipa::path(get, path = "/api/v1/layouts", operation_id = "list_layouts", tag = "layouts",
+    extensions(("x-right" = json!(RequiredRight::View))), params(PageQuery),
+    responses((status = 200, description = "Layouts in their newest version, ordered by name.", body = List<LayoutView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
@@ -31,10 +33,11 @@ pub(super) async fn list(
     Ok(axum::Json(app.service.layouts(&actor, &query.page()?).await?.into()))
 }
 
-/// One layout
+/// Get a layout
 #[utoipa::path(get, path = "/api/v1/layouts/{name}", operation_id = "get_layout", tag = "layouts",
-    params(("name" = LayoutName, Path, description = "The layout")),
-    responses((status = 200, description = "The layout in its newest version", body = LayoutView, headers(("ETag" = String))), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::View))),
+    params(("name" = LayoutName, Path, description = "The name of the layout.")),
+    responses((status = 200, description = "The layout in its newest version.", body = LayoutView, headers(("ETag" = String)))))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,
@@ -44,19 +47,20 @@ pub(super) async fn get(
     shown(i64::from(layout.newest.version), &layout)
 }
 
-/// Write a layout
+/// Create or change a layout
 ///
-/// What differs from the newest version becomes a new one; versions are never changed. No daemon is touched: apply it.
+/// A layout that differs from the newest version becomes a new version; existing versions never change. No daemon changes before the
+/// layout is applied.
 #[utoipa::path(put, path = "/api/v1/layouts/{name}", operation_id = "put_layout", tag = "layouts",
+    extensions(("x-right" = json!(RequiredRight::Operate))),
     params(
-        ("name" = LayoutName, Path, description = "The layout"), WriteQuery,
+        ("name" = LayoutName, Path, description = "The name of the layout."), WriteQuery,
         IfMatch, IfNoneMatch,
     ),
     request_body = LayoutRequest,
     responses(
-        (status = 200, description = "A new version, or the newest where nothing differs; or a dry run", body = LayoutView, headers(("ETag" = String))),
-        (status = 201, description = "Created", body = LayoutView, headers(("ETag" = String))),
-        WriteProblems,
+        (status = 200, description = "The new version, or the newest one if nothing differs; or a dry run.", body = LayoutView, headers(("ETag" = String))),
+        (status = 201, description = "Created.", body = LayoutView, headers(("ETag" = String)))
     ))]
 pub(super) async fn put(
     State(app): State<AppState>,
@@ -71,13 +75,14 @@ pub(super) async fn put(
     Ok(written(&done, i64::from(done.value.newest.version), query.dry_run))
 }
 
-/// Forget a layout
+/// Delete a layout
 #[utoipa::path(delete, path = "/api/v1/layouts/{name}", operation_id = "delete_layout", tag = "layouts",
+    extensions(("x-right" = json!(RequiredRight::Operate))),
     params(
-        ("name" = LayoutName, Path, description = "The layout"), WriteQuery,
+        ("name" = LayoutName, Path, description = "The name of the layout."), WriteQuery,
         IfMatch,
     ),
-    responses((status = 204, description = "Forgotten with all its versions, or a dry run"), WriteProblems))]
+    responses((status = 204, description = "Deleted with all its versions, or a dry run.")))]
 pub(super) async fn delete(
     State(app): State<AppState>,
     actor: Actor,
@@ -89,10 +94,11 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The versions of a layout
+/// List the versions of a layout
 #[utoipa::path(get, path = "/api/v1/layouts/{name}/versions", operation_id = "list_layout_versions", tag = "layouts",
-    params(("name" = LayoutName, Path, description = "The layout"), PageQuery),
-    responses((status = 200, description = "Versions, the newest first", body = List<Version>), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::View))),
+    params(("name" = LayoutName, Path, description = "The name of the layout."), PageQuery),
+    responses((status = 200, description = "Versions, the newest first.", body = List<Version>)))]
 pub(super) async fn versions(
     State(app): State<AppState>,
     actor: Actor,
@@ -102,10 +108,11 @@ pub(super) async fn versions(
     Ok(axum::Json(app.service.layout_versions(&actor, &name, &query.page()?).await?.into()))
 }
 
-/// One version of a layout
+/// Get a version of a layout
 #[utoipa::path(get, path = "/api/v1/layouts/{name}/versions/{version}", operation_id = "get_layout_version", tag = "layouts",
-    params(("name" = LayoutName, Path, description = "The layout"), ("version" = u32, Path, description = "The version")),
-    responses((status = 200, description = "The version", body = Version), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::View))),
+    params(("name" = LayoutName, Path, description = "The name of the layout."), ("version" = u32, Path, description = "The number of the version.")),
+    responses((status = 200, description = "The version.", body = Version)))]
 pub(super) async fn version(
     State(app): State<AppState>,
     actor: Actor,
@@ -116,14 +123,15 @@ pub(super) async fn version(
 
 /// Plan a layout
 ///
-/// What putting it on a daemon would come to, on a look that is taken now; nothing is changed. With `Accept: text/plain`
-/// like a diff.
+/// Shows what applying the layout to a daemon would do, based on a poll that begins now. Nothing is changed. `Accept: text/plain` returns
+/// it as a diff.
 #[utoipa::path(post, path = "/api/v1/layouts/{name}/plan", operation_id = "plan_layout", tag = "layouts",
-    params(("name" = LayoutName, Path, description = "The layout")),
+    extensions(("x-right" = json!(RequiredRight::View)), ("x-idempotency-key" = json!(KeyPolicy::NoEffect))),
+    params(("name" = LayoutName, Path, description = "The name of the layout.")),
     request_body = LayoutTarget,
     responses(
-        (status = 200, description = "The plan", content((LayoutPlan = "application/json"), (String = "text/plain"))),
-        WriteProblems,
+        (status = 200, description = "The plan.", content((LayoutPlan = "application/json"), (String = "text/plain"))),
+        NotAcceptable,
     ))]
 pub(super) async fn plan(
     State(app): State<AppState>,
@@ -140,17 +148,18 @@ pub(super) async fn plan(
     Ok(axum::Json(plan).into_response())
 }
 
-/// Put a layout on a daemon
+/// Apply a layout to a daemon
 ///
-/// Partitions that stay are not touched. What the plan refuses is refused at once. Failed, the daemon has what it had
-/// before, and the operation says what differs.
+/// Partitions that stay are left alone. What the plan refuses is refused at once. If the operation fails, the daemon gets its previous
+/// partitions back, and the operation says what differed.
 #[utoipa::path(post, path = "/api/v1/layouts/{name}/apply", operation_id = "apply_layout", tag = "layouts",
+    extensions(("x-right" = json!(RequiredRight::Operate))),
     params(
-        ("name" = LayoutName, Path, description = "The layout"), WriteQuery,
+        ("name" = LayoutName, Path, description = "The name of the layout."), WriteQuery,
         Idempotency,
     ),
     request_body = ApplyRequest,
-    responses(OperationAccepted, WriteProblems))]
+    responses(OperationAccepted))]
 pub(super) async fn apply(
     State(app): State<AppState>,
     actor: Actor,
@@ -168,11 +177,12 @@ pub(super) async fn apply(
 
 /// Compare a daemon with a layout
 ///
-/// The daemon's spec, the IDs on record, and a look that is taken now.
+/// Compares the layout with the daemon's spec, the recorded partition IDs, and a poll that begins now.
 #[utoipa::path(post, path = "/api/v1/layouts/{name}/assert", operation_id = "assert_layout", tag = "layouts",
-    params(("name" = LayoutName, Path, description = "The layout")),
+    extensions(("x-right" = json!(RequiredRight::View)), ("x-idempotency-key" = json!(KeyPolicy::NoEffect))),
+    params(("name" = LayoutName, Path, description = "The name of the layout.")),
     request_body = LayoutTarget,
-    responses((status = 200, description = "Whether the daemon holds it, and in what it differs", body = Assertion), WriteProblems))]
+    responses((status = 200, description = "Whether the daemon has this layout, and what differs.", body = Assertion)))]
 pub(super) async fn assert(
     State(app): State<AppState>,
     actor: Actor,
@@ -182,25 +192,25 @@ pub(super) async fn assert(
     Ok(axum::Json(app.service.assert_layout(&actor, &name, &target).await?))
 }
 
-/// Which daemon's.
+/// The daemon of an export.
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ExportQuery {
-    /// The daemon that holds the layout.
+    /// The daemon that has the layout.
     daemon: DaemonName,
 }
 
 /// Export a layout
 ///
-/// The layout with the ID that each of its steps gave on a daemon, the fingerprint of its GPUs, and a checksum: a document that
-/// other hosts can replay. As JSON, or with `Accept: application/yaml` as YAML.
+/// A document that other hosts can replay: the layout with the ID that each step gave on a daemon, the hardware fingerprint of its GPUs,
+/// and a checksum. JSON by default, YAML with `Accept: application/yaml`. 409 where the daemon does not have the layout.
 #[utoipa::path(get, path = "/api/v1/layouts/{name}/export", operation_id = "export_layout", tag = "layouts",
-    params(("name" = LayoutName, Path, description = "The layout"), ExportQuery),
+    extensions(("x-right" = json!(RequiredRight::View))),
+    params(("name" = LayoutName, Path, description = "The name of the layout."), ExportQuery),
     responses(
-        (status = 200, description = "The document", content((Document = "application/json"), (Document = "application/yaml"))),
-        (status = 409, description = "The daemon does not hold it, or has not brought it about", body = Problem, content_type = "application/problem+json"),
-        ReadProblems,
+        (status = 200, description = "The document.", content((Document = "application/json"), (Document = "application/yaml"))),
+        ConflictOnRead, NotAcceptable,
     ))]
 pub(super) async fn export(
     State(app): State<AppState>,
@@ -218,77 +228,36 @@ pub(super) async fn export(
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain";
 const YAML: &str = "application/yaml";
-const SCRIPT: &str = "text/x-shellscript";
-
-/// What is imported, and whether to keep it.
-#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ImportQuery {
-    /// What the layout of a shell script is to be called.
-    name: Option<LayoutName>,
-    /// Do everything, answer as if it were done, and keep nothing.
-    #[serde(default)]
-    dry_run: bool,
-}
-
-/// A shell script with lines `sm_partition add GPU CHUNKS`, as text in UTF-8.
-struct Script;
-
-impl utoipa::PartialSchema for Script {
-    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-        use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
-        ObjectBuilder::new()
-            .schema_type(Type::String)
-            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)))
-            .description(Some("A shell script with lines `sm_partition add GPU CHUNKS`, as text in UTF-8."))
-            .into()
-    }
-}
-
-impl utoipa::ToSchema for Script {}
 
 /// Import layouts
 ///
-/// Every layout of a document becomes a new version where it says something new, or none does. A shell script's lines
-/// `sm_partition add GPU CHUNKS` become one layout, called `name`. No daemon is touched.
+/// Every layout of a document becomes a new version where it says something new, or none does. No daemon is touched.
 #[utoipa::path(post, path = "/api/v1/layouts/import", operation_id = "import_layouts", tag = "layouts",
-    params(ImportQuery),
-    request_body(description = "The document, or the script", content((Document = "application/json"), (Document = "application/yaml"), (Script = "text/x-shellscript"))),
+    extensions(("x-right" = json!(RequiredRight::Operate)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
+    params(WriteQuery),
+    request_body(description = "The document", content((Document = "application/json"), (Document = "application/yaml"))),
     responses(
-        (status = 200, description = "The layouts in their newest version", body = List<LayoutView>),
-        WriteProblems,
+        (status = 200, description = "The layouts in their newest version.", body = List<LayoutView>)
     ))]
 pub(super) async fn import(
     State(app): State<AppState>,
     actor: Actor,
-    Query(query): Query<ImportQuery>,
+    Query(query): Query<WriteQuery>,
     TextBody { media_type, text }: TextBody,
 ) -> Result<axum::Json<List<LayoutView>>, Problem> {
-    let text = match (media_type.as_str(), query.name) {
-        (JSON, None) => LayoutText::Document { text, format: Format::Json },
-        (YAML, None) => LayoutText::Document { text, format: Format::Yaml },
-        (JSON | YAML, Some(_)) => {
-            return Err(refused("/name", "a document names its layouts itself: leave name out"));
-        }
-        (SCRIPT, Some(name)) => LayoutText::Script { text, name },
-        (SCRIPT, None) => return Err(refused("/name", "a script has no name for its layout: say ?name=")),
+    let format = match media_type.as_str() {
+        JSON => Format::Json,
+        YAML => Format::Yaml,
         _ => {
             return Err(Problem::new(
                 "not-a-layout",
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "No layout document",
-                format!(
-                    "the request's Content-Type is {media_type:?}: send {YAML}, {JSON}, or {SCRIPT} with ?name="
-                ),
+                format!("the request's Content-Type is {media_type:?}: send {YAML} or {JSON}"),
             ));
         }
     };
     let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
-    let items = app.service.import_layouts(&actor, text, options).await?;
+    let items = app.service.import_layouts(&actor, text, format, options).await?;
     Ok(axum::Json(List { items, next_cursor: None }))
-}
-
-fn refused(pointer: &str, detail: &str) -> Problem {
-    ServiceError::field(pointer, detail).into()
 }

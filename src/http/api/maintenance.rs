@@ -8,13 +8,15 @@ use super::{WriteQuery, accepted};
 use crate::domain::access::Actor;
 use crate::domain::maintenance::MaintenanceRequest;
 use crate::http::AppState;
+use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Query};
-use crate::http::problem::{Problem, ReadProblems, WriteProblems};
-use crate::service::maintenance::MaintenanceView;
+use crate::http::problem::Problem;
+use crate::service::daemons::maintenance::MaintenanceView;
 
-/// The maintenance of the host
+/// Get the maintenance of the host
 #[utoipa::path(get, path = "/api/v1/host/maintenance", operation_id = "get_maintenance", tag = "host",
-    responses((status = 200, description = "How far it is, and who has its GPUs open now", body = MaintenanceView), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::View))),
+    responses((status = 200, description = "The state of the maintenance, and the processes that have its GPUs open now.", body = MaintenanceView)))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,
@@ -24,16 +26,17 @@ pub(super) async fn get(
 
 /// Begin maintenance
 ///
-/// Drains and stops the daemons with these GPUs, restores compute modes, lets go of the driver, and proves that no
-/// process of the manager's has a device file of these GPUs open. Until it is ended the daemons stay down, whatever their
-/// specs say. Called off while it drains, or failed, everything is as before.
+/// Drains and stops the daemons with these GPUs, restores their compute modes, closes the driver, and proves that no process of the
+/// manager has a device file of these GPUs open. The daemons stay stopped until the maintenance ends, whatever their specs say. If it fails,
+/// or is cancelled while it drains, everything is restored.
 #[utoipa::path(post, path = "/api/v1/host/maintenance", operation_id = "begin_maintenance", tag = "host",
+    extensions(("x-right" = json!(RequiredRight::Operate))),
     params(
         WriteQuery,
         Idempotency,
     ),
     request_body = MaintenanceRequest,
-    responses(OperationAccepted, WriteProblems))]
+    responses(OperationAccepted))]
 pub(super) async fn begin(
     State(app): State<AppState>,
     actor: Actor,
@@ -49,14 +52,15 @@ pub(super) async fn begin(
 
 /// End maintenance
 ///
-/// Opens the driver again, starts the daemons, waits until they are ready, and lets clients in as before.
+/// Opens the driver again, starts the daemons, and waits until they are ready and admit clients as before.
 #[utoipa::path(
     delete,
     path = "/api/v1/host/maintenance",
     operation_id = "end_maintenance",
     tag = "host",
+    extensions(("x-right" = json!(RequiredRight::Operate))),
     params(WriteQuery),
-    responses(OperationAccepted, WriteProblems)
+    responses(OperationAccepted)
 )]
 pub(super) async fn end(
     State(app): State<AppState>,

@@ -1,23 +1,25 @@
-//! What a Prometheus scrapes.
+//! Metrics for Prometheus.
 
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, header};
 
 use crate::domain::access::Actor;
-use crate::http::problem::{Problem, ReadProblems};
+use crate::http::endpoint::RequiredRight;
+use crate::http::problem::Problem;
 use crate::http::{AppState, accept};
 use crate::metrics::Format;
 
-/// The metrics
+/// Get the metrics
 ///
-/// `OpenMetrics` text for whoever accepts it, and Prometheus text otherwise. Answered from memory, whatever hangs. `docs/metrics.md`
-/// is the catalogue.
+/// `OpenMetrics` text where `Accept` prefers it, and Prometheus text otherwise. The answer comes from memory, so it comes while a daemon
+/// hangs, too. `docs/metrics.md` lists the metrics.
 #[utoipa::path(get, path = "/metrics", operation_id = "get_metrics", tag = "metrics",
-    params(("Accept" = Option<String>, Header, description = "`application/openmetrics-text` for that format")),
-    responses((status = 200, description = "The metrics", content(
+    extensions(("x-right" = json!(RequiredRight::View))),
+    params(("Accept" = Option<String>, Header, description = "`application/openmetrics-text` for that format.")),
+    responses((status = 200, description = "The metrics.", content(
         (String = "text/plain", example = "# HELP mps_manager_daemon_up 1 while the control daemon has a process\n# TYPE mps_manager_daemon_up gauge\nmps_manager_daemon_up{daemon=\"gpu0\"} 1.0\n"),
         (String = "application/openmetrics-text"),
-    )), ReadProblems))]
+    ))))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,
@@ -27,7 +29,7 @@ pub(super) async fn get(
     Ok(([(header::CONTENT_TYPE, format.content_type())], app.service.metrics(&actor, format)?))
 }
 
-/// `OpenMetrics` for whoever prefers it. Whoever takes neither gets what every tool reads: a scrape that fails tells less.
+/// `OpenMetrics` where it is preferred. A client that accepts neither form gets Prometheus text: a failed scrape would be of less use.
 fn format(headers: &HeaderMap) -> Format {
     match accept::preferred(headers, &["text/plain", OPEN_METRICS]) {
         Some(OPEN_METRICS) => Format::OpenMetrics,
@@ -44,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_metrics_goes_to_whoever_prefers_it() {
+    fn open_metrics_needs_an_accept_header() {
         for (accept, expected) in [
             ("", Format::Prometheus),
             ("*/*", Format::Prometheus),

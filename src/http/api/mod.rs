@@ -1,4 +1,4 @@
-//! The API under /api/v1: one file a resource, requests and answers beside their handlers.
+//! The API under /api/v1: one file per resource. A handler declares everything about its endpoint; see [`crate::http::endpoint`].
 
 mod audit;
 mod clients;
@@ -53,15 +53,15 @@ use crate::service::{ServiceError, Written, etag};
     tags(
         (name = "host", description = "The host and its GPUs"),
         (name = "daemons", description = "Control daemons"),
-        (name = "layouts", description = "How GPUs are divided into partitions"),
+        (name = "layouts", description = "How GPUs are divided into SM partitions"),
         (name = "tenants", description = "Named consumers with limits"),
         (name = "clients", description = "Processes connected to a server"),
-        (name = "access", description = "Who may do what"),
+        (name = "access", description = "Tokens, sessions and rights"),
         (name = "operations", description = "Actions that take time"),
-        (name = "metrics", description = "What a Prometheus scrapes"),
-        (name = "audit", description = "Who did what, and what came of it"),
-        (name = "events", description = "What happened, in the order in which it was written"),
-        (name = "probes", description = "Whether the manager lives and its daemons are ready"),
+        (name = "metrics", description = "Metrics for Prometheus"),
+        (name = "audit", description = "Who did what, and with which outcome"),
+        (name = "events", description = "What happened, in order"),
+        (name = "probes", description = "Whether the manager runs and its daemons are ready"),
     )
 )]
 struct Document;
@@ -162,7 +162,7 @@ pub fn as_openapi_3_0(document: &serde_json::Value) -> serde_json::Value {
 pub struct List<T> {
     /// The items.
     pub items: Vec<T>,
-    /// What to ask with for the next page; `null` at the end.
+    /// The `cursor` of the next page; `null` on the last one.
     pub next_cursor: Option<String>,
 }
 
@@ -177,9 +177,9 @@ impl<T> From<Paged<T>> for List<T> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct PageQuery {
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// Most items, 1 to 1000; 100 without it.
+    /// The most items to return, 1 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
@@ -190,35 +190,35 @@ impl PageQuery {
     }
 }
 
-/// Whether to look now.
+/// Whether to poll now.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct FreshQuery {
-    /// Answer from a look that begins after this request; all who ask at once share it.
+    /// Answer from a poll that begins after this request; requests at the same time share one.
     #[serde(default)]
     fresh: bool,
 }
 
-/// Whether to keep what is written.
+/// Whether a write is a dry run.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct WriteQuery {
-    /// Do everything, answer as if it were done, and keep nothing.
+    /// Check the request and answer as if it were done, but change nothing.
     #[serde(default)]
     dry_run: bool,
 }
 
-/// Whether to keep it, and how long clients have.
+/// Whether a stop is a dry run, and how long clients have.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct GraceQuery {
-    /// Do everything, answer as if it were done, and keep nothing.
+    /// Check the request and answer as if it were done, but change nothing.
     #[serde(default)]
     dry_run: bool,
-    /// Seconds that clients get to end before they lose their server; 10 without it.
+    /// Seconds for clients to end by themselves before their server is stopped; 10 by default.
     #[serde(default = "default_grace")]
     #[param(maximum = 3600)]
     grace_s: u32,
@@ -235,7 +235,7 @@ pub(super) fn checked_grace(grace_s: u32) -> Result<u32, ServiceError> {
     Err(ServiceError::field("/grace_s", format!("grace_s is {grace_s}: give at most 3600 seconds")))
 }
 
-/// A thing that was written, with the entity tag of its revision.
+/// A resource that was written, with its entity tag.
 fn tagged<T: Serialize>(status: StatusCode, revision: i64, value: &T) -> Response {
     let mut response = (status, axum::Json(value)).into_response();
     if let Ok(tag) = HeaderValue::from_str(&etag(revision)) {
@@ -244,8 +244,7 @@ fn tagged<T: Serialize>(status: StatusCode, revision: i64, value: &T) -> Respons
     response
 }
 
-/// A thing that was written, with its entity tag; after a dry run without one, since the next to write gets it for something
-/// else.
+/// A resource that was written, with its entity tag; without one after a dry run, since the next write gets that tag.
 fn written<T: Serialize>(written: &Written<T>, revision: i64, dry_run: bool) -> Response {
     if dry_run {
         return (StatusCode::OK, axum::Json(&written.value)).into_response();
@@ -254,12 +253,12 @@ fn written<T: Serialize>(written: &Written<T>, revision: i64, dry_run: bool) -> 
     tagged(status, revision, &written.value)
 }
 
-/// An operation that was asked for, and where to look for it.
+/// An operation that was accepted, and where it can be followed.
 fn accepted(operation: &Operation, dry_run: bool) -> Response {
     accepted_as(operation, operation, dry_run)
 }
 
-/// The same, told in `body`.
+/// The same with another body.
 fn accepted_as(operation: &Operation, body: &impl Serialize, dry_run: bool) -> Response {
     if dry_run {
         return (StatusCode::OK, axum::Json(body)).into_response();

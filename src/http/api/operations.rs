@@ -11,8 +11,9 @@ use crate::domain::DaemonName;
 use crate::domain::access::Actor;
 use crate::domain::operation::{Operation, OperationFilter, OperationState};
 use crate::http::AppState;
+use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{NoBody, Path, Query};
-use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::http::problem::Problem;
 use crate::service::page::Page;
 use crate::service::{ServiceError, WriteOptions};
 
@@ -21,24 +22,25 @@ use crate::service::{ServiceError, WriteOptions};
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct OperationQuery {
-    /// Those that work on this daemon.
+    /// Only those on this daemon.
     daemon: Option<DaemonName>,
-    /// Those in one of these states, with commas between.
+    /// Only those in one of these states, separated by commas.
     #[param(
         example = "pending,running",
         pattern = "^(pending|running|succeeded|failed|cancelled)(,(pending|running|succeeded|failed|cancelled))*$"
     )]
     state: Option<String>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// Most items, 1 to 1000; 100 without it.
+    /// The most items to return, 1 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
 
-/// All operations
-#[utoipa::path(get, path = "/api/v1/operations", operation_id = "list_operations", tag = "operations", params(OperationQuery),
-    responses((status = 200, description = "Operations, the newest first", body = List<Operation>), ReadProblems))]
+/// List operations
+#[utoipa::path(get, path = "/api/v1/operations", operation_id = "list_operations", tag = "operations",
+    extensions(("x-right" = json!(RequiredRight::OwnItems))), params(OperationQuery),
+    responses((status = 200, description = "Operations, the newest first.", body = List<Operation>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
@@ -51,10 +53,11 @@ pub(super) async fn list(
     Ok(axum::Json(app.service.operations(&actor, &filter, &page).await?.into()))
 }
 
-/// One operation
+/// Get an operation
 #[utoipa::path(get, path = "/api/v1/operations/{id}", operation_id = "get_operation", tag = "operations",
-    params(("id" = Uuid, Path, description = "The operation")),
-    responses((status = 200, description = "The operation with its journal", body = Operation), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::ViewOperation))),
+    params(("id" = Uuid, Path, description = "The ID of the operation.")),
+    responses((status = 200, description = "The operation with its journal.", body = Operation)))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,
@@ -63,17 +66,16 @@ pub(super) async fn get(
     Ok(axum::Json(app.service.operation(&actor, id).await?))
 }
 
-/// Call off an operation
+/// Cancel an operation
 ///
-/// One that has not begun never begins. A drain, and a maintenance while it drains, stop where they are and put back what
-/// they changed: they end `cancelled` a little later. Others run to their end. A dry run answers 200 with the operation as it would
-/// be.
+/// An operation that is pending never starts (200). A drain, and a maintenance while it drains, stop, undo their changes and end as
+/// `cancelled` (202). Any other running operation cannot be cancelled (409).
 #[utoipa::path(post, path = "/api/v1/operations/{id}/cancel", operation_id = "cancel_operation", tag = "operations",
-    params(("id" = Uuid, Path, description = "The operation"), WriteQuery),
+    extensions(("x-right" = json!(RequiredRight::Operate)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
+    params(("id" = Uuid, Path, description = "The ID of the operation."), WriteQuery),
     responses(
-        (status = 200, description = "Called off before it began; or of a dry run, which calls nothing off", body = Operation),
-        (status = 202, description = "It stops where it is", body = Operation),
-        WriteProblems,
+        (status = 200, description = "Cancelled before it started, or a dry run.", body = Operation),
+        (status = 202, description = "The operation is being stopped.", body = Operation)
     ))]
 pub(super) async fn cancel(
     State(app): State<AppState>,

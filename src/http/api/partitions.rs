@@ -4,33 +4,36 @@ use axum::extract::State;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::described::ConflictOnRead;
 use super::{FreshQuery, List, PageQuery};
 use crate::domain::DaemonName;
 use crate::domain::access::Actor;
 use crate::http::AppState;
+use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Path, Query};
-use crate::http::problem::{Problem, ReadProblems};
+use crate::http::problem::Problem;
 use crate::service::layouts::PartitionView;
 
-/// Which page, and whether to look now.
+/// Which page, and whether to poll now.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct FreshPageQuery {
-    /// Answer from a look that begins after this request; all who ask at once share it.
+    /// Answer from a poll that begins after this request; requests at the same time share one.
     #[serde(default)]
     fresh: bool,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// Most items, 1 to 1000; 100 without it.
+    /// The most items to return, 1 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
 
-/// The partitions of a daemon
+/// List the partitions of a daemon
 #[utoipa::path(get, path = "/api/v1/daemons/{name}/partitions", operation_id = "list_partitions", tag = "daemons",
-    params(("name" = DaemonName, Path, description = "The daemon"), FreshPageQuery),
-    responses((status = 200, description = "Those of its layout, in the order in which they are made, then others", body = List<PartitionView>), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::View))),
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), FreshPageQuery),
+    responses((status = 200, description = "The partitions of the layout in the order of its steps, then any others.", body = List<PartitionView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
@@ -41,18 +44,19 @@ pub(super) async fn list(
     Ok(axum::Json(app.service.partitions(&actor, &name, fresh, &page).await?.into()))
 }
 
-/// One partition of a daemon
+/// Get a partition of a daemon
+///
+/// 409 if several GPUs have a partition with this ID: use `<uuid>/<id>` then.
 #[utoipa::path(get, path = "/api/v1/daemons/{name}/partitions/{partition}", operation_id = "get_partition", tag = "daemons",
+    extensions(("x-right" = json!(RequiredRight::View))),
     params(
-        ("name" = DaemonName, Path, description = "The daemon"),
-        ("partition" = String, Path, description = "Its name in the layout, its ID, or `<uuid>/<id>`; percent-encoded"),
+        ("name" = DaemonName, Path, description = "The name of the daemon."),
+        ("partition" = String, Path, description = "The name of the partition in the layout, its ID, or `<uuid>/<id>`; percent-encoded."),
         FreshQuery,
     ),
     responses(
-        (status = 200, description = "The partition", body = PartitionView),
-        (status = 409, description = "Several partitions have this ID: name one as `<uuid>/<id>`",
-            body = Problem, content_type = "application/problem+json"),
-        ReadProblems,
+        (status = 200, description = "The partition.", body = PartitionView),
+        ConflictOnRead,
     ))]
 pub(super) async fn get(
     State(app): State<AppState>,

@@ -1,4 +1,4 @@
-//! Whether the manager lives and its daemons are ready; these need no token.
+//! Probes: whether the manager runs and its daemons are ready. They need no token.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -10,6 +10,7 @@ use utoipa::{OpenApi, ToSchema};
 use crate::domain::DaemonName;
 use crate::domain::daemon::Phase;
 use crate::http::AppState;
+use crate::http::endpoint::RequiredRight;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
 
@@ -24,25 +25,25 @@ pub(in crate::http) fn router() -> Router<AppState> {
         .route("/readyz/daemons/{name}", get(readyz_daemon))
 }
 
-/// The manager lives and reads its store.
+/// The manager runs and can read its database.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Health {
     /// Always `ok`.
     pub status: String,
 }
 
-/// Whether every daemon holds what is wanted of it.
+/// Whether every daemon is ready.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Readiness {
-    /// Whether all of them do: the desired generation was applied and read back.
+    /// Whether the desired generation of each was applied and read back.
     pub ready: bool,
-    /// Those that do not.
+    /// The daemons that are not ready.
     pub not_ready: Vec<NotReady>,
-    /// Why none of them is looked after, in words that anybody may read: the database belongs to another machine, or was
-    /// confirmed and is not taken up yet. `GET /api/v1/host` says which.
+    /// Why the manager manages no daemon: its database belongs to another machine, or was confirmed and is being loaded.
+    /// `GET /api/v1/host` says which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<String>,
-    /// What keeps the manager itself from its work, as `DatabaseLost`: the types of its conditions, which `GET /api/v1/host` explains.
+    /// The conditions that keep the manager itself from working, such as `DatabaseLost`; `GET /api/v1/host` explains them.
     #[serde(default)]
     pub conditions: Vec<String>,
 }
@@ -52,48 +53,47 @@ pub struct Readiness {
 pub struct NotReady {
     /// The daemon.
     pub daemon: DaemonName,
-    /// Where it stands.
+    /// Its phase.
     pub phase: Phase,
 }
 
-/// What anybody is told while nothing is looked after: IDs of machines are for those who have a token.
-const READ_ONLY: &str = "the database is another machine's, or its take-up is not done: nothing is adopted, started, stopped or \
-                         changed. GET /api/v1/host says why";
+/// Machine IDs are left out, since a probe needs no token.
+const READ_ONLY: &str = "the database is another machine's, or is being loaded: no daemon is adopted, started, stopped or changed. \
+                         GET /api/v1/host says why";
 
-/// Whether the manager lives
-#[utoipa::path(get, path = "/healthz", operation_id = "get_health", tag = "probes", security(()),
-    responses((status = 200, description = "It lives and reads its store", body = Health),
-        (status = 500, description = "It cannot read its store", body = Problem, content_type = "application/problem+json")))]
+/// Check the manager
+#[utoipa::path(get, path = "/healthz", operation_id = "get_health", tag = "probes",
+    extensions(("x-right" = json!(RequiredRight::Public))), security(()),
+    responses((status = 200, description = "The manager runs and can read its database.", body = Health)))]
 async fn healthz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
     app.service.check_store().await?;
     Ok(Json(Health { status: "ok".into() }))
 }
 
-/// Whether every daemon is ready
-#[utoipa::path(get, path = "/readyz", operation_id = "get_readiness", tag = "probes", security(()),
+/// Check that every daemon is ready
+#[utoipa::path(get, path = "/readyz", operation_id = "get_readiness", tag = "probes",
+    extensions(("x-right" = json!(RequiredRight::Public))), security(()),
     responses(
-        (status = 200, description = "The desired generation of every daemon was applied and read back", body = Readiness),
-        (status = 500, description = "It cannot read its store", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "Some daemons are not ready, or the manager itself cannot do its work", body = Readiness),
+        (status = 200, description = "The desired generation of every daemon was applied and read back.", body = Readiness),
+        (status = 503, description = "Some daemons are not ready, or the manager itself cannot work.", body = Readiness),
     ))]
 async fn readyz(State(app): State<AppState>) -> Result<(StatusCode, Json<Readiness>), Problem> {
     let conditions = app.service.blocking_conditions();
     let not_ready = match app.service.not_ready(None).await {
-        // What stands in the way of the answer is said in it.
+        // The response shows why no daemon is managed.
         Err(_) if !conditions.is_empty() => Vec::new(),
         other => other?,
     };
     Ok(readiness(not_ready, app.service.is_read_only(), conditions))
 }
 
-/// Whether one daemon is ready
-#[utoipa::path(get, path = "/readyz/daemons/{name}", operation_id = "get_daemon_readiness", tag = "probes", security(()),
-    params(("name" = DaemonName, Path, description = "The daemon")),
+/// Check that a daemon is ready
+#[utoipa::path(get, path = "/readyz/daemons/{name}", operation_id = "get_daemon_readiness", tag = "probes",
+    extensions(("x-right" = json!(RequiredRight::Public))), security(()),
+    params(("name" = DaemonName, Path, description = "The name of the daemon.")),
     responses(
-        (status = 200, description = "Its desired generation was applied and read back", body = Readiness),
-        (status = 404, description = "There is no such daemon", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "Not a daemon's name", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "It is not ready", body = Readiness),
+        (status = 200, description = "The desired generation of the daemon was applied and read back.", body = Readiness),
+        (status = 503, description = "The daemon is not ready.", body = Readiness),
     ))]
 async fn readyz_daemon(
     State(app): State<AppState>,

@@ -4,17 +4,20 @@ use axum::extract::State;
 use axum::response::Response;
 use uuid::Uuid;
 
+use super::described::NotFound;
 use super::{List, PageQuery, WriteQuery, accepted_as};
 use crate::domain::access::Actor;
 use crate::domain::layout::replay::Replay;
 use crate::http::AppState;
+use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Conditions, Idempotency, Json, Path, Query};
-use crate::http::problem::{Problem, ReadProblems, WriteProblems};
-use crate::service::replays::{ReplayAccepted, ReplayRequest};
+use crate::http::problem::Problem;
+use crate::service::layouts::replays::{ReplayAccepted, ReplayRequest};
 
-/// All replays
-#[utoipa::path(get, path = "/api/v1/replays", operation_id = "list_replays", tag = "layouts", params(PageQuery),
-    responses((status = 200, description = "Replays, the newest first", body = List<Replay>), ReadProblems))]
+/// List replays
+#[utoipa::path(get, path = "/api/v1/replays", operation_id = "list_replays", tag = "layouts",
+    extensions(("x-right" = json!(RequiredRight::View))), params(PageQuery),
+    responses((status = 200, description = "Replays, the newest first.", body = List<Replay>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
@@ -23,10 +26,11 @@ pub(super) async fn list(
     Ok(axum::Json(app.service.replays(&actor, &query.page()?).await?.into()))
 }
 
-/// One replay
+/// Get a replay
 #[utoipa::path(get, path = "/api/v1/replays/{id}", operation_id = "get_replay", tag = "layouts",
-    params(("id" = Uuid, Path, description = "The replay")),
-    responses((status = 200, description = "The replay with its steps", body = Replay), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::View))),
+    params(("id" = Uuid, Path, description = "The ID of the replay.")),
+    responses((status = 200, description = "The replay with its steps.", body = Replay)))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,
@@ -37,15 +41,16 @@ pub(super) async fn get(
 
 /// Replay a layout
 ///
-/// Its steps are taken on empty GPUs, and each ID is compared with the one on record. On the first difference it stops and
-/// everything is undone. Other hardware than that of the document is refused at once, each field by itself.
+/// Its steps run on empty GPUs, and each partition ID is compared with the recorded one. At the first difference the replay stops and is
+/// undone. Hardware that differs from that of the document is refused at once; `errors` lists each field that differs.
 #[utoipa::path(post, path = "/api/v1/replays", operation_id = "create_replay", tag = "layouts",
+    extensions(("x-right" = json!(RequiredRight::Operate))),
     params(
         WriteQuery,
         Idempotency,
     ),
     request_body = ReplayRequest,
-    responses((status = 202, description = "The replay, and the operation that does it", body = ReplayAccepted), (status = 200, description = "A dry run: both as they would be", body = ReplayAccepted), WriteProblems))]
+    responses((status = 202, description = "The replay, and the operation that does it.", body = ReplayAccepted), (status = 200, description = "A dry run: both as they would be.", body = ReplayAccepted), NotFound))]
 pub(super) async fn create(
     State(app): State<AppState>,
     actor: Actor,

@@ -6,17 +6,19 @@ use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::described::NotFound;
 use crate::domain::access::Actor;
 use crate::domain::token::{Secret, TokenId};
 use crate::http::AppState;
-use crate::http::audit::Asked;
+use crate::http::audit::RequestedChange;
 use crate::http::auth::{self, CurrentSession, Peer};
+use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Json, NoBody, Query};
-use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::http::problem::Problem;
 use crate::service::ServiceError;
-use crate::service::sessions::{NewSession, SessionView, SessionsOf};
+use crate::service::access::sessions::{NewSession, SessionView, SessionsOf};
 
-/// What a session is opened with.
+/// What to log in with.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LoginRequest {
@@ -27,17 +29,17 @@ pub(super) struct LoginRequest {
 
 /// Log in
 ///
-/// Opens a session for a token: the cookie in the answer stands for it, for as long as that is valid and the session is used.
-#[utoipa::path(post, path = "/api/v1/session", operation_id = "open_session", tag = "access", security(()),
+/// Opens a session for a token, with a cookie. The session is valid as long as the token, and ends after a time without use.
+#[utoipa::path(post, path = "/api/v1/session", operation_id = "open_session", tag = "access",
+    extensions(("x-right" = json!(RequiredRight::LogIn)), ("x-idempotency-key" = json!(KeyPolicy::Refuse))), security(()),
     request_body = LoginRequest,
     responses(
-        (status = 201, description = "The session; its secret is in the cookie only", body = SessionView, headers(("Set-Cookie" = String))),
-        WriteProblems,
+        (status = 201, description = "The session; its secret is in the cookie only.", body = SessionView, headers(("Set-Cookie" = String)))
     ))]
 pub(super) async fn open(
     State(app): State<AppState>,
     ConnectInfo(peer): ConnectInfo<Peer>,
-    Extension(asked): Extension<Asked>,
+    Extension(requested): Extension<RequestedChange>,
     Json(request): Json<LoginRequest>,
 ) -> Response {
     let admission = app.service.access().holder(&request.token, peer.origin(), crate::clock::unix_ms());
@@ -49,12 +51,13 @@ pub(super) async fn open(
         let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
         (StatusCode::CREATED, [(header::SET_COOKIE, cookie)], axum::Json(opened.session)).into_response()
     };
-    auth::log_in(&app, &admission.actor, None, asked, answer).await
+    auth::log_in(&app, &admission.actor, None, requested, answer).await
 }
 
-/// The session of this request
+/// Get the session of this request
 #[utoipa::path(get, path = "/api/v1/session", operation_id = "get_session", tag = "access",
-    responses((status = 200, description = "The session", body = SessionView), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::OwnAccount))),
+    responses((status = 200, description = "The session.", body = SessionView), NotFound))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,
@@ -65,7 +68,8 @@ pub(super) async fn get(
 
 /// Log out
 #[utoipa::path(delete, path = "/api/v1/session", operation_id = "end_session", tag = "access",
-    responses((status = 204, description = "The session is over"), WriteProblems))]
+    extensions(("x-right" = json!(RequiredRight::OwnAccount))),
+    responses((status = 204, description = "The session has ended."), NotFound))]
 pub(super) async fn end(
     State(app): State<AppState>,
     actor: Actor,
@@ -76,24 +80,25 @@ pub(super) async fn end(
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, app.auth.no_cookie())]).into_response())
 }
 
-/// Whose sessions.
+/// Whose sessions to end.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SessionsQuery {
-    /// The ID of a token, or `admin` for the admin token, whose sessions are to end; one's own without it. Naming one takes
-    /// an admin.
+    /// End the sessions of the token with this ID, or of the admin token with `admin`; those of the caller by default. Requires an
+    /// admin.
     #[param(pattern = "^(admin|[0-9a-f]{16})$", example = "0123456789abcdef")]
     token: Option<String>,
-    /// The uid of a user of this host whose sessions are to end, in place of a token; those of root and of the manager's own user
-    /// are the admin token's. Naming one takes an admin.
+    /// End the sessions of the user of this host with this uid, instead of a token. Sessions of root and of the manager's own user belong
+    /// to the admin token. Requires an admin.
     #[param(example = 1000)]
     uid: Option<u32>,
 }
 
 /// Log out everywhere
-#[utoipa::path(delete, path = "/api/v1/sessions", operation_id = "end_sessions", tag = "access", params(SessionsQuery),
-    responses((status = 204, description = "All sessions of the token or the user are over"), WriteProblems))]
+#[utoipa::path(delete, path = "/api/v1/sessions", operation_id = "end_sessions", tag = "access",
+    extensions(("x-right" = json!(RequiredRight::OwnAccount))), params(SessionsQuery),
+    responses((status = 204, description = "All sessions of the token or the user have ended."), NotFound))]
 pub(super) async fn end_all(
     State(app): State<AppState>,
     actor: Actor,
@@ -118,21 +123,22 @@ pub(super) async fn end_all(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// An address that logs in once.
+/// An address that logs in a browser once.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct LoginUrl {
     /// The address.
     #[schema(value_type = String, example = "http://127.0.0.1:8640/login?code=…")]
     pub url: Secret,
-    /// When it is over, in unix milliseconds.
+    /// When it expires, in unix milliseconds.
     pub expires_at: i64,
 }
 
-/// Make an address that logs in once
+/// Create an address that logs in a browser once
 ///
-/// Whoever opens it within 15 minutes has a session as the one who made it.
+/// Opened within 15 minutes, it opens a session with the rights of the caller.
 #[utoipa::path(post, path = "/api/v1/login-urls", operation_id = "create_login_url", tag = "access",
-    responses((status = 201, description = "The address, shown this once", body = LoginUrl), WriteProblems))]
+    extensions(("x-right" = json!(RequiredRight::Administer)), ("x-idempotency-key" = json!(KeyPolicy::Refuse))),
+    responses((status = 201, description = "The address, which is shown only here.", body = LoginUrl)))]
 pub(super) async fn create_login_url(
     State(app): State<AppState>,
     actor: Actor,

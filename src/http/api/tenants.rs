@@ -6,7 +6,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::described::{IfMatch, IfNoneMatch};
+use super::described::{ConflictOnRead, IfMatch, IfNoneMatch, NotAcceptable};
 use super::{FreshQuery, List, PageQuery, WriteQuery, written};
 use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
@@ -16,12 +16,13 @@ use crate::domain::verification::Verification;
 use crate::domain::{DaemonName, TenantName, environment};
 use crate::http::auth::Peer;
 use crate::http::conditional::shown;
+use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
-use crate::http::problem::{Problem, ReadProblems, WriteProblems};
+use crate::http::problem::Problem;
 use crate::http::{AppState, accept};
-use crate::service::clients::{ClientFilter, ClientView};
-use crate::service::leases::{HeldLease, LeaseRequest, LeaseView};
 use crate::service::page::Page;
+use crate::service::tenants::clients::{ClientFilter, ClientView};
+use crate::service::tenants::leases::{HeldLease, LeaseRequest, LeaseView};
 use crate::service::tenants::{EnvironmentView, TenantFilter, TenantView};
 
 /// Which tenants.
@@ -29,18 +30,19 @@ use crate::service::tenants::{EnvironmentView, TenantFilter, TenantView};
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct TenantQuery {
-    /// Those of this daemon.
+    /// Only those of this daemon.
     daemon: Option<DaemonName>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// Most items, 1 to 1000; 100 without it.
+    /// The most items to return, 1 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
 
-/// All tenants
-#[utoipa::path(get, path = "/api/v1/tenants", operation_id = "list_tenants", tag = "tenants", params(TenantQuery),
-    responses((status = 200, description = "Tenants by name", body = List<TenantView>), ReadProblems))]
+/// List tenants
+#[utoipa::path(get, path = "/api/v1/tenants", operation_id = "list_tenants", tag = "tenants",
+    extensions(("x-right" = json!(RequiredRight::OwnItems))), params(TenantQuery),
+    responses((status = 200, description = "Tenants, ordered by name.", body = List<TenantView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
@@ -51,10 +53,11 @@ pub(super) async fn list(
     Ok(axum::Json(app.service.tenants(&actor, &filter, &page).await?.into()))
 }
 
-/// One tenant
+/// Get a tenant
 #[utoipa::path(get, path = "/api/v1/tenants/{name}", operation_id = "get_tenant", tag = "tenants",
-    params(("name" = TenantName, Path, description = "The tenant"), FreshQuery),
-    responses((status = 200, description = "The tenant", body = TenantView, headers(("ETag" = String))), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::ViewTenant))),
+    params(("name" = TenantName, Path, description = "The name of the tenant."), FreshQuery),
+    responses((status = 200, description = "The tenant.", body = TenantView, headers(("ETag" = String)))))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,
@@ -67,15 +70,15 @@ pub(super) async fn get(
 
 /// Create or replace a tenant
 #[utoipa::path(put, path = "/api/v1/tenants/{name}", operation_id = "put_tenant", tag = "tenants",
+    extensions(("x-right" = json!(RequiredRight::Administer))),
     params(
-        ("name" = TenantName, Path, description = "The tenant"), WriteQuery,
+        ("name" = TenantName, Path, description = "The name of the tenant."), WriteQuery,
         IfMatch, IfNoneMatch,
     ),
     request_body = TenantSpec<GpuRef>,
     responses(
-        (status = 200, description = "Replaced, or a dry run", body = TenantView, headers(("ETag" = String))),
-        (status = 201, description = "Created", body = TenantView, headers(("ETag" = String))),
-        WriteProblems,
+        (status = 200, description = "Replaced, or a dry run.", body = TenantView, headers(("ETag" = String))),
+        (status = 201, description = "Created.", body = TenantView, headers(("ETag" = String)))
     ))]
 pub(super) async fn put(
     State(app): State<AppState>,
@@ -89,13 +92,14 @@ pub(super) async fn put(
     Ok(written(&done, done.value.generation, query.dry_run))
 }
 
-/// Forget a tenant
+/// Delete a tenant
 #[utoipa::path(delete, path = "/api/v1/tenants/{name}", operation_id = "delete_tenant", tag = "tenants",
+    extensions(("x-right" = json!(RequiredRight::Administer))),
     params(
-        ("name" = TenantName, Path, description = "The tenant"), WriteQuery,
+        ("name" = TenantName, Path, description = "The name of the tenant."), WriteQuery,
         IfMatch,
     ),
-    responses((status = 204, description = "Forgotten"), WriteProblems))]
+    responses((status = 204, description = "Deleted, or a dry run.")))]
 pub(super) async fn delete(
     State(app): State<AppState>,
     actor: Actor,
@@ -107,15 +111,17 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The environment of a tenant's processes
+/// Get the environment of a tenant's processes
+///
+/// JSON by default, lines for a shell with `Accept: text/x-shellscript`. 409 while the tenant's partition is not verified, or is still used by
+/// a process of another tenant.
 #[utoipa::path(get, path = "/api/v1/tenants/{name}/environment", operation_id = "get_tenant_environment", tag = "tenants",
-    params(("name" = TenantName, Path, description = "The tenant")),
+    extensions(("x-right" = json!(RequiredRight::ViewTenant))),
+    params(("name" = TenantName, Path, description = "The name of the tenant.")),
     responses(
-        (status = 200, description = "The variables; as lines for a shell with `Accept: text/x-shellscript`",
+        (status = 200, description = "The variables to set and to unset.",
             content((EnvironmentView = "application/json"), (String = "text/x-shellscript"))),
-        (status = 409, description = "Nothing is handed out: its partition is not proven, or held by somebody else's process",
-            body = Problem, content_type = "application/problem+json"),
-        ReadProblems,
+        ConflictOnRead, NotAcceptable,
     ))]
 pub(super) async fn environment(
     State(app): State<AppState>,
@@ -135,10 +141,11 @@ pub(super) async fn environment(
 
 const SHELL: &str = "text/x-shellscript";
 
-/// The clients of a tenant
+/// List the clients of a tenant
 #[utoipa::path(get, path = "/api/v1/tenants/{name}/clients", operation_id = "list_tenant_clients", tag = "tenants",
-    params(("name" = TenantName, Path, description = "The tenant"), PageQuery),
-    responses((status = 200, description = "Its clients by process ID", body = List<ClientView>), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::ViewTenant))),
+    params(("name" = TenantName, Path, description = "The name of the tenant."), PageQuery),
+    responses((status = 200, description = "Clients, ordered by process ID.", body = List<ClientView>)))]
 pub(super) async fn clients(
     State(app): State<AppState>,
     actor: Actor,
@@ -150,20 +157,20 @@ pub(super) async fn clients(
     Ok(axum::Json(app.service.clients(&actor, &filter, false, &query.page()?).await?.into()))
 }
 
-/// See with a CUDA client whether a tenant's settings hold
+/// Verify a tenant's settings with a CUDA client
 ///
-/// One CUDA process is started in the tenant's environment, as its user, for about a second; it is a client of the tenant for that
-/// long. What it saw, setting by setting, is in the tenant's `status.verification` once `running_since` is `null` there. Where a
-/// client is on its way already, that one is waited for.
+/// A CUDA process runs in the tenant's environment, as its user, for about a second, and counts as a client of the tenant meanwhile. Read
+/// the tenant until `running_since` in its `status.verification` is `null`: then that holds what the process saw of each setting. A
+/// verification that is running already is shared.
 #[utoipa::path(post, path = "/api/v1/tenants/{name}/verify", operation_id = "verify_tenant", tag = "tenants",
+    extensions(("x-right" = json!(RequiredRight::UseTenant))),
     params(
-        ("name" = TenantName, Path, description = "The tenant"), WriteQuery,
+        ("name" = TenantName, Path, description = "The name of the tenant."), WriteQuery,
         IfMatch, Idempotency,
     ),
     responses(
-        (status = 200, description = "A dry run: what would be on its way", body = Verification),
-        (status = 202, description = "The client is on its way", body = Verification),
-        WriteProblems,
+        (status = 200, description = "A dry run: the verification as it would be.", body = Verification),
+        (status = 202, description = "The verification has started.", body = Verification)
     ))]
 pub(super) async fn verify(
     State(app): State<AppState>,
@@ -176,25 +183,27 @@ pub(super) async fn verify(
 ) -> Result<Response, Problem> {
     let key = idempotency.of(&actor, &"verify")?;
     let location = format!("/api/v1/tenants/{name}");
-    let asked = app.service.verify_tenant(&actor, name, conditions.options(query.dry_run), key).await?;
+    let verification =
+        app.service.verify_tenant(&actor, name, conditions.options(query.dry_run), key).await?;
     if query.dry_run {
-        return Ok(axum::Json(asked).into_response());
+        return Ok(axum::Json(verification).into_response());
     }
-    Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(asked)).into_response())
+    Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(verification)).into_response())
 }
 
 /// Take a lease, or record a process
 ///
-/// `mps-manager run` asks this for itself through the unix socket and then becomes its command, which keeps the process ID; over
-/// TCP it is refused. With `kind` `recorded`, an operator names a process instead: it counts and holds up a drain, and is signalled
-/// only once MPS lists it. Both are refused when `max_clients` processes are there already, and while the daemon does not hold
-/// the tenant's limits.
+/// `mps-manager run` takes a lease for its own process through the unix socket, and then becomes its command, which keeps the process ID.
+/// Over TCP this is refused. With `kind: recorded` an operator records another process instead: it counts as the tenant's and delays a
+/// drain, and is signalled only once MPS lists it. Both are refused when the tenant has `max_clients` processes already, and while the
+/// limits of the tenant are not in force on the daemon.
 #[utoipa::path(post, path = "/api/v1/tenants/{name}/leases", operation_id = "create_lease", tag = "tenants",
-    params(("name" = TenantName, Path, description = "The tenant"), WriteQuery),
+    extensions(("x-right" = json!(RequiredRight::UseTenant)), ("x-idempotency-key" = json!(KeyPolicy::NoEffect))),
+    params(("name" = TenantName, Path, description = "The name of the tenant."), WriteQuery),
     request_body = LeaseRequest,
     responses(
-        (status = 200, description = "A dry run: what would be handed out", body = LeaseView),
-        (status = 201, description = "The right, with user and environment", body = LeaseView), WriteProblems,
+        (status = 200, description = "A dry run: the lease as it would be.", body = LeaseView),
+        (status = 201, description = "The lease, with the user and the environment of the process.", body = LeaseView)
     ))]
 pub(super) async fn lease(
     State(app): State<AppState>,
@@ -209,12 +218,13 @@ pub(super) async fn lease(
     Ok((status, axum::Json(lease)))
 }
 
-/// The leases of a tenant
+/// List the leases of a tenant
 ///
-/// Those whose processes live: taken by the processes themselves, and recorded by operators.
+/// Leases of processes that are running: those that the processes took themselves, and those that operators recorded.
 #[utoipa::path(get, path = "/api/v1/tenants/{name}/leases", operation_id = "list_leases", tag = "tenants",
-    params(("name" = TenantName, Path, description = "The tenant"), PageQuery),
-    responses((status = 200, description = "Its leases by process ID", body = List<HeldLease>), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::ViewTenant))),
+    params(("name" = TenantName, Path, description = "The name of the tenant."), PageQuery),
+    responses((status = 200, description = "Leases, ordered by process ID.", body = List<HeldLease>)))]
 pub(super) async fn leases(
     State(app): State<AppState>,
     actor: Actor,
@@ -226,14 +236,15 @@ pub(super) async fn leases(
 
 /// Revoke a lease
 ///
-/// The process is left as it is. It no longer counts for the tenant unless MPS lists it as a client, and neither a drain nor the
-/// deletion of the tenant waits for it. A recorded one is revoked by an operator only.
+/// The process keeps running. It no longer counts as the tenant's unless MPS lists it as a client, and neither a drain nor the deletion of
+/// the tenant waits for it. Only an operator can revoke a recorded lease.
 #[utoipa::path(delete, path = "/api/v1/tenants/{name}/leases/{id}", operation_id = "revoke_lease", tag = "tenants",
+    extensions(("x-right" = json!(RequiredRight::UseTenant))),
     params(
-        ("name" = TenantName, Path, description = "The tenant"),
-        ("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`"), WriteQuery,
+        ("name" = TenantName, Path, description = "The name of the tenant."),
+        ("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`."), WriteQuery,
     ),
-    responses((status = 204, description = "Revoked, or a dry run"), WriteProblems))]
+    responses((status = 204, description = "Revoked, or a dry run.")))]
 pub(super) async fn revoke_lease(
     State(app): State<AppState>,
     actor: Actor,

@@ -1,4 +1,4 @@
-//! Tokens, and who one is.
+//! Tokens, and who the caller is.
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -8,16 +8,18 @@ use super::{List, PageQuery, WriteQuery};
 use crate::domain::access::Actor;
 use crate::domain::token::TokenId;
 use crate::http::AppState;
+use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
-use crate::http::problem::{Problem, ReadProblems, WriteProblems};
-use crate::service::tokens::{NewToken, TokenRequest, TokenView};
-use crate::service::whoami::WhoamiView;
+use crate::http::problem::Problem;
+use crate::service::access::tokens::{NewToken, TokenRequest, TokenView};
+use crate::service::access::whoami::WhoamiView;
 
-/// Who one is
+/// Get the caller
 ///
-/// By the token, the session or the user that the request comes with.
+/// By the token, the session or the user of the request.
 #[utoipa::path(get, path = "/api/v1/whoami", operation_id = "whoami", tag = "access",
-    responses((status = 200, description = "Who one is, and what one may do", body = WhoamiView), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::OwnAccount))),
+    responses((status = 200, description = "Who the caller is, and what it may do.", body = WhoamiView)))]
 pub(super) async fn whoami(
     State(app): State<AppState>,
     actor: Actor,
@@ -25,11 +27,12 @@ pub(super) async fn whoami(
     Ok(axum::Json(app.service.whoami(&actor).await?))
 }
 
-/// All tokens
+/// List tokens
 ///
-/// Those that cannot be used any more among them, up to a thousand.
-#[utoipa::path(get, path = "/api/v1/tokens", operation_id = "list_tokens", tag = "access", params(PageQuery),
-    responses((status = 200, description = "Tokens by ID", body = List<TokenView>), ReadProblems))]
+/// Includes up to 1000 tokens that were revoked or have expired.
+#[utoipa::path(get, path = "/api/v1/tokens", operation_id = "list_tokens", tag = "access",
+    extensions(("x-right" = json!(RequiredRight::Administer))), params(PageQuery),
+    responses((status = 200, description = "Tokens, ordered by ID.", body = List<TokenView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
@@ -38,10 +41,11 @@ pub(super) async fn list(
     Ok(axum::Json(app.service.tokens(&actor, &query.page()?).await?.into()))
 }
 
-/// One token
+/// Get a token
 #[utoipa::path(get, path = "/api/v1/tokens/{id}", operation_id = "get_token", tag = "access",
-    params(("id" = TokenId, Path, description = "The token, by its ID")),
-    responses((status = 200, description = "The token, without its secret", body = TokenView), ReadProblems))]
+    extensions(("x-right" = json!(RequiredRight::Administer))),
+    params(("id" = TokenId, Path, description = "The ID of the token.")),
+    responses((status = 200, description = "The token, without its secret.", body = TokenView)))]
 pub(super) async fn get(
     State(app): State<AppState>,
     actor: Actor,
@@ -50,17 +54,17 @@ pub(super) async fn get(
     Ok(axum::Json(app.service.token(&actor, &id).await?))
 }
 
-/// Make a token
+/// Create a token
 ///
-/// Its text is in this answer and nowhere else. A request that is repeated with its `Idempotency-Key` makes no other token, and
-/// is answered with 200 and without the text: make another token if the first answer was lost, and revoke this one.
+/// The text of the token is in this answer only. A request that is repeated with its `Idempotency-Key` creates no second token and is
+/// answered with 200, without the text. If the first answer was lost, revoke the token and create another one.
 #[utoipa::path(post, path = "/api/v1/tokens", operation_id = "create_token", tag = "access",
+    extensions(("x-right" = json!(RequiredRight::Administer))),
     params(WriteQuery, Idempotency),
     request_body = TokenRequest,
     responses(
-        (status = 201, description = "The token, with its text", body = NewToken),
-        (status = 200, description = "A dry run, or a repeated request: the token without its text", body = NewToken),
-        WriteProblems,
+        (status = 201, description = "The token, with its text.", body = NewToken),
+        (status = 200, description = "A dry run or a repeated request: the token without its text.", body = NewToken)
     ))]
 pub(super) async fn create(
     State(app): State<AppState>,
@@ -81,10 +85,11 @@ pub(super) async fn create(
 
 /// Revoke a token
 ///
-/// In force when this is answered; streams and sessions that came of it end. The token stays in the list.
+/// The token is invalid when this is answered; its streams and sessions end. It stays in the list.
 #[utoipa::path(delete, path = "/api/v1/tokens/{id}", operation_id = "revoke_token", tag = "access",
-    params(("id" = TokenId, Path, description = "The token, by its ID"), WriteQuery),
-    responses((status = 204, description = "Revoked, now or before; or a dry run"), WriteProblems))]
+    extensions(("x-right" = json!(RequiredRight::Administer))),
+    params(("id" = TokenId, Path, description = "The ID of the token."), WriteQuery),
+    responses((status = 204, description = "Revoked now or before, or a dry run.")))]
 pub(super) async fn revoke(
     State(app): State<AppState>,
     actor: Actor,

@@ -1,8 +1,8 @@
-//! What callers show of themselves, at volume.
+//! Credentials in headers, at volume.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 
-use super::{Authenticator, COOKIES, Entrance, LONGEST_TOKEN, Shown, shown};
+use super::{Authenticator, COOKIES, Credentials, Entrance, LONGEST_TOKEN, shown};
 use crate::fuzz::Inputs;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -26,21 +26,21 @@ fn authorization_headers() {
     Inputs::new(&samples, &words).at_most(128 << 10).check(|bytes| {
         let Some(headers) = fields(&header::AUTHORIZATION, &[bytes]) else { return false };
         let taken = match shown(&headers) {
-            Shown::Nothing => panic!("there is one"),
-            Shown::Token(secret) => {
+            Credentials::Nothing => panic!("there is one"),
+            Credentials::Token(secret) => {
                 let text = std::str::from_utf8(bytes).expect("printable ASCII");
                 assert!(!secret.reveal().is_empty() && secret.reveal().len() <= LONGEST_TOKEN);
                 assert!(text.trim_end().ends_with(secret.reveal()), "{text:?}");
                 true
             }
-            // Words of ours: nothing of what came is in an answer.
-            Shown::Wrong(why) => {
+            // The message is ours and quotes nothing of the header.
+            Credentials::Wrong(why) => {
                 assert!(!why.is_empty());
                 false
             }
         };
         let twice = fields(&header::AUTHORIZATION, &[bytes, bytes]).expect("as one");
-        assert!(matches!(shown(&twice), Shown::Wrong(why) if why.contains("several")));
+        assert!(matches!(shown(&twice), Credentials::Wrong(why) if why.contains("several")));
         taken
     });
 }

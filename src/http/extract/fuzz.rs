@@ -1,4 +1,4 @@
-//! Headers that decide how a write is done, at volume.
+//! Headers that control a write, at volume.
 
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Request, header};

@@ -1,4 +1,4 @@
-//! The names and the origins that requests give, at volume.
+//! `Host` and `Origin` headers, at volume.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ fn host_headers() {
             let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
             assert!(address.is_ok() || ["localhost", "gpu7.example"].contains(&name), "{text:?}");
         }
-        // A second one might be what somebody else in between goes by.
+        // A proxy in between might use a second one.
         headers.append(header::HOST, host);
         assert!(!is_called(&server, &target, &headers));
         taken
@@ -70,10 +70,10 @@ fn origin_headers() {
         let says = same_site(request.headers()).is_ok();
         let answer =
             guarded.oneshot(request).now_or_never().expect("nothing to wait for").expect("infallible");
-        // Both are asked of what a session would change.
+        // Both headers are checked for what a session would change.
         let taken = answer.status() == StatusCode::OK && says;
         if taken {
-            // Behind the authority anything may stand, bytes that are no text included.
+            // Anything may follow the authority, including invalid UTF-8.
             let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
             let (_, authority) = text.split_once("://").expect("an origin");
             let authority = authority.split(['/', '?', '#']).next();

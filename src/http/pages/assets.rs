@@ -1,6 +1,7 @@
-//! The files that pages load: kept in the program, compressed as they are asked for, and named by what is in them.
+//! The files that pages load: embedded in the program, compressed on request, and addressed by their content.
 //!
-//! A file's address changes with its text, so a browser keeps it for good and never has an old one beside a new page.
+//! The address of a file changes with its content, so browsers cache it forever and never combine an old file with a new
+//! page.
 
 use std::sync::LazyLock;
 
@@ -15,7 +16,7 @@ use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
 
-/// A file under the name that pages use for it.
+/// An embedded file.
 struct Asset {
     name: &'static str,
     mime: &'static str,
@@ -44,7 +45,7 @@ static ASSETS: [Asset; 9] = [
     asset!("licenses.txt", "text/plain; charset=utf-8", "licenses.txt"),
 ];
 
-/// Stands for the text of all files: each address has it, so that they change together.
+/// A digest over all files, so that their addresses change together.
 static DIGEST: LazyLock<String> = LazyLock::new(|| {
     let mut digest = Sha256::new();
     for asset in &ASSETS {
@@ -53,7 +54,7 @@ static DIGEST: LazyLock<String> = LazyLock::new(|| {
     hex::encode(&digest.finalize()[..8])
 });
 
-/// What templates take the addresses from.
+/// Gives templates the addresses of files.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Assets;
 
@@ -82,7 +83,7 @@ async fn serve(Path((digest, name)): Path<(String, String)>) -> Result<Response,
     })
 }
 
-/// Browsers ask for it by this name where they show something that is no page.
+/// Browsers request it by this name for responses that are not pages.
 async fn icon() -> Response {
     let asset = ASSETS.iter().find(|asset| asset.name == "icon.svg");
     asset

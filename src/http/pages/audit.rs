@@ -1,4 +1,4 @@
-//! The audit: who did what, with what each change was before and after.
+//! The audit log: who did what, with the spec before and after each change.
 
 use std::collections::BTreeSet;
 
@@ -9,17 +9,17 @@ use axum::response::Response;
 use axum::routing::get;
 use serde_json::Value;
 
+use super::format::{Badge, Moment, outcome};
 use super::forms::{Form, Refused};
-use super::frame::{Frame, Place};
-use super::lists::{Asked, Ways};
-use super::words::{Moment, State as Stands, outcome};
+use super::frame::{Frame, Section};
+use super::lists::{ListQuery, Ways};
 use super::{page, rendered};
 use crate::domain::access::Actor;
 use crate::domain::audit::{AuditRecord, Head, Outcome};
 use crate::http::AppState;
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
-use crate::service::audit::AuditFilter;
+use crate::service::access::audit::AuditFilter;
 
 const OUTCOMES: [Outcome; 3] = [Outcome::Done, Outcome::Refused, Outcome::Failed];
 /// Fields of the filter.
@@ -33,7 +33,7 @@ pub(super) fn router() -> Router<AppState> {
 #[template(path = "audit.html")]
 struct AuditPage<'a> {
     frame: Frame,
-    asked: &'a Form,
+    query: &'a Form,
     refused: Refused,
     rows: Vec<Row>,
     head: Option<Head>,
@@ -42,7 +42,7 @@ struct AuditPage<'a> {
 
 impl AuditPage<'_> {
     fn is_filtered(&self) -> bool {
-        FILTER.into_iter().any(|name| !self.asked.text(name).is_empty())
+        FILTER.into_iter().any(|name| !self.query.text(name).is_empty())
     }
 }
 
@@ -50,56 +50,60 @@ impl AuditPage<'_> {
 struct Row {
     record: AuditRecord,
     at: Moment,
-    came: Stands,
-    /// Where what it is about is seen.
+    came: Badge,
+    /// Link to its target.
     subject: Option<String>,
-    changes: Vec<Change>,
+    changes: Vec<FieldChange>,
 }
 
-/// A field that a change touched.
+/// A changed field.
 #[derive(Debug, PartialEq, Eq)]
-struct Change {
+struct FieldChange {
     field: String,
     before: Option<String>,
     after: Option<String>,
 }
 
-async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let found = found(&app, &actor, &asked).await;
-    let frame = Frame::of(&app.service, &actor, Place::Audit, "Audit").await;
+async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
+    let found = found(&app, &actor, &query).await;
+    let frame = Frame::of(&app.service, &actor, Section::Audit, "Audit").await;
     match found {
         Ok((rows, head, ways)) => {
             let (refused, head, ways) = (Refused::default(), Some(head), Some(ways));
-            Ok(rendered(&AuditPage { frame, asked: asked.form(), refused, rows, head, ways }))
+            Ok(rendered(&AuditPage { frame, query: query.form(), refused, rows, head, ways }))
         }
         Err(error @ ServiceError::Invalid(_)) => {
             let status = Problem::from(error.clone()).status();
             let refused = Refused::of(error, &FILTER);
             let shown =
-                AuditPage { frame, asked: asked.form(), refused, rows: Vec::new(), head: None, ways: None };
+                AuditPage { frame, query: query.form(), refused, rows: Vec::new(), head: None, ways: None };
             Ok(page(status, &shown))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<(Vec<Row>, Head, Ways), ServiceError> {
+async fn found(
+    app: &AppState,
+    actor: &Actor,
+    query: &ListQuery,
+) -> Result<(Vec<Row>, Head, Ways), ServiceError> {
     let filter = AuditFilter {
-        actor: asked.text("actor").map(str::to_owned),
-        target: asked.text("target").map(str::to_owned),
-        outcome: asked.parsed("outcome", parse_outcome)?,
+        actor: query.text("actor").map(str::to_owned),
+        target: query.text("target").map(str::to_owned),
+        outcome: query.parsed("outcome", parse_outcome)?,
         since: None,
         until: None,
     };
-    let paged = app.service.audit(actor, &filter, &asked.page()?).await?;
+    let paged = app.service.audit(actor, &filter, &query.page()?).await?;
     let head = app.service.audit_head(actor).await?;
-    let ways = asked.ways(paged.next_cursor.as_deref());
+    let ways = query.ways(paged.next_cursor.as_deref());
     Ok((paged.items.into_iter().map(Row::of).collect(), head, ways))
 }
 
 fn parse_outcome(text: &str) -> Result<Outcome, String> {
     let found = OUTCOMES.into_iter().find(|outcome| outcome.as_str() == text);
-    found.ok_or_else(|| format!("{text:?} is no outcome: choose one of the list"))
+    found.ok_or_else(|| format!("{text:?} is not an outcome: choose one of the list"))
 }
 
 impl Row {
@@ -115,7 +119,7 @@ impl Row {
         Self {
             at: Moment(record.at),
             came: outcome(record.outcome),
-            // What was refused to be made is not there.
+            // A resource whose creation was refused does not exist.
             subject: (is_one(&record.target) && is_made(&record)).then(|| format!("/{}", record.target)),
             changes: changes(record.before.as_deref(), record.after.as_deref()),
             record,
@@ -123,14 +127,14 @@ impl Row {
     }
 }
 
-/// Whether the target of an attempt was there before it, or is since.
+/// Whether the target of an attempt existed before it, or exists since.
 fn is_made(record: &AuditRecord) -> bool {
     let creates = record.action.starts_with("PUT ") || record.action.starts_with("POST ");
     record.outcome == Outcome::Done || record.before.is_some() || !creates
 }
 
-/// What a change touched, field by field; what stayed is left out.
-fn changes(before: Option<&str>, after: Option<&str>) -> Vec<Change> {
+/// The changed fields.
+fn changes(before: Option<&str>, after: Option<&str>) -> Vec<FieldChange> {
     let read = |text: Option<&str>| match text.map(serde_json::from_str::<Value>) {
         Some(Ok(Value::Object(fields))) => fields,
         _ => serde_json::Map::new(),
@@ -146,7 +150,7 @@ fn changes(before: Option<&str>, after: Option<&str>) -> Vec<Change> {
     names
         .into_iter()
         .filter(|name| before.get(*name) != after.get(*name))
-        .map(|name| Change {
+        .map(|name| FieldChange {
             field: name.clone(),
             before: text(before.get(name)),
             after: text(after.get(name)),
@@ -159,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_never_made_has_no_link() {
+    fn refused_creation_has_no_link() {
         let row = |action: &str, target: &str, outcome: Outcome, before: Option<&str>| {
             let record = serde_json::json!({
                 "id": 1, "at": 1, "actor": "root", "granted": "admin", "origin": "socket", "count": 1, "previous": "", "hash": "",
@@ -173,25 +177,25 @@ mod tests {
         assert_eq!(row(put, "layouts/prod", Outcome::Failed, None), None);
         assert_eq!(row(put, "layouts/prod", Outcome::Done, None), link);
         assert_eq!(row(put, "layouts/prod", Outcome::Refused, Some("{}")), link);
-        // What is only deleted, or read, was there.
+        // A target that is only deleted or read existed.
         assert_eq!(row("DELETE /api/v1/layouts/{name}", "layouts/prod", Outcome::Refused, None), link);
         assert_eq!(row(put, "layouts/{name}", Outcome::Done, None), None);
         assert_eq!(row("POST /api/v1/layouts/import", "layouts", Outcome::Done, None), None);
     }
 
     #[test]
-    fn only_what_a_change_touched_is_told() {
-        let told = changes(
+    fn only_changed_fields_are_shown() {
+        let changed = changes(
             Some(r#"{"daemon":"gpu0","sms":32,"labels":{}}"#),
             Some(r#"{"daemon":"gpu0","labels":{"a":"b"}}"#),
         );
-        let change = |field: &str, before: Option<&str>, after: Option<&str>| Change {
+        let change = |field: &str, before: Option<&str>, after: Option<&str>| FieldChange {
             field: field.into(),
             before: before.map(Into::into),
             after: after.map(Into::into),
         };
         assert_eq!(
-            told,
+            changed,
             [change("labels", Some("{}"), Some(r#"{"a":"b"}"#)), change("sms", Some("32"), None)]
         );
         assert_eq!(changes(None, Some(r#"{"daemon":"gpu0"}"#)), [change("daemon", None, Some("gpu0"))]);

@@ -1,4 +1,4 @@
-//! Clients: all of them, one with what is known of it, and its end.
+//! Clients: the list, one client, and its termination.
 
 use askama::Template;
 use axum::Router;
@@ -6,12 +6,12 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::get;
 
-use super::forms::{Form, Shape, in_the_way};
-use super::frame::{Frame, Place};
+use super::format::Amount;
+use super::forms::{Form, Shape, rehearsal_refusal};
+use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
-use super::lists::{Asked, Listing};
+use super::lists::{ListQuery, Listing};
 use super::tenants::daemon_names;
-use super::words::Amount;
 use super::{listed, refused_with, rendered};
 use crate::domain::access::{Actor, Role};
 use crate::domain::client::{ClientId, StoppedPolicy};
@@ -20,9 +20,9 @@ use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
-use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::events::Order;
 use crate::service::page::{Page, Paged};
+use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::{ServiceError, WriteOptions};
 
 pub(super) fn router() -> Router<AppState> {
@@ -32,7 +32,7 @@ pub(super) fn router() -> Router<AppState> {
         .route("/clients/{id}/terminate", get(confirm_terminate).post(terminate))
 }
 
-/// Events that are shown of a client.
+/// Events shown for a client.
 const EVENTS: u32 = 20;
 
 #[derive(Template)]
@@ -56,29 +56,29 @@ impl ClientsPage {
     }
 }
 
-/// All memory of a client, where the driver tells of some.
+/// Total memory of a client, if the driver reports any.
 pub(super) fn memory(client: &ClientView) -> Option<Amount> {
-    let told = client.memory.iter().filter_map(|memory| memory.used_bytes);
-    told.reduce(u64::saturating_add).map(Amount)
+    let bytes = client.memory.iter().filter_map(|memory| memory.used_bytes);
+    bytes.reduce(u64::saturating_add).map(Amount)
 }
 
-async fn all(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let list = asked.listing(found(&app, &actor, &asked).await, &["daemon", "tenant"])?;
-    let frame = Frame::of(&app.service, &actor, Place::Clients, "Clients").await;
+async fn all(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
+    let list = query.listing(found(&app, &actor, &query).await, &["daemon", "tenant"])?;
+    let frame = Frame::of(&app.service, &actor, Section::Clients, "Clients").await;
     let of_host = frame.may(Role::Viewer);
     let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
-    let text = |name| asked.text(name).unwrap_or_default().to_owned();
+    let text = |name| query.text(name).unwrap_or_default().to_owned();
     let (daemon, tenant) = (text("daemon"), text("tenant"));
     let (frame, problem) = (list.framed(frame), list.problem());
     Ok(listed(&ClientsPage { frame, list, daemon, tenant, daemons, of_host }, problem))
 }
 
-async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<Paged<ClientView>, ServiceError> {
+async fn found(app: &AppState, actor: &Actor, query: &ListQuery) -> Result<Paged<ClientView>, ServiceError> {
     let filter = ClientFilter {
-        daemon: asked.parsed("daemon", DaemonName::parse)?,
-        tenant: asked.parsed("tenant", TenantName::parse)?,
+        daemon: query.parsed("daemon", DaemonName::parse)?,
+        tenant: query.parsed("tenant", TenantName::parse)?,
     };
-    app.service.clients(actor, &filter, false, &asked.page()?).await
+    app.service.clients(actor, &filter, false, &query.page()?).await
 }
 
 #[derive(Template)]
@@ -86,7 +86,7 @@ async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<Paged<Cli
 struct ClientPage {
     frame: Frame,
     id: ClientId,
-    /// What is seen of it; `None` once it is gone.
+    /// Its present state; `None` once it is gone.
     client: Option<ClientView>,
     of_host: bool,
     memory: Vec<(GpuUuid, String, Option<Amount>)>,
@@ -110,12 +110,12 @@ async fn show(
     let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
     let client = match service.client(&actor, id).await {
         Ok(client) => Some(client),
-        // What is told of it stays when it is gone.
+        // Its events remain when it is gone.
         Err(ServiceError::NotFound { .. }) if !events.is_empty() => None,
         Err(error) => return Err(error.into()),
     };
     let title = format!("Client {}", id.pid);
-    let frame = Frame::of(service, &actor, Place::Clients, &title).await.live();
+    let frame = Frame::of(service, &actor, Section::Clients, &title).await.live();
     let of_host = frame.may(Role::Viewer);
     let gpus: Vec<GpuRow> = if of_host && client.is_some() {
         service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect()
@@ -138,14 +138,14 @@ struct TerminatePage {
     client: ClientView,
     /// Why it would be refused.
     refused: Option<String>,
-    /// Whether it is stopped, so that somebody has to choose what is done about that.
+    /// Whether it is stopped, so that the user must choose what to do.
     stopped: bool,
 }
 
-/// The field that says what is done about a client that is stopped.
+/// The field for what to do with a stopped client.
 const STOPPED: &str = "stopped";
 
-/// What the form says about a client that is stopped.
+/// The options for a stopped client.
 #[derive(serde::Deserialize)]
 struct TerminateChoice {
     stopped: StoppedPolicy,
@@ -157,16 +157,18 @@ async fn confirm_terminate(
     Path(id): Path<ClientId>,
 ) -> Result<Response, Problem> {
     let client = match app.service.client(&actor, id).await {
-        Err(error @ ServiceError::NotFound { .. }) => return story(&app, &actor, id, error).await,
+        Err(error @ ServiceError::NotFound { .. }) => {
+            return redirect_to_history(&app, &actor, id, error).await;
+        }
         client => client?,
     };
     let stopped = app.service.is_client_stopped(&actor, id).await?;
-    // What is done about that is chosen on the page.
+    // That is chosen on the page.
     let policy = if stopped { StoppedPolicy::Continue } else { StoppedPolicy::Refuse };
     let rehearsed = app.service.terminate(&actor, id, policy, WriteOptions::rehearsal(), None).await;
-    let refused = in_the_way(rehearsed)?;
+    let refused = rehearsal_refusal(rehearsed)?;
     let title = format!("Terminate client {}", id.pid);
-    let frame = Frame::of(&app.service, &actor, Place::Clients, &title).await;
+    let frame = Frame::of(&app.service, &actor, Section::Clients, &title).await;
     Ok(rendered(&TerminatePage { frame, client, refused, stopped }))
 }
 
@@ -182,34 +184,36 @@ async fn terminate(
     };
     match app.service.terminate(&actor, id, policy, WriteOptions::default(), None).await {
         Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
-        // It is over already, by whoever's hand: as was asked.
-        Err(error @ ServiceError::NotFound { .. }) => story(&app, &actor, id, error).await,
+        // It has ended already, as requested.
+        Err(error @ ServiceError::NotFound { .. }) => redirect_to_history(&app, &actor, id, error).await,
         Err(error @ ServiceError::Conflict(_)) => {
             let client = match app.service.client(&actor, id).await {
-                Err(error @ ServiceError::NotFound { .. }) => return story(&app, &actor, id, error).await,
+                Err(error @ ServiceError::NotFound { .. }) => {
+                    return redirect_to_history(&app, &actor, id, error).await;
+                }
                 client => client?,
             };
-            // Stopped since the page was made: it asks again, with the choice.
+            // Stopped since the page was rendered: show it again, with the choice.
             let stopped = app.service.is_client_stopped(&actor, id).await.unwrap_or(false);
             let refused = (!stopped).then(|| error.to_string());
             let title = format!("Terminate client {}", id.pid);
-            let frame = Frame::of(&app.service, &actor, Place::Clients, &title).await;
+            let frame = Frame::of(&app.service, &actor, Section::Clients, &title).await;
             Ok(refused_with(&TerminatePage { frame, client, refused, stopped }, error.into()))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// Leads to what is told of a client, which stays when it is gone; of one of which nothing is told, there is nothing to see.
-async fn story(
+/// Redirects to the events of a client, which remain when it is gone; 404 if there are none.
+async fn redirect_to_history(
     app: &AppState,
     actor: &Actor,
     id: ClientId,
     not_found: ServiceError,
 ) -> Result<Response, Problem> {
     let filter = EventFilter { client: Some(id), ..EventFilter::default() };
-    let told = app.service.events(actor, filter, Order::NewestFirst, &Page::first(1)).await?.items;
-    if told.is_empty() {
+    let events = app.service.events(actor, filter, Order::NewestFirst, &Page::first(1)).await?.items;
+    if events.is_empty() {
         return Err(not_found.into());
     }
     Ok(Redirect::to(&format!("/clients/{id}")).into_response())

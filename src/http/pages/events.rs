@@ -1,4 +1,4 @@
-//! Events: what happened, filtered, live, and one with all that is told of it.
+//! Events: filtered and live, and one event in detail.
 
 use askama::Template;
 use axum::Router;
@@ -7,10 +7,10 @@ use axum::response::Response;
 use axum::routing::get;
 use serde_json::Value;
 
+use super::format::{Badge, Moment, severity};
 use super::forms::{Form, Refused};
-use super::frame::{Frame, Place};
-use super::lists::{Asked, ROWS, Ways};
-use super::words::{Moment, State as Stands, severity};
+use super::frame::{Frame, Section};
+use super::lists::{ListQuery, ROWS, Ways};
 use super::{gpus, page, rendered};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Role};
@@ -26,7 +26,7 @@ use crate::service::page::Page;
 
 /// Fields of the filter.
 const FILTER: [&str; 8] = ["type", "severity", "daemon", "tenant", "gpu", "client", "operation", "within"];
-/// How far back one looks, in words and in milliseconds.
+/// Periods of the filter, in words and in milliseconds.
 const WITHIN: [(&str, &str, i64); 3] = [
     ("1h", "the last hour", 60 * 60 * 1000),
     ("24h", "the last day", 24 * 60 * 60 * 1000),
@@ -41,23 +41,23 @@ pub(super) fn router() -> Router<AppState> {
 #[template(path = "events.html")]
 struct EventsPage<'a> {
     frame: Frame,
-    asked: &'a Form,
+    query: &'a Form,
     refused: Refused,
     events: Vec<Event>,
     ways: Option<Ways>,
-    /// The types in groups that can be asked for as one.
+    /// Groups of types that can be selected as one.
     types: Vec<(&'static str, Vec<EventType>)>,
 }
 
 impl EventsPage<'_> {
-    /// Fields that have no place in the filter's form, and that links bring.
+    /// Filter fields that are not in the form, and that links set.
     fn brought(&self) -> impl Iterator<Item = (&str, &str)> {
         let brought = ["client", "operation", "gpu"];
-        brought.into_iter().map(|name| (name, self.asked.text(name))).filter(|(_, value)| !value.is_empty())
+        brought.into_iter().map(|name| (name, self.query.text(name))).filter(|(_, value)| !value.is_empty())
     }
 
     fn is_filtered(&self) -> bool {
-        FILTER.into_iter().any(|name| !self.asked.text(name).is_empty())
+        FILTER.into_iter().any(|name| !self.query.text(name).is_empty())
     }
 }
 
@@ -66,71 +66,71 @@ impl EventsPage<'_> {
 struct EventPage {
     frame: Frame,
     event: Event,
-    /// What people call the GPUs.
+    /// The display names of the GPUs.
     gpus: Vec<(GpuUuid, String)>,
     at: Moment,
-    matters: Stands,
-    /// The event that was its cause.
+    matters: Badge,
+    /// The event that caused it.
     cause: Option<i64>,
     caused_by: String,
     details: Vec<(String, String)>,
-    /// What it was the cause of, the first first.
+    /// The events it caused, oldest first.
     followed: Vec<Event>,
 }
 
-async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let found = found(&app, &actor, &asked).await;
-    let frame = Frame::of(&app.service, &actor, Place::Events, "Events").await;
+async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
+    let found = found(&app, &actor, &query).await;
+    let frame = Frame::of(&app.service, &actor, Section::Events, "Events").await;
     let types = groups();
     match found {
         Ok((events, ways)) => {
-            let frame = if asked.is_first() { frame.live() } else { frame };
+            let frame = if query.is_first() { frame.live() } else { frame };
             let refused = Refused::default();
-            Ok(rendered(&EventsPage { frame, asked: asked.form(), refused, events, ways: Some(ways), types }))
+            Ok(rendered(&EventsPage { frame, query: query.form(), refused, events, ways: Some(ways), types }))
         }
         Err(error) => {
             let status = Problem::from(error.clone()).status();
             let refused = Refused::of(error, &FILTER);
             let shown =
-                EventsPage { frame, asked: asked.form(), refused, events: Vec::new(), ways: None, types };
+                EventsPage { frame, query: query.form(), refused, events: Vec::new(), ways: None, types };
             Ok(page(status, &shown))
         }
     }
 }
 
-async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<(Vec<Event>, Ways), ServiceError> {
+async fn found(app: &AppState, actor: &Actor, query: &ListQuery) -> Result<(Vec<Event>, Ways), ServiceError> {
     let filter = EventFilter {
-        types: asked.parsed("type", EventFilter::parse_types)?.unwrap_or_default(),
-        severity: asked.parsed("severity", parse_severity)?,
-        daemon: asked.parsed("daemon", DaemonName::parse)?,
-        tenant: asked.parsed("tenant", TenantName::parse)?,
-        client: asked.parsed("client", ClientId::parse)?,
-        operation: asked.parsed("operation", uuid::Uuid::parse_str)?,
-        since: asked.parsed("within", parse_within)?,
+        types: query.parsed("type", EventFilter::parse_types)?.unwrap_or_default(),
+        severity: query.parsed("severity", parse_severity)?,
+        daemon: query.parsed("daemon", DaemonName::parse)?,
+        tenant: query.parsed("tenant", TenantName::parse)?,
+        client: query.parsed("client", ClientId::parse)?,
+        operation: query.parsed("operation", uuid::Uuid::parse_str)?,
+        since: query.parsed("within", parse_within)?,
         ..EventFilter::default()
     };
-    let filter = match asked.text("gpu") {
+    let filter = match query.text("gpu") {
         Some(gpu) => app.service.of_gpu(actor, filter, gpu).await?,
         None => filter,
     };
-    let paged = app.service.events(actor, filter, Order::NewestFirst, &asked.page()?).await?;
-    let ways = asked.ways(paged.next_cursor.as_deref());
+    let paged = app.service.events(actor, filter, Order::NewestFirst, &query.page()?).await?;
+    let ways = query.ways(paged.next_cursor.as_deref());
     Ok((paged.items, ways))
 }
 
 fn parse_severity(text: &str) -> Result<Severity, String> {
     let found = Severity::ALL.into_iter().find(|severity| severity.as_str() == text);
-    found.ok_or_else(|| format!("{text:?} is no severity: choose one of the list"))
+    found.ok_or_else(|| format!("{text:?} is not a severity: choose one of the list"))
 }
 
 fn parse_within(text: &str) -> Result<i64, String> {
     let found = WITHIN.into_iter().find(|(name, ..)| *name == text);
     found
         .map(|(.., back)| unix_ms() - back)
-        .ok_or_else(|| format!("{text:?} is no time to look back: choose one of the list"))
+        .ok_or_else(|| format!("{text:?} is not a period: choose one of the list"))
 }
 
-/// The types by what stands before the dot.
+/// The types, grouped by the part before the dot.
 fn groups() -> Vec<(&'static str, Vec<EventType>)> {
     let mut groups: Vec<(&'static str, Vec<EventType>)> = Vec::new();
     for kind in EventType::ALL {
@@ -145,7 +145,7 @@ fn groups() -> Vec<(&'static str, Vec<EventType>)> {
 
 async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<i64>) -> Result<Response, Problem> {
     let event = app.service.event(&actor, id).await?;
-    let frame = Frame::of(&app.service, &actor, Place::Events, &format!("Event {id}")).await;
+    let frame = Frame::of(&app.service, &actor, Section::Events, &format!("Event {id}")).await;
     let caused = EventFilter { cause: Some(id), ..EventFilter::default() };
     let followed = app.service.events(&actor, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
     let details = serde_json::to_value(&event.details).unwrap_or_default();
@@ -153,12 +153,12 @@ async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<i64>) ->
         Cause::Actor { subject } => (None, subject.clone()),
         Cause::Event { id } => (Some(*id), format!("event {id}")),
         Cause::Mps => (None, "MPS itself".to_owned()),
-        Cause::Client => (None, "the process that it is about".to_owned()),
+        Cause::Client => (None, "the client itself".to_owned()),
         Cause::Outsider { command: Some(command) } => {
-            (None, format!("somebody else who reaches the daemon; control.log has: {command}"))
+            (None, format!("someone else with access to the daemon; control.log has: {command}"))
         }
-        Cause::Outsider { command: None } => (None, "somebody else who reaches the daemon".to_owned()),
-        Cause::Manager => (None, "the manager, by itself".to_owned()),
+        Cause::Outsider { command: None } => (None, "someone else with access to the daemon".to_owned()),
+        Cause::Manager => (None, "the manager".to_owned()),
         Cause::Host => (None, "the host: its hardware, its driver, its boot".to_owned()),
     };
     Ok(rendered(&EventPage {
@@ -168,16 +168,16 @@ async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<i64>) ->
         matters: severity(event.severity),
         cause,
         caused_by,
-        details: told(&details),
+        details: detail_lines(&details),
         followed,
         event,
     }))
 }
 
-/// Details as lines: the name of each field in words, and what it says.
-fn told(details: &Value) -> Vec<(String, String)> {
+/// Details as lines: the name of each field in words, and its value.
+fn detail_lines(details: &Value) -> Vec<(String, String)> {
     let Value::Object(fields) = details else { return Vec::new() };
-    let told = |(name, value): (&String, &Value)| {
+    let line = |(name, value): (&String, &Value)| {
         let text = match value {
             Value::Null => return None,
             Value::String(text) => text.clone(),
@@ -193,7 +193,7 @@ fn told(details: &Value) -> Vec<(String, String)> {
         };
         Some((name.replace('_', " "), text))
     };
-    fields.iter().filter(|(name, _)| *name != "kind").filter_map(told).collect()
+    fields.iter().filter(|(name, _)| *name != "kind").filter_map(line).collect()
 }
 
 fn plain(value: &Value) -> String {
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_is_in_one_group_and_a_group_can_be_asked_for() {
+    fn every_type_is_in_one_selectable_group() {
         let groups = groups();
         assert_eq!(groups.iter().map(|(_, types)| types.len()).sum::<usize>(), EventType::ALL.len());
         for (group, types) in &groups {
@@ -217,12 +217,12 @@ mod tests {
     }
 
     #[test]
-    fn details_are_told_in_lines() {
+    fn details_become_lines() {
         let details = serde_json::json!({
             "kind": "fault", "reported": [4711], "affected": [], "known_from": "look", "logged_at": 1_795_328_405_123_i64,
             "error": null,
         });
-        let mut lines = told(&details);
+        let mut lines = detail_lines(&details);
         lines.sort();
         let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(

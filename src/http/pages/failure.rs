@@ -1,15 +1,14 @@
-//! Problems as pages: what happened, what to do about it, and the way back.
+//! Problems as pages: what happened, what to do, and the way back.
 //!
-//! One layer for everything that a browser may meet outside of the API, whichever layer or handler refused it: the answer
-//! keeps its status and its headers, and is told in a page instead of a problem document.
+//! One layer for every response outside the API that a browser may get, whichever layer or handler refused: the response
+//! keeps its status and headers, and becomes a page instead of a problem document.
 
 use askama::Template;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
-use axum::middleware::Next;
 use axum::response::Response;
 
-use super::frame::{Frame, Outside, Place};
+use super::frame::{Frame, Outside, Section};
 use super::page;
 use crate::http::AppState;
 use crate::http::accept;
@@ -38,31 +37,38 @@ struct OutsidePage<'a> {
     remedy: &'a str,
 }
 
-/// Tells a browser in a page what is refused.
-pub(in crate::http) async fn shown(
-    State(app): State<AppState>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let person = is_for_a_person(request.uri(), request.headers());
-    let asked = person.then(|| (request.uri().path().to_owned(), request.headers().clone()));
-    let response = next.run(request).await;
-    match asked {
-        Some((path, headers)) if response.extensions().get::<Detail>().is_some() && !is_page(&response) => {
-            as_page(&app, peer, &path, &headers, response).await
-        }
-        _ => response,
-    }
+/// A person who reads the response, as far as the request shows.
+pub(in crate::http) struct Reader {
+    path: String,
+    headers: HeaderMap,
 }
 
-/// A place in a document in words: `/spec/memory_overcommit` is "memory overcommit".
+/// The reader of a response, if it is a person.
+pub(in crate::http) fn reader(request: &Request) -> Option<Reader> {
+    let (uri, headers) = (request.uri(), request.headers());
+    is_for_a_person(uri, headers).then(|| Reader { path: uri.path().to_owned(), headers: headers.clone() })
+}
+
+/// Renders a refusal as a page.
+pub(in crate::http) async fn shown(
+    app: &AppState,
+    peer: Peer,
+    Reader { path, headers }: Reader,
+    response: Response,
+) -> Response {
+    if response.extensions().get::<Detail>().is_none() || is_page(&response) {
+        return response;
+    }
+    as_page(app, peer, &path, &headers, response).await
+}
+
+/// A pointer in words: `/spec/memory_overcommit` is "memory overcommit".
 fn in_words(pointer: &str) -> String {
     let place = pointer.trim_start_matches('/');
     place.strip_prefix("spec/").unwrap_or(place).replace(['/', '_'], " ")
 }
 
-/// Whether somebody looks at the answer: programs ask for other things, or say that they take anything.
+/// Whether a person reads the response: programs request other formats, or accept any.
 fn is_for_a_person(uri: &Uri, headers: &HeaderMap) -> bool {
     !uri.path().starts_with("/api/") && accept::names(headers, "text/html")
 }
@@ -83,15 +89,15 @@ async fn as_page(
     let extensions = &parts.extensions;
     let what = extensions.get::<Title>().map_or("Not possible", |title| title.0.as_str());
     let detail = extensions.get::<Detail>().map_or("", |detail| detail.0.as_str());
-    // What the document says is for programs, which ask for paths.
+    // The detail in the document is for programs, which request paths.
     let nowhere = format!("There is no page at {}.", path.chars().take(200).collect::<String>());
     let (what, detail) =
         if what == NO_SUCH_PATH { ("No such page", nowhere.as_str()) } else { (what, detail) };
     let fields = extensions.get::<Fields>().map_or(&[][..], |fields| &fields.0);
     let (status, remedy) = (parts.status.as_u16(), remedy(parts.status));
-    let told = match auth::session(app, peer, headers) {
+    let page = match auth::session(app, peer, headers) {
         Some((admission, _)) => {
-            let frame = Frame::of(&app.service, &admission.actor, Place::Elsewhere, what).await;
+            let frame = Frame::of(&app.service, &admission.actor, Section::Elsewhere, what).await;
             page(parts.status, &ProblemPage { frame, status, what, detail, fields, remedy })
         }
         None => {
@@ -99,22 +105,22 @@ async fn as_page(
             page(parts.status, &OutsidePage { outside, status, what, detail, remedy })
         }
     };
-    let (told, body) = told.into_parts();
-    // What they say of the document is not so of the page.
+    let (page, body) = page.into_parts();
+    // These headers describe the document and not the page.
     for name in [header::CONTENT_LENGTH, header::CONTENT_ENCODING] {
         parts.headers.remove(name);
     }
-    parts.headers.extend(told.headers);
+    parts.headers.extend(page.headers);
     Response::from_parts(parts, body)
 }
 
-/// What to do about a kind of refusal, beside what its own words say.
+/// What to do about a kind of refusal, in addition to its detail.
 fn remedy(status: StatusCode) -> &'static str {
     match status {
         StatusCode::NOT_FOUND => "It may have been deleted, or the address mistyped.",
         StatusCode::FORBIDDEN => "An admin of this host can give you a token with that role.",
         StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED | StatusCode::UNPROCESSABLE_ENTITY => {
-            "Nothing was changed. Go back, mend it, and send it again."
+            "Nothing was changed. Go back, correct it, and send it again."
         }
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
             "Try again in a moment."

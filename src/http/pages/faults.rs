@@ -1,4 +1,4 @@
-//! Faults: what broke by itself, who lost work by it, and whether it is over.
+//! Faults: what broke, who lost work, and whether it has ended.
 
 use askama::Template;
 use axum::Router;
@@ -6,19 +6,19 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 
-use super::frame::{Frame, Place};
-use super::lists::{Asked, Ways};
-use super::words::{Moment, State as Stands, Tone, severity};
+use super::format::{Badge, Moment, Tone, severity};
+use super::frame::{Frame, Section};
+use super::lists::{ListQuery, Ways};
 use super::{gpus, rendered};
 use crate::domain::GpuUuid;
 use crate::domain::access::Actor;
 use crate::domain::event::Details;
 use crate::http::AppState;
 use crate::http::problem::Problem;
-use crate::service::faults::FaultView;
+use crate::service::events::faults::FaultView;
 use crate::service::page::Page;
 
-/// Faults on a page, each of which takes two further questions.
+/// Faults per page; each costs two further queries.
 const ROWS: u32 = 20;
 
 pub(super) fn router() -> Router<AppState> {
@@ -30,7 +30,7 @@ pub(super) fn router() -> Router<AppState> {
 struct FaultsPage {
     frame: Frame,
     faults: Vec<Fault>,
-    /// What people call the GPUs.
+    /// The display names of the GPUs.
     gpus: Vec<(GpuUuid, String)>,
     ways: Ways,
 }
@@ -38,10 +38,10 @@ struct FaultsPage {
 struct Fault(FaultView);
 
 impl Fault {
-    /// How it stands: what is over needs nobody any more.
-    fn matters(&self) -> Stands {
+    /// Its state: a fault that has ended needs no attention.
+    fn matters(&self) -> Badge {
         match self.0.over {
-            Some(_) => Stands { word: "over", tone: Tone::Quiet },
+            Some(_) => Badge { word: "over", tone: Tone::Quiet },
             None => severity(self.0.event.severity),
         }
     }
@@ -55,13 +55,13 @@ impl Fault {
         matches!(&self.0.event.details, Some(Details::Fault { reported, .. }) if reported.contains(&pid))
     }
 
-    /// What to do about a client that keeps the server from taking others.
+    /// What to do about a client that keeps the server from accepting others.
     fn holds(&self, pid: u32) -> Option<&'static str> {
         let holder = self.0.holders.iter().find(|holder| holder.client.pid == pid)?;
         Some(if holder.stopped {
-            "it is stopped, so continue it (kill -CONT) or end it; no client gets in before"
+            "it is stopped, so continue it (kill -CONT) or end it; until then no other client can connect"
         } else {
-            "end it; no client gets in before"
+            "end it; until then no other client can connect"
         })
     }
 
@@ -70,11 +70,11 @@ impl Fault {
     }
 }
 
-async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let found = app.service.faults(&actor, &Page::parse(asked.text("cursor"), Some(ROWS))?).await?;
-    let ways = asked.ways(found.next_cursor.as_deref());
-    let frame = Frame::of(&app.service, &actor, Place::Faults, "Faults").await;
-    let frame = if asked.is_first() { frame.live() } else { frame };
+async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
+    let found = app.service.faults(&actor, &Page::parse(query.text("cursor"), Some(ROWS))?).await?;
+    let ways = query.ways(found.next_cursor.as_deref());
+    let frame = Frame::of(&app.service, &actor, Section::Faults, "Faults").await;
+    let frame = if query.is_first() { frame.live() } else { frame };
     let gpus = gpus::names(&app, &actor).await;
     Ok(rendered(&FaultsPage { frame, faults: found.items.into_iter().map(Fault).collect(), gpus, ways }))
 }

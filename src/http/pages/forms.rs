@@ -1,13 +1,14 @@
-//! Forms: what browsers send, read by the types of the API, with each refusal beside the field that it is about.
+//! Forms: submitted fields, parsed by the types of the API, with errors beside their fields.
 //!
-//! A form becomes the JSON that a program would have sent, so what the API refuses is refused here in the same words, and
-//! nothing is read twice. What was typed is kept as it was typed, and shown again with what is wrong with it.
+//! A form is converted to the JSON that a program would send, so the same validation applies with the same messages. What was
+//! typed is kept, and shown again with the errors.
 
 use std::collections::BTreeMap;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::{StatusCode, header};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -18,24 +19,19 @@ use crate::http::extract;
 use crate::http::problem::Problem;
 use crate::service::{FieldError, IdempotencyKey, ServiceError};
 
-/// The field in which a form brings back what it began with.
-pub(super) const BEGAN: &str = "began";
-
-/// The field by which a form that is sent again is known.
+/// The field that identifies a form when it is submitted again.
 pub(super) const KEY: &str = "form";
 
-/// A field that somebody else changed while somebody typed.
+/// A field whose value in a form differs from the stored one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Meanwhile {
-    pub(super) field: &'static str,
-    /// What is there now.
-    pub(super) now: String,
-    /// What was typed; `None` for a field that was left as it was, and has now what is there.
-    pub(super) typed: Option<String>,
+pub(super) struct Difference {
+    pub(super) label: &'static str,
+    pub(super) stored: String,
+    pub(super) yours: String,
 }
 
-/// Why what was rehearsed would be refused. Whoever may not do it at all, or asks for what is not there, is not asked first.
-pub(super) fn in_the_way<T>(rehearsed: Result<T, ServiceError>) -> Result<Option<String>, Problem> {
+/// Why a rehearsed write would be refused. A missing right or resource is a problem at once.
+pub(super) fn rehearsal_refusal<T>(rehearsed: Result<T, ServiceError>) -> Result<Option<String>, Problem> {
     match rehearsed {
         Ok(_) => Ok(None),
         Err(error @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => Err(error.into()),
@@ -43,29 +39,34 @@ pub(super) fn in_the_way<T>(rehearsed: Result<T, ServiceError>) -> Result<Option
     }
 }
 
-/// What was typed, in the order of the form.
+/// The submitted fields, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Form(Vec<(String, String)>);
 
 /// How the text of a field becomes JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Text; left out where it is empty.
+    /// Text; omitted if empty.
     Text,
-    /// A whole number; left out where it is empty.
+    /// Memory in whole MiB, as `4G`; omitted if empty.
+    Memory,
+    /// An integer; omitted if empty.
     Whole,
-    /// A number; left out where it is empty.
+    /// A number; omitted if empty.
     Number,
-    /// A box that is ticked or not.
+    /// A checkbox.
     Flag,
-    /// A list of what is ticked, or of several fields of that name; empty ones are left out.
+    /// The checked values, or the values of several fields of that name, without empty ones.
     List,
     /// Lines of `key=value`.
     Pairs,
 }
 
-/// A field of a form: its name, which is that of the JSON's field with dots between levels, and its shape.
+/// A form field: its name, which is the path of the JSON field with dots, and its shape.
 pub(super) type Field = (&'static str, Shape);
+
+/// A field of a spec, with its label in the form.
+pub(super) type SpecField = (&'static str, Shape, &'static str);
 
 impl Form {
     /// As browsers encode it.
@@ -73,40 +74,36 @@ impl Form {
         Self(form_urlencoded::parse(bytes).into_owned().collect())
     }
 
-    /// The text of a field without space around it; empty where there is none.
+    /// The trimmed text of a field; empty if it is missing.
     pub(super) fn text(&self, name: &str) -> &str {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.trim())
     }
 
-    /// The same as it was typed, to be shown again.
+    /// The text as typed, to be shown again.
     pub(super) fn typed(&self, name: &str) -> &str {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str())
     }
 
-    /// What several fields of one name say.
+    /// The values of all fields of a name.
     pub(super) fn all<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f str> {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.trim())
     }
 
-    /// The version of a layout that is meant; `None` for the newest.
+    /// The selected version of a layout; `None` for the newest.
     pub(super) fn version(&self) -> Result<Option<u32>, ServiceError> {
         match self.text("version") {
             "" => Ok(None),
             text => text.parse().map(Some).map_err(|_| {
                 let shown: String = text.chars().take(80).collect();
-                let why = format!("{shown:?} is no version: give its number, or nothing for the newest");
+                let why =
+                    format!("{shown:?} is not a version: give its number, or leave it empty for the newest");
                 ServiceError::field("/version", why)
             }),
         }
     }
 
-    /// As browsers would encode it.
-    pub(super) fn encoded(&self) -> String {
-        form_urlencoded::Serializer::new(String::new()).extend_pairs(self.pairs()).finish()
-    }
-
-    /// The key by which this form is known when it is sent again, by a reload or by somebody who went back; with something else in
-    /// these fields it is another. `None` for a form that brings none.
+    /// The idempotency key of this form, for a reload or a return to it; other values in these fields make another key.
+    /// `None` for a form without one.
     pub(super) fn key(&self, actor: &Actor, path: &str, fields: &[&str]) -> Option<IdempotencyKey> {
         let form = uuid::Uuid::parse_str(self.text(KEY)).ok()?;
         let mut digest = Sha256::new();
@@ -119,76 +116,67 @@ impl Form {
         Some(IdempotencyKey { owner: actor.subject.to_string(), key, request_hash: digest })
     }
 
-    /// What the form began with, which it brings back with what was typed; nothing where it brings nothing.
-    fn began(&self) -> Self {
-        Self::parse(self.typed(BEGAN).as_bytes())
+    /// The fields in which this form differs from the stored one.
+    pub(super) fn differences(&self, stored: &Self, fields: &[SpecField]) -> Vec<Difference> {
+        let difference = |(name, _, label): &SpecField| {
+            let (stored, yours) = (stored.line(name), self.line(name));
+            (stored != yours).then_some(Difference { label, stored, yours })
+        };
+        fields.iter().filter_map(difference).collect()
     }
 
-    /// Takes up what somebody else made of it meanwhile: what is there now stands in each group of fields that was left as
-    /// the form began with it, and what was typed stands in the others. Says which fields differ from what they were.
-    pub(super) fn take_up(&mut self, now: &Self, groups: &[&[&'static str]]) -> Vec<Meanwhile> {
-        let began = self.began();
-        let mut told = Vec::new();
-        for group in groups {
-            let same = |a: &Self, b: &Self| group.iter().all(|name| a.said(name) == b.said(name));
-            let was_left = !began.0.is_empty() && same(self, &began);
-            if (was_left && same(now, &began)) || same(self, now) {
-                continue;
-            }
-            let differing = group.iter().filter(|name| {
-                let before = if was_left { &began } else { &*self };
-                now.said(name) != before.said(name)
-            });
-            let rows = differing.map(|name| Meanwhile {
-                field: name,
-                now: now.said(name),
-                typed: (!was_left).then(|| self.said(name)),
-            });
-            told.extend(rows.collect::<Vec<_>>());
-            if was_left {
-                self.0.retain(|(key, _)| !group.contains(&key.as_str()));
-                self.0.extend(now.0.iter().filter(|(key, _)| group.contains(&key.as_str())).cloned());
-            }
-        }
-        self.replace(BEGAN, now.encoded());
-        told
-    }
-
-    /// What a field says in a line, however it is sent.
-    fn said(&self, name: &str) -> String {
+    /// The values of a field in one line, in canonical order.
+    fn line(&self, name: &str) -> String {
         let mut all: Vec<String> =
             self.all(name).filter(|one| !one.is_empty()).map(|one| one.replace('\r', "")).collect();
         all.sort_unstable();
         all.join(", ")
     }
 
-    /// Everything, in the order of the form.
+    /// All fields, in order.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Whether a box is ticked.
+    /// Whether a checkbox is checked.
     pub(super) fn ticked(&self, name: &str) -> bool {
         !self.text(name).is_empty()
     }
 
-    /// Whether a list has a value.
+    /// Whether a list contains a value.
     pub(super) fn has(&self, name: &str, value: &str) -> bool {
         self.all(name).any(|one| one == value)
     }
 
-    /// What is shown before anybody has typed.
+    /// Sets an initial value.
     pub(super) fn set(&mut self, name: &str, value: impl Into<String>) {
         self.0.push((name.to_owned(), value.into()));
     }
 
-    /// The same in place of what is there.
+    /// Replaces a value.
     pub(super) fn replace(&mut self, name: &str, value: impl Into<String>) {
-        self.0.retain(|(key, _)| key != name);
+        self.remove(name);
         self.set(name, value);
     }
 
-    /// What the form says, as the API would be told it.
+    pub(super) fn remove(&mut self, name: &str) {
+        self.0.retain(|(key, _)| key != name);
+    }
+
+    /// The form that shows a value of the API: the reverse of [`Form::read`].
+    pub(super) fn of(value: &impl Serialize, fields: &[SpecField]) -> Result<Self, ServiceError> {
+        let json = serde_json::to_value(value).map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let mut form = Self::default();
+        for (name, shape, _) in fields {
+            match json.pointer(&pointer(name)).unwrap_or(&Value::Null) {
+                Value::Array(items) => items.iter().for_each(|item| form.set(name, plain(item, *shape))),
+                value => form.set(name, plain(value, *shape)),
+            }
+        }
+        Ok(form)
+    }
+
+    /// The form's value as an API type.
     pub(super) fn read<T: DeserializeOwned>(&self, fields: &[Field]) -> Result<T, ServiceError> {
         let json = self.json(fields)?;
         let read: Result<T, Problem> = extract::parse(json.to_string().as_bytes());
@@ -225,7 +213,7 @@ impl Form {
             }
             Shape::Pairs => pairs(text).map(Some),
             _ if text.is_empty() => Ok(None),
-            Shape::Text => Ok(Some(Value::String(text.to_owned()))),
+            Shape::Text | Shape::Memory => Ok(Some(Value::String(text.to_owned()))),
             Shape::Whole => match text.parse::<u64>() {
                 Ok(number) => Ok(Some(number.into())),
                 Err(_) => Err(format!("{:?} is not a whole number: give digits only, as 16", shown())),
@@ -243,13 +231,34 @@ fn pairs(text: &str) -> Result<Value, String> {
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let Some((key, value)) = line.split_once('=') else {
             let shown: String = line.chars().take(80).collect();
-            return Err(format!("{shown:?} has no \"=\": write each on a line of its own, as team=search"));
+            return Err(format!("{shown:?} has no \"=\": write each on a separate line, as team=search"));
         };
         if pairs.insert(key.trim().to_owned(), value.trim().into()).is_some() {
-            return Err(format!("{:?} is there twice: each key once", key.trim()));
+            return Err(format!("{:?} occurs twice: give each key once", key.trim()));
         }
     }
     Ok(Value::Object(pairs))
+}
+
+/// A value of the API as a field shows it.
+fn plain(value: &Value, shape: Shape) -> String {
+    match value {
+        Value::Bool(true) => "yes".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(bytes) if shape == Shape::Memory => match bytes.as_u64().unwrap_or_default() >> 20 {
+            mib if mib.is_multiple_of(1024) => format!("{}G", mib / 1024),
+            mib => format!("{mib}M"),
+        },
+        Value::Number(number) => number.as_f64().unwrap_or_default().to_string(),
+        Value::Object(pairs) => {
+            let lines: Vec<String> = pairs
+                .iter()
+                .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+                .collect();
+            lines.join("\n")
+        }
+        Value::Null | Value::Bool(false) | Value::Array(_) => String::new(),
+    }
 }
 
 fn put(root: &mut Map<String, Value>, name: &str, value: Value) {
@@ -280,7 +289,7 @@ impl<S: Send + Sync> FromRequest<S> for Form {
                 "unreadable-body",
                 StatusCode::BAD_REQUEST,
                 "The body cannot be read",
-                "this is no form: pages take application/x-www-form-urlencoded, and programs have the API under /api/v1",
+                "this is not a form: pages accept application/x-www-form-urlencoded; programs use the API under /api/v1",
             ));
         }
         let bytes: Bytes = extract::body(request, state).await?;
@@ -288,7 +297,7 @@ impl<S: Send + Sync> FromRequest<S> for Form {
     }
 }
 
-/// What is wrong with a form: beside which field, or with all of it.
+/// What is wrong with a form: by field, or as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Refused {
     by_field: BTreeMap<String, String>,
@@ -296,7 +305,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// What of an error can be mended in the form that has these fields; the rest of it is said of the form.
+    /// Splits an error by the fields of the form; the rest applies to the form as a whole.
     pub(super) fn of(error: ServiceError, fields: &[&str]) -> Self {
         let problem = Problem::from(error);
         let mut refused = Self::default();
@@ -310,7 +319,7 @@ impl Refused {
                 continue;
             }
             let inside = pointer.trim_start_matches('/').replace('/', ".");
-            // The longest name that the pointer begins with: an item of a list is said of the list.
+            // The longest matching name: the error of an item belongs to its list.
             let of = |name: &&&str| {
                 inside == **name || inside.strip_prefix(**name).is_some_and(|rest| rest.starts_with('.'))
             };
@@ -328,22 +337,22 @@ impl Refused {
         refused
     }
 
-    /// Something that is said of the form as a whole.
+    /// An error of the form as a whole.
     pub(super) fn whole_form(detail: &str) -> Self {
         Self { whole: vec![detail.to_owned()], ..Self::default() }
     }
 
-    /// What is wrong with a field.
+    /// The error of a field.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         self.by_field.get(name).map(String::as_str)
     }
 
-    /// What is wrong beside the fields.
+    /// The errors of the form as a whole.
     pub(super) fn whole(&self) -> &[String] {
         &self.whole
     }
 
-    /// Whether anything is.
+    /// Whether there are no errors.
     pub(super) fn is_empty(&self) -> bool {
         self.by_field.is_empty() && self.whole.is_empty()
     }
@@ -357,7 +366,7 @@ mod tests {
 
     const TENANT: [Field; 6] = [
         ("daemon", Shape::Text),
-        ("device_memory_limit", Shape::Text),
+        ("device_memory_limit", Shape::Memory),
         ("max_clients", Shape::Whole),
         ("active_thread_percentage", Shape::Number),
         ("gpus", Shape::List),
@@ -371,20 +380,20 @@ mod tests {
     }
 
     #[test]
-    fn a_form_says_what_the_api_is_told() {
+    fn form_parses_like_json() {
         let typed = "daemon=+gpu0+&device_memory_limit=4G&max_clients=2&active_thread_percentage=&gpus=0&gpus=&gpus=1\
                      &labels=team%3Dsearch%0D%0A%0D%0Aowner%3Da%3Db&other=ignored";
         let spec = read(typed).expect("a tenant");
-        let told: TenantSpec<GpuRef> = serde_json::from_value(serde_json::json!({
+        let sent: TenantSpec<GpuRef> = serde_json::from_value(serde_json::json!({
             "daemon": "gpu0", "device_memory_limit": "4G", "max_clients": 2, "gpus": ["0", "1"],
             "labels": {"team": "search", "owner": "a=b"},
         }))
         .expect("the same");
-        assert_eq!(spec, told);
+        assert_eq!(spec, sent);
     }
 
     #[test]
-    fn each_refusal_stands_beside_its_field_and_what_was_typed_is_kept() {
+    fn errors_are_assigned_to_fields() {
         let refused = read("daemon=gpu0&max_clients=two&labels=team").expect_err("two fields");
         assert!(refused.field("max_clients").expect("a word").contains("\"two\""), "{refused:?}");
         assert!(refused.field("labels").expect("a word").contains("team=search"), "{refused:?}");
@@ -398,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_is_said_of_its_list_and_what_is_of_no_field_of_the_form() {
+    fn item_errors_belong_to_their_list() {
         let errors = vec![
             FieldError { pointer: "/gpus/1".into(), detail: "no such GPU".into() },
             FieldError { pointer: "/elsewhere".into(), detail: "something".into() },
@@ -411,41 +420,35 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_as_it_was_takes_what_is_there_now() {
-        let began = Form::parse(b"limit=4G&clients=1&gpus=a&gpus=b&share=sms&sms=8");
-        let now = Form::parse(b"limit=5G&clients=2&gpus=b&gpus=a&share=percentage&percentage=10");
-        let groups: [&[&str]; 4] = [&["limit"], &["clients"], &["gpus"], &["share", "sms", "percentage"]];
-        let mut typed = Form::parse(b"limit=6G&clients=1&gpus=a&gpus=b&share=sms&sms=8&name=web");
-        typed.set(BEGAN, began.encoded());
-        let mut blind = Form::parse(b"limit=6G&clients=1&gpus=a&gpus=b&share=sms&sms=8");
-        let told = typed.take_up(&now, &groups);
-        let row = |field, now: &str, typed: Option<&str>| Meanwhile {
-            field,
-            now: now.to_owned(),
-            typed: typed.map(ToOwned::to_owned),
+    fn form_of_a_spec_reads_as_that_spec() {
+        let json = serde_json::json!({
+            "daemon": "gpu0", "device_memory_limit": "1536M", "max_clients": 2, "active_thread_percentage": 12.5,
+            "gpus": ["0", "1"], "labels": {"owner": "a=b", "team": "search"},
+        });
+        let spec: TenantSpec<GpuRef> = serde_json::from_value(json).expect("a spec");
+        let fields = TENANT.map(|(name, shape)| (name, shape, name));
+        let form = Form::of(&spec, &fields).expect("a form");
+        assert_eq!((form.text("device_memory_limit"), form.text("max_clients")), ("1536M", "2"));
+        assert_eq!(form.read::<TenantSpec<GpuRef>>(&TENANT).expect("the same"), spec);
+    }
+
+    #[test]
+    fn differences_name_both_values_of_a_field() {
+        let stored = Form::parse(b"max_clients=2&gpus=a&gpus=b&labels=a%3Db");
+        let typed = Form::parse(b"max_clients=1&gpus=b&gpus=+a+&labels=");
+        let row = |label, stored: &str, yours: &str| Difference {
+            label,
+            stored: stored.to_owned(),
+            yours: yours.to_owned(),
         };
-        assert_eq!(
-            told,
-            [
-                row("limit", "5G", Some("6G")),
-                row("clients", "2", None),
-                row("share", "percentage", None),
-                row("sms", "", None),
-                row("percentage", "10", None),
-            ]
-        );
-        let said = ["limit", "clients", "share", "sms", "percentage", "name"].map(|name| typed.text(name));
-        assert_eq!(said, ["6G", "2", "percentage", "", "10", "web"]);
-        // From now on it begins with what is there now.
-        assert_eq!(typed.take_up(&now, &groups), [row("limit", "5G", Some("6G"))]);
-        // A form that does not say what it began with stays as it was typed.
-        blind.take_up(&now, &groups);
-        assert_eq!((blind.text("clients"), blind.text("sms")), ("1", "8"));
+        let fields = TENANT.map(|(name, shape)| (name, shape, name));
+        let differences = typed.differences(&stored, &fields);
+        assert_eq!(differences, [row("max_clients", "2", "1"), row("labels", "a=b", "")]);
     }
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_typed_is_read_or_refused(bytes in proptest::collection::vec(0u8.., 0..200)) {
+        fn any_input_is_parsed_or_refused(bytes in proptest::collection::vec(0u8.., 0..200)) {
             let form = Form::parse(&bytes);
             let _: Result<TenantSpec<GpuRef>, ServiceError> = form.read(&TENANT);
         }

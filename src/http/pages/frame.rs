@@ -1,13 +1,13 @@
-//! What stands around every page: where one is, who one is, which host this is, and whether it is real.
+//! The frame of every page: navigation, the user, the host, and whether it is simulated.
 
 use super::assets::Assets;
 use crate::domain::access::{Actor, Grant, Role, Subject};
 use crate::service::Service;
-use crate::service::host::Nameplate;
+use crate::service::host::HostIdentity;
 
-/// The part of the console that a page belongs to.
+/// The section of the console that a page belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Section {
     Overview,
     Gpus,
     Daemons,
@@ -21,43 +21,43 @@ pub(super) enum Place {
     Audit,
     Tokens,
     Settings,
-    /// In none of them.
+    /// None of them.
     Elsewhere,
 }
 
-/// Who is shown the way to a place.
+/// Who sees the link to a section.
 #[derive(Clone, Copy)]
-enum For {
-    Everybody,
-    /// Those who have at least this role on the host.
+enum Visibility {
+    All,
+    /// Users with at least this role on the host.
     Host(Role),
 }
 
-/// The places in the order of the menu.
-const PLACES: [(Place, &str, &str, For); 13] = [
-    (Place::Overview, "/", "Overview", For::Everybody),
-    (Place::Gpus, "/gpus", "GPUs", For::Host(Role::Viewer)),
-    (Place::Daemons, "/daemons", "Daemons", For::Host(Role::Viewer)),
-    (Place::Tenants, "/tenants", "Tenants", For::Everybody),
-    (Place::Clients, "/clients", "Clients", For::Everybody),
-    (Place::Layouts, "/layouts", "Layouts", For::Host(Role::Viewer)),
-    (Place::Replays, "/replays", "Replays", For::Host(Role::Viewer)),
-    (Place::Operations, "/operations", "Operations", For::Everybody),
-    (Place::Events, "/events", "Events", For::Everybody),
-    (Place::Faults, "/faults", "Faults", For::Host(Role::Viewer)),
-    (Place::Audit, "/audit", "Audit", For::Host(Role::Admin)),
-    (Place::Tokens, "/tokens", "Tokens", For::Host(Role::Admin)),
-    (Place::Settings, "/settings", "Settings", For::Everybody),
+/// The sections in menu order.
+const SECTIONS: [(Section, &str, &str, Visibility); 13] = [
+    (Section::Overview, "/", "Overview", Visibility::All),
+    (Section::Gpus, "/gpus", "GPUs", Visibility::Host(Role::Viewer)),
+    (Section::Daemons, "/daemons", "Daemons", Visibility::Host(Role::Viewer)),
+    (Section::Tenants, "/tenants", "Tenants", Visibility::All),
+    (Section::Clients, "/clients", "Clients", Visibility::All),
+    (Section::Layouts, "/layouts", "Layouts", Visibility::Host(Role::Viewer)),
+    (Section::Replays, "/replays", "Replays", Visibility::Host(Role::Viewer)),
+    (Section::Operations, "/operations", "Operations", Visibility::All),
+    (Section::Events, "/events", "Events", Visibility::All),
+    (Section::Faults, "/faults", "Faults", Visibility::Host(Role::Viewer)),
+    (Section::Audit, "/audit", "Audit", Visibility::Host(Role::Admin)),
+    (Section::Tokens, "/tokens", "Tokens", Visibility::Host(Role::Admin)),
+    (Section::Settings, "/settings", "Settings", Visibility::All),
 ];
 
-/// A way to a place.
-pub(super) struct Way {
+/// A link in the navigation.
+pub(super) struct NavLink {
     pub(super) href: &'static str,
     pub(super) label: &'static str,
     pub(super) current: bool,
 }
 
-/// What stands around a page for somebody who is not logged in, and is told as little as they need.
+/// The frame of a page without a session, which reveals as little as possible.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outside {
     pub(super) assets: Assets,
@@ -71,29 +71,29 @@ impl Outside {
     }
 }
 
-/// What stands around a page.
+/// The frame of a page.
 pub(super) struct Frame {
     pub(super) title: String,
-    pub(super) ways: Vec<Way>,
+    pub(super) ways: Vec<NavLink>,
     pub(super) who: String,
-    /// The same in short, for where there is little room.
+    /// A short form, for narrow screens.
     pub(super) called: String,
     pub(super) grant: Grant,
-    pub(super) host: Nameplate,
+    pub(super) host: HostIdentity,
     pub(super) assets: Assets,
-    /// Whether the page shows what is now, and is to follow it.
+    /// Whether the page shows the present state, and follows it.
     pub(super) live: bool,
 }
 
 impl Frame {
-    /// Around a page of this place, for whoever is logged in.
-    pub(super) async fn of(service: &Service, actor: &Actor, place: Place, title: &str) -> Self {
+    /// The frame of a page in this section, for the logged-in user.
+    pub(super) async fn of(service: &Service, actor: &Actor, place: Section, title: &str) -> Self {
         let role = host_role(&actor.grant);
-        let ways = PLACES.iter().filter(|(_, _, _, shown_to)| match shown_to {
-            For::Everybody => true,
-            For::Host(least) => role.is_some_and(|role| role >= *least),
+        let ways = SECTIONS.iter().filter(|(_, _, _, shown_to)| match shown_to {
+            Visibility::All => true,
+            Visibility::Host(least) => role.is_some_and(|role| role >= *least),
         });
-        let way = |(of, href, label, _): &(Place, &'static str, &'static str, For)| Way {
+        let way = |(of, href, label, _): &(Section, &'static str, &'static str, Visibility)| NavLink {
             href,
             label,
             current: *of == place,
@@ -107,28 +107,28 @@ impl Frame {
                 other => other.to_string(),
             },
             grant: actor.grant.clone(),
-            host: service.nameplate(actor).await,
+            host: service.host_identity(actor).await,
             assets: Assets,
             live: false,
         }
     }
 
-    /// The same around a page that shows what is now.
+    /// The same for a page that follows the present state.
     pub(super) fn live(self) -> Self {
         Self { live: true, ..self }
     }
 
-    /// Whether whoever is logged in has at least this role on the host: what they cannot do is not offered.
+    /// Whether the user has at least this role on the host; other actions are not offered.
     pub(super) fn may(&self, least: Role) -> bool {
         host_role(&self.grant).is_some_and(|role| role >= least)
     }
 
-    /// Whether operators' actions are offered.
+    /// Whether actions of operators are offered.
     pub(super) fn operates(&self) -> bool {
         self.may(Role::Operator)
     }
 
-    /// Whether admins' actions are offered.
+    /// Whether actions of admins are offered.
     pub(super) fn administers(&self) -> bool {
         self.may(Role::Admin)
     }

@@ -1,4 +1,4 @@
-//! Long lists: filtered and cut into pages on the server, with addresses that can be kept and sent to somebody.
+//! Long lists: filtered and paginated on the server, with addresses that can be bookmarked and shared.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -10,27 +10,27 @@ use crate::http::problem::Problem;
 use crate::service::ServiceError;
 use crate::service::page::{Page, Paged};
 
-/// Rows of a list on a page.
+/// Rows per page.
 pub(super) const ROWS: u32 = 50;
 
-/// What the address of a list asks for. A field that is left empty in the form of its filter asks for nothing.
-pub(super) struct Asked {
+/// The query of a list's address. An empty field of the filter means no filter.
+pub(super) struct ListQuery {
     path: String,
     query: Form,
 }
 
-impl Asked {
-    /// What is asked of this field; `None` where it is empty.
+impl ListQuery {
+    /// The value of a field; `None` if it is empty.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         Some(self.query.text(name)).filter(|text| !text.is_empty())
     }
 
-    /// What was asked, as it was written.
+    /// The query as it was written.
     pub(super) fn form(&self) -> &Form {
         &self.query
     }
 
-    /// The same as a type reads it; what it refuses is said of the field.
+    /// The parsed value of a field, or an error for that field.
     pub(super) fn parsed<T, E: std::fmt::Display>(
         &self,
         name: &str,
@@ -40,7 +40,7 @@ impl Asked {
         read.map_err(|error| ServiceError::field(&format!("/{name}"), error.to_string()))
     }
 
-    /// The page of the list that is asked for.
+    /// The requested page of the list.
     pub(super) fn page(&self) -> Result<Page, ServiceError> {
         Page::parse(self.text("cursor"), Some(ROWS))
     }
@@ -67,7 +67,7 @@ impl Asked {
         }
     }
 
-    /// The rows that were found, or what was refused; of the filter's `fields` it is said beside them.
+    /// The rows, or an error; errors of the filter's `fields` are shown beside them.
     pub(super) fn listing<T>(
         &self,
         found: Result<Paged<T>, ServiceError>,
@@ -87,14 +87,14 @@ impl Asked {
         }
     }
 
-    /// The ways to other pages, where there are any.
+    /// Links to other pages.
     pub(super) fn ways(&self, next_cursor: Option<&str>) -> Ways {
         let first = (!self.is_first()).then(|| self.at(None));
         Ways { first, next: next_cursor.map(|cursor| self.at(Some(cursor))) }
     }
 }
 
-/// What a list came to: its rows, or what was refused of its filter or its cursor.
+/// A list: its rows, or the error of its filter or cursor.
 pub(super) struct Listing<T> {
     pub(super) rows: Vec<T>,
     pub(super) ways: Ways,
@@ -111,36 +111,36 @@ impl<T> Listing<T> {
         Listing { rows: rows.into_iter().map(row).collect(), ways, refused, is_first, problem }
     }
 
-    /// Whether there is nothing in the whole list, and not only on this page.
+    /// Whether the whole list is empty, and not only this page.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.is_first && self.refused.is_empty()
     }
 
-    /// Follows what happens where that changes the list.
+    /// Makes the page live if new entries would change it.
     pub(super) fn framed(&self, frame: Frame) -> Frame {
         if self.is_first && self.refused.is_empty() { frame.live() } else { frame }
     }
 
-    /// The problem that the page answers with.
+    /// The problem of the response.
     pub(super) fn problem(&self) -> Option<Problem> {
         self.problem.clone()
     }
 }
 
-/// Where the list goes on.
+/// Links to other pages of a list.
 pub(super) struct Ways {
     pub(super) first: Option<String>,
     pub(super) next: Option<String>,
 }
 
 impl Ways {
-    /// Whether the list is on one page.
+    /// Whether the list fits one page.
     pub(super) fn is_empty(&self) -> bool {
         self.first.is_none() && self.next.is_none()
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Asked {
+impl<S: Send + Sync> FromRequestParts<S> for ListQuery {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
@@ -154,12 +154,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_page_has_the_same_filter_and_no_empty_field() {
+    fn next_page_keeps_the_filter() {
         let query = Form::parse(b"type=client.%2Cdaemon.&daemon=&cursor=old&who=a+b");
-        let asked = Asked { path: "/events".to_owned(), query };
-        assert_eq!(asked.at(Some("new=")), "/events?type=client.%2Cdaemon.&who=a+b&cursor=new%3D");
-        assert_eq!(asked.ways(None).first.as_deref(), Some("/events?type=client.%2Cdaemon.&who=a+b"));
-        let plain = Asked { path: "/events".to_owned(), query: Form::parse(b"daemon=") };
+        let list_query = ListQuery { path: "/events".to_owned(), query };
+        assert_eq!(list_query.at(Some("new=")), "/events?type=client.%2Cdaemon.&who=a+b&cursor=new%3D");
+        assert_eq!(list_query.ways(None).first.as_deref(), Some("/events?type=client.%2Cdaemon.&who=a+b"));
+        let plain = ListQuery { path: "/events".to_owned(), query: Form::parse(b"daemon=") };
         assert_eq!(plain.at(None), "/events");
         assert!(plain.ways(None).is_empty());
     }

@@ -1,8 +1,7 @@
-//! Tells an open page that what it shows is stale, so that it asks for itself again.
+//! Tells an open page that it is stale, so that it reloads itself.
 //!
-//! The page is rendered by the same handler each time: nothing about its content is known here, and what the script does
-//! not do, a reload does. Beside what is in the journal, figures such as memory change without an event, so a page is
-//! told so every few seconds, too.
+//! The page is rendered by the same handler each time: nothing is known here about its content, and a plain reload does the
+//! same. Values such as memory change without an event, so pages are also marked stale every few seconds.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -20,11 +19,11 @@ use crate::http::problem::Problem;
 use crate::service::access::{InUse, Lifetime};
 use crate::service::events::{Followed, Following};
 
-/// Longest time that a page shows figures without asking again.
+/// Longest time before a page is marked stale.
 const FIGURES: Duration = Duration::from_secs(5);
-/// Shortest time between two askings: events come in bursts.
+/// Shortest time between two stale messages: events come in bursts.
 const PAUSE: Duration = Duration::from_millis(300);
-/// How long a browser waits before it follows again.
+/// How long a browser waits before it reconnects.
 const RETRY: Duration = Duration::from_secs(2);
 
 pub(super) async fn follow(
@@ -34,20 +33,20 @@ pub(super) async fn follow(
 ) -> Result<Sse<impl Stream<Item = Result<Message, Infallible>>>, Problem> {
     let following = app.service.follow_events(&actor, EventFilter::default(), None).await?;
     let in_use = lifetime.in_use();
-    let begin = Telling { following, first: true, stop: app.stop, lifetime, _in_use: in_use };
-    Ok(Sse::new(stream::unfold(begin, Telling::next)))
+    let begin = PageUpdates { following, first: true, stop: app.stop.clone(), lifetime, _in_use: in_use };
+    Ok(Sse::new(stream::unfold(begin, PageUpdates::next)))
 }
 
-struct Telling {
+struct PageUpdates {
     following: Following,
     first: bool,
     stop: CancellationToken,
     lifetime: Lifetime,
-    /// A session is used as long as a page is open with it.
+    /// A session counts as used while a page is open.
     _in_use: InUse,
 }
 
-impl Telling {
+impl PageUpdates {
     async fn next(mut self) -> Option<(Result<Message, Infallible>, Self)> {
         if std::mem::take(&mut self.first) {
             return Some((Ok(Message::default().retry(RETRY).comment("following")), self));
@@ -61,7 +60,7 @@ impl Telling {
         }
     }
 
-    /// Waits until something may be otherwise; false where that cannot be told any more.
+    /// Waits until the page may be stale; false if the stream has to end.
     async fn stale(&mut self) -> bool {
         let figures = tokio::time::sleep(FIGURES);
         tokio::pin!(figures);
@@ -74,7 +73,7 @@ impl Telling {
         }
     }
 
-    /// Takes up what comes in the same breath.
+    /// Waits for the rest of a burst.
     async fn rest(&mut self) -> bool {
         let pause = tokio::time::sleep(PAUSE);
         tokio::pin!(pause);

@@ -1,24 +1,25 @@
 //! Logging in and out in a browser.
 //!
-//! Looking at the address of the first start does nothing: mail programs and browsers look at addresses beforehand, and
-//! would use the code up. It is exchanged by sending the form.
+//! Opening the login address of the first start has no effect: mail programs and browsers prefetch addresses, which would
+//! consume the code. It is consumed by submitting the form.
 
 use askama::Template;
 use axum::extract::{ConnectInfo, Extension, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Redirect, Response};
 
-use super::entrance::local;
-use super::forms::{BEGAN, Form, KEY};
+use super::forms::{Form, KEY};
 use super::frame::Outside;
 use super::page;
+use super::session_guard::local;
+use super::spec_form::REVISION;
 use crate::domain::token::Secret;
 use crate::http::AppState;
-use crate::http::audit::Asked;
+use crate::http::audit::RequestedChange;
 use crate::http::auth::{self, Peer};
 use crate::http::problem::{Detail, Problem};
-use crate::service::acting::attempting;
-use crate::service::sessions::NewSession;
+use crate::service::access::audit_log::with_attempt;
+use crate::service::access::sessions::NewSession;
 
 #[derive(Template)]
 #[template(path = "login.html")]
@@ -28,7 +29,7 @@ struct LoginPage<'a> {
     code: Option<&'a str>,
     next: Option<&'a str>,
     unsent: Option<&'a Unsent>,
-    /// Why what was sent is not kept.
+    /// Why a submitted form could not be kept.
     lost: Option<&'a str>,
 }
 
@@ -39,32 +40,32 @@ struct UnsentPage<'a> {
     unsent: &'a Unsent,
 }
 
-/// A form that was sent after its session had ended, as it was typed.
+/// A form that was submitted after its session had ended.
 #[derive(Debug, Clone)]
 pub(super) struct Unsent {
-    /// Where to.
+    /// Its target.
     pub(super) to: String,
     /// Its fields.
     pub(super) form: Form,
 }
 
-/// What the names of its fields begin with in the form of the log-in: so they are no longer there than they were.
+/// Prefix of its fields within the login form, so that they are only data there.
 const UNSENT: &str = "unsent.";
-/// Fields that are for the page and say nothing to whoever sends it.
-const FOR_THE_PAGE: [&str; 4] = [BEGAN, KEY, "revision", "base"];
+/// Fields that are internal to the page and mean nothing to its user.
+const FOR_THE_PAGE: [&str; 3] = [KEY, REVISION, "base"];
 
 impl Unsent {
-    /// Its fields by the names that they have in the form of the log-in.
+    /// Its fields under their names in the login form.
     fn fields(&self) -> impl Iterator<Item = (String, &str)> {
         self.form.pairs().map(|(name, value)| (format!("{UNSENT}{name}"), value))
     }
 
-    /// The fields that are shown to whoever decides whether it is sent.
+    /// The fields shown to the user, who decides whether to submit it.
     fn shown(&self) -> impl Iterator<Item = (&str, &str)> {
         self.form.pairs().filter(|(name, _)| !FOR_THE_PAGE.contains(name))
     }
 
-    /// Bytes that the form of the log-in takes for it.
+    /// Bytes it needs within the login form.
     pub(super) fn length(&self) -> usize {
         let mut encoded = form_urlencoded::Serializer::new(String::new());
         encoded.append_pair("unsent_to", &self.to).extend_pairs(self.fields());
@@ -72,7 +73,7 @@ impl Unsent {
     }
 }
 
-/// What an address or a form may bring.
+/// The fields of a login address or form.
 #[derive(Default)]
 pub(super) struct LoginForm(Form);
 
@@ -100,7 +101,7 @@ impl LoginForm {
         Some(Unsent { to: to.to_owned(), form })
     }
 
-    /// The log-in as it is to be filled in again.
+    /// The login page again, with an error.
     fn again(&self, outside: Outside, status: StatusCode, refused: &str, code: Option<&str>) -> Response {
         let unsent = self.unsent();
         let (next, unsent) = (self.next(), unsent.as_ref());
@@ -108,7 +109,7 @@ impl LoginForm {
     }
 }
 
-/// The log-in for whoever sent something before it, which they send after it or have lost.
+/// The login page for a user whose submitted form is kept, or lost for this reason.
 pub(super) fn page_for(
     outside: Outside,
     status: StatusCode,
@@ -129,7 +130,7 @@ pub(super) async fn show(State(app): State<AppState>, RawQuery(query): RawQuery)
 pub(super) async fn log_in(
     State(app): State<AppState>,
     ConnectInfo(peer): ConnectInfo<Peer>,
-    Extension(asked): Extension<Asked>,
+    Extension(requested): Extension<RequestedChange>,
     form: Result<Form, Problem>,
 ) -> Response {
     let outside = Outside::of(&app.service).await;
@@ -146,9 +147,9 @@ pub(super) async fn log_in(
     };
     let Some(admission) = admission else {
         let refused = if form.code().is_some() {
-            "this address was used before, or its 15 minutes are over: `mps-manager login-url` makes another"
+            "this link was used before, or its 15 minutes have passed: `mps-manager login-url` creates another"
         } else {
-            "the token is not valid: it is mistyped, has expired, or was revoked"
+            "the token is not valid: it is mistyped, expired or revoked"
         };
         app.service.not_authenticated(peer.origin());
         return as_page(outside, auth::failed(&app, peer, refused).await, &form);
@@ -161,21 +162,20 @@ pub(super) async fn log_in(
         };
         ([(header::SET_COOKIE, cookie)], inside).into_response()
     };
-    let answer = auth::log_in(&app, &admission.actor, code.as_ref(), asked, answer).await;
+    let answer = auth::log_in(&app, &admission.actor, code.as_ref(), requested, answer).await;
     as_page(outside, answer, &form)
 }
 
-/// What was typed before the log-in, to be sent with one more word: whoever logs in may be somebody else, and much may
-/// have happened since.
+/// The kept form, to be confirmed before it is submitted: the user may be another one, and much may have happened since.
 fn to_send(outside: Outside, unsent: &Unsent) -> Response {
     page(StatusCode::OK, &UnsentPage { outside, unsent })
 }
 
-/// A problem as the page that it is about, for whoever sits before it; any other answer as it is.
+/// A problem as the login page; any other response unchanged.
 fn as_page(outside: Outside, answer: Response, form: &LoginForm) -> Response {
     let Some(Detail(refused)) = answer.extensions().get::<Detail>().cloned() else { return answer };
     let (before, _) = answer.into_parts();
-    // To try again later is of use with what was not used up.
+    // Retrying later makes sense only with a code that was not consumed.
     let code = form.code().filter(|_| before.status == StatusCode::TOO_MANY_REQUESTS);
     let mut answer = form.again(outside, before.status, &refused, code);
     answer.extensions_mut().extend(before.extensions);
@@ -188,13 +188,13 @@ fn as_page(outside: Outside, answer: Response, form: &LoginForm) -> Response {
 pub(super) async fn log_out(
     State(app): State<AppState>,
     ConnectInfo(peer): ConnectInfo<Peer>,
-    Extension(asked): Extension<Asked>,
+    Extension(requested): Extension<RequestedChange>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     if let Some((admission, key)) = auth::session(&app, peer, &headers) {
         auth::same_site(&headers)?;
-        let attempt = asked.about("session").by(&admission.actor);
-        attempting(attempt, app.service.end_session(&admission.actor, Some(key))).await?;
+        let attempt = requested.about("session").by(&admission.actor);
+        with_attempt(attempt, app.service.end_session(&admission.actor, Some(key))).await?;
     }
     Ok(([(header::SET_COOKIE, app.auth.no_cookie())], Redirect::to("/login")).into_response())
 }

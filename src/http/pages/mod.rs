@@ -1,18 +1,18 @@
 //! Pages for people: rendered here, complete without script, and live with it.
 //!
-//! A page does what the API does: it calls the same use cases as whoever is logged in, and shows what they answer. Every
-//! page needs a session ([`entrance`]); what is refused is told as a page, too ([`failure`]). Nothing is loaded from
-//! elsewhere, and no script or style stands in a page.
+//! A page does what the API does: it calls the same use cases as the logged-in user, and shows the results. Every page needs
+//! a session ([`session_guard`]); refusals are pages too ([`failure`]). Nothing is loaded from elsewhere, and pages have no
+//! inline script or style.
 
 mod assets;
 mod audit;
 mod chart;
 mod clients;
 mod daemons;
-mod entrance;
 mod events;
 mod failure;
 mod faults;
+mod format;
 mod forms;
 mod frame;
 mod gpus;
@@ -22,11 +22,12 @@ mod live;
 mod login;
 mod operations;
 mod overview;
+mod session_guard;
 mod settings;
 mod sm_map;
+mod spec_form;
 mod tenants;
 mod tokens;
-mod words;
 
 use askama::Template;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -35,14 +36,14 @@ use axum::routing::{get, post};
 use axum::{Router, middleware};
 use tower_http::compression::CompressionLayer;
 
-pub(super) use failure::shown;
+pub(super) use failure::{reader, shown};
 
+use super::AppState;
 use super::problem::{Kind, Problem};
-use super::{AppState, audit as record, bounds, guard};
 use crate::domain::printable::with_symbols;
 use crate::service::ServiceError;
 
-/// What a page may load, and where its forms may lead: from here, and here.
+/// What a page may load, and where its forms may be sent: only this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -66,19 +67,16 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .merge(audit::router())
         .merge(tokens::router())
         .merge(settings::router());
-    let pages = pages.layer(middleware::from_fn(guard::caller));
-    let pages = pages.layer(middleware::from_fn_with_state(state.clone(), record::attempts));
-    let pages = pages.layer(middleware::from_fn_with_state(state.clone(), bounds::actor));
-    let pages = pages.layer(middleware::from_fn_with_state(state.clone(), entrance::require));
+    let pages = pages.layer(middleware::from_fn_with_state(state.clone(), session_guard::require));
     open.merge(pages).layer(CompressionLayer::new())
 }
 
-/// A page that answers what was asked.
+/// A page with status 200.
 fn rendered(template: &impl Template) -> Response {
     page(StatusCode::OK, template)
 }
 
-/// A form that is shown once more with what is wrong in it: it has the status of the problem, and goes on record as that.
+/// A form shown again with its errors: it has the status of the problem, and is recorded as refused.
 fn refused_with(template: &impl Template, problem: Problem) -> Response {
     let (refused, _) = problem.into_response().into_parts();
     let mut shown = page(refused.status, template);
@@ -86,7 +84,7 @@ fn refused_with(template: &impl Template, problem: Problem) -> Response {
     shown
 }
 
-/// A list, with the status of what was refused of it.
+/// A list, with the status of its error.
 fn listed(template: &impl Template, problem: Option<Problem>) -> Response {
     match problem {
         Some(problem) => refused_with(template, problem),
@@ -97,12 +95,12 @@ fn listed(template: &impl Template, problem: Option<Problem>) -> Response {
 fn page(status: StatusCode, template: &impl Template) -> Response {
     match template.render() {
         Ok(text) => {
-            // Names and command lines of others may hold anything.
+            // Names and command lines of others may contain anything.
             let text = with_symbols(&text).into_owned();
             let mut response = (status, Html(text)).into_response();
             let policy = HeaderValue::from_static(POLICY);
             response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
-            // A form that is shown again is a refusal, and goes on record as the API's is.
+            // A form shown again is a refusal, and recorded like the API's.
             if let Some(kind) = kind_of(status) {
                 response.extensions_mut().insert(Kind(format!("urn:mps-manager:problem:{kind}")));
             }
@@ -112,7 +110,7 @@ fn page(status: StatusCode, template: &impl Template) -> Response {
     }
 }
 
-/// The type of problem that a status mostly stands for, where no problem says its own.
+/// The usual problem type of a status, if no problem gives one.
 fn kind_of(status: StatusCode) -> Option<&'static str> {
     match status {
         StatusCode::FORBIDDEN => Some("forbidden"),

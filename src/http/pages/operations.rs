@@ -1,4 +1,4 @@
-//! Operations: all of them, and one step by step while it runs.
+//! Operations: the list, and one step by step while it runs.
 
 use askama::Template;
 use axum::Router;
@@ -7,11 +7,11 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 use uuid::Uuid;
 
+use super::format::{self, Badge, Lasting, Moment, Tone};
 use super::forms::Form;
-use super::frame::{Frame, Place};
-use super::lists::{Asked, Listing};
+use super::frame::{Frame, Section};
+use super::lists::{ListQuery, Listing};
 use super::tenants::daemon_names;
-use super::words::{self, Lasting, Moment, State as Stands, Tone};
 use super::{listed, rendered};
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Role};
@@ -25,14 +25,14 @@ use crate::service::events::Order;
 use crate::service::page::{Page, Paged};
 use crate::service::{ServiceError, WriteOptions};
 
-/// Operations that are shown as being under way.
-const UNDER_WAY: u32 = 10;
-/// What the filter offers, by its words.
+/// Most operations shown as running.
+const MAX_ACTIVE: u32 = 10;
+/// The states that the filter offers.
 const STATES: [(&str, &str); 4] = [
-    ("pending,running", "not over"),
+    ("pending,running", "active"),
     ("succeeded", "succeeded"),
     ("failed", "failed"),
-    ("cancelled", "called off"),
+    ("cancelled", "cancelled"),
 ];
 
 pub(super) fn router() -> Router<AppState> {
@@ -47,19 +47,19 @@ pub(super) fn router() -> Router<AppState> {
 struct OperationsPage<'a> {
     frame: Frame,
     list: Listing<OperationRow>,
-    asked: &'a Form,
+    query: &'a Form,
     daemons: Vec<DaemonName>,
 }
 
 impl OperationsPage<'_> {
-    /// Whether the filter offers the states that were asked for: an address may name others.
+    /// Whether the filter offers the selected states: an address may name others.
     fn is_offered(&self) -> bool {
-        let asked = self.asked.text("state");
-        asked.is_empty() || STATES.iter().any(|(value, _)| *value == asked)
+        let state = self.query.text("state");
+        state.is_empty() || STATES.iter().any(|(value, _)| *value == state)
     }
 
     fn is_filtered(&self) -> bool {
-        ["daemon", "state"].into_iter().any(|name| !self.asked.text(name).is_empty())
+        ["daemon", "state"].into_iter().any(|name| !self.query.text(name).is_empty())
     }
 }
 
@@ -70,23 +70,23 @@ struct OperationPage {
     row: OperationRow,
     steps: Vec<StepRow>,
     facts: Vec<(&'static str, String)>,
-    /// Who asked for it, as long as the journal knows.
+    /// Who requested it, as long as its event exists.
     by: Option<String>,
-    /// Whether it can be called off, and what that does.
-    call_off: Option<&'static str>,
+    /// Whether it can be cancelled, and the effect.
+    cancel_effect: Option<&'static str>,
 }
 
 /// An operation as lists and its page show it.
 pub(super) struct OperationRow {
     pub(super) operation: Operation,
-    pub(super) stands: Stands,
-    /// What it does, as `Restart`.
-    pub(super) what: &'static str,
-    /// What it does that to, in the order in which it should be gone back to.
+    pub(super) badge: Badge,
+    /// Its verb, as `Restart`.
+    pub(super) verb: String,
+    /// Its subjects, in the order of the links back.
     pub(super) subjects: Vec<Way>,
 }
 
-/// A way to what an operation is about.
+/// A link to a subject of an operation.
 pub(super) struct Way {
     pub(super) href: String,
     pub(super) label: String,
@@ -101,24 +101,24 @@ impl Way {
 impl OperationRow {
     pub(super) fn of(operation: Operation) -> Self {
         Self {
-            stands: words::operation(operation.state),
-            what: what(&operation.request),
+            badge: format::operation(operation.state),
+            verb: verb(&operation.request),
             subjects: subjects(&operation),
             operation,
         }
     }
 
-    /// What it is in a few words: what it does, and to what first of all.
+    /// Its title: the verb and the first subject.
     pub(super) fn title(&self) -> String {
         let subject = self.subjects.first().map_or("", |subject| subject.label.as_str());
-        format!("{} {subject}", self.what)
+        format!("{} {subject}", self.verb)
     }
 
-    pub(super) fn asked(&self) -> Moment {
+    pub(super) fn requested_at(&self) -> Moment {
         Moment(self.operation.created_at)
     }
 
-    /// How long it took, or has taken; `None` before it begins.
+    /// Its duration so far; `None` before it starts.
     pub(super) fn lasting(&self) -> Option<Lasting> {
         let begun = self.operation.started_at?;
         Some(Lasting::between(begun, self.operation.finished_at))
@@ -132,7 +132,7 @@ impl OperationRow {
         self.operation.started_at.map(Moment)
     }
 
-    /// What is last known of how it goes, in a line.
+    /// Its latest status, in one line.
     fn lately(&self) -> String {
         if let Some(error) = &self.operation.error {
             return error.clone();
@@ -144,17 +144,17 @@ impl OperationRow {
         }
     }
 
-    /// The step that is taken now, with what it waits for where that is known.
+    /// The present step, with what it waits for if known.
     pub(super) fn now(&self) -> String {
         match self.operation.steps.last() {
             Some(_) => self.lately(),
-            None => "waits for its turn: one operation at a time runs on a daemon".to_owned(),
+            None => "waiting: only one operation at a time runs on a daemon".to_owned(),
         }
     }
 
-    /// What calling it off does; `None` where it cannot be called off.
-    pub(super) fn call_off(&self) -> Option<&'static str> {
-        call_off(&self.operation)
+    /// The effect of cancelling it; `None` if it cannot be cancelled.
+    pub(super) fn cancel_effect(&self) -> Option<&'static str> {
+        cancel_effect(&self.operation)
     }
 
     fn is_over(&self) -> bool {
@@ -171,23 +171,23 @@ struct StepRow {
     name: String,
     began: Moment,
     lasting: Lasting,
-    stands: Stands,
+    badge: Badge,
     outcome: String,
 }
 
 impl StepRow {
-    /// A step of an operation; `is_last` is whether none was taken after it.
+    /// A step of an operation; `is_last` is whether no step follows.
     fn of(step: &Step, operation: &Operation, is_last: bool) -> Self {
-        let word = |word, tone| Stands { word, tone };
-        // The operation's error begins with what failed, and what puts it right comes after that step.
+        let word = |word, tone| Badge { word, tone };
+        // The operation's error begins with the failed step's outcome; the steps that undo it follow.
         let error = operation.error.as_deref().unwrap_or_default();
         let of_error = |step: &Step| {
-            step.outcome.as_deref().is_some_and(|told| !told.is_empty() && error.starts_with(told))
+            step.outcome.as_deref().is_some_and(|outcome| !outcome.is_empty() && error.starts_with(outcome))
         };
         let is_failure = if operation.steps.iter().any(of_error) { of_error(step) } else { is_last };
-        let stands = match (step.finished_at, operation.state) {
-            (None, OperationState::Running) if is_last => word("under way", Tone::Busy),
-            (None, _) => word("cut off", Tone::Warn),
+        let badge = match (step.finished_at, operation.state) {
+            (None, OperationState::Running) if is_last => word("running", Tone::Busy),
+            (None, _) => word("interrupted", Tone::Warn),
             (Some(_), OperationState::Failed) if is_failure => word("failed", Tone::Bad),
             (Some(_), _) => word("done", Tone::Good),
         };
@@ -195,29 +195,19 @@ impl StepRow {
             name: step.name.clone(),
             began: Moment(step.started_at),
             lasting: Lasting::between(step.started_at, step.finished_at),
-            stands,
+            badge,
             outcome: step.outcome.clone().unwrap_or_default(),
         }
     }
 }
 
-/// What an operation does.
-fn what(request: &OperationRequest) -> &'static str {
-    match request {
-        OperationRequest::StartDaemon => "Start",
-        OperationRequest::StopDaemon { .. } => "Stop",
-        OperationRequest::RestartDaemon { .. } => "Restart",
-        OperationRequest::DeleteDaemon { .. } => "Delete",
-        OperationRequest::TerminateClient { .. } => "Terminate",
-        OperationRequest::DrainDaemon { .. } => "Drain",
-        OperationRequest::BeginMaintenance { .. } => "Begin",
-        OperationRequest::EndMaintenance => "End",
-        OperationRequest::ApplyLayout { .. } => "Apply",
-        OperationRequest::ReplayLayout { .. } => "Replay",
-    }
+/// The verb of an operation, from its kind.
+fn verb(request: &OperationRequest) -> String {
+    let mut letters = request.kind().chars().take_while(|letter| *letter != '_');
+    letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect()
 }
 
-/// What an operation is about: first what whoever asked for it came from.
+/// The subjects of an operation, first the one that the user came from.
 fn subjects(operation: &Operation) -> Vec<Way> {
     let mut ways = Vec::new();
     match &operation.request {
@@ -251,12 +241,12 @@ fn subjects(operation: &Operation) -> Vec<Way> {
     ways
 }
 
-/// What was asked for in particular.
+/// The parameters of the request.
 fn facts(request: &OperationRequest) -> Vec<(&'static str, String)> {
     let grace = |seconds: u32| vec![("Grace for clients", format!("{seconds} s"))];
     let drain = |timeout_s: u32, on_timeout: OnTimeout| {
         let then = match on_timeout {
-            OnTimeout::Fail => "they go on, and the operation fails",
+            OnTimeout::Fail => "they keep running, and the operation fails",
             OnTimeout::Terminate => "they are terminated",
         };
         vec![("Clients get", format!("{timeout_s} s to end")), ("Those left then", then.to_owned())]
@@ -268,7 +258,7 @@ fn facts(request: &OperationRequest) -> Vec<(&'static str, String)> {
         OperationRequest::DrainDaemon { timeout_s, on_timeout }
         | OperationRequest::BeginMaintenance { timeout_s, on_timeout, .. } => drain(*timeout_s, *on_timeout),
         OperationRequest::ApplyLayout { recreate, note, .. } => {
-            let kept = if *recreate { "may be made again" } else { "stay as they are" };
+            let kept = if *recreate { "may be recreated" } else { "unchanged" };
             let mut facts = vec![("Partitions that stay", kept.to_owned())];
             facts.extend(note.clone().map(|note| ("Note", note)));
             facts
@@ -280,68 +270,68 @@ fn facts(request: &OperationRequest) -> Vec<(&'static str, String)> {
     }
 }
 
-/// What calling it off does; `None` where it cannot be called off.
-fn call_off(operation: &Operation) -> Option<&'static str> {
+/// The effect of cancelling an operation; `None` if it cannot be cancelled.
+fn cancel_effect(operation: &Operation) -> Option<&'static str> {
     match operation.state {
-        OperationState::Pending => Some("It has not begun: called off, it never does."),
+        OperationState::Pending => Some("It has not started, and never will once it is cancelled."),
         OperationState::Running if operation.cancellable && operation.cancel_requested_at.is_none() => {
-            Some("It stops where it is and puts back what it changed.")
+            Some("It stops and undoes its changes.")
         }
         _ => None,
     }
 }
 
-async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let list = asked.listing(found(&app, &actor, &asked).await, &["daemon", "state"])?.map(OperationRow::of);
-    let frame = Frame::of(&app.service, &actor, Place::Operations, "Operations").await;
+async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
+    let list = query.listing(found(&app, &actor, &query).await, &["daemon", "state"])?.map(OperationRow::of);
+    let frame = Frame::of(&app.service, &actor, Section::Operations, "Operations").await;
     let of_host = frame.may(Role::Viewer);
     let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
     let (frame, problem) = (list.framed(frame), list.problem());
-    Ok(listed(&OperationsPage { frame, list, asked: asked.form(), daemons }, problem))
+    Ok(listed(&OperationsPage { frame, list, query: query.form(), daemons }, problem))
 }
 
-async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<Paged<Operation>, ServiceError> {
+async fn found(app: &AppState, actor: &Actor, query: &ListQuery) -> Result<Paged<Operation>, ServiceError> {
     let filter = OperationFilter {
-        daemon: asked.parsed("daemon", DaemonName::parse)?,
-        states: asked.parsed("state", OperationFilter::parse_states)?.unwrap_or_default(),
+        daemon: query.parsed("daemon", DaemonName::parse)?,
+        states: query.parsed("state", OperationFilter::parse_states)?.unwrap_or_default(),
     };
-    app.service.operations(actor, &filter, &asked.page()?).await
+    app.service.operations(actor, &filter, &query.page()?).await
 }
 
-/// Operations that are not over, the newest first: all of them, or those of a daemon.
+/// Active operations, newest first: all, or those of a daemon.
 pub(super) async fn under_way(
     app: &AppState,
     actor: &Actor,
     daemon: Option<&DaemonName>,
 ) -> Result<Vec<OperationRow>, Problem> {
     let filter = OperationFilter { daemon: daemon.cloned(), ..OperationFilter::unfinished() };
-    let found = app.service.operations(actor, &filter, &Page::first(UNDER_WAY)).await?.items;
+    let found = app.service.operations(actor, &filter, &Page::first(MAX_ACTIVE)).await?.items;
     Ok(found.into_iter().map(OperationRow::of).collect())
 }
 
 async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<Uuid>) -> Result<Response, Problem> {
     let operation = app.service.operation(&actor, id).await?;
-    let by = asked_by(&app, &actor, id).await?;
+    let by = requested_by(&app, &actor, id).await?;
     let last = operation.steps.len().saturating_sub(1);
     let step = |(at, step): (usize, &Step)| StepRow::of(step, &operation, at == last);
     let steps = operation.steps.iter().enumerate().map(step).collect();
     let facts = facts(&operation.request);
     let row = OperationRow::of(operation);
-    let frame = Frame::of(&app.service, &actor, Place::Operations, &row.title()).await.live();
-    let call_off = row.call_off().filter(|_| frame.operates());
-    Ok(rendered(&OperationPage { frame, row, steps, facts, by, call_off }))
+    let frame = Frame::of(&app.service, &actor, Section::Operations, &row.title()).await.live();
+    let cancel_effect = row.cancel_effect().filter(|_| frame.operates());
+    Ok(rendered(&OperationPage { frame, row, steps, facts, by, cancel_effect }))
 }
 
-/// Who asked for it, by the journal; `None` once that event is pruned.
-async fn asked_by(app: &AppState, actor: &Actor, id: Uuid) -> Result<Option<String>, Problem> {
+/// Who requested it, from its event; `None` once that is pruned.
+async fn requested_by(app: &AppState, actor: &Actor, id: Uuid) -> Result<Option<String>, Problem> {
     let filter = EventFilter {
         types: vec![EventType::OperationRequested],
         operation: Some(id),
         ..EventFilter::default()
     };
     let page = Page::first(1);
-    let asked = app.service.events(actor, filter, Order::OldestFirst, &page).await?.items;
-    Ok(asked.into_iter().next().map(|event| match event.cause {
+    let requested = app.service.events(actor, filter, Order::OldestFirst, &page).await?.items;
+    Ok(requested.into_iter().next().map(|event| match event.cause {
         Cause::Actor { subject } => subject,
         _ => "the manager itself".to_owned(),
     }))
@@ -377,21 +367,21 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_nobody_ended_is_under_way_only_in_an_operation_that_is() {
+    fn unfinished_step_runs_only_in_a_running_operation() {
         let step = |finished_at| Step { name: "stop".into(), started_at: 0, finished_at, outcome: None };
         let word = |finished_at, state, is_last| {
             let operation = operation(state, OperationRequest::StartDaemon);
-            StepRow::of(&step(finished_at), &operation, is_last).stands.word
+            StepRow::of(&step(finished_at), &operation, is_last).badge.word
         };
-        assert_eq!(word(None, OperationState::Running, true), "under way");
-        assert_eq!(word(None, OperationState::Running, false), "cut off", "a manager died in it");
-        assert_eq!(word(None, OperationState::Failed, true), "cut off");
+        assert_eq!(word(None, OperationState::Running, true), "running");
+        assert_eq!(word(None, OperationState::Running, false), "interrupted", "a manager died in it");
+        assert_eq!(word(None, OperationState::Failed, true), "interrupted");
         assert_eq!(word(Some(1), OperationState::Failed, true), "failed");
         assert_eq!(word(Some(1), OperationState::Failed, false), "done");
     }
 
     #[test]
-    fn what_failed_is_told_apart_from_what_puts_it_right() {
+    fn failed_step_differs_from_undo_steps() {
         let step = |name: &str, outcome: &str| Step {
             name: name.into(),
             started_at: 0,
@@ -406,25 +396,25 @@ mod tests {
             .steps
             .iter()
             .enumerate()
-            .map(|(at, step)| StepRow::of(step, &failed, at == 1).stands.word)
+            .map(|(at, step)| StepRow::of(step, &failed, at == 1).badge.word)
             .collect();
         assert_eq!(words, ["failed", "done"]);
     }
 
     #[test]
-    fn what_can_be_called_off_is_offered_once() {
+    fn cancellation_is_offered_once() {
         let drain = OperationRequest::DrainDaemon { timeout_s: 1, on_timeout: OnTimeout::Fail };
-        assert!(call_off(&operation(OperationState::Pending, drain.clone())).is_some());
+        assert!(cancel_effect(&operation(OperationState::Pending, drain.clone())).is_some());
         let mut running = operation(OperationState::Running, drain);
-        assert!(call_off(&running).is_none());
+        assert!(cancel_effect(&running).is_none());
         running.cancellable = true;
-        assert!(call_off(&running).is_some());
+        assert!(cancel_effect(&running).is_some());
         running.cancel_requested_at = Some(1);
-        assert!(call_off(&running).is_none());
+        assert!(cancel_effect(&running).is_none());
     }
 
     #[test]
-    fn a_title_says_each_word_once() {
+    fn titles_repeat_no_word() {
         let title = |request| OperationRow::of(operation(OperationState::Pending, request)).title();
         let layout: crate::domain::LayoutName = "prod".parse().expect("a name");
         let (replay, version) = (Uuid::nil(), 1);
@@ -437,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_from_a_daemon_that_is_gone_is_the_list() {
+    fn link_back_from_deleted_daemon_is_the_list() {
         let delete = OperationRequest::DeleteDaemon { grace_s: 1 };
         let back = |state| subjects(&operation(state, delete.clone()))[0].href.clone();
         assert_eq!(back(OperationState::Running), "/daemons/gpu0");

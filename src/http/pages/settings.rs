@@ -1,4 +1,4 @@
-//! Settings: who one is, which host this is and how it is reached, and its maintenance.
+//! Settings: the user, the host and its addresses, and maintenance.
 
 use askama::Template;
 use axum::Router;
@@ -6,10 +6,10 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
+use super::format::Moment;
 use super::forms::{Field, Form, Refused, Shape};
-use super::frame::{Frame, Place};
+use super::frame::{Frame, Section};
 use super::gpus::{self, GpuRow};
-use super::words::Moment;
 use super::{page, rendered};
 use crate::domain::GpuUuid;
 use crate::domain::access::{Actor, Right};
@@ -18,11 +18,11 @@ use crate::domain::token::Secret;
 use crate::http::AppState;
 use crate::http::auth::CurrentSession;
 use crate::http::problem::Problem;
+use crate::service::access::sessions::{SessionView, SessionsOf};
+use crate::service::access::whoami::WhoamiView;
+use crate::service::daemons::maintenance::MaintenanceView;
 use crate::service::host::HostView;
-use crate::service::maintenance::MaintenanceView;
-use crate::service::sessions::{SessionView, SessionsOf};
-use crate::service::take_up::ConfirmRequest;
-use crate::service::whoami::WhoamiView;
+use crate::service::host::startup::ConfirmRequest;
 use crate::service::{ServiceError, WriteOptions};
 
 const MAINTENANCE: [Field; 3] =
@@ -44,14 +44,14 @@ struct SettingsPage {
     frame: Frame,
     who: WhoamiView,
     session: Option<SessionView>,
-    /// What is the host's, for those who see it.
+    /// The host's settings, for users with access to them.
     host: Option<HostPart>,
 }
 
 struct HostPart {
     view: HostView,
     maintenance: MaintenanceView,
-    /// What people call the GPUs.
+    /// The display names of the GPUs.
     gpus: Vec<(GpuUuid, String)>,
     certificate: Option<Moment>,
 }
@@ -74,7 +74,7 @@ struct LoginUrlPage {
 }
 
 impl HostPart {
-    /// When the maintenance began, where there is one.
+    /// When maintenance began.
     fn since(&self) -> Option<Moment> {
         self.maintenance.since.map(Moment)
     }
@@ -83,10 +83,12 @@ impl HostPart {
         match self.maintenance.state {
             None => "none",
             Some(MaintenanceState::Draining) => {
-                "draining: no new client is let in, and those that are there are waited for"
+                "draining: no new clients are admitted, and connected ones are awaited"
             }
             Some(MaintenanceState::Quitting) => "its daemons are being stopped",
-            Some(MaintenanceState::Active) => "in force: its daemons are down, and the driver is not asked",
+            Some(MaintenanceState::Active) => {
+                "active: its daemons are stopped, and the driver is not queried"
+            }
             Some(MaintenanceState::Ending) => "ending: its daemons are being started again",
         }
     }
@@ -103,7 +105,7 @@ impl SettingsPage {
 }
 
 async fn frame(app: &AppState, actor: &Actor, title: &str) -> Frame {
-    Frame::of(&app.service, actor, Place::Settings, title).await
+    Frame::of(&app.service, actor, Section::Settings, title).await
 }
 
 async fn show(
@@ -126,20 +128,20 @@ async fn show(
     Ok(rendered(&SettingsPage { frame: frame(&app, &actor, "Settings").await, who, session, host }))
 }
 
-/// Ends all sessions of whoever is logged in, this one with them.
+/// Ends all sessions of the user, including this one.
 async fn log_out_everywhere(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
     Box::pin(app.service.end_sessions(&actor, SessionsOf::Own)).await?;
     Ok(Redirect::to("/login").into_response())
 }
 
-/// An address that logs in once, shown in the answer itself: one that shows it would show it again.
+/// A login address, shown in the response itself: a page with its own address would show it again.
 async fn login_url(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
     let made = app.service.create_login_code(&actor).await?;
-    let frame = frame(&app, &actor, "An address that logs in").await;
+    let frame = frame(&app, &actor, "Login address").await;
     Ok(rendered(&LoginUrlPage { frame, url: app.auth.login_url(&made.code), until: Moment(made.expires_at) }))
 }
 
-/// Makes the database this machine's.
+/// Confirms that the database belongs to this machine.
 async fn confirm_host(State(app): State<AppState>, actor: Actor, form: Form) -> Result<Response, Problem> {
     let request: ConfirmRequest = form.read(&[("machine_id", Shape::Text)])?;
     app.service.confirm_host(&actor, request, false).await?;
@@ -147,7 +149,7 @@ async fn confirm_host(State(app): State<AppState>, actor: Actor, form: Form) -> 
 }
 
 async fn fill_in_maintenance(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
-    // Whoever could not begin one is told before they have typed.
+    // A user without the right is refused before typing.
     actor.may(Right::Operate)?;
     let mut form = Form::default();
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
@@ -166,11 +168,11 @@ async fn begin_maintenance(
     form: Form,
 ) -> Result<Response, Problem> {
     actor.may(Right::Operate)?;
-    let asked = match form.read::<MaintenanceRequest>(&MAINTENANCE) {
+    let request = match form.read::<MaintenanceRequest>(&MAINTENANCE) {
         Ok(request) => app.service.begin_maintenance(&actor, request, WriteOptions::default(), None).await,
         Err(refused) => Err(refused),
     };
-    match asked {
+    match request {
         Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
         Err(error) => {
             let status = Problem::from(error.clone()).status();

@@ -1,35 +1,35 @@
-//! The SM map of a GPU: one cell a chunk with its SMs, told apart by whose they are.
+//! The SM map of a GPU: one cell per chunk with its SMs, coloured by owner.
 //!
-//! How many SMs each has is true. Which ones on the die is known to nobody but MPS, so the cells of a partition stand
-//! together, partitions in the daemon's order, and the page says so.
+//! The number of SMs per owner is exact. Their position on the die is known only to MPS, so the cells of a partition are
+//! adjacent, partitions are in the daemon's order, and the page says so.
 
 use crate::domain::count::counted;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::{PartitionId, TenantName};
 
-/// Cells in a row.
+/// Cells per row.
 const COLUMNS: usize = 10;
-/// Width and height of a cell with the space around it, in the drawing's units.
+/// Size of a cell with its margin, in the drawing's units.
 const CELL: usize = 48;
-/// Colours that partitions are told apart by; after the last, the first comes again, with its name beside it.
+/// Colours of partitions; further ones repeat, with names beside them.
 const COLOURS: usize = 8;
 
-/// What the cells of one owner are.
+/// The owner of cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// A partition: its number among those of the GPU, which chooses its colour.
+    /// A partition: its number on the GPU, which selects its colour.
     Partition(usize),
-    /// Whole chunks that a new partition could have.
+    /// Whole chunks available for a new partition.
     Free,
-    /// SMs that make no whole chunk, or chunks that no partition can have.
+    /// SMs outside whole chunks, or chunks that no partition can use.
     LeftOver,
     /// Chunks of a GPU that is not partitioned.
     Shared,
 }
 
 impl Owner {
-    /// The class of its cells in the style sheet.
+    /// The CSS class of its cells.
     pub(super) fn class(&self) -> String {
         match self {
             Self::Partition(number) => format!("part part-{}", number % COLOURS),
@@ -39,7 +39,7 @@ impl Owner {
         }
     }
 
-    /// The letter in its cells, for eyes to which colours are alike; what is no partition's is told by its frame.
+    /// The letter in its cells, for colour-blind readers; cells outside partitions are distinguished by their frame.
     pub(super) fn letter(&self) -> String {
         let Self::Partition(number) = self else { return String::new() };
         let letter = |number: usize| char::from(b'A' + u8::try_from(number % 26).unwrap_or_default());
@@ -49,7 +49,7 @@ impl Owner {
         }
     }
 
-    /// Whether its cells are struck through: nobody can have them.
+    /// Whether its cells are struck through because they are unusable.
     pub(super) fn is_left_over(&self) -> bool {
         *self == Self::LeftOver
     }
@@ -63,11 +63,11 @@ pub(super) struct Cell {
     pub(super) sms: u32,
 }
 
-/// All that is one owner's, with its words for those who cannot see it.
+/// The cells of one owner, with a description for those who cannot see them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) owner: Owner,
-    /// What it is called.
+    /// Its name.
     pub(super) name: String,
     /// Its chunks.
     pub(super) chunks: u32,
@@ -77,7 +77,7 @@ pub(super) struct Group {
     pub(super) id: Option<PartitionId>,
     /// Who is bound to it.
     pub(super) tenants: Vec<TenantName>,
-    /// Whether clients use it, by the daemon's word.
+    /// Whether clients use it, as the daemon reports.
     pub(super) in_use: Option<bool>,
     pub(super) cells: Vec<Cell>,
 }
@@ -87,8 +87,8 @@ impl Group {
         Self { owner, name, chunks, sms, id: None, tenants: Vec::new(), in_use: None, cells: Vec::new() }
     }
 
-    /// What it is, in a sentence.
-    pub(super) fn told(&self) -> String {
+    /// Its description.
+    pub(super) fn description(&self) -> String {
         let chunks = match self.chunks {
             0 => String::new(),
             some => format!(" in {}", counted(some, "chunk")),
@@ -112,13 +112,13 @@ pub(super) struct SmMap {
     pub(super) sms: u32,
     /// SMs of a chunk.
     pub(super) chunk_sms: u32,
-    /// Whether it is known how many chunks there are.
+    /// Whether the number of chunks is known.
     pub(super) is_counted: bool,
     pub(super) width: usize,
     pub(super) height: usize,
 }
 
-/// What is known of a partition beside the daemon's list.
+/// What is known of a partition in addition to the daemon's list.
 pub(super) struct Named<'a> {
     pub(super) id: Option<&'a PartitionId>,
     pub(super) name: &'a str,
@@ -126,7 +126,7 @@ pub(super) struct Named<'a> {
 }
 
 impl SmMap {
-    /// The tenants of its partitions with the number of the colour of each.
+    /// The tenants of its partitions with their colour numbers.
     pub(super) fn colours(&self) -> Vec<(TenantName, usize)> {
         let mut colours = Vec::new();
         for group in &self.groups {
@@ -136,7 +136,7 @@ impl SmMap {
         colours
     }
 
-    /// A GPU whose SMs all clients share; its chunks are those that a CUDA client counted, and not known before that.
+    /// A GPU whose SMs are shared by all clients; its chunks are unknown until a CUDA client has counted them.
     pub(super) fn shared(sms: u32, chunk_sms: u32, counted: Option<&ChunkCensus>) -> Self {
         let Some(counted) = counted.filter(|counted| counted.sms == sms) else {
             let all = Group::new(Owner::Shared, "shared".to_owned(), 0, sms);
@@ -146,7 +146,7 @@ impl SmMap {
         let whole = sms.saturating_sub(left_over_sms);
         let mut groups = vec![Group::new(Owner::Shared, "shared".to_owned(), chunks, whole)];
         if left_over_sms > 0 {
-            groups.push(Group::new(Owner::LeftOver, "shared, in no chunk".to_owned(), 0, left_over_sms));
+            groups.push(Group::new(Owner::LeftOver, "shared, outside chunks".to_owned(), 0, left_over_sms));
         }
         Self::drawn(groups, sms, chunk_sms)
     }
@@ -174,7 +174,7 @@ impl SmMap {
         Self::drawn(groups, listed.free_sms + listed.used_sms, chunk_sms)
     }
 
-    /// A GPU as it is to be divided: partitions with their chunks and tenants, in order, and what they leave.
+    /// A GPU as a layout divides it: partitions with their chunks and tenants, in order, and the rest.
     pub(super) fn planned(
         partitions: &[(String, u32, Vec<TenantName>)],
         sms: u32,
@@ -200,7 +200,7 @@ impl SmMap {
         Self::drawn(groups, sms, chunk_sms)
     }
 
-    /// Puts the cells in their places: whole chunks first, and what is over in a cell of its own.
+    /// Positions the cells: whole chunks first, and the rest in a last cell.
     fn drawn(mut groups: Vec<Group>, sms: u32, chunk_sms: u32) -> Self {
         let mut at = 0;
         for group in &mut groups {
@@ -238,10 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn every_sm_of_the_gpu_is_on_the_map_once() {
+    fn map_contains_every_sm_once() {
         let unknown = SmMap::shared(132, 8, None);
         assert_eq!((sms(&unknown), unknown.groups.len(), unknown.is_counted), (132, 1, false));
-        assert_eq!(unknown.groups[0].chunks, 0, "nothing is divided");
+        assert_eq!(unknown.groups[0].chunks, 0, "not divided");
         let counted = ChunkCensus { sms: 132, chunk_sms: 8, chunks: 15, left_over_sms: 12 };
         let shared = SmMap::shared(132, 8, Some(&counted));
         assert_eq!((sms(&shared), shared.groups.len()), (132, 2));
@@ -260,9 +260,9 @@ mod tests {
         let named = [Named { id: Some(&id), name: "web_prod", tenants: &tenants }];
         let map = SmMap::partitioned(&listed, 8, &named);
         assert_eq!((map.sms, sms(&map)), (132, 132));
-        let told: Vec<String> = map.groups.iter().map(Group::told).collect();
+        let described: Vec<String> = map.groups.iter().map(Group::description).collect();
         assert_eq!(
-            told,
+            described,
             [
                 "web_prod: 60 SMs in 7 chunks, for web",
                 "unnamed 2: 16 SMs in 2 chunks",
@@ -278,16 +278,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_planned_leaves_the_rest_free() {
+    fn planned_map_shows_the_rest_as_free() {
         let map = SmMap::planned(
             &[("web".to_owned(), 7, Vec::new()), ("batch".to_owned(), 5, Vec::new())],
             132,
             8,
             15,
         );
-        let told: Vec<String> = map.groups.iter().map(Group::told).collect();
+        let described: Vec<String> = map.groups.iter().map(Group::description).collect();
         assert_eq!(
-            told,
+            described,
             [
                 "web: 56 SMs in 7 chunks",
                 "batch: 40 SMs in 5 chunks",
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_have_letters_that_differ() {
+    fn partitions_have_distinct_letters() {
         let letters: Vec<String> =
             [0, 1, 25, 26, 51, 52].map(|number| Owner::Partition(number).letter()).into();
         assert_eq!(letters, ["A", "B", "Z", "AA", "AZ", "BA"]);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_cells_stand_in_one_place_and_all_are_inside() {
+    fn cells_do_not_overlap_or_overflow() {
         let map = SmMap::shared(132, 8, None);
         let mut places = std::collections::BTreeSet::new();
         for cell in map.groups.iter().flat_map(|group| &group.cells) {

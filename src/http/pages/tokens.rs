@@ -1,4 +1,4 @@
-//! Tokens: who may come in, made with their secret shown once, and taken back.
+//! Tokens: the list, creation with the secret shown once, and revocation.
 
 use askama::Template;
 use axum::Router;
@@ -6,22 +6,23 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
+use super::format::{Badge, Moment, token};
 use super::forms::{Field, Form, KEY, Refused, Shape};
-use super::frame::{Frame, Place};
-use super::lists::{Asked, Listing};
-use super::words::{Moment, State as Stands, token};
+use super::frame::{Frame, Section};
+use super::lists::{ListQuery, Listing};
 use super::{listed, page, rendered};
+use crate::clock::new_id;
 use crate::domain::access::Actor;
 use crate::domain::token::{Secret, TokenId, TokenState};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
 use crate::service::WriteOptions;
-use crate::service::sessions::SessionsOf;
-use crate::service::tokens::{TokenRequest, TokenView};
+use crate::service::access::sessions::SessionsOf;
+use crate::service::access::tokens::{TokenRequest, TokenView};
 
 const FIELDS: [Field; 3] = [("name", Shape::Text), ("grant", Shape::Text), ("expires_in_s", Shape::Whole)];
-/// What the form offers for how long a token is good, in seconds.
+/// The lifetimes that the form offers, in seconds.
 const LIFETIMES: [(&str, &str); 5] = [
     ("3600", "an hour"),
     ("86400", "a day"),
@@ -78,7 +79,7 @@ struct RevokePage {
 
 struct Row {
     token: TokenView,
-    stands: Stands,
+    badge: Badge,
     created: Moment,
     expires: Option<Moment>,
     used: Option<Moment>,
@@ -88,7 +89,7 @@ struct Row {
 impl Row {
     fn of(view: TokenView) -> Self {
         Self {
-            stands: token(view.state),
+            badge: token(view.state),
             created: Moment(view.created_at),
             expires: view.expires_at.map(Moment),
             used: view.last_used_at.map(Moment),
@@ -97,19 +98,19 @@ impl Row {
         }
     }
 
-    /// Whether it lets anybody in.
+    /// Whether it is valid.
     fn is_good(&self) -> bool {
         self.token.state == TokenState::Active
     }
 }
 
 async fn frame(app: &AppState, actor: &Actor, title: &str) -> Frame {
-    Frame::of(&app.service, actor, Place::Tokens, title).await
+    Frame::of(&app.service, actor, Section::Tokens, title).await
 }
 
-async fn list(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let found = async { app.service.tokens(&actor, &asked.page()?).await };
-    let list = asked.listing(found.await, &[])?.map(Row::of);
+async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
+    let found = async { app.service.tokens(&actor, &query.page()?).await };
+    let list = query.listing(found.await, &[])?.map(Row::of);
     let (frame, problem) = (frame(&app, &actor, "Tokens").await, list.problem());
     Ok(listed(&TokensPage { frame, list }, problem))
 }
@@ -124,13 +125,13 @@ async fn show(
     Ok(rendered(&TokenPage { frame, row }))
 }
 
-async fn fill_in(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    // Refuses whoever may not make one before they have typed it.
+async fn fill_in(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
+    // A user without the right is refused before typing.
     let first = crate::service::page::Page::first(1);
     app.service.tokens(&actor, &first).await?;
-    let mut form = asked.form().clone();
+    let mut form = query.form().clone();
     form.set("expires_in_s", "86400");
-    form.replace(KEY, uuid::Uuid::now_v7().to_string());
+    form.replace(KEY, new_id().to_string());
     let (frame, refused) = (frame(&app, &actor, "New token").await, Refused::default());
     Ok(rendered(&NewPage { frame, form: &form, refused }))
 }
@@ -144,9 +145,9 @@ async fn create(State(app): State<AppState>, actor: Actor, form: Form) -> Result
         Err(refused) => Err(refused),
     };
     match made {
-        // Shown in the answer itself: an address that shows it would show it again.
+        // Shown in the response itself: a page with its own address would show it again.
         Ok(made) => {
-            let frame = frame(&app, &actor, "Token made").await;
+            let frame = frame(&app, &actor, "Token created").await;
             Ok(rendered(&MadePage { frame, row: Row::of(made.token), secret: made.secret }))
         }
         Err(error) => {
@@ -176,7 +177,7 @@ async fn revoke(
     Ok(Redirect::to(&format!("/tokens/{id}")).into_response())
 }
 
-/// Ends the sessions that were opened with a token, which stays good.
+/// Ends the sessions opened with a token, which stays valid.
 async fn end_sessions(
     State(app): State<AppState>,
     actor: Actor,

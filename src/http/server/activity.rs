@@ -1,4 +1,4 @@
-//! What a connection is doing, and for how long it may: decided without a clock, from what its bytes and requests tell.
+//! What a connection is doing, and which timeout applies: decided without a clock, from its bytes and requests.
 //!
 //! ```text
 //!   accepted ──▶ Head ──── request ────▶ Serving ── last answer sent ──▶ Idle ── first byte (HTTP/1) ──▶ Head
@@ -7,38 +7,38 @@
 //!               Slow                     Stalled                          Idle
 //! ```
 //!
-//! A request that is under way has no bound here: its body has one of its own, its handler another, and an event stream none.
+//! A request in progress is not limited here: its body and its handler have their own timeouts, and an event stream has none.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::Limits;
 
-/// Why a connection is closed though nobody asked for it.
+/// Why the server closes a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Overdue {
     /// The head of a request, or the handshake before it, did not come in time.
     Slow,
-    /// Nothing was asked for a while.
+    /// It was idle for too long.
     Idle,
-    /// The caller takes nothing of what it was sent.
+    /// The caller does not read what it was sent.
     Stalled,
-    /// The caller takes back most of what it asks for, as only an attack does ("rapid reset").
+    /// The caller resets most of its requests, as in the "rapid reset" attack.
     TakesBack,
 }
 
-/// Requests that a caller may take back before they are answered, beside as many as it lets be answered.
-const TAKEN_BACK: u64 = 100;
+/// Requests that a caller may reset before they are answered, in addition to as many as it lets be answered.
+const MAX_RESETS: u64 = 100;
 
-/// The times that a connection is held to.
+/// The timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct Timeouts {
     pub(super) head: Duration,
     pub(super) idle: Duration,
     pub(super) write: Duration,
 }
 
-impl Patience {
+impl Timeouts {
     pub(super) fn of(limits: &Limits) -> Self {
         let seconds = |value: u32| Duration::from_secs(value.into());
         Self {
@@ -48,13 +48,13 @@ impl Patience {
         }
     }
 
-    /// How often a connection is looked at: a bound is kept to within a quarter of the shortest.
-    pub(super) fn rhythm(&self) -> Duration {
+    /// How often a connection is checked: a timeout is kept to within a quarter of the shortest.
+    pub(super) fn check_interval(&self) -> Duration {
         self.head.min(self.idle).min(self.write) / 4
     }
 }
 
-/// What one connection does at the moment.
+/// What a connection is doing.
 #[derive(Debug)]
 pub(super) struct Activity {
     state: Mutex<State>,
@@ -63,14 +63,14 @@ pub(super) struct Activity {
 #[derive(Debug)]
 struct State {
     doing: Doing,
-    /// Whether requests share the connection, so that a byte does not mean that a request begins.
+    /// Whether requests share the connection, so that a byte does not start a request.
     multiplexed: bool,
-    /// Since when nothing of an answer could be sent.
+    /// Since when nothing of a response could be sent.
     blocked: Option<Instant>,
-    /// Answers of which more could be sent, and since when nobody takes more of them: with flow control for each request, a
-    /// caller can refuse what it asked for while the connection itself goes on.
+    /// Responses with more to send, and since when the caller reads nothing of them: with flow control per request, a caller
+    /// can stop reading one response while the connection continues.
     untaken: Vec<(u64, Instant)>,
-    /// Requests that were answered, and those that were given up before.
+    /// Requests that were answered, and those reset before.
     answered: u64,
     taken_back: u64,
 }
@@ -96,7 +96,7 @@ impl Activity {
         Self { state: Mutex::new(state) }
     }
 
-    /// Bytes came.
+    /// Bytes arrived.
     pub(super) fn read(&self, now: Instant) {
         let mut state = self.state();
         if !state.multiplexed && matches!(state.doing, Doing::Idle { .. }) {
@@ -104,7 +104,7 @@ impl Activity {
         }
     }
 
-    /// The head of a request is here.
+    /// The head of a request is complete.
     pub(super) fn begun(&self, multiplexed: bool) {
         let mut state = self.state();
         state.multiplexed = multiplexed;
@@ -114,7 +114,7 @@ impl Activity {
         };
     }
 
-    /// A request is over: an answer was sent to its end, or given up, or there was none yet.
+    /// A request ended: fully answered, reset, or aborted.
     pub(super) fn ended(&self, answered: bool, now: Instant) {
         let mut state = self.state();
         *(if answered { &mut state.answered } else { &mut state.taken_back }) += 1;
@@ -124,13 +124,13 @@ impl Activity {
         };
     }
 
-    /// Whether what is to be sent could be sent.
+    /// Whether pending data could be sent.
     pub(super) fn wrote(&self, taken: bool, now: Instant) {
         let mut state = self.state();
         state.blocked = if taken { None } else { state.blocked.or(Some(now)) };
     }
 
-    /// More of this answer may be taken.
+    /// More of this response can be read.
     pub(super) fn offered(&self, answer: u64, now: Instant) {
         let mut state = self.state();
         if state.untaken.iter().all(|(other, _)| *other != answer) {
@@ -138,31 +138,31 @@ impl Activity {
         }
     }
 
-    /// More of this answer was taken, or there is no more of it.
+    /// More of this response was read, or it is complete.
     pub(super) fn taken(&self, answer: u64) {
         self.state().untaken.retain(|(other, _)| *other != answer);
     }
 
-    /// Whether the connection is to be closed, and why.
-    pub(super) fn overdue(&self, patience: &Patience, now: Instant) -> Option<Overdue> {
+    /// Whether the connection must be closed, and why.
+    pub(super) fn overdue(&self, timeouts: &Timeouts, now: Instant) -> Option<Overdue> {
         let state = self.state();
         let past = |since: Instant, longest: Duration| now.saturating_duration_since(since) >= longest;
         let untaken = state.untaken.iter().map(|(_, since)| *since);
-        if state.blocked.into_iter().chain(untaken).any(|since| past(since, patience.write)) {
+        if state.blocked.into_iter().chain(untaken).any(|since| past(since, timeouts.write)) {
             return Some(Overdue::Stalled);
         }
-        if state.taken_back > state.answered.saturating_add(TAKEN_BACK) {
+        if state.taken_back > state.answered.saturating_add(MAX_RESETS) {
             return Some(Overdue::TakesBack);
         }
         match state.doing {
-            Doing::Head { since } if past(since, patience.head) => Some(Overdue::Slow),
-            Doing::Idle { since } if past(since, patience.idle) => Some(Overdue::Idle),
+            Doing::Head { since } if past(since, timeouts.head) => Some(Overdue::Slow),
+            Doing::Idle { since } if past(since, timeouts.idle) => Some(Overdue::Idle),
             _ => None,
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is one assignment: what a panic leaves behind is whole.
+        // Each change is one assignment, so a panic leaves a consistent state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -171,7 +171,7 @@ impl Activity {
 mod tests {
     use super::*;
 
-    const PATIENCE: Patience = Patience {
+    const TIMEOUTS: Timeouts = Timeouts {
         head: Duration::from_secs(10),
         idle: Duration::from_secs(75),
         write: Duration::from_secs(30),
@@ -182,64 +182,64 @@ mod tests {
     }
 
     #[test]
-    fn a_head_has_its_time_however_many_bytes_come() {
+    fn head_timeout_ignores_progress() {
         let start = Instant::now();
         let activity = Activity::new(start);
         for second in 0..10 {
             activity.read(at(start, second));
-            assert_eq!(activity.overdue(&PATIENCE, at(start, second)), None);
+            assert_eq!(activity.overdue(&TIMEOUTS, at(start, second)), None);
         }
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 10)), Some(Overdue::Slow));
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 10)), Some(Overdue::Slow));
     }
 
     #[test]
-    fn a_request_has_no_bound_and_after_the_last_one_the_connection_may_rest() {
+    fn idle_timeout_starts_after_the_last_request() {
         let start = Instant::now();
         let activity = Activity::new(start);
         activity.begun(true);
         activity.begun(true);
         activity.ended(true, at(start, 5));
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 3600)), None, "an event stream");
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 3600)), None, "an event stream");
         activity.ended(true, at(start, 3600));
-        // Pings and window updates ask for nothing.
+        // Pings and window updates are not requests.
         activity.read(at(start, 3610));
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 3674)), None);
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 3675)), Some(Overdue::Idle));
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 3674)), None);
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 3675)), Some(Overdue::Idle));
     }
 
     #[test]
-    fn the_next_head_begins_with_its_first_byte() {
+    fn next_head_starts_with_its_first_byte() {
         let start = Instant::now();
         let activity = Activity::new(start);
         activity.begun(false);
         activity.ended(true, at(start, 1));
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 40)), None);
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 40)), None);
         activity.read(at(start, 40));
         activity.read(at(start, 49));
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 49)), None);
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 50)), Some(Overdue::Slow));
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 49)), None);
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 50)), Some(Overdue::Slow));
     }
 
     #[test]
-    fn a_caller_may_take_requests_back_now_and_then() {
+    fn occasional_resets_are_allowed() {
         let start = Instant::now();
         let activity = Activity::new(start);
-        for _ in 0..2 * TAKEN_BACK {
+        for _ in 0..2 * MAX_RESETS {
             for answered in [true, false] {
                 activity.begun(true);
                 activity.ended(answered, start);
             }
         }
-        assert_eq!(activity.overdue(&PATIENCE, start), None);
-        for _ in 0..=TAKEN_BACK {
+        assert_eq!(activity.overdue(&TIMEOUTS, start), None);
+        for _ in 0..=MAX_RESETS {
             activity.begun(true);
             activity.ended(false, start);
         }
-        assert_eq!(activity.overdue(&PATIENCE, start), Some(Overdue::TakesBack));
+        assert_eq!(activity.overdue(&TIMEOUTS, start), Some(Overdue::TakesBack));
     }
 
     #[test]
-    fn an_answer_that_nobody_takes_is_not_kept_while_others_are_taken() {
+    fn unread_response_is_closed_despite_others() {
         let start = Instant::now();
         let activity = Activity::new(start);
         activity.begun(true);
@@ -249,24 +249,24 @@ mod tests {
         activity.offered(2, at(start, 20));
         activity.taken(1);
         activity.wrote(true, at(start, 25));
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 30)), None);
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 31)), Some(Overdue::Stalled));
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 30)), None);
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 31)), Some(Overdue::Stalled));
         activity.taken(2);
         activity.offered(2, at(start, 31));
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 60)), None, "some of it was taken");
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 60)), None, "some of it was read");
     }
 
     #[test]
-    fn a_caller_who_takes_nothing_is_not_waited_for() {
+    fn unread_connection_is_closed() {
         let start = Instant::now();
         let activity = Activity::new(start);
         activity.begun(false);
         activity.wrote(false, at(start, 1));
         activity.wrote(false, at(start, 20));
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 30)), None);
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 30)), None);
         activity.wrote(true, at(start, 30));
         activity.wrote(false, at(start, 31));
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 60)), None, "it took some meanwhile");
-        assert_eq!(activity.overdue(&PATIENCE, at(start, 61)), Some(Overdue::Stalled));
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 60)), None, "it read some meanwhile");
+        assert_eq!(activity.overdue(&TIMEOUTS, at(start, 61)), Some(Overdue::Stalled));
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies on their way: a request's that comes too slowly is given up, and an answer's tells when it is over.
+//! Bodies in transit: slow request bodies are aborted, and a response body reports its end.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use tokio::time::Sleep;
 
 use super::activity::Activity;
 
-/// The time that every body has, however short.
+/// The minimum time for every body.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
 
-/// A body did not come at the rate that it has to come at.
+/// A body was slower than the required rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the request's body came too slowly ({received} bytes in {} s): send it at {rate} bytes a second or more (limits.body_rate)",
     .took.as_secs()
 )]
 pub struct TooSlow {
-    /// What came.
+    /// Bytes received.
     received: u64,
-    /// In which time.
+    /// The time they took.
     took: Duration,
-    /// Bytes a second that are asked for.
+    /// The required rate in bytes per second.
     rate: u32,
 }
 
-/// A request's body that has to come at a rate, on the whole, after its first [`GRACE`].
+/// A request body that must arrive at an average rate after its first [`GRACE`].
 pub(super) struct Paced {
     body: Incoming,
     rate: u32,
     received: u64,
-    /// When it was first asked for: before that, its sender waits for us.
+    /// When it was first polled: before that, the sender waits for us.
     began: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
@@ -44,7 +44,7 @@ impl Paced {
         Self { body, rate, received: 0, began: None }
     }
 
-    /// The time that so many bytes have.
+    /// The time allowed for so many bytes.
     fn allowed(&self) -> Duration {
         GRACE + Duration::from_millis(self.received.saturating_mul(1000) / u64::from(self.rate.max(1)))
     }
@@ -86,21 +86,21 @@ impl Body for Paced {
     }
 }
 
-/// A request that is under way until this is dropped, with its answer's last byte or with its connection.
-pub(super) struct UnderWay {
+/// A request in progress until this is dropped, with the last byte of its response or with its connection.
+pub(super) struct RequestInProgress {
     activity: Arc<Activity>,
-    /// Its number in its connection, where requests share one.
+    /// Its number in its connection, if requests share one.
     shares: Option<u64>,
     answered: bool,
 }
 
-impl UnderWay {
+impl RequestInProgress {
     pub(super) fn begin(activity: &Arc<Activity>, shares: Option<u64>) -> Self {
         activity.begun(shares.is_some());
         Self { activity: Arc::clone(activity), shares, answered: false }
     }
 
-    /// More of its answer is there for the taking; on a connection of its own, the socket tells whether it is taken.
+    /// More of its response can be read; otherwise the socket shows whether it is read.
     fn offered(&self) {
         if let Some(number) = self.shares {
             self.activity.offered(number, Instant::now());
@@ -114,35 +114,34 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestInProgress {
     fn drop(&mut self) {
         self.taken();
         self.activity.ended(self.answered, Instant::now());
     }
 }
 
-/// Most bytes of an answer that are given at once where requests share a connection: once the last of it is given, nobody knows
-/// any longer whether it is taken.
-const PIECE: usize = 16 << 10;
+/// Most bytes of a response passed on at once if requests share a connection: whether the last piece is read cannot be seen.
+const MAX_PIECE: usize = 16 << 10;
 
-/// An answer's body that knows its request.
+/// A response body that knows its request.
 pub(super) struct Answer {
     body: axum::body::Body,
-    /// What the body gave and was not passed on yet.
+    /// Data of the body that was not passed on yet.
     rest: Bytes,
-    under_way: UnderWay,
+    under_way: RequestInProgress,
 }
 
 impl Answer {
-    pub(super) fn new(body: axum::body::Body, mut under_way: UnderWay) -> Self {
+    pub(super) fn new(body: axum::body::Body, mut under_way: RequestInProgress) -> Self {
         under_way.answered = true;
-        // Whoever never asks for the first of it does not take it.
+        // A caller that never polls the first piece does not read it.
         under_way.offered();
         Self { body, rest: Bytes::new(), under_way }
     }
 
     fn next_piece(&mut self) -> Option<Frame<Bytes>> {
-        let most = if self.under_way.shares.is_some() { PIECE } else { usize::MAX };
+        let most = if self.under_way.shares.is_some() { MAX_PIECE } else { usize::MAX };
         let piece = self.rest.split_to(self.rest.len().min(most));
         (!piece.is_empty()).then(|| Frame::data(piece))
     }

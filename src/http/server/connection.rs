@@ -18,45 +18,45 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::activity::{Activity, Overdue, Patience};
-use super::body::{Answer, Paced, UnderWay};
-use super::stream::Seen;
+use super::activity::{Activity, Overdue, Timeouts};
+use super::body::{Answer, Paced, RequestInProgress};
+use super::stream::ObservedStream;
 use crate::clock::is_before_1970;
 use crate::config::Limits;
 use crate::http::auth::Peer;
 use crate::http::tls::Certificates;
 use crate::metrics::wire::{Closed, Wire};
 
-/// How often the other end of an HTTP/2 connection with requests under way is asked whether it is there.
+/// How often an HTTP/2 connection with requests in progress is pinged.
 const PING: Duration = Duration::from_secs(30);
-/// Bytes that may wait to be sent in one request of an HTTP/2 connection.
+/// Send buffer of one request of an HTTP/2 connection, in bytes.
 const SEND_BUFFER: usize = 64 << 10;
-/// Bytes of bodies that may wait to be read in one request, and in one connection.
+/// Receive windows of one request, and of one connection, in bytes.
 const WINDOWS: (u32, u32) = (256 << 10, 1 << 20);
-/// Requests of an HTTP/2 connection that may be reset before they were looked at; more than that is an attack. Those that were
-/// looked at are counted by `Activity`.
+/// Requests of an HTTP/2 connection that may be reset before they are processed; more is an attack. Later resets are counted
+/// by `Activity`.
 const RESETS: usize = 20;
 
-/// What every connection is served with.
+/// What all connections share.
 pub(super) struct Serving {
     pub(super) router: Router,
     pub(super) limits: Limits,
-    pub(super) patience: Patience,
+    pub(super) timeouts: Timeouts,
     pub(super) protocol: auto::Builder<TokioExecutor>,
     pub(super) certificates: Option<Arc<Certificates>>,
     pub(super) wire: Wire,
-    /// Asks connections to end after what is under way.
+    /// Tells connections to end after their requests in progress.
     pub(super) stop: CancellationToken,
 }
 
-/// The protocol with its bounds.
+/// The protocol with its limits.
 ///
-/// What passes the limits on a head, but not twice of them, is refused in our own words ([`crate::http::bounds`]); past that
-/// nothing is kept of it, and the answer is a bare 431.
+/// A head that exceeds the limits by less than twice gets a problem document ([`crate::http::bounds`]); beyond that nothing
+/// is stored, and the response is a bare 431.
 pub(super) fn protocol(limits: &Limits) -> auto::Builder<TokioExecutor> {
     let count = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // Times are kept by `Activity`, which knows of handshakes and of both protocols.
+    // `Activity` keeps the timeouts, for handshakes and both protocols.
     builder
         .http1()
         .header_read_timeout(None)
@@ -78,19 +78,19 @@ pub(super) fn protocol(limits: &Limits) -> auto::Builder<TokioExecutor> {
 }
 
 impl Serving {
-    /// Serves a connection until either side has had enough.
+    /// Serves a connection until either side ends it.
     pub(super) async fn serve<S>(&self, stream: S, peer: Peer)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let began = Instant::now();
         let activity = Arc::new(Activity::new(began));
-        let stream = Seen::new(stream, Arc::clone(&activity));
+        let stream = ObservedStream::new(stream, Arc::clone(&activity));
         let (Peer::Tcp(_), Some(certificates)) = (peer, &self.certificates) else {
             return self.drive(stream, peer, activity).await;
         };
         let handshake = certificates.acceptor().accept(stream);
-        match tokio::time::timeout(self.patience.head, handshake).await {
+        match tokio::time::timeout(self.timeouts.head, handshake).await {
             Ok(Ok(stream)) => self.drive(stream, peer, activity).await,
             Ok(Err(error)) => {
                 tracing::debug!(?peer, %error, "the TLS handshake failed");
@@ -108,13 +108,14 @@ impl Serving {
         let service = service_fn(|request: Request<Incoming>| {
             let number = requests.fetch_add(1, Ordering::Relaxed);
             let shares = (request.version() == hyper::Version::HTTP_2).then_some(number);
-            let under_way = UnderWay::begin(&activity, shares);
+            let under_way = RequestInProgress::begin(&activity, shares);
             let rate = self.limits.body_rate;
             let mut request = request.map(|body| axum::body::Body::new(Paced::new(body, rate)));
             request.extensions_mut().insert(ConnectInfo(peer));
             let changes = !request.method().is_safe();
             let answer = self.router.clone().oneshot(request);
-            // Begun at once and done to its end, though its caller hangs up: else whoever does would leave no word of what it tried.
+            // Started at once and run to completion even if the caller disconnects: otherwise a disconnect would avoid the
+            // audit log.
             let answer = if changes { Either::Left(tokio::spawn(answer)) } else { Either::Right(answer) };
             async move {
                 let Ok(response) = match answer {
@@ -126,13 +127,13 @@ impl Serving {
         });
         let mut protocol = self.protocol.clone();
         if is_before_1970() {
-            // The library's `Date` has none for such a time and panics; without a clock a server sends no date (RFC 9110).
+            // The library panics for such a time; a server without a clock sends no date (RFC 9110).
             protocol.http1().auto_date_header(false);
             protocol.http2().auto_date_header(false);
         }
         let connection = protocol.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
-        let rhythm = self.patience.rhythm();
+        let rhythm = self.timeouts.check_interval();
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + rhythm, rhythm);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut leaving = false;
@@ -148,9 +149,9 @@ impl Serving {
                     leaving = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                _ = ticks.tick() => match activity.overdue(&self.patience, Instant::now()) {
+                _ = ticks.tick() => match activity.overdue(&self.timeouts, Instant::now()) {
                     None => {}
-                    // Politely first: an HTTP/2 client is told that its next request goes elsewhere.
+                    // Graceful first: an HTTP/2 client learns that its next request must use another connection.
                     Some(Overdue::Idle) if !leaving => {
                         leaving = true;
                         self.wire.closed(Closed::Idle);

@@ -1,10 +1,10 @@
-//! Who may connect: so many at once, and so many of one address or user.
+//! Connection limits: in total, and per address or user.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An IPv4 address, or the /64 that an IPv6 address is in: whoever has one address of it has all.
+/// An IPv4 address, or the /64 of an IPv6 address, which belongs to one owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Network(IpAddr);
 
@@ -17,21 +17,21 @@ impl From<IpAddr> for Network {
     }
 }
 
-/// Whose connections are counted together.
+/// The owner by which connections are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Whom {
-    /// Over TCP: everybody there.
+pub(super) enum ConnectionOwner {
+    /// Over TCP, by network.
     Network(Network),
-    /// On the unix socket: this user, or all whom the kernel does not name.
+    /// On the unix socket: this user, or all that the kernel does not identify.
     User(Option<u32>),
 }
 
-/// Why a connection is turned away.
+/// Why a connection is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refused {
-    /// There are as many as there may be.
+    /// The total limit is reached.
     Full,
-    /// There are as many of this address or user as there may be.
+    /// The limit of this address or user is reached.
     OfOne,
 }
 
@@ -46,14 +46,14 @@ pub(super) struct Gate {
 #[derive(Debug, Default)]
 struct Open {
     all: usize,
-    of: HashMap<Whom, usize>,
+    of: HashMap<ConnectionOwner, usize>,
 }
 
-/// The place of a connection, free again when this is dropped.
+/// The slot of a connection, freed when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ConnectionSlot {
     gate: Arc<Gate>,
-    whom: Whom,
+    owner: ConnectionOwner,
 }
 
 impl Gate {
@@ -62,36 +62,36 @@ impl Gate {
         Arc::new(Self { all: count(all), of_one: count(of_one), open: Mutex::default() })
     }
 
-    /// Takes a place.
-    pub(super) fn enter(self: &Arc<Self>, whom: Whom) -> Result<Place, Refused> {
+    /// Takes a slot.
+    pub(super) fn enter(self: &Arc<Self>, owner: ConnectionOwner) -> Result<ConnectionSlot, Refused> {
         let mut open = self.open();
-        // Who holds too many is told so even when the gate is full.
-        if open.of.get(&whom).is_some_and(|of_one| *of_one >= self.of_one) {
+        // The per-owner limit is reported even if the total is reached too.
+        if open.of.get(&owner).is_some_and(|of_one| *of_one >= self.of_one) {
             return Err(Refused::OfOne);
         }
         if open.all >= self.all {
             return Err(Refused::Full);
         }
         open.all += 1;
-        *open.of.entry(whom).or_default() += 1;
+        *open.of.entry(owner).or_default() += 1;
         drop(open);
-        Ok(Place { gate: Arc::clone(self), whom })
+        Ok(ConnectionSlot { gate: Arc::clone(self), owner })
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
-        // Nothing in here can panic between two of its counts.
+        // Nothing can panic between these counts.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = self.gate.open();
         open.all -= 1;
-        if let Some(of_one) = open.of.get_mut(&self.whom) {
+        if let Some(of_one) = open.of.get_mut(&self.owner) {
             *of_one -= 1;
             if *of_one == 0 {
-                open.of.remove(&self.whom);
+                open.of.remove(&self.owner);
             }
         }
     }
@@ -106,24 +106,24 @@ mod tests {
     }
 
     #[test]
-    fn one_address_cannot_take_the_places_of_all() {
+    fn one_address_cannot_take_all_slots() {
         let gate = Gate::new(3, 2);
         let [one, other, third] =
-            ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|address| Whom::Network(network(address)));
+            ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|address| ConnectionOwner::Network(network(address)));
         let places = [gate.enter(one).expect("free"), gate.enter(one).expect("free")];
         assert_eq!(gate.enter(one).expect_err("two of it"), Refused::OfOne);
         let last = gate.enter(other).expect("free");
         assert_eq!(gate.enter(third).expect_err("three"), Refused::Full);
-        assert_eq!(gate.enter(Whom::User(Some(0))).expect_err("three"), Refused::Full);
+        assert_eq!(gate.enter(ConnectionOwner::User(Some(0))).expect_err("three"), Refused::Full);
         drop(places);
         drop(last);
-        assert!(gate.open().of.is_empty(), "nothing is kept of an address without a connection");
+        assert!(gate.open().of.is_empty(), "addresses without connections are dropped");
         assert_eq!(gate.open().all, 0);
         gate.enter(one).expect("free again");
     }
 
     #[test]
-    fn a_network_of_ipv6_counts_as_one_and_a_mapped_address_is_its_own() {
+    fn ipv6_network_counts_as_one_address() {
         assert_eq!(network("2001:db8:0:1::1"), network("2001:db8:0:1:ffff::2"));
         assert_ne!(network("2001:db8:0:1::1"), network("2001:db8:0:2::1"));
         assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));

@@ -1,4 +1,4 @@
-//! Listening: on one TCP address, with TLS or on loopback, and on the unix socket.
+//! Listeners: one TCP address, with TLS or on loopback, and the unix socket.
 //!
 //! ```text
 //!   accept ──▶ Gate ──▶ TLS handshake ──▶ hyper, HTTP/1.1 or 2 ──▶ router
@@ -6,9 +6,9 @@
 //!               ▼ one caller: turned away  ▼ too slow: closed
 //! ```
 //!
-//! What always holds: nothing that one caller does keeps another from being served. Connections are bounded in number, in all and by
-//! address or user; the unix socket has places of its own, and on it root and the manager's user have theirs, so that an operator
-//! gets in while everything else is full; and whatever a caller may do slowly has a time or a rate.
+//! Invariant: no caller can keep another from being served. Connections are limited in total and per address or user; the
+//! unix socket has its own slots, some of them reserved for root and the manager's user, so that an operator always gets
+//! through; and everything that a caller may do slowly has a timeout or a minimum rate.
 
 mod activity;
 mod body;
@@ -32,9 +32,9 @@ use tokio_util::task::TaskTracker;
 pub use self::body::TooSlow;
 pub use self::gate::Network;
 
-use self::activity::Patience;
+use self::activity::Timeouts;
 use self::connection::{Serving, protocol};
-use self::gate::{Gate, Place, Refused, Whom};
+use self::gate::{ConnectionOwner, ConnectionSlot, Gate, Refused};
 use self::socket::SocketFile;
 use super::auth::Peer;
 use super::tls::Certificates;
@@ -48,56 +48,54 @@ pub enum ListenError {
     /// Not a loopback address, and no TLS.
     #[error(
         "{0} is not a loopback address, and there is no TLS: set [tls] with a certificate and its key, listen on 127.0.0.1 or \
-         [::1], or say --insecure-listen if everybody on the way may read and change what is sent, tokens included"
+         [::1], or use --insecure-listen if everyone on the network may read and change what is sent, including tokens"
     )]
     NotLoopback(SocketAddr),
-    /// The port is taken or may not be used.
+    /// The port is in use or not permitted.
     #[error("cannot listen on {address}: {source}; stop what uses the port, or give another with --listen")]
     Tcp {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Another manager answers there.
+    /// Another manager is listening there.
     #[error("another mps-manager answers at {0}: stop it first, or give this one another --runtime-dir")]
     Served(PathBuf),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("cannot listen on {path}: {source}")]
     Unix {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// The two listeners, bound.
+/// The two bound listeners.
 pub struct Listeners {
     tcp: TcpListener,
     unix: UnixListener,
     file: SocketFile,
 }
 
-/// How long requests that are under way at a soft stop get; a stalled sender must not hold it up.
+/// Grace period for requests in progress at a soft stop.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// The part of the places on the unix socket that one user may hold, root and the manager's user excepted.
+/// One user may have one in this many slots of the unix socket, except root and the manager's user.
 const OF_ONE_USER: u32 = 4;
 
-/// What a caller is told who finds no place, where it can be told without a handshake.
-fn no_place(listening: Listening, why: Refused) -> String {
+/// The response for a caller without a slot, if it can be sent without a handshake.
+fn refused_response(listening: Listening, why: Refused) -> String {
     let limit = match (listening, why) {
-        (Listening::Tcp, Refused::Full) => "as there may be (limits.connections)",
-        (Listening::Tcp, Refused::OfOne) => {
-            "of your address as there may be (limits.connections_per_address)"
-        }
-        (Listening::Unix, Refused::Full) => "on this socket as there may be (limits.socket_connections)",
+        (Listening::Tcp, Refused::Full) => "in total (limits.connections)",
+        (Listening::Tcp, Refused::OfOne) => "from your address (limits.connections_per_address)",
+        (Listening::Unix, Refused::Full) => "on this socket (limits.socket_connections)",
         (Listening::Unix, Refused::OfOne) => {
-            "of your user on this socket as there may be (a quarter of limits.socket_connections)"
+            "of your user on this socket (a quarter of limits.socket_connections)"
         }
     };
-    let detail = format!("there are as many connections {limit}: close some, or try again later");
+    let detail = format!("there are too many connections {limit}: close some, or try again later");
     let body = serde_json::json!({
         "type": "urn:mps-manager:problem:unavailable",
         "title": "Unavailable at the moment",
@@ -112,7 +110,7 @@ fn no_place(listening: Listening, why: Refused) -> String {
     )
 }
 
-/// Refuses an address beyond loopback that is to be served without TLS, unless that was asked for.
+/// Refuses a non-loopback address without TLS, unless that is explicitly allowed.
 pub fn check_address(address: SocketAddr, tls: bool, insecure: bool) -> Result<(), ListenError> {
     if tls || insecure || address.ip().is_loopback() {
         Ok(())
@@ -124,19 +122,19 @@ pub fn check_address(address: SocketAddr, tls: bool, insecure: bool) -> Result<(
 impl Listeners {
     /// Binds both; nothing is answered before [`Listeners::serve`].
     ///
-    /// A socket that nobody answers at is a dead manager's and is replaced.
+    /// A socket that no one answers at was left by a dead manager and is replaced.
     pub async fn bind(address: SocketAddr, unix_path: &Path) -> Result<Self, ListenError> {
         let tcp = TcpListener::bind(address).await.map_err(|source| ListenError::Tcp { address, source })?;
         let (unix, file) = socket::bind(unix_path).await?;
         Ok(Self { tcp, unix, file })
     }
 
-    /// The address that is listened on, with the port that was chosen for port 0.
+    /// The bound address, with the port chosen for port 0.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.tcp.local_addr()
     }
 
-    /// Answers until `stop`, then lets what is under way finish.
+    /// Serves until `stop`, then lets requests in progress finish.
     pub async fn serve(
         self,
         router: Router,
@@ -150,22 +148,22 @@ impl Listeners {
         let serving = Arc::new(Serving {
             router,
             limits,
-            patience: Patience::of(&limits),
+            timeouts: Timeouts::of(&limits),
             protocol: protocol(&limits),
             certificates,
             wire,
             stop: stop.clone(),
         });
         let tasks = TaskTracker::new();
-        // Dropped at the end, and with it every connection that did not end by itself.
+        // Dropped at the end, which closes the remaining connections.
         let abandon = CancellationToken::new();
         let sockets = limits.socket_connections;
-        let tcp = Door {
+        let tcp = ConnectionLimits {
             kind: Listening::Tcp,
             gate: Gate::new(limits.connections, limits.connections_per_address),
             of_operators: None,
         };
-        let unix = Door {
+        let unix = ConnectionLimits {
             kind: Listening::Unix,
             gate: Gate::new(sockets, sockets.div_ceil(OF_ONE_USER)),
             of_operators: Some(Gate::new(sockets, sockets)),
@@ -194,47 +192,47 @@ impl Listeners {
     }
 }
 
-/// One of the two ways in.
-struct Door {
+/// The connection slots of a listener.
+struct ConnectionLimits {
     kind: Listening,
     gate: Arc<Gate>,
-    /// Places of root and of the manager's own user, which nobody else can take.
+    /// Slots reserved for root and the manager's own user.
     of_operators: Option<Arc<Gate>>,
 }
 
-impl Door {
-    fn enter(&self, whom: Whom) -> Result<Place, Refused> {
+impl ConnectionLimits {
+    fn enter(&self, owner: ConnectionOwner) -> Result<ConnectionSlot, Refused> {
         let own = rustix::process::geteuid().as_raw();
-        match (&self.of_operators, whom) {
-            (Some(gate), Whom::User(Some(uid))) if uid == 0 || uid == own => gate.enter(whom),
-            _ => self.gate.enter(whom),
+        match (&self.of_operators, owner) {
+            (Some(gate), ConnectionOwner::User(Some(uid))) if uid == 0 || uid == own => gate.enter(owner),
+            _ => self.gate.enter(owner),
         }
     }
 }
 
-/// A connection that tells who is at its other end, and that may be told to go.
+/// A connection whose peer is known, and that can be refused with a message.
 trait Caller<A> {
     fn peer(&self, address: &A) -> Peer;
 
-    /// Whose connection it counts as.
-    fn whom(&self, address: &A) -> Whom;
+    /// The owner it counts for.
+    fn owner(&self, address: &A) -> ConnectionOwner;
 
-    /// Sends what it can without waiting.
-    fn tell(&self, text: &str);
+    /// Sends as much as possible without waiting.
+    fn send_now(&self, text: &str);
 }
 
 impl Caller<SocketAddr> for TcpStream {
     fn peer(&self, address: &SocketAddr) -> Peer {
-        // Answers are small and complete: waiting for more of them helps nobody.
+        // Responses are small and complete, so they are not delayed.
         let _ = self.set_nodelay(true);
         Peer::Tcp(*address)
     }
 
-    fn whom(&self, address: &SocketAddr) -> Whom {
-        Whom::Network(Network::from(address.ip()))
+    fn owner(&self, address: &SocketAddr) -> ConnectionOwner {
+        ConnectionOwner::Network(Network::from(address.ip()))
     }
 
-    fn tell(&self, text: &str) {
+    fn send_now(&self, text: &str) {
         let _ = self.try_write(text.as_bytes());
     }
 }
@@ -244,19 +242,19 @@ impl Caller<tokio::net::unix::SocketAddr> for UnixStream {
         Peer::local(self)
     }
 
-    fn whom(&self, _: &tokio::net::unix::SocketAddr) -> Whom {
-        Whom::User(self.peer_cred().ok().map(|credentials| credentials.uid()))
+    fn owner(&self, _: &tokio::net::unix::SocketAddr) -> ConnectionOwner {
+        ConnectionOwner::User(self.peer_cred().ok().map(|credentials| credentials.uid()))
     }
 
-    fn tell(&self, text: &str) {
+    fn send_now(&self, text: &str) {
         let _ = self.try_write(text.as_bytes());
     }
 }
 
-/// Takes connections for ever.
+/// Accepts connections forever.
 async fn accept<L>(
     listener: &mut L,
-    door: &Door,
+    entry: &ConnectionLimits,
     serving: &Arc<Serving>,
     tasks: &TaskTracker,
     abandon: &CancellationToken,
@@ -265,23 +263,23 @@ async fn accept<L>(
     L::Io: Caller<L::Addr> + AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     loop {
-        // It waits by itself where the process has no file descriptor left.
+        // It backs off by itself when the process has no file descriptors left.
         let (stream, address) = listener.accept().await;
         let peer = stream.peer(&address);
-        let place = match door.enter(stream.whom(&address)) {
+        let place = match entry.enter(stream.owner(&address)) {
             Ok(place) => place,
             Err(why) => {
                 serving.wire.turned_away(match why {
-                    Refused::Full => Turned::Full(door.kind),
-                    Refused::OfOne => Turned::OfOne(door.kind),
+                    Refused::Full => Turned::Full(entry.kind),
+                    Refused::OfOne => Turned::OfOne(entry.kind),
                 });
-                if door.kind == Listening::Unix || serving.certificates.is_none() {
-                    stream.tell(&no_place(door.kind, why));
+                if entry.kind == Listening::Unix || serving.certificates.is_none() {
+                    stream.send_now(&refused_response(entry.kind, why));
                 }
                 continue;
             }
         };
-        let open = serving.wire.opened(door.kind);
+        let open = serving.wire.opened(entry.kind);
         let (serving, abandon) = (Arc::clone(serving), abandon.clone());
         tasks.spawn(async move {
             tokio::select! {
@@ -298,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_loopback_goes_without_tls_unless_that_is_asked_for() {
+    fn only_loopback_may_listen_without_tls() {
         let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
         for (address, tls, insecure, allowed) in [
             ("127.0.0.1:1", false, false, true),
@@ -315,14 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_turned_away_is_told_in_a_whole_answer_by_which_limit() {
+    fn refused_connection_names_its_limit() {
         for (listening, why, limit) in [
             (Listening::Tcp, Refused::Full, "(limits.connections)"),
             (Listening::Tcp, Refused::OfOne, "(limits.connections_per_address)"),
             (Listening::Unix, Refused::Full, "(limits.socket_connections)"),
             (Listening::Unix, Refused::OfOne, "quarter of limits.socket_connections"),
         ] {
-            let text = no_place(listening, why);
+            let text = refused_response(listening, why);
             let (head, body) = text.split_once("\r\n\r\n").expect("a head");
             assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head}");
             let problem: crate::http::problem::Problem = serde_json::from_str(body).expect("a problem");

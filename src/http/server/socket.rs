@@ -1,4 +1,4 @@
-//! The unix socket's file: made, missed when it is gone, and made again.
+//! The unix socket's file: created, watched, and created again if it is removed.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use tokio::net::{UnixListener, UnixStream};
 use super::ListenError;
 use crate::domain::health::{HostFault, HostHealth, Report};
 
-/// How often the file is looked for.
-const EVERY: Duration = Duration::from_secs(1);
+/// How often the file is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A bound socket's file: left behind it would look like a manager that does not answer.
+/// A bound socket's file, removed on drop: a leftover would look like a hung manager.
 pub(super) struct SocketFile {
     path: PathBuf,
     /// Its device and inode.
@@ -25,17 +25,17 @@ impl SocketFile {
         self.made.is_some() && identity(&self.path) == self.made
     }
 
-    /// Completes when the file is gone, or another one has its name.
+    /// Completes when the file is gone or replaced.
     pub(super) async fn lost(&self) {
         while self.is_there() {
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Another manager's stays.
+        // Another manager's file stays.
         if self.is_there() {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -46,11 +46,11 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// Binds the socket. One that nobody answers at is a dead manager's and is replaced.
+/// Binds the socket. A socket that no one answers at was left by a dead manager and is replaced.
 pub(super) async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
     let unusable = |source| ListenError::Unix { path: path.to_owned(), source };
     if UnixStream::connect(path).await.is_ok() {
-        // Its state directory is another one, or its lock would have told.
+        // It uses another state directory, or the lock would have failed.
         return Err(ListenError::Served(path.to_owned()));
     }
     if path.symlink_metadata().is_ok() {
@@ -58,18 +58,18 @@ pub(super) async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), List
     }
     let listener = UnixListener::bind(path).map_err(unusable)?;
     let file = SocketFile { path: path.to_owned(), made: identity(path) };
-    // Anybody may connect; who may act is decided by the peer's user.
+    // Anyone may connect; rights depend on the peer's user.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(unusable)?;
     Ok((listener, file))
 }
 
-/// Binds a socket again whose file is gone; tries until it can, and reports why it cannot.
+/// Recreates a removed socket; retries until it succeeds, and reports why it fails.
 pub(super) async fn bind_again(gone: &SocketFile, health: &HostHealth) -> (UnixListener, SocketFile) {
     let path = &gone.path;
     let report = |reason, why: String| {
         let message = format!(
-            "the socket {} is gone, so `mps-manager run` and the other commands do not reach this manager, and it cannot be made \
-             again: {why}",
+            "the socket {} is gone, so `mps-manager run` and the other commands cannot reach this manager, and it cannot be \
+             created again: {why}",
             path.display()
         );
         if health.set(HostFault::SocketLost, Some(Report { reason, message: message.clone() })) {
@@ -79,14 +79,14 @@ pub(super) async fn bind_again(gone: &SocketFile, health: &HostHealth) -> (UnixL
     loop {
         match bind(path).await {
             Ok(bound) => {
-                tracing::warn!(socket = %path.display(), "the socket was removed while the manager served, and was made again");
+                tracing::warn!(socket = %path.display(), "the socket was removed while the manager was running, and was created again");
                 health.set(HostFault::SocketLost, None);
                 return bound;
             }
             Err(error @ ListenError::Served(_)) => report("SocketReplaced", error.to_string()),
             Err(error) => report("SocketRemoved", error.to_string()),
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
@@ -95,15 +95,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_removed_socket_is_made_again() {
+    async fn removed_socket_is_created_again() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("api.sock");
         let health = HostHealth::default();
         let (_listener, file) = bind(&path).await.expect("bound");
         assert!(file.is_there());
         std::fs::remove_file(&path).expect("removed");
-        // Something that cannot be replaced, at first.
-        std::fs::create_dir(&path).expect("in the way");
+        // Something that cannot be replaced at first.
+        std::fs::create_dir(&path).expect("an obstacle");
         tokio::time::timeout(Duration::from_secs(30), file.lost()).await.expect("noticed");
         let seen = health.clone();
         let way = path.clone();
@@ -117,8 +117,8 @@ mod tests {
         let (_listener, again) = tokio::time::timeout(Duration::from_secs(30), again).await.expect("bound");
         assert!(again.is_there() && health.blocking().is_empty());
         drop(file);
-        assert!(path.exists(), "the file that was lost is not the one there");
-        UnixStream::connect(&path).await.expect("somebody listens");
+        assert!(path.exists(), "the new file is another one");
+        UnixStream::connect(&path).await.expect("the socket is bound");
         drop(again);
         assert!(!path.exists());
     }

@@ -1,4 +1,4 @@
-//! The bytes of a connection on their way, seen by its [`Activity`].
+//! Wraps a connection's stream so that its [`Activity`] sees the bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -10,13 +10,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::activity::Activity;
 
-/// A stream that tells when bytes come, and when none can be sent.
-pub(super) struct Seen<S> {
+/// A stream that reports reads and blocked writes.
+pub(super) struct ObservedStream<S> {
     stream: S,
     activity: Arc<Activity>,
 }
 
-impl<S> Seen<S> {
+impl<S> ObservedStream<S> {
     pub(super) fn new(stream: S, activity: Arc<Activity>) -> Self {
         Self { stream, activity }
     }
@@ -27,7 +27,7 @@ impl<S> Seen<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -42,7 +42,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Seen<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

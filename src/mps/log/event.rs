@@ -23,7 +23,7 @@ pub enum Event {
     Accepting,
     /// A connection was no user interface; normal at every connect and exit of a client.
     InvalidCredentials,
-    /// A control process was let in.
+    /// A control process was accepted.
     UiOpened,
     /// A control process is done.
     UiClosed,
@@ -31,7 +31,7 @@ pub enum Event {
     Command(String),
     /// A line of the daemon's answer.
     Reply(String),
-    /// A client was handed to the running server. Under `-M` the user is 0 whoever it is.
+    /// A client was handed to the running server. Under `-M` the user is 0 no matter who it is.
     ClientAccepted { pid: u32, user: u32 },
     /// A client waits: for its server to start, or for another uid's server to be free.
     PushedToPending { pid: u32, user: u32 },
@@ -71,7 +71,7 @@ pub enum Event {
     /// A server was asked for its devices.
     DevicesQueried { count: u32 },
     /// A client is at the door. The numbers in this message are stale, so they are not kept.
-    ClientKnocking,
+    ClientConnecting,
     /// A client is in.
     ClientConnected(LogClient),
     /// A client has a thread of its own in the server.
@@ -86,7 +86,7 @@ pub enum Event {
     ContextExited { client: LogClient, remaining: u32 },
     /// A client process is gone.
     ClientDisconnected { pid: u32 },
-    /// A termination was asked for.
+    /// A termination was requested.
     TerminationRequested(LogClient),
     /// A termination is done.
     TerminationSucceeded,
@@ -108,7 +108,7 @@ pub enum Event {
     SetSticky,
     /// A process whose CUDA calls fail from now on.
     StickyError { pid: u32 },
-    /// A client was not let in.
+    /// A client was not admitted.
     ClientRefused { reason: String },
     /// Something else.
     Other(String),
@@ -317,7 +317,7 @@ fn server(text: &str) -> Option<Event> {
         return Some(Event::DevicesQueried { count: rest.strip_suffix(" devices")?.parse().ok()? });
     }
     if text.starts_with("Received new client request for {") {
-        return Some(Event::ClientKnocking);
+        return Some(Event::ClientConnecting);
     }
     for (prefix, created) in
         [("Creating server context on device ", true), ("Destroy server context on device ", false)]

@@ -28,7 +28,7 @@ pub struct Follow {
 pub struct Gained {
     /// The messages, in their order.
     pub records: Vec<Record>,
-    /// Whether messages may have been missed: there were too many, or somebody else emptied or replaced the log.
+    /// Whether messages may have been missed: there were too many, or another program emptied or replaced the log.
     pub skipped: bool,
 }
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_read_on_from_where_an_earlier_reader_had_given_every_message() {
+    fn log_reading_resumes_after_the_last_message() {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("server.log");
         let mut first = Follow::new(path.clone());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_emptied_or_replaced_may_have_said_more() {
+    fn externally_replaced_log_may_have_lost_lines() {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("server.log");
         let mut follow = Follow::new(path.clone());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_read() {
+    fn only_new_messages_are_read() {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("control.log");
         let mut follow = Follow::new(path.clone());
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_a_deleted_and_a_replaced_log_are_followed() {
+    fn truncated_deleted_and_replaced_logs_are_followed() {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("control.log");
         append(&path, &line("one").repeat(10));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_grew_too_fast_is_read_at_its_end() {
+    fn overgrown_log_is_read_at_its_end() {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("control.log");
         let mut follow = Follow::new(path.clone());

@@ -8,10 +8,12 @@
 use std::fs;
 use std::path::Path;
 
-use fastrand::Rng;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
 
 use super::*;
-use crate::fuzz::{Inputs, text as random_text, values};
+use crate::fuzz::{Inputs, values};
 
 const WORDS: [&str; 24] = [
     "\n",
@@ -83,35 +85,29 @@ fn logs_in_pieces() {
 #[test]
 fn a_line_that_never_ends() {
     let parts = ["x", "[2026-11-21 02:53:15.169 Control  1308] ", "\n", "é", "x\n"];
-    values(
-        |rng| -> Vec<(usize, usize)> {
-            // Most pieces are as short as lines are.
-            let size = |rng: &mut Rng| {
-                let most = if rng.u8(..64) == 0 { 2 * LONGEST } else { 64 };
-                rng.usize(..most)
-            };
-            (0..rng.usize(1..8)).map(|_| (rng.usize(..parts.len()), size(rng))).collect()
-        },
-        |pieces| {
-            let mut reader = Reader::default();
-            for (part, size) in pieces {
-                let piece = parts[*part].repeat(size / parts[*part].len());
-                for record in reader.feed(piece.as_bytes()) {
-                    assert!(record.text.len() <= 3 * LONGEST);
-                }
-                bounded(&reader);
+    // Most pieces are as short as lines are.
+    let size = prop_oneof![63 => 0_usize..64, 1 => 0..2 * LONGEST];
+    values(vec((select(parts.to_vec()), size), 1..8), |pieces| {
+        let mut reader = Reader::default();
+        for (part, size) in pieces {
+            let piece = part.repeat(size / part.len());
+            for record in reader.feed(piece.as_bytes()) {
+                assert!(record.text.len() <= 3 * LONGEST);
             }
-        },
-    );
+            bounded(&reader);
+        }
+    });
 }
 
 /// The words of a message with everything that a number, a name or a client could be.
-fn message(rng: &mut Rng) -> (String, Event) {
-    let client = LogClient { pid: rng.u32(..), context: rng.u32(..) };
-    let (n, m) = (rng.u32(..), rng.u32(..));
-    let named = format!("{{PID: {}, Context ID: {}}}", client.pid, client.context);
-    let plain = |rng: &mut Rng| random_text(rng, 30, |letter| letter.is_ascii_graphic());
-    match rng.u8(..22) {
+fn message() -> impl Strategy<Value = (String, Event)> {
+    (0..22_u8, any::<[u32; 4]>(), any::<u64>(), "[!-~]{0,30}").prop_map(message_of)
+}
+
+fn message_of((which, [pid, context, n, m], bytes, plain): (u8, [u32; 4], u64, String)) -> (String, Event) {
+    let client = LogClient { pid, context };
+    let named = format!("{{PID: {pid}, Context ID: {context}}}");
+    match which {
         0 => (format!("NEW SERVER {n}: Ready"), Event::ServerReady { server: n }),
         1 => (
             format!("NEW CLIENT {n} from user {m}: Server already exists"),
@@ -133,10 +129,7 @@ fn message(rng: &mut Rng) -> (String, Event) {
         6 => (format!("Force shutting down server {n}"), Event::ShuttingDown { server: n, forced: true }),
         7 => (format!("Client {named} connected"), Event::ClientConnected(client)),
         8 => (format!("Creating worker thread for client {named}"), Event::ClientServed(client)),
-        9 => {
-            let status = plain(rng);
-            (format!("Status of client {named} is {status}"), Event::ClientStatus { client, status })
-        }
+        9 => (format!("Status of client {named} is {plain}"), Event::ClientStatus { client, status: plain }),
         10 => (
             format!("Server failed to recevie command with status {n}, assuming client {named} exit"),
             Event::ClientHungUp { client, status: n },
@@ -147,10 +140,7 @@ fn message(rng: &mut Rng) -> (String, Event) {
         ),
         12 => (format!("Client process {n} disconnected"), Event::ClientDisconnected { pid: n }),
         13 => (
-            format!(
-                "Client {{PID: {}, Context: {}}} encountered a fatal GPU error.",
-                client.pid, client.context
-            ),
+            format!("Client {{PID: {pid}, Context: {context}}} encountered a fatal GPU error."),
             Event::FatalError(client),
         ),
         14 => (
@@ -162,17 +152,14 @@ fn message(rng: &mut Rng) -> (String, Event) {
             Event::ProcessTornDown { pid: n },
         ),
         16 => {
-            let (device, bytes) = (format!("GPU-{n:x}"), rng.u64(..));
+            let device = format!("GPU-{n:x}");
             let said = format!("Device pinned memory limit for device {device} set to 0x{bytes:x} bytes");
             (said, Event::MemoryLimitSet { device, bytes })
         }
-        17 => {
-            let command = plain(rng);
-            (format!("Cmd:{command}"), Event::Command(command))
-        }
+        17 => (format!("Cmd:{plain}"), Event::Command(plain)),
         18 => {
-            let (uuid, product) = (format!("GPU-{n:x}"), plain(rng));
-            (format!("Device {product} (uuid {uuid}) is associated"), Event::DeviceAssociated { uuid })
+            let uuid = format!("GPU-{n:x}");
+            (format!("Device {plain} (uuid {uuid}) is associated"), Event::DeviceAssociated { uuid })
         }
         19 => (
             format!("Creating server context on device {n} (NVIDIA H200)"),
@@ -187,29 +174,21 @@ fn message(rng: &mut Rng) -> (String, Event) {
 }
 
 #[test]
-fn what_mps_writes_is_read_back() {
+fn written_log_messages_are_read_back() {
     let sources = [(Source::Control, "Control"), (Source::Server, "Server"), (Source::Other, "Other")];
-    values(
-        |rng| {
-            let messages: Vec<_> = (0..rng.usize(1..6))
-                .map(|_| (sources[rng.usize(..3)], rng.u32(1..=4_194_304), rng.u16(..1000), message(rng)))
-                .collect();
-            messages
-        },
-        |messages| {
-            let log: String = messages
-                .iter()
-                .map(|((_, source), pid, ms, (text, _))| {
-                    format!("[2026-11-21 02:53:15.{ms:03} {source} {pid:>5}] {text}\n")
-                })
-                .collect();
-            let records = read(log.as_bytes());
-            assert_eq!(records.len(), messages.len(), "{log}");
-            for (record, ((source, _), pid, ms, (text, event))) in records.iter().zip(messages) {
-                let (seen, written) = (i32::from(record.at.millisecond()), i32::from(*ms));
-                assert_eq!((record.source, record.pid, seen), (*source, *pid, written));
-                assert_eq!((&record.text, &record.event), (text, event));
-            }
-        },
-    );
+    values(vec((select(sources.to_vec()), 1..=4_194_304_u32, 0..1000_u16, message()), 1..6), |messages| {
+        let log: String = messages
+            .iter()
+            .map(|((_, source), pid, ms, (text, _))| {
+                format!("[2026-11-21 02:53:15.{ms:03} {source} {pid:>5}] {text}\n")
+            })
+            .collect();
+        let records = read(log.as_bytes());
+        assert_eq!(records.len(), messages.len(), "{log}");
+        for (record, ((source, _), pid, ms, (text, event))) in records.iter().zip(messages) {
+            let (seen, written) = (i32::from(record.at.millisecond()), i32::from(*ms));
+            assert_eq!((record.source, record.pid, seen), (*source, *pid, written));
+            assert_eq!((&record.text, &record.event), (text, event));
+        }
+    });
 }

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mps_said_is_kept_and_our_sessions_are_not() {
+    fn own_sessions_are_dropped_from_kept_log() {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("control.log");
         for server in 1..=2 {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_place_of_the_kept_file_is_refused() {
+    fn linked_kept_file_is_refused() {
         let dir = tempfile::tempdir().expect("directory");
         let (path, other) = (dir.path().join("control.log"), dir.path().join("other"));
         fs::write(&path, line("NEW SERVER 1: Ready")).expect("written");

@@ -1,6 +1,6 @@
 //! control.log and server.log, read.
 //!
-//! Logs are hints: whoever reaches the pipe directory can write into them through the FIFO `log` (FACTS.md,
+//! Logs are hints: anyone who reaches the pipe directory can write into them through the FIFO `log` (FACTS.md,
 //! "Logs"). `ps` and `/proc` are the authority; a limit's proof is a getter *and* a line of server.log.
 
 mod event;
@@ -117,7 +117,7 @@ impl Reader {
 ///
 /// In place, since MPS keeps the file open and appends: a renamed log would keep growing under its new name
 /// (FACTS.md, "Logs"; recording 07). Only a file of this process's user under one name is emptied, and no link is
-/// followed: whoever can write in the directory could put the name of another file there. `before` runs once it is
+/// followed: a user who can write in the directory could put the name of another file there. `before` runs once it is
 /// certain that the log is emptied.
 pub fn bound(path: &Path, max_bytes: u64, before: impl FnOnce()) -> io::Result<bool> {
     let file = follow::open_to(path, OFlags::WRONLY)?;
@@ -205,7 +205,7 @@ fn read_tail(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
     let metadata = file.metadata()?;
     let max_bytes = u64::try_from(max_bytes).unwrap_or(u64::MAX);
     let skipped = metadata.len().saturating_sub(max_bytes);
-    // One byte more tells whether the cut falls between two lines.
+    // One byte more shows whether the cut falls between two lines.
     file.seek(SeekFrom::Start(skipped.saturating_sub(1)))?;
     let mut bytes = Vec::new();
     file.take(max_bytes.saturating_add(u64::from(skipped > 0))).read_to_end(&mut bytes)?;
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_a_time_a_source_and_a_pid() {
+    fn log_line_has_time_source_and_pid() {
         let records = read(b"[2026-11-21 02:53:15.169 Control  1308] NEW SERVER 1326: Ready\n");
         assert_eq!(records.len(), 1);
         assert_eq!(records[0].at.to_string(), "2026-11-21T02:53:15.169");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_goes_on_over_lines_and_over_feeds() {
+    fn message_continues_over_lines_and_reads() {
         let log = b"of an earlier message\n[2026-11-21 02:36:31.100 Control   449] \nServer 511\nmore\n[2026-11-21 02:36:31.100 Control   449] UI closed\n";
         let whole = read(log);
         assert_eq!(whole.len(), 2);

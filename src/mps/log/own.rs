@@ -1,6 +1,6 @@
 //! Which lines of control.log this program's own sessions left there.
 //!
-//! Each session of ours begins with a delimiter, an unknown word with a random number, which tells it from everybody
+//! Each session of ours begins with a delimiter, an unknown word with a random number, which distinguishes it from everybody
 //! else's:
 //!
 //! ```text
@@ -13,8 +13,8 @@
 //! [2026-11-21 02:54:14.673 Control   896] UI closed
 //! ```
 //!
-//! What MPS says of servers and clients is never ours, whatever session is open meanwhile. Whoever forges a delimiter
-//! hides a session here, and nothing that it changes: getters tell.
+//! What MPS says of servers and clients is never ours, whatever session is open meanwhile. A caller that forges a delimiter
+//! hides a session here, and nothing that it changes: getters show it.
 
 use super::{Event, event, prefixed};
 
@@ -45,7 +45,7 @@ enum Open {
 
 /// Says of each line whether it is of a session of ours.
 ///
-/// Lines that begin in the middle of a session belong to whoever sent its next command.
+/// Lines that begin in the middle of a session belong to the sender of its next command.
 pub fn own_lines<'l>(lines: impl Iterator<Item = &'l [u8]>) -> Vec<bool> {
     let mut own: Vec<bool> = Vec::new();
     // Lines of a session whose owner is not known yet.
@@ -72,7 +72,7 @@ pub fn own_lines<'l>(lines: impl Iterator<Item = &'l [u8]>) -> Vec<bool> {
 enum Verdict {
     Own,
     Undecided,
-    /// Of MPS itself, or of somebody else's session.
+    /// Of MPS itself, or of another program's session.
     Mps,
 }
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn own_sessions_are_told_from_others() {
+    fn own_sessions_are_distinguished_from_others() {
         let ours = [
             "Accepting connection...",
             "NEW UI",
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mps_says_during_our_session_is_kept() {
+    fn mps_messages_during_own_session_are_kept() {
         let texts = [
             "Accepting connection...",
             "NEW UI",
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_began_before_the_window_is_recognised() {
+    fn session_begun_before_the_window_is_recognised() {
         let second = "Cmd:zz-00c0ffee00c0ffee-7";
         assert_eq!(kept(&["100.0", second, "UI closed", "NEW SERVER 1: Ready"]), ["NEW SERVER 1: Ready"]);
         assert_eq!(kept(&["100.0", "Cmd:ps", "UI closed"]), ["100.0", "Cmd:ps", "UI closed"]);

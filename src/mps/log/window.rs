@@ -1,11 +1,11 @@
-//! A part of a log for somebody who reads it: never more than a window of the file, whatever its size and whatever is in it.
+//! A part of a log for a reader: never more than a window of the file, whatever its size and whatever is in it.
 
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use super::own::own_lines;
 
-/// Bytes of a log that are looked at at once.
+/// Bytes of a log that are checked at once.
 pub const WINDOW: u64 = 256 * 1024;
 /// Lines that are given at once.
 pub const LINES: usize = 400;
@@ -37,7 +37,7 @@ pub struct Line {
 pub struct Excerpt {
     /// The lines, the first written first.
     pub lines: Vec<Line>,
-    /// Where what was looked at begins, in bytes.
+    /// Where what was checked begins, in bytes.
     pub from: u64,
     /// Where it ends, in bytes: what comes later begins there.
     pub to: u64,
@@ -117,7 +117,7 @@ fn cut(bytes: &[u8], from: u64, is_cut: bool, part: Part, wanted: &str, size: u6
         begin = end + 1;
     }
     let mut end = bytes.len();
-    // A line that goes on behind the window is the next part's, unless it fills this one.
+    // A line that continues behind the window is the next part's, unless it fills this one.
     if offset(end) < size
         && matches!(part, Part::From(_))
         && let Some(last) = bytes.iter().rposition(|byte| *byte == b'\n')
@@ -141,7 +141,7 @@ fn cut(bytes: &[u8], from: u64, is_cut: bool, part: Part, wanted: &str, size: u6
 fn shown(line: &[u8]) -> String {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    // A character takes at most four bytes: more of the line is not looked at.
+    // A character takes at most four bytes: more of the line is not read.
     let is_long = line.len() > LONGEST_LINE * 4;
     let text = String::from_utf8_lossy(if is_long { &line[..LONGEST_LINE * 4] } else { line });
     let plain = |one: char| if one.is_control() && one != '\t' { '\u{fffd}' } else { one };
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_log_is_read_part_by_part_and_each_line_once() {
+    fn huge_log_is_paged_without_repeats() {
         let folder = folder();
         let path = folder.path().join("control.log");
         let all: Vec<String> =
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_and_what_has_no_end_is_shown_all_the_same() {
+    fn binary_and_endless_lines_are_shown() {
         let folder = folder();
         let path = folder.path().join("server.log");
         fs::write(&path, b"first\r\n\x1b[31mred\xff\xfe\0\ttab\n\nno end").expect("written");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_a_file_is_read() {
+    fn only_regular_files_are_read() {
         let folder = folder();
         let (secret, path) = (folder.path().join("secret"), folder.path().join("control.log"));
         fs::write(&secret, "a secret\n").expect("written");
@@ -265,7 +265,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_in_it_is_cut_into_lines(
+        fn any_content_is_cut_into_lines(
             bytes in proptest::collection::vec(0u8.., 0..300), from in 0u64..1000, is_cut: bool, forward: bool
         ) {
             let part = if forward { Part::From(from) } else { Part::Last };

@@ -1,7 +1,7 @@
 //! Replies about clients.
 //!
 //! A client chooses its own command name, so a name may hold blanks, newlines and lines that look like rows. `ps`
-//! says which PIDs to look at; what they are is for `/proc` to say.
+//! says which PIDs to examine; what they are is for `/proc` to say.
 
 use super::{ParseError, missing_server, not_understood, pids, shown, text};
 

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_another_shape_is_kept_beside_the_good_ones() {
+    fn malformed_device_line_is_kept_separately() {
         let devices = device_query(b"Default\n0,x,MIG-1,NVIDIA H200,N/A\n").expect("a section");
         assert_eq!(devices.bad, ["0,x,MIG-1,NVIDIA H200,N/A"]);
         assert!(device_query(b"").is_err());

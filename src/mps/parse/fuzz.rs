@@ -5,12 +5,13 @@
     reason = "what a program prints reads best as one format"
 )]
 
-use fastrand::Rng;
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 use super::recordings::replies;
 use super::*;
 use crate::domain::{GpuUuid, MemoryLimit, PartitionId, ThreadPercentage};
-use crate::fuzz::{Inputs, text as random_text, values};
+use crate::fuzz::{Inputs, values};
 
 /// What every reply may be instead of a value.
 const REFUSALS: [&str; 6] = [
@@ -162,150 +163,138 @@ fn partition_removals() {
     hold("sm_partition", sm_partition_remove);
 }
 
-fn pid(rng: &mut Rng) -> u32 {
-    rng.u32(1..=4_194_304)
+fn pid() -> impl Strategy<Value = u32> {
+    1..=4_194_304_u32
 }
 
-fn uuid(rng: &mut Rng) -> GpuUuid {
-    let (a, b) = (rng.u64(..), rng.u64(..));
-    let text = format!(
-        "GPU-{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-        a >> 32,
-        (a >> 16) & 0xffff,
-        a & 0xffff,
-        b >> 48,
-        b & 0xffff_ffff_ffff
-    );
-    GpuUuid::parse(&text).expect("a UUID")
+fn uuid() -> impl Strategy<Value = GpuUuid> {
+    "GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+        .prop_map(|text| GpuUuid::parse(&text).expect("a UUID"))
+}
+
+/// As many letters of a UUID as a list shows.
+fn prefix(length: usize) -> impl Strategy<Value = String> {
+    uuid().prop_map(move |uuid| uuid.as_str()[..length].to_owned())
+}
+
+fn id() -> impl Strategy<Value = PartitionId> {
+    "[A-Za-z0-9+/]{36}".prop_map(|text| PartitionId::parse(&text).expect("an ID"))
 }
 
 /// A name as a process or a product may have it: anything on one line, without blanks around it.
-fn name(rng: &mut Rng) -> String {
-    format!("x{}x", random_text(rng, 40, |letter| !letter.is_control()))
-}
+const NAME: &str = "x([ -~]|\\PC){0,40}x";
 
-fn some<T>(rng: &mut Rng, most: usize, make: impl Fn(&mut Rng) -> T) -> Vec<T> {
-    (0..rng.usize(..=most)).map(|_| make(rng)).collect()
+fn pci() -> impl Strategy<Value = (u8, u8)> {
+    (any::<u8>(), 0..32_u8)
 }
 
 #[test]
-fn what_lists_print_is_read_back() {
-    values(
-        |rng| some(rng, 20, pid),
-        |pids| {
-            let printed: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
-            assert_eq!(server_list(printed.as_bytes()).as_ref(), Ok(pids));
-            assert_eq!(client_list(printed.as_bytes()).as_ref(), Ok(pids));
+fn printed_lists_are_read_back() {
+    values(vec(pid(), 0..=20), |pids| {
+        let printed: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
+        assert_eq!(server_list(printed.as_bytes()).as_ref(), Ok(pids));
+        assert_eq!(client_list(printed.as_bytes()).as_ref(), Ok(pids));
+    });
+}
+
+#[test]
+fn printed_ps_rows_are_read_back() {
+    let row = (pid(), any::<u64>(), pid(), prefix(22), any::<u64>(), NAME).prop_map(
+        |(pid, id, server, device_prefix, namespace, command)| ClientRow {
+            pid,
+            id,
+            server,
+            device_prefix,
+            namespace,
+            command,
         },
     );
+    values(vec(row, 0..=8), |rows| {
+        let mut printed = WORDS[22].to_owned();
+        for ClientRow { pid, id, server, device_prefix, namespace, command } in rows {
+            printed.push_str(&format!(
+                "{pid:<9} {id:<9} {server:<14} {device_prefix:<25} {namespace:<14} {command:<15}\n"
+            ));
+        }
+        let expected = Clients::Listed { rows: rows.clone(), bad: Vec::new() };
+        assert_eq!(clients(printed.as_bytes()), Ok(expected), "{printed}");
+    });
 }
 
 #[test]
-fn what_ps_prints_is_read_back() {
-    let row = |rng: &mut Rng| ClientRow {
-        pid: pid(rng),
-        id: rng.u64(..),
-        server: pid(rng),
-        device_prefix: uuid(rng).as_str()[..22].to_owned(),
-        namespace: rng.u64(..),
-        command: name(rng),
-    };
-    values(
-        |rng| some(rng, 8, row),
-        |rows| {
-            let mut printed = WORDS[22].to_owned();
-            for ClientRow { pid, id, server, device_prefix, namespace, command } in rows {
-                printed.push_str(&format!(
-                    "{pid:<9} {id:<9} {server:<14} {device_prefix:<25} {namespace:<14} {command:<15}\n"
-                ));
-            }
-            let expected = Clients::Listed { rows: rows.clone(), bad: Vec::new() };
-            assert_eq!(clients(printed.as_bytes()), Ok(expected), "{printed}");
-        },
-    );
-}
-
-#[test]
-fn what_device_lists_print_is_read_back() {
-    let row = |rng: &mut Rng| DeviceRow {
-        ordinal: rng.u32(..),
-        pci: format!("0000:{:02x}.{:02x}.00", rng.u8(..), rng.u8(..32)),
-        uuid: uuid(rng),
+fn printed_device_lists_are_read_back() {
+    let row = (any::<u32>(), pci(), uuid(), NAME).prop_map(|(ordinal, (bus, slot), uuid, name)| DeviceRow {
+        ordinal,
+        pci: format!("0000:{bus:02x}.{slot:02x}.00"),
+        uuid,
         // Columns are parted by two blanks or a comma, and products have neither in their names.
-        name: name(rng).replace([' ', ','], "_"),
+        name: name.replace([' ', ','], "_"),
         attributes: "N/A".to_owned(),
-    };
-    let section = |rng: &mut Rng| DeviceSection { server: Some(pid(rng)), devices: some(rng, 4, row) };
-    values(
-        |rng| some(rng, 3, section),
-        |servers| {
-            let mut sections = servers.clone();
-            sections.insert(0, DeviceSection { server: None, devices: Vec::new() });
-            for separator in [",", "   "] {
-                let mut printed = String::new();
-                for DeviceSection { server, devices } in &sections {
-                    printed.push_str(&server.map_or("Default\n".to_owned(), |pid| format!("Server {pid}\n")));
-                    printed.push_str("Device Ordinal\n");
-                    for DeviceRow { ordinal, pci, uuid, name, attributes } in devices {
-                        let fields = [&ordinal.to_string(), pci, uuid.as_str(), name, attributes]
-                            .map(ToString::to_string);
-                        printed.push_str(&fields.join(separator));
-                        printed.push('\n');
-                    }
+    });
+    let section = (pid(), vec(row, 0..=4))
+        .prop_map(|(server, devices)| DeviceSection { server: Some(server), devices });
+    values(vec(section, 0..=3), |servers| {
+        let mut sections = servers.clone();
+        sections.insert(0, DeviceSection { server: None, devices: Vec::new() });
+        for separator in [",", "   "] {
+            let mut printed = String::new();
+            for DeviceSection { server, devices } in &sections {
+                printed.push_str(&server.map_or("Default\n".to_owned(), |pid| format!("Server {pid}\n")));
+                printed.push_str("Device Ordinal\n");
+                for DeviceRow { ordinal, pci, uuid, name, attributes } in devices {
+                    let fields =
+                        [&ordinal.to_string(), pci, uuid.as_str(), name, attributes].map(ToString::to_string);
+                    printed.push_str(&fields.join(separator));
                     printed.push('\n');
                 }
-                let expected = Devices { sections: sections.clone(), bad: Vec::new() };
-                assert_eq!(device_query(printed.as_bytes()), Ok(expected), "{printed}");
+                printed.push('\n');
             }
-        },
-    );
+            let expected = Devices { sections: sections.clone(), bad: Vec::new() };
+            assert_eq!(device_query(printed.as_bytes()), Ok(expected), "{printed}");
+        }
+    });
 }
 
 #[test]
-fn what_lists_of_contexts_print_is_read_back() {
-    let context = |rng: &mut Rng| DeviceContext { pid: pid(rng), context: rng.u32(..) };
-    let device = |rng: &mut Rng| DeviceClients {
-        ordinal: rng.u32(..),
-        bus: format!("{:02x}:{:02x}.0", rng.u8(..), rng.u8(..32)),
-        name: name(rng),
-        contexts: some(rng, 5, context),
-    };
-    values(
-        |rng| some(rng, 4, device),
-        |devices| {
-            let mut printed = String::new();
-            for device in devices {
-                printed.push_str(&format!("[{}] {}, {}\n", device.ordinal, device.bus, device.name));
-                for context in &device.contexts {
-                    printed.push_str(&format!("{}.{}\n", context.pid, context.context));
-                }
-            }
-            assert_eq!(device_client_list(printed.as_bytes()).as_ref(), Ok(devices), "{printed}");
+fn printed_context_lists_are_read_back() {
+    let context = (pid(), any::<u32>()).prop_map(|(pid, context)| DeviceContext { pid, context });
+    let device = (any::<u32>(), pci(), NAME, vec(context, 0..=5)).prop_map(
+        |(ordinal, (bus, slot), name, contexts)| DeviceClients {
+            ordinal,
+            bus: format!("{bus:02x}:{slot:02x}.0"),
+            name,
+            contexts,
         },
     );
+    values(vec(device, 0..=4), |devices| {
+        let mut printed = String::new();
+        for device in devices {
+            printed.push_str(&format!("[{}] {}, {}\n", device.ordinal, device.bus, device.name));
+            for context in &device.contexts {
+                printed.push_str(&format!("{}.{}\n", context.pid, context.context));
+            }
+        }
+        assert_eq!(device_client_list(printed.as_bytes()).as_ref(), Ok(devices), "{printed}");
+    });
 }
 
 #[test]
-fn what_lspart_prints_is_read_back_in_both_shapes() {
-    let device = |rng: &mut Rng| PartitionDevice {
-        device_prefix: uuid(rng).as_str()[..12].to_owned(),
-        free_chunks: rng.u32(..),
-        used_chunks: rng.u32(..),
-        free_sms: rng.u32(..),
-        used_sms: rng.u32(..),
-    };
-    let partition = |rng: &mut Rng| Partition {
-        device_prefix: uuid(rng).as_str()[..12].to_owned(),
-        id: id(rng),
-        chunks: rng.u32(..),
-        sms: rng.u32(..),
-        in_use: rng.choice([None, Some(true), Some(false)]).flatten(),
-    };
-    values(
-        |rng| Partitions {
-            devices: some(rng, 3, device).into_iter().chain([device(rng)]).collect(),
-            partitions: some(rng, 5, partition),
+fn printed_lspart_is_read_back_in_both_shapes() {
+    let device = (prefix(12), any::<[u32; 4]>()).prop_map(
+        |(device_prefix, [free_chunks, used_chunks, free_sms, used_sms])| PartitionDevice {
+            device_prefix,
+            free_chunks,
+            used_chunks,
+            free_sms,
+            used_sms,
         },
+    );
+    let partition = (prefix(12), id(), any::<[u32; 2]>(), any::<Option<bool>>()).prop_map(
+        |(device_prefix, id, [chunks, sms], in_use)| Partition { device_prefix, id, chunks, sms, in_use },
+    );
+    values(
+        (vec(device, 1..=4), vec(partition, 0..=5))
+            .prop_map(|(devices, partitions)| Partitions { devices, partitions }),
         |listed| {
             for dash in ["", " -"] {
                 let mut printed = String::from("DEVICE PARTITION\n------\n");
@@ -326,26 +315,14 @@ fn what_lspart_prints_is_read_back_in_both_shapes() {
     );
 }
 
-fn id(rng: &mut Rng) -> PartitionId {
-    let base64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let text: String = (0..36).map(|_| char::from(base64[rng.usize(..base64.len())])).collect();
-    PartitionId::parse(&text).expect("an ID")
-}
-
 #[test]
-fn what_values_print_is_read_back() {
-    values(
-        |rng| {
-            let tenths = ThreadPercentage::from_tenths(rng.u16(1..=1000)).expect("in range");
-            (tenths, MemoryLimit::from_mib(rng.u64(1..=crate::domain::memory::MAX_MIB)).expect("in range"))
-        },
-        |(tenths, limit)| {
-            assert_eq!(percentage(format!("{tenths}\n").as_bytes()), Ok(*tenths));
-            // MPS prints whole GiB as such (recording 03).
-            let mib = limit.mib();
-            let whole =
-                if mib.is_multiple_of(1024) { format!("{}G\n", mib / 1024) } else { format!("{mib}M\n") };
-            assert_eq!(memory_limit(whole.as_bytes()), Ok(Some(LimitReading::Whole(*limit))));
-        },
-    );
+fn printed_values_are_read_back() {
+    values((1..=1000_u16, 1..=crate::domain::memory::MAX_MIB), |(tenths, mib)| {
+        let tenths = ThreadPercentage::from_tenths(*tenths).expect("in range");
+        let limit = MemoryLimit::from_mib(*mib).expect("in range");
+        assert_eq!(percentage(format!("{tenths}\n").as_bytes()), Ok(tenths));
+        // MPS prints whole GiB as such (recording 03).
+        let whole = if mib.is_multiple_of(1024) { format!("{}G\n", mib / 1024) } else { format!("{mib}M\n") };
+        assert_eq!(memory_limit(whole.as_bytes()), Ok(Some(LimitReading::Whole(limit))));
+    });
 }

@@ -131,7 +131,7 @@ pub fn sm_partition_add(reply: &[u8]) -> Result<PartitionRef, ParseError> {
         .ok_or_else(|| not_understood("a partition as GPU-…/…", reply))
 }
 
-/// Reads `sm_partition rm`. No words of success are known, so it is `lspart` that decides; this tells a refusal.
+/// Reads `sm_partition rm`. No words of success are known, so it is `lspart` that decides; this detects a refusal.
 ///
 /// ```text
 /// … in use. Terminate all clients before removing.
@@ -159,11 +159,11 @@ mod tests {
 
     #[test]
     fn five_columns_and_seven_are_read() {
-        let told = lspart(b"GPU  Partition\n---- ----\nGPU-aa 5 10 52 80\nGPU-aa D/79e/DgwYMDAAAAAAAAAAAAAAAAAAAAAAAA 10 80 Yes\n").expect("told");
-        assert_eq!(told.devices, [device("GPU-aa", [5, 10, 52, 80])]);
-        assert_eq!(told.partitions[0].id.as_str(), "D/79e/DgwYMDAAAAAAAAAAAAAAAAAAAAAAAA");
+        let listing = lspart(b"GPU  Partition\n---- ----\nGPU-aa 5 10 52 80\nGPU-aa D/79e/DgwYMDAAAAAAAAAAAAAAAAAAAAAAAA 10 80 Yes\n").expect("a listing");
+        assert_eq!(listing.devices, [device("GPU-aa", [5, 10, 52, 80])]);
+        assert_eq!(listing.partitions[0].id.as_str(), "D/79e/DgwYMDAAAAAAAAAAAAAAAAAAAAAAAA");
         assert_eq!(
-            (told.partitions[0].chunks, told.partitions[0].sms, told.partitions[0].in_use),
+            (listing.partitions[0].chunks, listing.partitions[0].sms, listing.partitions[0].in_use),
             (10, 80, Some(true))
         );
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_an_error_and_not_a_zero() {
+    fn malformed_lspart_is_an_error() {
         for bad in [
             "",
             "GPU-aa\n",

@@ -156,7 +156,7 @@ const EXPECTED: &[&str] = &[
     "03 shutdown_server 657 -f -> no server 657",
     "03 start_server -> refused: A user id (UID) is required to start a new server",
     "03 start_server -uid abc -> refused: A user id (UID) is required to start a new server",
-    // Beside a session that somebody held: an empty reply and return code 0.
+    // Beside a session that another program held: an empty reply and return code 0.
     "06 get_server_status 475 -> the reply is not the status of a server: \"\"",
     // Another uid's.
     "07 quit -> privileges",

@@ -37,7 +37,7 @@ impl std::fmt::Display for ServerStatus {
 pub enum LimitReading {
     /// Whole MiB, as this crate sets them.
     Whole(MemoryLimit),
-    /// What somebody else set and MPS misread, such as `17179869183G` (recording 03).
+    /// What another program set and MPS misread, such as `17179869183G` (recording 03).
     Nonsense(String),
 }
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_a_word_or_a_missing_server() {
+    fn server_status_or_missing_server_is_parsed() {
         assert_eq!(server_status(b"ACTIVE\n"), Ok(ServerStatus::Active));
         assert_eq!(server_status(b"FAULT\n"), Ok(ServerStatus::Fault));
         assert_eq!(server_status(b"INITIALIZING\n"), Ok(ServerStatus::Initializing));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_mps_misread_are_kept_as_they_are() {
+    fn misread_limits_are_kept_verbatim() {
         let whole = |text: &str| Ok(Some(LimitReading::Whole(MemoryLimit::parse(text).expect("limit"))));
         let nonsense = |text: &str| Ok(Some(LimitReading::Nonsense(text.into())));
         assert_eq!(memory_limit(b""), Ok(None));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_silent_command_prints_is_a_refusal() {
+    fn output_of_silent_command_is_a_refusal() {
         assert_eq!(silent(b""), Ok(()));
         assert_eq!(
             silent(b"Invalid priority value - must be 0 or 1!\n"),

@@ -25,8 +25,8 @@ pub struct Caller {
 
 /// Control processes that others have in this pipe directory at this moment.
 ///
-/// A caller lives for two milliseconds, so one look may see none of many. One whose environment may not be read
-/// is left out: nothing tells which daemon it asks.
+/// A caller lives for two milliseconds, so one scan may see none of many. One whose environment may not be read
+/// is left out: it is not known which daemon it asks.
 pub fn callers(pipe_directory: &Path, daemon: Identity) -> Vec<Caller> {
     let me = std::process::id();
     process::find_by_command(calls)
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_is_told_from_a_daemon() {
+    fn control_caller_is_distinguished_from_daemon() {
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         for caller in
             ["nvidia-cuda-mps-control", "/usr/bin/nvidia-cuda-mps-control", "sh /x/nvidia-cuda-mps-control"]

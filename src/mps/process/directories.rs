@@ -37,7 +37,7 @@ pub enum DirectoryError {
         path.display()
     )]
     Unreachable {
-        /// The directory that is in the way.
+        /// The offending directory.
         path: PathBuf,
         /// Who has to pass.
         uid: u32,
@@ -51,7 +51,7 @@ pub enum DirectoryError {
     /// Others could change it, or what is on the way to it.
     #[error("{0}. Another user could put a daemon of its own there")]
     Untrusted(Untrusted),
-    /// Somebody else could replace what is in it.
+    /// Another program could replace what is in it.
     #[error("{} {reason}: another user could put a daemon of its own there; remove it or choose another place", path.display())]
     Unsafe {
         /// The directory.
@@ -118,7 +118,7 @@ pub fn usable_directories(pipe: &Path, log: &Path, uid: Option<u32>) -> Result<(
     Ok(())
 }
 
-/// The inode of a pipe directory, which tells it from a later one of the same name.
+/// The inode of a pipe directory, which distinguishes it from a later one of the same name.
 pub fn pipe_inode(pipe: &Path) -> io::Result<Inode> {
     Ok(Inode::from(&fs::metadata(pipe)?))
 }
@@ -164,7 +164,7 @@ fn check_existing(path: &Path) -> Result<(), DirectoryError> {
 }
 
 /// Whether `uid` may pass each directory down to this one, by owner, group and other bits, and each one down to where
-/// links in the path lead. ACLs are not looked at.
+/// links in the path lead. ACLs are not checked.
 ///
 /// Directories still to be made are passed over: they get mode 0755.
 pub fn check_reachable(path: &Path, uid: u32) -> Result<(), DirectoryError> {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_directories_are_made_and_good_ones_left_alone() {
+    fn missing_directories_are_made_existing_ones_kept() {
         let top = tempfile::tempdir_in("/tmp").expect("directory");
         mode(top.path(), 0o755);
         let (pipe, log) = (top.path().join("a/pipe"), top.path().join("a/log"));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_mps_cannot_use_is_refused_and_nothing_is_made() {
+    fn unusable_path_is_refused_before_creation() {
         let top = tempfile::tempdir_in("/tmp").expect("directory");
         let log = top.path().join("log");
         let too_long = top.path().join("x".repeat(LONGEST_PATH - top.path().as_os_str().len()));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_that_the_tenant_cannot_pass_is_named() {
+    fn parent_closed_to_tenant_is_named() {
         let top = tempfile::tempdir_in("/tmp").expect("directory");
         mode(top.path(), 0o700);
         let (pipe, log) = (top.path().join("pipe"), top.path().join("log"));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_behind_a_link_that_the_tenant_cannot_pass_is_named() {
+    fn closed_parent_behind_link_is_named() {
         let top = tempfile::tempdir_in("/tmp").expect("directory");
         mode(top.path(), 0o755);
         let (closed, link) = (top.path().join("closed"), top.path().join("link"));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_can_write_is_refused() {
+    fn directory_writable_by_others_is_refused() {
         let top = tempfile::tempdir_in("/tmp").expect("directory");
         let (pipe, log) = (top.path().join("pipe"), top.path().join("log"));
         fs::create_dir(&pipe).expect("made");

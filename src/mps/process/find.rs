@@ -25,7 +25,7 @@ pub enum Found {
     Ours(Identity),
     /// No process has the token, but for servers that outlived their daemon ([`orphans`]).
     None,
-    /// A control program is still starting the daemon: whoever ran it may have died meanwhile. Look again.
+    /// A control program is still starting the daemon: the program that ran it may have died meanwhile. Search again.
     Starting(Identity),
     /// Something has the token and something else does not agree: touch nothing, and say so.
     Doubtful {
@@ -46,7 +46,7 @@ pub struct Recorded {
 /// A daemon that holds a pipe directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Occupant {
-    /// Its process; `None` when something answers at the socket and cannot be told.
+    /// Its process; `None` when something answers at the socket and its process is not known.
     pub pid: Option<u32>,
     /// Its uid.
     pub uid: Option<u32>,
@@ -117,14 +117,14 @@ pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: Recorded) -> 
     found
 }
 
-/// Searches for a daemon that somebody else started and that was adopted: it carries no token, so its PID and start
+/// Searches for a daemon that was started outside this manager and that was adopted: it carries no token, so its PID and start
 /// time name it, and its command and its pipe directory must still be what they were.
 ///
-/// `of_anybody` is for one that is only looked at; one that is managed is of our own uid.
+/// `of_anybody` is for one that is only observed; one that is managed is of our own uid.
 pub fn find_adopted(pipe_directory: &Path, recorded: Recorded, of_anybody: bool) -> Found {
     let Identity { pid, .. } = recorded.identity;
     if !process::is_alive(recorded.identity) {
-        // The number may be somebody else's by now; that process is none of ours.
+        // The number may be another program's by now; that process is none of ours.
         return Found::None;
     }
     let doubtful = |reason: String| Found::Doubtful { reason };
@@ -204,7 +204,8 @@ pub fn occupant(pipe_directory: &Path) -> Option<Occupant> {
     })
 }
 
-fn daemon_of_pid_file(pipe_directory: &Path) -> Option<u32> {
+/// The control daemon that the pid file names, if it lives and has that pipe directory.
+pub fn daemon_of_pid_file(pipe_directory: &Path) -> Option<u32> {
     let path = pipe_directory.join(PID_FILE);
     // Everybody may write it, and it could be a FIFO by now.
     fs::symlink_metadata(&path).ok().filter(|file| file.is_file() && file.len() < 32)?;
@@ -219,10 +220,15 @@ fn daemon_of_pid_file(pipe_directory: &Path) -> Option<u32> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Socket {
     Answers {
-        /// The PID that began to listen, where the kernel tells.
+        /// The PID that began to listen, where the kernel reports it.
         pid: Option<u32>,
     },
     Silent,
+}
+
+/// Whether something listens at a socket; tries it.
+pub fn is_listened_at(socket: &Path) -> bool {
+    answering(socket) != Socket::Silent
 }
 
 /// Tries a socket.

@@ -1,4 +1,4 @@
-//! Every control daemon of the host, whoever started it, as `/proc` shows it.
+//! Every control daemon of the host, whichever program started it, as `/proc` shows it.
 //!
 //! Nothing here talks to a daemon or believes what can be forged: neither its pid file nor its log is read. What may
 //! not be read, as another user's environment, is said and not guessed.
@@ -32,11 +32,11 @@ pub struct Running {
     pub multi_user: bool,
     /// Whether it serves static SM partitions (`-S`).
     pub mode: Mode,
-    /// What its environment tells; the reason where that may not be read.
+    /// What its environment says; the reason where that may not be read.
     pub environment: Result<Surroundings, String>,
 }
 
-/// What the environment of a control daemon tells.
+/// The environment of a control daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Surroundings {
     /// The directory of its sockets, as the daemon sees it.
@@ -125,7 +125,7 @@ pub fn inspect(identity: Identity, world: Option<&Path>) -> Result<Running, Stri
         .ok_or_else(|| format!("process {pid} is not a control daemon of this host, or has just ended"))
 }
 
-/// The servers of a pipe directory that no control daemon is the parent of any more, whoever had started theirs: the
+/// The servers of a pipe directory that no control daemon is the parent of any more, whichever program started it: the
 /// environment of a daemon that was adopted holds no token that it could have given them.
 pub fn stranded(pipe_directory: &Path) -> Vec<Identity> {
     let Ok(here) = pipe_inode(pipe_directory) else { return Vec::new() };
@@ -184,7 +184,7 @@ fn describe(pid: u32, world: Option<&Path>) -> Option<Running> {
             }
             Ok(surroundings(pid, text))
         }
-        // Whose host it is of cannot be told either: a simulated one is not full of other people's processes.
+        // Whose host it is of cannot be determined either: a simulated one is not full of other people's processes.
         None if world.is_some() => return None,
         None => Err(format!(
             "the environment of process {pid} may not be read by uid {}: only its own user and root may",
@@ -225,7 +225,7 @@ pub fn reachable(pid: u32, path: &Path) -> Result<Inode, String> {
     }
     let inside = PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path));
     let theirs = fs::metadata(&inside)
-        .map_err(|error| format!("its pipe directory {shown} cannot be looked at: {error}"))?;
+        .map_err(|error| format!("its pipe directory {shown} cannot be read: {error}"))?;
     match fs::metadata(path) {
         Ok(ours) if (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()) => Ok(Inode::from(&ours)),
         _ => Err(format!(
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_is_told_from_its_fork_and_from_a_wrapper() {
+    fn daemon_is_distinguished_from_fork_and_wrapper() {
         let called = |pid, parent, line: &str| Called {
             pid,
             parent: Some(parent),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_no_daemon_is_refused_with_what_it_is() {
+    fn process_that_is_no_daemon_is_refused() {
         let me = process::identify(std::process::id()).expect("alive");
         let reason = inspect(me, None).expect_err("a test");
         assert!(reason.contains("is no MPS control daemon: it runs"), "{reason}");

@@ -23,7 +23,7 @@ use super::super::session::{Control, SessionError};
 use super::find::{Found, Occupant, find, mode, occupant};
 use super::{LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
-/// How often is looked for a daemon that is about to appear.
+/// How often a daemon that is about to appear is searched for.
 const LOOK: Duration = Duration::from_millis(2);
 /// How long after `-d` has returned a daemon may stay unseen. It has forked by then.
 const UNSEEN: Duration = Duration::from_millis(500);
@@ -117,7 +117,7 @@ pub enum StartError {
         /// The end of control.log.
         log_tail: String,
     },
-    /// A daemon came in another mode than asked for; it was killed.
+    /// A daemon came in another mode than requested; it was killed.
     #[error("the control daemon came in another mode than it was started in{}", said(output, log_tail))]
     OtherMode {
         /// What the program said.
@@ -153,7 +153,7 @@ fn said(output: &str, log_tail: &str) -> String {
 /// Starts a daemon with `-d` and waits until it answers.
 ///
 /// The daemon leaves this program's session by itself. Should the future be dropped, or this program die, it may
-/// be running all the same: [`find`] tells by the token.
+/// be running all the same: [`find`] decides by the token.
 pub async fn start(spec: &StartSpec) -> Result<Started, StartError> {
     if let Some(occupant) = occupant(&spec.pipe_directory) {
         return Err(StartError::Occupied { directory: spec.pipe_directory.clone(), occupant });
@@ -215,7 +215,7 @@ async fn answering(
     refused: Option<String>,
 ) -> Result<Started, StartError> {
     let identity = match appeared(spec, until).await {
-        // Whoever started it has ended, so this is the daemon even if it stayed in this program's session.
+        // Its starter has ended, so this is the daemon even if it stayed in this program's session.
         Found::Ours(identity) | Found::Starting(identity) => identity,
         Found::Doubtful { reason } => {
             abandon(spec);
@@ -227,7 +227,7 @@ async fn answering(
             return Err(StartError::NoDaemon { status: status.to_string(), output, log_tail });
         }
     };
-    // An exit code tells nothing of options that were not understood.
+    // The exit code does not show that an option was not understood.
     if mode(identity.pid) != spec.mode {
         abandon(spec);
         let (output, log_tail) = spec.words(&mut output);
@@ -323,7 +323,7 @@ async fn ask(control: &Control, until: Instant) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Kills what this start has left running, and nobody will ever ask for: nothing had its token before.
+/// Kills what this start has left running, and nothing else will ever find: nothing had its token before.
 fn abandon(spec: &StartSpec) {
     for id in process::find_by_env(TOKEN_ENV, &spec.token) {
         if let Err(error) = send(id, Signal::KILL, Grounds::FailedStart) {
@@ -333,7 +333,7 @@ fn abandon(spec: &StartSpec) {
 }
 
 impl StartSpec {
-    /// How the daemon is asked once it runs.
+    /// How the daemon is queried once it runs.
     pub fn control(&self) -> Control {
         Control::new(self.binaries.control.clone(), self.pipe_directory.clone(), self.extra_env.clone())
     }

@@ -34,7 +34,7 @@ const DYING: Duration = Duration::from_secs(2);
 pub enum How {
     /// It was dead already.
     AlreadyDead,
-    /// It quit when asked.
+    /// It quit on request.
     Quit,
     /// It took SIGTERM.
     Terminated,
@@ -112,25 +112,25 @@ pub async fn stop(control: &Control, identity: Identity, grace_s: u32) -> Result
 async fn quit(control: &Control, identity: Identity, grace_s: u32) -> bool {
     let until = Instant::now() + Duration::from_secs(grace_s.into()) + MARGIN;
     while Instant::now() < until {
-        let asked = tokio::select! {
-            // Death is looked at first: it is what counts, whatever the control process says about it.
+        let quit = tokio::select! {
+            // Death is checked first: it is what counts, whatever the control process says about it.
             biased;
             () = process::death(identity) => return true,
-            asked = control.quit(Some(grace_s), until) => asked,
+            quit = control.quit(Some(grace_s), until) => quit,
         };
-        match asked {
-            // Answered, or nobody is there to answer: dead in a moment, unless the quit was lost on the way.
+        match quit {
+            // Answered, or no process is there to answer: dead in a moment, unless the quit was lost on the way.
             Ok(()) | Err(SessionError::NoDaemon) => {}
             Err(error) => {
-                tracing::warn!(pid = identity.pid, %error, "the daemon does not quit when asked");
+                tracing::warn!(pid = identity.pid, %error, "the daemon does not quit on request");
                 return died(identity, Duration::ZERO).await;
             }
         }
         if died(identity, UNHEARD).await {
             return true;
         }
-        if matches!(asked, Err(SessionError::NoDaemon)) {
-            // It lives and its socket is gone or not its own: asking again would ask somebody else.
+        if matches!(quit, Err(SessionError::NoDaemon)) {
+            // It lives and its socket is gone or not its own: asking again would reach another daemon.
             return false;
         }
     }
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_daemon_leaves_is_removed() {
+    fn only_daemon_leftovers_are_removed() {
         let dir = tempfile::tempdir_in("/tmp").expect("directory");
         let path = |name: &str| dir.path().join(name);
         let listener = std::os::unix::net::UnixListener::bind(path("control")).expect("a socket");

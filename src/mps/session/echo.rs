@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_follows_what_the_echo_took() {
+    fn patience_follows_the_echo_time() {
         let echo = EchoTime::default();
         assert_eq!(echo.patience(ms(5_000)), SHORTEST);
         echo.record(ms(600));

@@ -1,7 +1,7 @@
-//! Reads that share one delimiter, since their replies can be told apart by what they look like.
+//! Reads that share one delimiter, since their replies can be distinguished by their form.
 //!
 //! A delimiter after each command is two lines more in control.log, and one more exchange. A reply of exactly one line
-//! ends the one before it if no line of that can be taken for it. Whatever does not look so, a refusal for one, is left
+//! ends the one before it if no line of that can be taken for it. A reply of another form, a refusal for one, is left
 //! to the caller, who reads the commands one by one.
 
 use super::super::command::Command;
@@ -57,7 +57,7 @@ fn shape(command: &Command) -> Option<(Count, Line)> {
     })
 }
 
-/// Whether the replies of these commands can be told apart without delimiters between them.
+/// Whether the replies of these commands can be distinguished without delimiters between them.
 pub(super) fn can_share(commands: &[Command]) -> bool {
     let shapes: Option<Vec<_>> = commands.iter().map(shape).collect();
     shapes.is_some_and(|shapes| {
@@ -69,7 +69,7 @@ pub(super) fn can_share(commands: &[Command]) -> bool {
     })
 }
 
-/// The reply of each command; `None` where they cannot be told apart.
+/// The reply of each command; `None` where they cannot be distinguished.
 pub(super) fn split(commands: &[Command], reply: &[u8]) -> Option<Vec<Vec<u8>>> {
     let text = std::str::from_utf8(reply).ok()?;
     let mut lines = text.lines().peekable();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_told_apart_by_their_lines() {
+    fn replies_are_split_by_their_lines() {
         assert!(can_share(&defaults()));
         assert_eq!(replies("511\n100.0\n4G\n0\n").expect("split"), ["511\n", "100.0\n", "4G\n", "0\n"]);
         assert_eq!(replies("100.0\n1\n").expect("split"), ["", "100.0\n", "", "1\n"]);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_otherwise_is_left_to_the_caller() {
+    fn unexpected_replies_are_not_split() {
         for text in [
             "",
             "511\n100.0\n4G\n",

@@ -20,7 +20,7 @@
 //! - A control process that was turned away may not say so: it takes the lost reply for an empty one and waits for
 //!   the next line, for ever (recording 15; on hardware about one attempt in thirty beside four other callers). So a
 //!   greeting without an echo soon has its input closed. Such a process ends at once; one that a daemon which hangs
-//!   keeps waiting does not, and that is how the two are told apart. One that is merely slow still gives the echo
+//!   keeps waiting does not, and that is how the two are distinguished. One that is merely slow still gives the echo
 //!   before it ends, and the next greeting waits as long as that took (`echo.rs`).
 //! - After a command comes a delimiter of its own, new and random, and the reply is what stands before it. The
 //!   return code is never believed (49 of 500 callers got an empty reply and 0; recording 08).
@@ -37,7 +37,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -57,7 +57,7 @@ pub const LONGEST_REPLY: usize = 1 << 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause beside callers who come and go.
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
-/// Attempts from which a session that somebody holds open is more likely than many short ones; pauses grow again.
+/// Attempts from which a session that another program holds open is more likely than many short ones; pauses grow again.
 const HELD_OPEN: u32 = 16;
 /// The longest pause from then on.
 const LONGEST_PAUSE_HELD: Duration = Duration::from_millis(256);
@@ -191,6 +191,8 @@ pub struct Control {
 struct Calls {
     processes: AtomicU64,
     turned_away: AtomicU64,
+    /// Whether the daemon has yet to show that it heard the last of them.
+    unheard: AtomicBool,
     commands: Arc<Commands>,
     echo: EchoTime,
 }
@@ -204,7 +206,7 @@ impl Control {
         Self { program, pipe_directory, environment, calls: Arc::default() }
     }
 
-    /// The same way to a daemon in another pipe directory; what asking costs goes on to be counted together.
+    /// The same way to a daemon in another pipe directory; the cost of its commands is counted together.
     #[must_use]
     pub fn in_directory(&self, pipe_directory: PathBuf) -> Self {
         let mut environment = self.environment.clone();
@@ -228,6 +230,12 @@ impl Control {
         self.calls.turned_away.load(Ordering::Relaxed)
     }
 
+    /// Whether the daemon has yet to show that it heard the last control process: a session that control.log shows
+    /// without a command may be the one of that process.
+    pub fn is_unheard(&self) -> bool {
+        self.calls.unheard.load(Ordering::Relaxed)
+    }
+
     /// What commands took, and why some of them got no reply.
     pub fn commands(&self) -> Arc<Commands> {
         Arc::clone(&self.calls.commands)
@@ -236,6 +244,7 @@ impl Control {
     fn open(&self) -> Result<Channel, SessionError> {
         let channel = Channel::open(self)?;
         self.calls.processes.fetch_add(1, Ordering::Relaxed);
+        self.calls.unheard.store(true, Ordering::Relaxed);
         Ok(channel)
     }
 
@@ -338,7 +347,7 @@ impl Session {
         reply
     }
 
-    /// Sends reads whose replies can be told apart with one delimiter after the last; `None` where they cannot, and then
+    /// Sends reads whose replies can be distinguished with one delimiter after the last; `None` where they cannot, and then
     /// the caller sends them one by one.
     pub async fn send_together(
         &mut self,
@@ -417,7 +426,7 @@ impl Session {
         Err(SessionError::Unknown { command, cause })
     }
 
-    /// Ends the session: the control process is told that its input is over and is waited for.
+    /// Ends the session: closes the control process's input and waits for it.
     pub async fn close(self) {
         if let State::Open(channel) = self.state {
             channel.close().await;
@@ -437,6 +446,7 @@ impl Session {
         let mut pauses = Pauses::default();
         let mut late = false;
         loop {
+            let unheard_before = control.is_unheard();
             let mut channel = control.open()?;
             self.processes += 1;
             let began = Instant::now();
@@ -444,6 +454,7 @@ impl Session {
             match self.exchange(&mut channel, None, began + patience).await {
                 Ok(Reading::Reply(_)) => {
                     echo.record(began.elapsed());
+                    control.calls.unheard.store(false, Ordering::Relaxed);
                     return Ok(channel);
                 }
                 Ok(Reading::Ended) => {}
@@ -459,7 +470,7 @@ impl Session {
                 if late && patience < echo.last() * 2 {
                     return Err(SessionError::Slow { took: echo.last(), allowed, program: control.program });
                 }
-                // Cut off before a lost reply could be told from a daemon that hangs: what came before has to say.
+                // Cut off before a lost reply could be distinguished from a daemon that hangs: what came before has to say.
                 let too_short = closed.elapsed() < echo::SHORTEST;
                 return Err(match pauses.attempts {
                     1.. if too_short => pauses.given_up(),
@@ -467,6 +478,8 @@ impl Session {
                 });
             };
             if ending.no_daemon() {
+                // It reached nobody, and says nothing about an earlier one that a dying daemon had accepted.
+                control.calls.unheard.store(unheard_before, Ordering::Relaxed);
                 return Err(SessionError::NoDaemon);
             }
             // The daemon answered after all: the next process is waited for as long as this one took.
@@ -568,7 +581,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_runs_alone_is_refused_before_anything_runs() {
+    async fn exclusive_command_is_refused_in_a_session() {
         let control = Control::new("/nonexistent/program".into(), "/nonexistent/pipe".into(), vec![]);
         let mut session = control.session(Instant::now()).await.expect("nothing runs yet");
         let quit = Command::Quit { timeout: None };

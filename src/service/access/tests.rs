@@ -13,21 +13,21 @@ fn opened(at: i64) -> (Access, Secret) {
 }
 
 #[test]
-fn whoever_watches_uses_the_session_until_its_last_end() {
+fn open_stream_keeps_session_until_its_maximum() {
     let begin = unix_ms();
     let (access, cookie) = opened(begin);
     let asks = |minutes: i64| access.session(&cookie, Origin::Socket, begin + minutes * MINUTE_MS);
     let (admission, _) = asks(0).expect("it has just begun");
     let (watched, other) = (admission.lifetime.in_use(), admission.lifetime.in_use());
     access.sweep(begin + 700 * MINUTE_MS);
-    assert!(asks(700).is_some(), "somebody watches");
+    assert!(asks(700).is_some(), "a stream is open");
     assert!(asks(720).is_none(), "twelve hours are over");
     drop((watched, other));
     assert!(asks(729).is_none());
 }
 
 #[test]
-fn a_session_that_nobody_watches_any_more_ends_when_it_is_idle() {
+fn session_without_open_streams_ends_when_idle() {
     let begin = unix_ms();
     let (access, cookie) = opened(begin);
     let asks = |minutes: i64| access.session(&cookie, Origin::Socket, begin + minutes * MINUTE_MS);
@@ -37,7 +37,7 @@ fn a_session_that_nobody_watches_any_more_ends_when_it_is_idle() {
     assert_eq!(
         access.sweep(begin + 40 * MINUTE_MS).len(),
         1,
-        "another still watches, which is to be written"
+        "the other stream is still open, so a use is to be written"
     );
     drop(other);
     assert!(asks(71).is_none());

@@ -1,4 +1,4 @@
-//! What a layout would come to on a daemon, whether the daemon holds it, and putting it there.
+//! Planning, asserting and applying a layout on a daemon.
 
 use std::collections::BTreeMap;
 
@@ -17,68 +17,67 @@ use crate::domain::layout::{Enforcement, GpuMap, Layout, Role, VersionRef, map_r
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, LayoutName};
 use crate::operations::OutlookError;
+use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::not_found as no_daemon;
-use crate::service::maintenance::refuse_in_maintenance;
-use crate::service::{FieldError, IdempotencyKey, Service, ServiceError, WriteOptions, remembered};
+use crate::service::{FieldError, IdempotencyKey, Service, ServiceError, WriteOptions, stored_answer};
 use crate::store::{self, layouts::NewVersion};
 
-/// A daemon, and how a layout is put on its GPUs.
+/// A daemon, and how a layout maps to its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LayoutTarget {
     /// The daemon.
     pub daemon: DaemonName,
-    /// The version; the newest without it.
+    /// The version; by default the newest.
     #[serde(default)]
     #[schema(minimum = 1)]
     pub version: Option<u32>,
-    /// Which GPU plays which role, by UUID, unique prefix, index or PCI address. A role that is left out keeps the GPU that it
-    /// has where the daemon holds the layout, and is the host's GPU of that index among those of the layout's SKU otherwise.
+    /// The GPU of each role, by UUID, unique prefix, index or PCI address. By default a role keeps its GPU if the daemon has
+    /// the layout, and otherwise is the host's GPU of that index among those of the layout's SKU.
     #[serde(default)]
     #[schema(schema_with = crate::domain::layout::roles_by_any_name)]
     pub gpu_map: BTreeMap<Role, GpuRef>,
-    /// What the layout would say, in place of a version: it need not have been written.
+    /// The content of the layout instead of a version; it need not be stored.
     #[serde(default)]
     pub layout: Option<Layout>,
 }
 
-/// A layout as it would stand on a daemon.
+/// A layout as it would be on a daemon.
 pub(in crate::service) struct Projected {
     pub(in crate::service) daemon: Daemon,
     pub(in crate::service) active: ActiveLayout,
     pub(in crate::service) layout: Layout,
 }
 
-/// A layout that is to be put on a daemon.
+/// A request to apply a layout to a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApplyRequest {
     /// The daemon.
     pub daemon: DaemonName,
-    /// The version; the newest without it.
+    /// The version; by default the newest.
     #[serde(default)]
     #[schema(minimum = 1)]
     pub version: Option<u32>,
-    /// What the layout says, in place of a version: written as a new one where it says something new, together with the wish
-    /// to have it, and not at all where the request is refused.
+    /// The content of the layout instead of a version: stored as a new version if it differs, together with the operation,
+    /// and not at all if the request is refused.
     #[serde(default)]
     pub layout: Option<Layout>,
-    /// Which GPU plays which role, as for a plan.
+    /// The GPU of each role, as for a plan.
     #[serde(default)]
     #[schema(schema_with = crate::domain::layout::roles_by_any_name)]
     pub gpu_map: BTreeMap<Role, GpuRef>,
-    /// Whether partitions that stay may be made again, which may change their IDs.
+    /// Whether partitions that stay may be recreated, which may change their IDs.
     #[serde(default)]
     pub recreate: bool,
-    /// What to do about partitions that somebody else makes or removes; without it, what the daemon has now.
+    /// What to do about drift of partitions; by default, the daemon's present setting.
     #[serde(default)]
     pub drift_policy: Option<PartitionPolicy>,
-    /// The `digest` of the plan that whoever asks has seen: refused, with nothing changed, where another one would be carried
-    /// out now.
+    /// The `digest` of the plan that the caller has seen: refused, with nothing changed, if the plan is now a different one.
     #[serde(default)]
     #[schema(pattern = "^[0-9a-f]{64}$")]
     pub plan: Option<String>,
-    /// Why it is done; the note of the version, too, where one is written.
+    /// The reason, which is also the note of a version that is created.
     #[serde(default)]
     #[schema(max_length = 1024, pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f]*$")]
     pub note: Option<String>,
@@ -91,7 +90,7 @@ impl ApplyRequest {
     }
 }
 
-/// A version that a request brings along.
+/// The content that a request contains.
 pub(in crate::service) struct OwnedVersion {
     layout: Layout,
     author: String,
@@ -99,7 +98,7 @@ pub(in crate::service) struct OwnedVersion {
 }
 
 impl OwnedVersion {
-    /// Its number: `known`, where that version says the same, and a new one otherwise.
+    /// Its version number: `known` if that version is equal, otherwise a new one.
     async fn written(
         &self,
         db: store::Transaction<'_>,
@@ -129,7 +128,7 @@ impl From<OutlookError> for ServiceError {
 }
 
 impl Service {
-    /// What putting a layout on a daemon would come to, on a look that is taken now.
+    /// What applying a layout would do, by a fresh poll.
     pub async fn plan_layout(
         &self,
         actor: &Actor,
@@ -141,7 +140,7 @@ impl Service {
         self.plan_of(&projected).await
     }
 
-    /// Whether a daemon holds a layout, on a look that is taken now.
+    /// Whether a daemon matches a layout, by a fresh poll.
     pub async fn assert_layout(
         &self,
         actor: &Actor,
@@ -178,7 +177,7 @@ impl Service {
         Ok(Assertion { matches: differences.is_empty(), differences, observed_at })
     }
 
-    /// Asks for a layout to be put on a daemon; what its plan refuses is refused at once.
+    /// Requests that a layout be applied to a daemon; if its plan is blocked, that is refused at once.
     pub async fn apply_layout(
         &self,
         actor: &Actor,
@@ -190,7 +189,7 @@ impl Service {
         actor.may(Right::Operate)?;
         let author = actor.subject.to_string();
         let (service, actor) = (self.clone(), actor.clone());
-        self.to_the_end(async move {
+        self.run_to_completion(async move {
             check_note(request.note.as_deref())?;
             check_digest(request.plan.as_deref())?;
             if let Some(answered) = service.answered(key.as_ref()).await? {
@@ -214,21 +213,21 @@ impl Service {
                 note: note.clone(),
             };
             let new = layout.map(|layout| OwnedVersion { layout, author, note });
-            service.ask_for_layout(&actor, daemon.name, operation, new, options, key).await
+            service.request_layout(&actor, daemon.name, operation, new, options, key).await
         })
         .await
     }
 
-    /// The answer that was given to the same request before.
+    /// The answer to the same request if it was made before.
     pub(in crate::service) async fn answered(
         &self,
         key: Option<&IdempotencyKey>,
     ) -> Result<Option<Operation>, ServiceError> {
         let Some(key) = key else { return Ok(None) };
-        remembered(&mut *self.parts.store.read().await?, key).await
+        stored_answer(&mut *self.parts.store.read().await?, key).await
     }
 
-    pub(in crate::service) async fn ask_for_layout(
+    pub(in crate::service) async fn request_layout(
         &self,
         actor: &Actor,
         name: DaemonName,
@@ -237,7 +236,7 @@ impl Service {
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
-        self.ask(actor, options, key, move |db, _| {
+        self.request_operation(actor, options, key, move |db, _| {
             Box::pin(async move {
                 may_change(&mut *db, &name, &request).await?;
                 if let (Some(new), OperationRequest::ApplyLayout { layout, version, .. }) =
@@ -251,7 +250,7 @@ impl Service {
         .await
     }
 
-    /// What putting a layout on its daemon would come to, on a look that is taken now.
+    /// What applying a layout to its daemon would do, by a fresh poll.
     pub(in crate::service) async fn plan_of(
         &self,
         projected: &Projected,
@@ -260,7 +259,7 @@ impl Service {
         let plan = self.parts.engine.layout_plan(&daemon.name, active, layout, self.parts.patience).await?;
         let status = self.parts.fleet.get(&daemon.name).and_then(|handle| handle.observed().status.layout);
         let before = status.map(|layout| layout.partitions).unwrap_or_default();
-        // Of percentages, no process keeps another one out.
+        // With percentages, no process can block another.
         let partitioned = layout.enforcement == Enforcement::Static && !before.is_empty();
         let daemons = partitioned.then(|| daemon.name.clone()).into_iter().collect();
         let occupants = self.occupants(&daemons).await?;
@@ -270,7 +269,7 @@ impl Service {
         Ok(plan.moving(moves))
     }
 
-    /// The layout as it would stand in the daemon's spec; refused where the daemon cannot hold it.
+    /// The layout as it would be in the daemon's spec; refused if the daemon cannot hold it.
     pub(in crate::service) async fn projected(
         &self,
         name: &LayoutName,
@@ -286,7 +285,7 @@ impl Service {
             }
             (Some(layout), None) => {
                 layout.check().map_err(|error| invalid("/layout", error))?;
-                // One that says the same as what the daemon has is that.
+                // Content equal to the daemon's version is that version.
                 let held = match daemon.spec.layout.as_ref().filter(|held| held.name == *name) {
                     Some(held) => store::layouts::version(&mut reader, &held.version_ref()).await?,
                     None => None,
@@ -309,7 +308,7 @@ impl Service {
             }
         };
         drop(reader);
-        // A role keeps its GPU until somebody says another.
+        // A role keeps its GPU unless the request names another.
         let held = daemon.spec.layout.as_ref().filter(|held| held.name == *name);
         let held = held.map(|held| held.gpu_map.clone()).unwrap_or_default();
         let gpu_map = self.mapped(&daemon, &layout, held, &target.gpu_map).await?;
@@ -318,7 +317,7 @@ impl Service {
         Ok(Projected { daemon, active, layout })
     }
 
-    /// The GPU of each role; refused where the daemon cannot hold the layout.
+    /// The GPU of each role; refused if the daemon cannot hold the layout.
     pub(in crate::service) async fn mapped(
         &self,
         daemon: &Daemon,
@@ -342,7 +341,7 @@ impl Service {
     }
 }
 
-/// Refuses to change the partitions of a daemon that is only looked at, in maintenance, or that another layout is put on.
+/// Refuses to change the partitions of a daemon that is only observed, in maintenance, or used by another operation.
 pub(in crate::service) async fn may_change(
     db: store::Transaction<'_>,
     name: &DaemonName,
@@ -360,38 +359,37 @@ pub(in crate::service) async fn may_change(
     match store::operations::unfinished(db, name).await? {
         None => Ok(()),
         Some(other) => Err(ServiceError::Conflict(format!(
-            "operation {other} works on daemon {name}, and a plan made now would not be of what it leaves: wait for it, or call \
-             it off"
+            "operation {other} is changing daemon {name}, so a plan made now would be outdated: wait for it, or cancel it"
         ))),
     }
 }
 
-/// Refuses what is no digest of any plan.
+/// Refuses a malformed plan digest.
 fn check_digest(digest: Option<&str>) -> Result<(), ServiceError> {
     let is_one =
         |text: &str| text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     match digest {
         Some(text) if !is_one(text) => Err(ServiceError::field(
             "/plan",
-            "this is no digest of a plan: give the one that the plan has, or none",
+            "this is not the digest of a plan: give the digest of a plan, or none",
         )),
         _ => Ok(()),
     }
 }
 
-/// Refuses a plan other than the one that was seen.
+/// Refuses a plan that differs from the one the caller has seen.
 fn refuse_another(plan: &LayoutPlan, seen: Option<&str>) -> Result<(), ServiceError> {
     match seen {
         Some(seen) if seen != plan.digest => Err(ServiceError::Conflict(format!(
-            "the plan of layout {} version {} on daemon {} is another by now than the one that was seen, and nothing was \
-             changed: look at the plan, and apply that one",
+            "the plan of layout {} version {} on daemon {} has changed since it was shown, and nothing was changed: review the new \
+             plan, and apply that one",
             plan.layout, plan.version, plan.daemon
         ))),
         _ => Ok(()),
     }
 }
 
-/// Refuses what the plan refuses, with each reason by itself.
+/// Refuses a blocked plan, with each blocker.
 pub(in crate::service) fn refuse_blocked(plan: &LayoutPlan, recreate: bool) -> Result<(), ServiceError> {
     let errors: Vec<FieldError> = plan
         .refusals(recreate)

@@ -1,4 +1,4 @@
-//! Layouts as documents: taken in, and given out with what their steps gave.
+//! Layout documents: imported, and exported with the IDs that their steps gave.
 
 use std::collections::BTreeMap;
 
@@ -7,71 +7,39 @@ use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::document::{Document, Entry, Fingerprint, PROTOCOL, Provenance, Recorded, Share};
-use crate::domain::layout::shell;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Enforcement, GpuMap, Version};
 use crate::domain::{DaemonName, LayoutName, PartitionId};
 use crate::host::process;
-use crate::operations::Seen;
+use crate::operations::PolledDaemon;
 use crate::service::daemons::not_found as no_daemon;
 use crate::service::{Service, ServiceError, WriteOptions, fate, unavailable};
 use crate::store::{self, layouts::NewVersion};
 
-/// Layouts that one import takes at most.
-const MOST: usize = 500;
-/// Layouts, and steps of them, that are written in one transaction: it holds the only writer for as long.
-const PART: usize = 20;
-const PART_STEPS: usize = 512;
-
-/// A text that layouts are taken from.
-#[derive(Debug, Clone)]
-pub enum LayoutText {
-    /// A document.
-    Document {
-        /// The text.
-        text: String,
-        /// How it is written.
-        format: Format,
-    },
-    /// A shell script, and what its layout is to be called.
-    Script {
-        /// The text.
-        text: String,
-        /// The name.
-        name: LayoutName,
-    },
-}
-
-impl LayoutText {
-    fn read(self) -> Result<Document, ServiceError> {
-        match self {
-            Self::Document { text, format } => text::read(&text, format).map_err(|error| invalid("", error)),
-            Self::Script { text, name } => {
-                let layout =
-                    shell::read(&text).map_err(|error| ServiceError::field("", error.to_string()))?;
-                Ok(text::bare(name, &layout, Some("from a shell script".to_owned())))
-            }
-        }
-    }
-}
+/// Most layouts in one import.
+const MAX_LAYOUTS: usize = 500;
+/// Layouts, and steps, written in one transaction, which blocks the only writer for as long.
+const BATCH_LAYOUTS: usize = 20;
+const BATCH_STEPS: usize = 512;
 
 impl Service {
-    /// Takes every layout of a text as a new version where it says something new.
+    /// Imports every layout of a document, as a new version if it differs.
     ///
-    /// A text that is refused changes nothing. Many layouts are written in several transactions, between which others write: an
-    /// import that fails on the way is completed by doing it again, since what is there already says nothing new.
+    /// A refused document changes nothing. Many layouts are written in several transactions, with other writes in between: an
+    /// import that fails halfway is completed by repeating it, since layouts that are stored already do not differ.
     pub async fn import_layouts(
         &self,
         actor: &Actor,
-        text: LayoutText,
+        text: String,
+        format: Format,
         options: WriteOptions,
     ) -> Result<Vec<LayoutView>, ServiceError> {
         actor.may(Right::Operate)?;
         let author = actor.subject.to_string();
         let service = self.clone();
-        self.to_the_end(async move {
-            let layouts = text.read()?.layouts;
+        self.run_to_completion(async move {
+            let layouts = text::read(&text, format).map_err(|error| invalid("", error))?.layouts;
             check_import(&layouts)?;
             let mut views = Vec::with_capacity(layouts.len());
             for part in parts(layouts) {
@@ -93,7 +61,7 @@ impl Service {
         .await
     }
 
-    /// A layout with what its steps gave on a daemon that has it in force now.
+    /// A layout with the results of its steps on a daemon where it is in force now.
     pub async fn export_layout(
         &self,
         actor: &Actor,
@@ -105,7 +73,7 @@ impl Service {
         let holder = store::daemons::get(&mut reader, daemon).await?.ok_or_else(|| no_daemon(daemon))?;
         let active = holder.spec.layout.filter(|active| active.name == *name).ok_or_else(|| {
             ServiceError::Conflict(format!(
-                "daemon {daemon} does not hold layout {name}: apply it there first"
+                "daemon {daemon} does not have layout {name}: apply it there first"
             ))
         })?;
         let wanted = active.version_ref();
@@ -122,13 +90,12 @@ impl Service {
         };
         let (ids, shares) = given.map_err(|why| {
             ServiceError::Conflict(format!(
-                "layout {wanted} is not in force on daemon {daemon} as it is on record, so there is nothing to export: {why}"
+                "layout {wanted} is not in force on daemon {daemon} as recorded, so there is nothing to export: {why}"
             ))
         })?;
         refuse_other_program(daemon, &seen)?;
-        // What is here now is what these IDs depend on, since the control process that runs now has given them (or its clients
-        // have seen these SMs): under the driver and on the GPUs that are here, by the program that is installed. Nothing of an
-        // earlier process is ever exported, so nothing has to be remembered of what was here when it ran.
+        // The fingerprint is that of the present hardware, driver and program, because the present control process gave these
+        // IDs (or its clients saw these SMs). Nothing of an earlier process is exported.
         let fingerprint = self.fingerprint(daemon, &active.gpu_map, version.layout.enforcement).await?;
         let recorded = Recorded { ids, shares, fingerprint, provenance: Self::provenance(daemon, &version) };
         let Version { name, layout, note, .. } = version;
@@ -136,14 +103,14 @@ impl Service {
         Ok(Document::sealed(BTreeMap::from([(name, entry)])))
     }
 
-    /// What a layout's IDs depend on, as it is on these GPUs of a daemon.
+    /// What a layout's IDs depend on, for these GPUs of a daemon.
     pub(in crate::service) async fn fingerprint(
         &self,
         daemon: &DaemonName,
         map: &GpuMap,
         enforcement: Enforcement,
     ) -> Result<Fingerprint, ServiceError> {
-        let driver = self.asked(crate::gpu::Inventory::known_driver).await?.map_err(unavailable)?;
+        let driver = self.query_inventory(crate::gpu::Inventory::known_driver).await?.map_err(unavailable)?;
         let gpus = self.gpus().await?;
         let mut prints = Vec::new();
         for uuid in map.values() {
@@ -166,7 +133,7 @@ impl Service {
         }
         let first = prints.first().cloned().ok_or_else(|| {
             ServiceError::Conflict(
-                "a layout without steps is on no GPU, so there is nothing to record of one".into(),
+                "a layout without steps uses no GPU, so there is no fingerprint to record".into(),
             )
         })?;
         match prints.iter().find(|print| **print != first) {
@@ -174,15 +141,15 @@ impl Service {
             Some(other) => {
                 let what: Vec<String> = first.differences(other).iter().map(ToString::to_string).collect();
                 Err(ServiceError::Conflict(format!(
-                    "the GPUs of the layout are not alike ({}), so one fingerprint cannot stand for them: use a layout a GPU",
+                    "the GPUs of the layout differ ({}), so they have no common fingerprint: use one layout per GPU",
                     what.join("; ")
                 )))
             }
         }
     }
 
-    /// SMs of a chunk and chunks of a GPU while it is empty: as the daemon lists them, or where it has no static
-    /// partitions as CUDA's splitter counts them.
+    /// SMs per chunk and chunks per empty GPU: as the daemon lists them or, without static partitions, as CUDA's splitter
+    /// counts them.
     async fn chunks(
         &self,
         daemon: &DaemonName,
@@ -193,7 +160,7 @@ impl Service {
             let gpus = std::slice::from_ref(&gpu.uuid);
             let counted = self.parts.engine.chunks_of(daemon, gpus).await?;
             let counted = counted.get(&gpu.uuid).ok_or_else(|| {
-                ServiceError::Unavailable(format!("nobody could count the chunks of GPU {}", gpu.uuid))
+                ServiceError::Unavailable(format!("the chunks of GPU {} could not be counted", gpu.uuid))
             })?;
             return Ok((counted.chunk_sms, counted.chunks));
         }
@@ -222,13 +189,13 @@ impl Service {
     }
 }
 
-/// Refuses what could only be refused once some of it is written.
+/// Checks everything that must be refused before anything is written.
 fn check_import(layouts: &BTreeMap<LayoutName, Entry>) -> Result<(), ServiceError> {
-    if layouts.len() > MOST {
+    if layouts.len() > MAX_LAYOUTS {
         return Err(ServiceError::field(
             "/layouts",
             format!(
-                "the document has {} layouts, and an import takes {MOST} at most: split it into several documents",
+                "the document has {} layouts, and an import takes {MAX_LAYOUTS} at most: split it into several documents",
                 layouts.len()
             ),
         ));
@@ -236,13 +203,13 @@ fn check_import(layouts: &BTreeMap<LayoutName, Entry>) -> Result<(), ServiceErro
     layouts.keys().try_for_each(check_free)
 }
 
-/// Layouts in parts of which each is written in one transaction.
+/// Splits layouts into one part per transaction.
 fn parts(layouts: BTreeMap<LayoutName, Entry>) -> Vec<Vec<(LayoutName, Entry)>> {
     let (mut parts, mut steps): (Vec<Vec<_>>, usize) = (Vec::new(), 0);
     for (name, entry) in layouts {
         let more = entry.layout().steps.len();
         match parts.last_mut() {
-            Some(part) if part.len() < PART && steps + more <= PART_STEPS => {
+            Some(part) if part.len() < BATCH_LAYOUTS && steps + more <= BATCH_STEPS => {
                 steps += more;
                 part.push((name, entry));
             }
@@ -255,29 +222,28 @@ fn parts(layouts: BTreeMap<LayoutName, Entry>) -> Vec<Vec<(LayoutName, Entry)>> 
     parts
 }
 
-/// Refuses a control process of a program that was replaced: it is of another version than the one that is installed, and so
-/// perhaps of another driver, since the MPS programs come with it.
-fn refuse_other_program(daemon: &DaemonName, seen: &Seen) -> Result<(), ServiceError> {
+/// Refuses a control process whose program was replaced: another version is installed now, perhaps with another driver, since
+/// the MPS programs come with it.
+fn refuse_other_program(daemon: &DaemonName, seen: &PolledDaemon) -> Result<(), ServiceError> {
     let pid = seen.observed.status.pid;
     match pid.and_then(process::runs_what_is_there) {
         Some(true) => Ok(()),
         Some(false) => Err(ServiceError::Conflict(format!(
-            "the program that the control process of daemon {daemon} runs was replaced since it was started, so it is not known \
-             for which version its IDs are: restart the daemon, which compares them, and export it then"
+            "the program of the control process of daemon {daemon} was replaced after it was started, so the version that its IDs \
+             belong to is unknown: restart the daemon, which compares the IDs, and then export"
         ))),
         None => Err(ServiceError::Unavailable(format!(
-            "it cannot be read which program the control process of daemon {daemon} runs (/proc/{}/exe), and so not for which \
-             version its IDs are",
+            "the program of the control process of daemon {daemon} cannot be read (/proc/{}/exe), so the version that its IDs \
+             belong to is unknown",
             pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string())
         ))),
     }
 }
 
-/// The ID of each step, where the steps of the layout gave them in the control process that runs now and those are the ones
-/// on record; the reason where not.
+/// The ID of each step, if the present control process gave them and they equal those on record; otherwise the reason.
 ///
-/// What others have made or removed since changes nothing about that.
-fn given(seen: &Seen) -> Result<Vec<PartitionId>, String> {
+/// What others created or removed since does not matter.
+fn given(seen: &PolledDaemon) -> Result<Vec<PartitionId>, String> {
     let desired = &seen.desired;
     let ids = seen.run.as_ref().and_then(|run| run.given(&desired.version, &desired.steps));
     let ids = ids.filter(|ids| desired.expected.as_ref() == Some(ids));
@@ -289,8 +255,8 @@ fn given(seen: &Seen) -> Result<Vec<PartitionId>, String> {
     }
 }
 
-/// What CUDA clients saw in each partition since the control process was started; the reason where they have not.
-fn proven_shares(seen: &Seen, generation: i64) -> Result<Vec<Share>, String> {
+/// What CUDA clients saw in each partition since the control process started; the reason if they have not.
+fn proven_shares(seen: &PolledDaemon, generation: i64) -> Result<Vec<Share>, String> {
     let status = seen.observed.status.layout.as_ref();
     let of_this = status.filter(|status| {
         status.version_ref().as_ref() == Some(&seen.desired.version)
@@ -300,9 +266,9 @@ fn proven_shares(seen: &Seen, generation: i64) -> Result<Vec<Share>, String> {
     of_this.and_then(|status| Share::seen(&status.partitions)).ok_or_else(|| obstacle(status))
 }
 
-/// Why a layout is not in force as it is on record, as far as its status tells.
+/// Why a layout is not in force as recorded, by its status.
 fn obstacle(status: Option<&LayoutStatus>) -> String {
-    let waits = "it is being brought about, or its daemon does not run: see the daemon's status".to_owned();
+    let waits = "it is still being applied, or its daemon is not running: see the daemon's status".to_owned();
     let Some(status) = status else { return waits };
     if let Some(failure) = &status.failure {
         return failure.message.clone();
@@ -314,7 +280,7 @@ fn obstacle(status: Option<&LayoutStatus>) -> String {
     format!("{}. Apply it again with recreate first", degraded.join("; "))
 }
 
-/// Takes an entry as a new version where it says something new.
+/// Imports an entry, as a new version if it differs.
 pub(in crate::service) async fn take(
     db: store::Transaction<'_>,
     name: &LayoutName,
@@ -357,8 +323,8 @@ mod tests {
 
     #[test]
     fn an_import_of_too_many_layouts_is_refused() {
-        check_import(&layouts(&[0; MOST])).expect("as many as may be");
-        let error = check_import(&layouts(&[0; MOST + 1])).expect_err("one more");
+        check_import(&layouts(&[0; MAX_LAYOUTS])).expect("as many as may be");
+        let error = check_import(&layouts(&[0; MAX_LAYOUTS + 1])).expect_err("one more");
         let ServiceError::Invalid(errors) = error else { panic!("a field is refused") };
         assert_eq!(errors[0].pointer, "/layouts");
         assert!(errors[0].detail.contains("501 layouts") && errors[0].detail.contains("split"), "{errors:?}");

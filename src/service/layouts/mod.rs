@@ -1,35 +1,35 @@
-//! Layouts: written, read, forgotten; planned, applied and asserted on a daemon.
+//! Layouts: created, read, deleted; planned, applied and asserted on a daemon.
 
 mod change;
 mod documents;
 mod of_daemon;
 mod partitions;
+pub mod replays;
 
 use serde::{Deserialize, Serialize};
 
 pub use change::{ApplyRequest, LayoutTarget};
 pub(super) use change::{Projected, may_change, refuse_blocked};
-pub use documents::LayoutText;
 pub(super) use documents::take;
 pub(super) use of_daemon::fit_layout;
 pub use partitions::PartitionView;
 
-use super::acting::about;
-use super::page::{Page, Paged};
-use super::{FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::audit::Target;
 use crate::domain::layout::{self, Invalid, Layout, Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
+use crate::service::access::audit_log::with_target;
+use crate::service::page::{Page, Paged};
+use crate::service::{FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::store::layouts::NewVersion;
 use crate::store::{self, Transaction};
 
-/// A layout as it is to be.
+/// A layout to be written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LayoutRequest {
-    /// What it says.
+    /// Its content.
     pub layout: Layout,
     /// Why it is written.
     #[serde(default)]
@@ -37,17 +37,17 @@ pub struct LayoutRequest {
     pub note: Option<String>,
 }
 
-/// A layout in its newest version, and who holds it.
+/// The newest version of a layout, and its daemons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayoutView {
     /// Its newest version.
     pub newest: Version,
-    /// The daemons that hold one of its versions, or are to.
+    /// The daemons that have one of its versions, or will.
     pub daemons: Vec<DaemonName>,
 }
 
 impl Service {
-    /// Writes a new version of a layout where it says something new, and gives the newest.
+    /// Writes a layout, as a new version if it differs, and returns the newest version.
     pub async fn put_layout(
         &self,
         actor: &Actor,
@@ -58,7 +58,7 @@ impl Service {
         actor.may(Right::Operate)?;
         let author = actor.subject.to_string();
         let (service, target) = (self.clone(), Target::Layout(name.clone()));
-        let putting = self.to_the_end(async move {
+        let putting = self.run_to_completion(async move {
             let LayoutRequest { layout, note } = request;
             layout.check().map_err(|error| invalid("/layout", error))?;
             check_note(note.as_deref())?;
@@ -83,10 +83,10 @@ impl Service {
             });
             written.await
         });
-        Box::pin(about(target, putting)).await
+        Box::pin(with_target(target, putting)).await
     }
 
-    /// A layout in its newest version.
+    /// The newest version of a layout.
     pub async fn layout(&self, actor: &Actor, name: &LayoutName) -> Result<LayoutView, ServiceError> {
         actor.may(Right::View)?;
         let mut reader = self.parts.store.read().await?;
@@ -115,7 +115,7 @@ impl Service {
         found.ok_or_else(|| no_version(wanted))
     }
 
-    /// The versions of a layout, the newest first.
+    /// The versions of a layout, newest first.
     pub async fn layout_versions(
         &self,
         actor: &Actor,
@@ -132,7 +132,7 @@ impl Service {
         Ok(page.cut(versions, |version| version.version.to_string()))
     }
 
-    /// Forgets a layout with all its versions; refused while somebody holds it or waits for it.
+    /// Deletes a layout with all its versions; refused while a daemon has it or an operation uses it.
     pub async fn delete_layout(
         &self,
         actor: &Actor,
@@ -141,7 +141,7 @@ impl Service {
     ) -> Result<(), ServiceError> {
         actor.may(Right::Operate)?;
         let service = self.clone();
-        self.to_the_end(async move {
+        self.run_to_completion(async move {
             let deleted = service.write(move |db| {
                 Box::pin(async move {
                     let newest = store::layouts::newest(&mut *db, &name).await?;
@@ -151,14 +151,14 @@ impl Service {
                     if !holders.is_empty() {
                         let holders: Vec<&str> = holders.iter().map(DaemonName::as_str).collect();
                         return Err(ServiceError::Conflict(format!(
-                            "layout {name} is held by the daemons {}: apply another to them first",
+                            "layout {name} is in use by the daemons {}: apply another to them first",
                             holders.join(", ")
                         )));
                     }
                     if let Some(operation) = store::operations::with_layout(&mut *db, &name).await? {
                         return Err(ServiceError::Conflict(format!(
-                            "operation {operation} puts layout {name} on a daemon, or may have to go back to it: wait for it, or \
-                             call it off"
+                            "operation {operation} applies layout {name} to a daemon, or may have to roll back to it: wait for it, or \
+                             cancel it"
                         )));
                     }
                     store::layouts::delete(db, &name).await?;
@@ -171,7 +171,7 @@ impl Service {
     }
 }
 
-/// Writes a version if it says something new, and gives the newest.
+/// Writes a version if it differs, and returns the newest.
 async fn put_if_new(
     db: Transaction<'_>,
     name: &LayoutName,
@@ -187,7 +187,7 @@ async fn put_if_new(
     newest.ok_or_else(|| ServiceError::Internal("the layout just written is gone".into()))
 }
 
-/// Refuses a name that no layout may have.
+/// Refuses a reserved name.
 fn check_free(name: &LayoutName) -> Result<(), ServiceError> {
     if name.is_free() {
         return Ok(());
@@ -202,12 +202,12 @@ async fn view(db: &mut sqlx::SqliteConnection, newest: Version) -> Result<Layout
     Ok(LayoutView { newest, daemons })
 }
 
-/// Refuses a note that is too long or no text for people.
+/// Refuses a note that is too long or has control characters.
 fn check_note(note: Option<&str>) -> Result<(), ServiceError> {
     layout::check_note(note).map_err(|error| ServiceError::field("/note", error.to_string()))
 }
 
-/// What is wrong with a layout that is in a request under this pointer.
+/// A validation error of a layout that is in a request under this pointer.
 pub(super) fn invalid(within: &str, Invalid { pointer, reason }: Invalid) -> ServiceError {
     let pointer = format!("{within}{pointer}");
     ServiceError::Invalid(vec![FieldError { pointer, detail: reason.to_string() }])

@@ -1,18 +1,18 @@
 //! The layout in a daemon's spec.
 //!
-//! Partitions are changed by applying a layout, which plans, compares and goes back. So a spec may bring another one only
-//! where there is nothing to change: for a new daemon, or one without a control process.
+//! Applying a layout is what changes partitions: it plans, compares and rolls back. So a spec may name another layout only if
+//! there are no partitions to change: for a new daemon, or one without a control process.
 
 use crate::domain::DaemonName;
 use crate::domain::daemon::{Daemon, DaemonSpec, Mode};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::{Enforcement, Layout, map_roles};
-use crate::service::shares::fit_shares;
+use crate::service::tenants::percentage_layout::fit_shares;
 use crate::service::{FieldError, ServiceError};
 use crate::store;
 
-/// Refuses a layout that the daemon cannot hold, or may not be given like this; gives it with the GPU of each role.
+/// Refuses a layout that the daemon cannot hold, or that must be applied instead; returns it with the GPU of each role.
 ///
 /// `runs` is whether the daemon has a control process.
 pub(in crate::service) async fn fit_layout(
@@ -25,7 +25,7 @@ pub(in crate::service) async fn fit_layout(
 ) -> Result<Option<ActiveLayout>, ServiceError> {
     let before = current.and_then(|daemon| daemon.spec.layout.as_ref());
     let resolved = resolve(&mut *db, name, spec, gpus).await?;
-    // Whose drift is to be repaired is no change of a partition.
+    // A changed drift policy changes no partition.
     let whole = |layout: &ActiveLayout| (layout.version_ref(), layout.gpu_map.clone());
     let other = resolved.as_ref().map(|(layout, _)| whole(layout)) != before.map(whole);
     let other_mode = current.is_some_and(|daemon| daemon.spec.mode != spec.mode);
@@ -34,16 +34,16 @@ pub(in crate::service) async fn fit_layout(
         && let Some(operation) = store::operations::changing_layout(&mut *db, name).await?
     {
         return Err(ServiceError::Conflict(format!(
-            "operation {operation} changes the layout of daemon {name}: wait for it, or call it off, before layout, mode or gpus \
-             are changed"
+            "operation {operation} changes the layout of daemon {name}: wait for it, or cancel it, before you change layout, mode or \
+             gpus"
         )));
     }
     if other {
-        // Percentages reserve nothing, so nothing has to be taken away.
+        // Percentages reserve nothing, so nothing would be taken from running clients.
         let leaves = spec.layout.is_none() && (other_mode || is_percentage(&mut *db, before).await?);
         if runs && !leaves {
             return Err(ServiceError::Conflict(format!(
-                "daemon {name} runs, and its layout is changed by applying another (POST /api/v1/layouts/NAME/apply): leave \
+                "daemon {name} is running, so its layout must be changed by applying another (POST /api/v1/layouts/NAME/apply): leave \
                  layout as it is ({}), or stop the daemon first",
                 before.map_or_else(|| "none".to_owned(), |layout| layout.version_ref().to_string())
             )));
@@ -52,8 +52,7 @@ pub(in crate::service) async fn fit_layout(
     let Some((active, layout)) = resolved else { return Ok(None) };
     if spec.is_observed() && before.is_none() {
         return Err(ServiceError::Conflict(format!(
-            "daemon {name} is only observed, so nobody would bring a layout about on it: leave layout out, or set its \
-             management to managed"
+            "daemon {name} is only observed, so no layout is applied to it: leave layout out, or set its management to managed"
         )));
     }
     if layout.enforcement == Enforcement::Percentage {
@@ -93,7 +92,7 @@ fn field(detail: &str) -> FieldError {
     FieldError { pointer: "/layout/gpu_map".to_owned(), detail: detail.to_owned() }
 }
 
-/// Refuses a layout on a daemon whose mode cannot hold it; `lacks_static` is why the control program has no static mode.
+/// Refuses a layout that the daemon's mode cannot hold; `lacks_static` is why the control program has no static mode.
 pub(super) fn refuse_mode(
     name: &DaemonName,
     mode: Mode,
@@ -108,7 +107,7 @@ pub(super) fn refuse_mode(
     let remedy = match (enforcement, lacks_static) {
         (Enforcement::Static, Some(why)) => {
             format!(
-                "static mode cannot be had here, since {why}; or set the layout's enforcement to percentage"
+                "static mode is not available here, since {why}; or set the layout's enforcement to percentage"
             )
         }
         (Enforcement::Static, None) => {
@@ -119,6 +118,6 @@ pub(super) fn refuse_mode(
         }
     };
     Err(ServiceError::Conflict(format!(
-        "daemon {name} is in {is} mode, and the layout is of {needs}: {remedy}"
+        "daemon {name} is in {is} mode, and the layout needs {needs}: {remedy}"
     )))
 }

@@ -1,4 +1,4 @@
-//! The partitions of a daemon, as its layout names them and as the daemon lists them.
+//! The partitions of a daemon, from its layout and as the daemon lists them.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,30 +13,30 @@ use crate::service::{Service, ServiceError};
 /// A partition of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct PartitionView {
-    /// What names it in `GET /daemons/{name}/partitions/{partition}`: its name in the layout, or else `<uuid>/<id>`.
+    /// Its name in `GET /daemons/{name}/partitions/{partition}`: its name in the layout, or else `<uuid>/<id>`.
     pub key: String,
-    /// Its name in the daemon's layout; `null` for one that the layout did not make.
+    /// Its name in the daemon's layout; `null` if the layout did not create it.
     pub partition: Option<PartitionName>,
     /// Its GPU.
     pub gpu: GpuUuid,
-    /// Its ID; `null` where it is not there as the layout made it, and where partitions have no IDs.
+    /// Its ID; `null` if it does not exist as the layout created it, or if partitions have no IDs.
     pub id: Option<PartitionId>,
-    /// The ID on record.
+    /// The recorded ID.
     pub expected: Option<PartitionId>,
     /// Its chunks.
     pub chunks: u32,
-    /// Its SMs, as listed, or as a CUDA client saw them.
+    /// Its SMs, as listed, or as seen by a CUDA client.
     pub sms: Option<u32>,
-    /// Who is bound to it.
+    /// The tenants bound to it.
     pub tenants: Vec<TenantName>,
-    /// Whether a client uses it, by the daemon's word; `null` where it does not say.
+    /// Whether a client uses it, as the daemon reports; `null` if it does not.
     pub in_use: Option<bool>,
-    /// The connected clients that named it.
+    /// The connected clients that name it.
     pub clients: Vec<ClientId>,
 }
 
 impl Service {
-    /// The partitions of a daemon: those of its layout, then those that it lists beside them.
+    /// The partitions of a daemon: those of its layout, then others that it lists.
     pub async fn partitions(
         &self,
         actor: &Actor,
@@ -76,7 +76,7 @@ impl Service {
             [one] => Ok((*one).clone()),
             [] => Err(ServiceError::NotFound { kind: "partition", name: wanted.chars().take(200).collect() }),
             several => Err(ServiceError::Conflict(format!(
-                "{} partitions of daemon {daemon} are called {wanted}, each on a GPU of its own: give <uuid>/<id>",
+                "{} partitions of daemon {daemon} are called {wanted}, each on another GPU: give <uuid>/<id>",
                 several.len()
             ))),
         }
@@ -100,7 +100,7 @@ impl Service {
             .filter(|(gpu, one)| {
                 all.iter().all(|known| (&known.gpu, known.id.as_ref()) != (*gpu, Some(&one.id)))
             })
-            .map(|(gpu, one)| of_nobody(gpu, one))
+            .map(|(gpu, one)| outside_layout(gpu, one))
             .collect();
         all.extend(strange);
         Ok(all)
@@ -125,7 +125,7 @@ fn of_layout(one: PartitionStatus, listed: &[GpuPartitions]) -> PartitionView {
     }
 }
 
-fn of_nobody(gpu: &GpuUuid, one: &ListedPartition) -> PartitionView {
+fn outside_layout(gpu: &GpuUuid, one: &ListedPartition) -> PartitionView {
     PartitionView {
         key: format!("{gpu}/{}", one.id.as_str()),
         partition: None,

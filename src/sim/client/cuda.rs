@@ -4,7 +4,7 @@ use super::super::control::pipe_directory;
 use super::super::envvar::{self, Limit};
 use super::super::kernel::{self, Kind, MIB, Presence};
 use super::super::profile::Gpu;
-use super::super::protocol::{Grant, Notice, Wish};
+use super::super::protocol::{ClientRequest, Grant, Notice};
 use super::super::world::World;
 use super::link::{Link, Sticky};
 
@@ -46,7 +46,7 @@ impl Cuda {
         let pipe = pipe_directory();
         let all = &world.host().gpus;
         let (daemon, mps): (Vec<&Gpu>, _) = if Link::probe(&pipe) {
-            let (link, grant) = Link::open(&pipe, wish(0, None), &sticky, dies_at == Some(0))?;
+            let (link, grant) = Link::open(&pipe, request(0, None), &sticky, dies_at == Some(0))?;
             let Grant::Welcome { gpus } = grant else { return Err("CUDA_ERROR_MPS_RPC_FAILURE".to_owned()) };
             (gpus.iter().filter_map(|&index| all.get(index)).collect(), Some(link))
         } else {
@@ -80,9 +80,9 @@ impl Cuda {
         let number = self.contexts;
         let own = variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").as_deref().and_then(envvar::percentage);
         let (link, sms, limit) = if self.mps.is_some() {
-            let wish = wish(number, Some(gpu.uuid.clone()));
+            let request = request(number, Some(gpu.uuid.clone()));
             let (link, grant) =
-                Link::open(&pipe_directory(), wish, &self.sticky, self.dies_at == Some(number))?;
+                Link::open(&pipe_directory(), request, &self.sticky, self.dies_at == Some(number))?;
             let Grant::Context { percentage, limits, partition_sms } = grant else {
                 return Err("CUDA_ERROR_MPS_RPC_FAILURE".to_owned());
             };
@@ -180,17 +180,17 @@ impl Context {
     pub(super) fn fault(&self, cuda: &Cuda) -> String {
         const OWN: &str = "cudaErrorIllegalAddress";
         let Some(process) = &cuda.mps else { return OWN.to_owned() };
-        let told = process.conn().tell(&Notice::Fault { context: self.number });
+        let sent = process.conn().send_message(&Notice::Fault { context: self.number });
         // The server answers with an error for everybody, this process included; if it is dead, that shows too.
-        while told.is_ok() && cuda.error().is_none() {
+        while sent.is_ok() && cuda.error().is_none() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         cuda.error().unwrap_or_else(|| OWN.to_owned())
     }
 }
 
-fn wish(context: u32, device: Option<String>) -> Wish {
-    Wish {
+fn request(context: u32, device: Option<String>) -> ClientRequest {
+    ClientRequest {
         context,
         device,
         partition: variable("CUDA_MPS_SM_PARTITION"),

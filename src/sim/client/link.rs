@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use super::super::protocol::{Grant, Hello, Notice, Wish, door};
+use super::super::protocol::{ClientRequest, Grant, Hello, Notice, door};
 use super::super::wire::Conn;
 
 /// The first error that this process was given; it stays.
@@ -36,15 +36,15 @@ impl Sticky {
 #[derive(Debug)]
 pub(super) struct Link {
     conn: Arc<Conn>,
-    /// Dropped with the link, which tells its thread that this side is leaving.
+    /// Dropped with the link, which signals its thread that this side is leaving.
     _open: mpsc::Sender<()>,
 }
 
-/// What a wish was answered.
+/// The answer to a request.
 pub(super) type Answered = Result<(Link, Grant), String>;
 
 impl Link {
-    /// Whether MPS is to be used at all: whether somebody greets in the pipe directory, recorded (21, 22).
+    /// Whether MPS is to be used at all: whether a daemon greets in the pipe directory, recorded (21, 22).
     ///
     /// Nothing but a socket of this kind can be connected to. One that is held and says something else, or nothing, is
     /// waited for; one that ends first is no daemon, and the process goes on outside MPS. It says nothing itself; the
@@ -76,17 +76,17 @@ impl Link {
         Ok(Conn::from_fd(socket))
     }
 
-    /// Makes a wish and waits for the answer, however long the server takes to come; or `dies` before it is taken.
-    pub(super) fn open(pipe: &Path, wish: Wish, sticky: &Sticky, dies: bool) -> Answered {
+    /// Sends a request and waits for the answer, however long the server takes to come; or `dies` before it is taken.
+    pub(super) fn open(pipe: &Path, request: ClientRequest, sticky: &Sticky, dies: bool) -> Answered {
         const LOST: &str = "CUDA_ERROR_MPS_RPC_FAILURE";
         let failed = |_: io::Error| LOST.to_owned();
         let conn = Self::enter(pipe)?;
-        conn.tell(&Hello::Client(wish)).map_err(failed)?;
+        conn.send_message(&Hello::Client(request)).map_err(failed)?;
         if dies {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
-        conn.tell(&Notice::Here).map_err(failed)?;
-        match conn.hear::<Grant>() {
+        conn.send_message(&Notice::Here).map_err(failed)?;
+        match conn.receive_message::<Grant>() {
             Some((Grant::Refused(error), _)) => Err(error),
             Some((grant, _)) => {
                 let conn = Arc::new(conn);
@@ -112,7 +112,7 @@ impl Drop for Link {
 
 fn listen(conn: &Conn, sticky: &Sticky, closed: &mpsc::Receiver<()>) {
     loop {
-        match conn.hear::<Grant>() {
+        match conn.receive_message::<Grant>() {
             Some((Grant::Sticky(error), _)) => sticky.set(&error),
             Some((Grant::Terminate, _)) => {
                 if sticky.stops {

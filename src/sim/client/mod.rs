@@ -193,7 +193,7 @@ impl<'a> Program<'a> {
         if fault.is_some() {
             let error = contexts.first().map_or_else(|| "cudaErrorNoDevice".to_owned(), |c| c.fault(cuda));
             self.say(&format!("fault: {error}"));
-            sleep(AFTER_FAULT);
+            sleep(self.world.scaled(AFTER_FAULT));
         } else if self.args.spin.is_some() {
             self.say(&format!("launches {launches}"));
         }

@@ -70,11 +70,11 @@ struct Failure {
 
 /// Looks at the simulated GPUs of a world and prints the answer.
 ///
-/// Like the real one, it may wait for ever to be let in by MPS, and ends without a word if nobody is there any more
+/// Like the real one, it may wait for ever to be admitted by MPS, and ends without a word if nobody is there any more
 /// who wants to know.
 pub fn run(dir: &Path, allocate_up_to: Option<u64>) -> ExitCode {
     let parent = rustix::process::getppid();
-    let Some(report) = look(dir, allocate_up_to, || rustix::process::getppid() == parent) else {
+    let Some(report) = probe(dir, allocate_up_to, || rustix::process::getppid() == parent) else {
         return ExitCode::from(REFUSED);
     };
     let text = serde_json::to_string(&report).expect("the report has string keys only");
@@ -83,7 +83,7 @@ pub fn run(dir: &Path, allocate_up_to: Option<u64>) -> ExitCode {
     if report.error.is_none() { ExitCode::SUCCESS } else { ExitCode::from(REFUSED) }
 }
 
-fn look(dir: &Path, allocate_up_to: Option<u64>, still_wanted: impl Fn() -> bool) -> Option<Report> {
+fn probe(dir: &Path, allocate_up_to: Option<u64>, still_wanted: impl Fn() -> bool) -> Option<Report> {
     let mut report = Report {
         schema: SCHEMA,
         pid: std::process::id(),

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::world::World;
 use super::daemon::Daemon;
 use super::servers::Server;
 
@@ -19,7 +20,7 @@ pub(super) struct Attempts {
 }
 
 /// A server of another user, or of another kind, is to come.
-pub(super) struct Change {
+pub(super) struct ServerReplacement {
     uid: u32,
     pub(super) attempts: Attempts,
 }
@@ -31,7 +32,7 @@ pub(super) struct Quit {
     pub(super) attempts: Attempts,
 }
 
-impl Change {
+impl ServerReplacement {
     /// Whose server is to come.
     pub(super) fn uid(&self) -> u32 {
         self.uid
@@ -51,10 +52,10 @@ impl Attempts {
         if self.pause == FIRST_PAUSE { "disabled" } else { "enabled" }
     }
 
-    /// The attempt failed; returns the pause until the next one.
-    fn failed(&mut self) -> Duration {
+    /// The attempt failed; returns the pause until the next one, as the log gives it.
+    fn failed(&mut self, world: &World) -> Duration {
         let pause = self.pause;
-        self.next = Instant::now() + pause;
+        self.next = Instant::now() + world.scaled(pause);
         self.pause = pause * 2;
         pause
     }
@@ -63,7 +64,7 @@ impl Attempts {
 impl Daemon {
     /// Makes way for a server of this user, now or as soon as nobody uses the present one.
     pub(super) fn change_to(&mut self, uid: u32) {
-        self.change = Some(Change { uid, attempts: Attempts::new() });
+        self.change = Some(ServerReplacement { uid, attempts: Attempts::new() });
         self.try_change();
     }
 
@@ -101,7 +102,7 @@ impl Daemon {
         self.say_log(&format!("Try shutting down server {pid}, backoff is {}", attempts.backoff()));
         let stopped = self.stop_server(false);
         if !stopped {
-            let pause = attempts.failed().as_millis();
+            let pause = attempts.failed(&self.world).as_millis();
             self.say_log(&format!("Control will try shutting down server {pid} again in at most {pause}ms"));
         }
         stopped

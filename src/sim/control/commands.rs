@@ -97,7 +97,7 @@ impl Daemon {
     }
 
     /// Privilege is a property of the socket that the caller could write to.
-    #[allow(clippy::unused_self, reason = "reads as the daemon's decision where it is asked")]
+    #[allow(clippy::unused_self, reason = "reads as the daemon's decision at the call")]
     fn allowed(&self, session: &Session) -> bool {
         session.privileged
     }
@@ -106,7 +106,7 @@ impl Daemon {
         self.say(session, &format!("Insufficient privileges for UID {}. {NO_PRIVILEGE}", session.uid));
     }
 
-    /// Whether the named server is there; a caller who named another one is told.
+    /// Whether the named server is there; a caller who named another one gets an error.
     pub(super) fn found(&self, session: &Session, pid: Option<&str>) -> bool {
         let pid = pid.map_or(0, number);
         let found = self.is_server(pid);
@@ -238,7 +238,7 @@ impl Daemon {
         match value {
             Some("0" | "1") => {
                 self.defaults.priority = u8::from(value == Some("1"));
-                // A running server is told at once, recorded.
+                // A running server is named at once, recorded.
                 if self.ready_server().is_some() {
                     let _ = self.order(&Order::Priority(self.defaults.priority));
                 }

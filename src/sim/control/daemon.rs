@@ -16,10 +16,10 @@ use super::super::envvar;
 use super::super::log::Voice;
 use super::super::partition::Partitions;
 use super::super::profile::Gpu;
-use super::super::protocol::{Hello, Report, Wish, door, ui};
+use super::super::protocol::{ClientRequest, Hello, Report, door, ui};
 use super::super::wire::{Conn, Packet};
 use super::super::world::World;
-use super::change::{Change, Quit};
+use super::change::{Quit, ServerReplacement};
 use super::instance::Instance;
 use super::options::Mode;
 use super::servers::Server;
@@ -41,7 +41,7 @@ pub(super) struct Daemon {
     pub(super) pending: Vec<Pending>,
     pub(super) partitions: Partitions,
     pub(super) quit: Option<Quit>,
-    pub(super) change: Option<Change>,
+    pub(super) change: Option<ServerReplacement>,
     session: Option<Rc<Session>>,
     refusals: usize,
     /// Servers in a row that ended before they were ready.
@@ -58,12 +58,12 @@ pub(super) struct Defaults {
     pub(super) limits: Vec<(String, u64)>,
 }
 
-/// A client whose server is not there yet. Nobody looks whether it is still alive, recorded.
+/// A client whose server is not there yet. Nobody checks whether it is still alive, recorded.
 pub(super) struct Pending {
     pub(super) conn: Conn,
     pub(super) pid: i32,
     pub(super) uid: u32,
-    pub(super) wish: Wish,
+    pub(super) request: ClientRequest,
 }
 
 /// The one session of commands.
@@ -172,7 +172,7 @@ impl Daemon {
         if privileged {
             self.accept(true);
         }
-        self.settle();
+        self.advance_pending();
     }
 
     /// When something is due though nobody says anything.
@@ -208,7 +208,7 @@ impl Daemon {
         let listener = if privileged { &self.instance.privileged } else { &self.instance.open };
         let Ok(conn) = listener.accept() else { return };
         self.say_log("Accepting connection...");
-        // Whoever has left already is heard of below.
+        // A client that has left already is handled below.
         let _ = conn.send(door::GREETING);
         let first = next(&conn);
         let Some(first) = first else { return self.say_log("User did not send valid credentials") };
@@ -237,8 +237,8 @@ impl Daemon {
             return;
         }
         drop(theirs);
-        match readable(&ours, PATIENCE).then(|| ours.hear::<Hello>()).flatten() {
-            Some((Hello::Client(wish), _)) => self.new_client(ours, client, wish),
+        match readable(&ours, PATIENCE).then(|| ours.receive_message::<Hello>()).flatten() {
+            Some((Hello::Client(request), _)) => self.new_client(ours, client, request),
             _ => self.say_log("User did not send valid credentials"),
         }
     }
@@ -264,10 +264,10 @@ impl Daemon {
         self.session = Some(Rc::new(Session { conn, privileged, uid: peer.uid.as_raw() }));
     }
 
-    fn new_client(&mut self, conn: Conn, peer: UCred, wish: Wish) {
-        // Under -M the log says user 0 whoever it is.
+    fn new_client(&mut self, conn: Conn, peer: UCred, request: ClientRequest) {
+        // Under -M the log says user 0 no matter who it is.
         let uid = if self.mode.multiuser { 0 } else { peer.uid.as_raw() };
-        let pending = Pending { conn, pid: pid(peer), uid, wish };
+        let pending = Pending { conn, pid: pid(peer), uid, request };
         let client = format!("NEW CLIENT {} from user {uid}", pending.pid);
         if self.server.as_ref().is_some_and(|server| server.ready && server.uid == uid) {
             self.say_log(&format!("{client}: Server already exists"));
@@ -279,8 +279,11 @@ impl Daemon {
     }
 
     fn hear_server(&mut self) {
-        let report =
-            self.server.as_ref().and_then(|server| server.conn.as_ref()).and_then(Conn::hear::<Report>);
+        let report = self
+            .server
+            .as_ref()
+            .and_then(|server| server.conn.as_ref())
+            .and_then(Conn::receive_message::<Report>);
         match report {
             Some((report, _)) => self.note(&report),
             None => self.server_died(),
@@ -288,7 +291,7 @@ impl Daemon {
     }
 
     /// What follows from a change: pending clients move on when they can.
-    fn settle(&mut self) {
+    fn advance_pending(&mut self) {
         match &self.server {
             None if self.quit.is_some() => {}
             None => {

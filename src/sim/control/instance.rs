@@ -63,7 +63,7 @@ fn launch(argv0: &OsStr, args: &[OsString], world: &World) -> ExitCode {
         .arg0(argv0)
         .args(args)
         .env(STAGE, "daemon")
-        // Whoever looks at the daemon's environment sees which host it is of, also where only the link told.
+        // The daemon's environment shows its host, also where only the link said so.
         .env(super::super::world::WORLD_VARIABLE, world.dir())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -123,7 +123,7 @@ fn serve(world: World, mode: Mode, listening: impl FnOnce()) -> Result<ExitCode,
         _lock: lock,
         pipe,
     };
-    furnish(&instance.pipe).map_err(Failure::io(&instance.pipe))?;
+    prepare(&instance.pipe).map_err(Failure::io(&instance.pipe))?;
     listening();
     Ok(Daemon::new(world, mode, instance).run())
 }
@@ -149,7 +149,7 @@ fn lock(pipe: &Path, logs: &Path) -> Result<File, Failure> {
 }
 
 /// The FIFO and the PID file, with the modes recorded.
-fn furnish(pipe: &Path) -> io::Result<()> {
+fn prepare(pipe: &Path) -> io::Result<()> {
     let fifo = pipe.join("log");
     let _ = fs::remove_file(&fifo);
     mkfifoat(CWD, &fifo, FileMode::from_raw_mode(0o777))?;

@@ -52,7 +52,7 @@ pub(super) fn parse(args: &[OsString], version: u32) -> Call {
     if daemon { Call::Daemon(mode) } else { Call::Session }
 }
 
-/// The head of every text; the version stands in it only when asked for.
+/// The head of every text; the version stands in it only when requested.
 pub(super) fn banner(version: Option<u32>) -> String {
     let version = version.map(|v| format!(" Binary version: {v}")).unwrap_or_default();
     format!(

@@ -1,5 +1,5 @@
 //! `sm_partition` and `lspart`. Nothing here is recorded: the words are NVIDIA's documentation's for 13.1 and as
-//! told by others for 13.2, and where neither says anything they are made up.
+//! documented by others for 13.2, and where neither says anything they are made up.
 
 use std::fmt::Write as _;
 

@@ -68,7 +68,7 @@ impl Daemon {
         };
         if let Some(server) = &mut self.server
             && i64::from(server.pid()) == i64::from(pid)
-            && conn.tell(&orders).is_ok()
+            && conn.send_message(&orders).is_ok()
         {
             server.conn = Some(conn);
         }
@@ -77,20 +77,20 @@ impl Daemon {
     /// Hands a client's connection to the server, one at a time: over one that hung the server nobody waits, and who
     /// comes next hangs the daemon, recorded. A client that a dead server cannot take waits for the next one.
     pub(super) fn hand_over(&mut self, pending: Pending) {
-        let (named, device) = (pending.wish.partition.as_deref(), pending.wish.device.as_deref());
+        let (named, device) = (pending.request.partition.as_deref(), pending.request.device.as_deref());
         let partition_sms = named.zip(device).and_then(|(named, device)| self.partitions.sms(named, device));
-        let order = Order::Serve { pid: pending.pid, wish: pending.wish.clone(), partition_sms };
+        let order = Order::Serve { pid: pending.pid, request: pending.request.clone(), partition_sms };
         if self.finish_taking().is_none() {
-            let _ = pending.conn.tell(&Grant::Refused("CUDA_ERROR_MPS_CONNECTION_FAILED".to_owned()));
+            let _ = pending.conn.send_message(&Grant::Refused("CUDA_ERROR_MPS_CONNECTION_FAILED".to_owned()));
             return;
         }
         let server = self.server.as_mut();
-        let told = server.and_then(|server| {
-            server.conn.as_ref()?.tell_with(&order, Some(pending.conn.as_fd())).ok()?;
+        let sent = server.and_then(|server| {
+            server.conn.as_ref()?.send_message_with(&order, Some(pending.conn.as_fd())).ok()?;
             server.taking = true;
             Some(())
         });
-        if told.is_none() {
+        if sent.is_none() {
             self.server_died();
             self.pending.push(pending);
         }
@@ -139,7 +139,7 @@ impl Daemon {
             self.turn(false);
         }
         self.finish_taking()?;
-        if self.server.as_ref()?.conn.as_ref()?.tell(order).is_err() {
+        if self.server.as_ref()?.conn.as_ref()?.send_message(order).is_err() {
             self.server_died();
             return None;
         }
@@ -149,7 +149,7 @@ impl Daemon {
     /// The server's next answer; `None` when it dies before.
     fn answer(&mut self) -> Option<Answer> {
         loop {
-            let report = self.server.as_ref()?.conn.as_ref()?.hear::<Report>();
+            let report = self.server.as_ref()?.conn.as_ref()?.receive_message::<Report>();
             match report {
                 Some((Report::Answer(answer), _)) => {
                     self.taken();
@@ -181,7 +181,7 @@ impl Daemon {
     pub(super) fn server_died(&mut self) {
         if let Some(server) = &mut self.server {
             // One that never connected has nothing on a GPU to be cleared off.
-            let release = if server.conn.is_some() { RELEASE } else { Duration::ZERO };
+            let release = if server.conn.is_some() { self.world.scaled(RELEASE) } else { Duration::ZERO };
             server.conn = None;
             server.reported_at.get_or_insert_with(|| Instant::now() + release);
         }
@@ -214,7 +214,7 @@ impl Daemon {
         self.pending.retain(|pending| {
             if pending.uid == uid {
                 let refused = Grant::Refused("CUDA_ERROR_MPS_CONNECTION_FAILED".to_owned());
-                let _ = pending.conn.tell(&refused);
+                let _ = pending.conn.send_message(&refused);
             }
             pending.uid != uid
         });

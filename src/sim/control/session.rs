@@ -72,8 +72,8 @@ fn open(pipe: &Path) -> Option<Conn> {
         .ok()?;
     // It greets everybody first.
     let _ = conn.recv();
-    // Refused or granted, the next send tells: a daemon that is busy with another session has closed this one.
-    if conn.tell(&Hello::Ui).is_ok() {
+    // Refused or granted, the next send shows it: a daemon that is busy with another session has closed this one.
+    if conn.send_message(&Hello::Ui).is_ok() {
         let _ = conn.recv();
     }
     Some(conn)

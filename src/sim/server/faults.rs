@@ -1,7 +1,7 @@
 //! Fatal GPU errors: whom one client's fault takes down, and when the server is well again (recording 04).
 //!
 //! A fault spreads from device to device through the processes that use both, so everybody who shares a device
-//! with an affected process is affected. The log blames the context that came to the device last, whoever it
+//! with an affected process is affected. The log blames the context that came to the device last, whichever it
 //! was.
 
 use std::sync::MutexGuard;
@@ -36,7 +36,7 @@ impl Server {
             let shares = table.of_process(pid).any(|context| context.device == device);
             let error = if shares { "cudaErrorIllegalAddress" } else { "cudaErrorLaunchFailure" };
             if let Some(process) = table.processes.iter().find(|process| process.pid == pid) {
-                let _ = process.conn.tell(&Grant::Sticky(error.to_owned()));
+                let _ = process.conn.send_message(&Grant::Sticky(error.to_owned()));
             }
         }
         table.resetting.extend(devices);

@@ -62,14 +62,14 @@ fn start(world: &World) -> Option<()> {
     }
     let control = Conn::connect(&socket).ok()?;
     control.recv().ok()??;
-    control.tell(&Hello::Server).ok()?;
+    control.send_message(&Hello::Server).ok()?;
     let life = die_with(&control)?;
-    let (orders, _) = control.hear::<Orders>()?;
+    let (orders, _) = control.receive_message::<Orders>()?;
     log.line(Voice::Other, "Initializing server process");
 
     let gpus: Vec<Gpu> = orders.gpus.iter().map(|&index| world.host().gpus[index].clone()).collect();
     let further = u32::try_from(gpus.len().saturating_sub(1)).unwrap_or(0);
-    thread::sleep(INITIALIZING + PER_FURTHER_GPU * further);
+    thread::sleep(world.scaled(INITIALIZING + PER_FURTHER_GPU * further));
     let used = if gpus.len() > 1 { 68 * MIB } else { 66 * MIB };
     let name = std::env::args().next().unwrap_or_default();
     let mut presences = Vec::new();
@@ -78,7 +78,7 @@ fn start(world: &World) -> Option<()> {
         let mut presence = Presence::enter(world, gpu, Kind::Compute, &name).ok()?;
         presence.take(used).ok()?;
         presences.push(presence);
-        thread::sleep(PER_CONTEXT);
+        thread::sleep(world.scaled(PER_CONTEXT));
     }
     log.line(Voice::Server, &format!("Created anonymous shared memory region mps.shm.{uid}.{pid}"));
     let version = world.host().binary_version;
@@ -105,11 +105,11 @@ fn passes(directory: &Path, uid: u32) -> bool {
 
 fn obey(server: &Arc<Server>) -> Option<()> {
     loop {
-        let (order, fd) = server.control.hear::<Order>()?;
+        let (order, fd) = server.control.receive_message::<Order>()?;
         let answer = match order {
-            Order::Serve { pid, wish, partition_sms } => {
+            Order::Serve { pid, request, partition_sms } => {
                 if let Some(conn) = fd.map(Conn::from_fd) {
-                    serve::client(server, conn, pid, &wish, partition_sms);
+                    serve::client(server, conn, pid, &request, partition_sms);
                 }
                 Answer::Done
             }
@@ -183,7 +183,7 @@ impl Server {
     }
 
     fn report(&self, report: &Report) -> Option<()> {
-        self.control.tell(report).ok()
+        self.control.send_message(report).ok()
     }
 }
 

@@ -4,30 +4,36 @@ use std::sync::Arc;
 use std::thread;
 
 use super::super::profile::Gpu;
-use super::super::protocol::{Grant, Notice, Wish};
+use super::super::protocol::{ClientRequest, Grant, Notice};
 use super::super::wire::Conn;
 use super::table::{Context, Process, Server};
 
-/// Connections of all contexts together that a device has. With 8 connections each 15 contexts were let in, and
+/// Connections of all contexts together that a device has. With 8 connections each 15 contexts were admitted, and
 /// with the 2 each that are usual under MPS the ceiling on clients comes first.
 const DEVICE_CONNECTIONS: u32 = 127;
 
 /// Accepts or refuses a connection, and hangs over one whose client is dead.
-pub(super) fn client(server: &Arc<Server>, conn: Conn, pid: i32, wish: &Wish, partition_sms: Option<u32>) {
-    let number = wish.context;
+pub(super) fn client(
+    server: &Arc<Server>,
+    conn: Conn,
+    pid: i32,
+    request: &ClientRequest,
+    partition_sms: Option<u32>,
+) {
+    let number = request.context;
     let (last, of) = server.table().stale;
     server.log(&format_args!("Received new client request for {{PID: {last}, Context ID: {of}}}"));
-    let here = matches!(conn.hear::<Notice>(), Some((Notice::Here, _)));
+    let here = matches!(conn.receive_message::<Notice>(), Some((Notice::Here, _)));
     if !here || conn.closed() {
-        // Recorded of one that died while it waited for its server to start, or just as it was let in.
+        // Recorded of one that died while it waited for its server to start, or just as it was admitted.
         server.log(&"User did not send valid credentials");
         server.hang();
     }
     let conn = Arc::new(conn);
     let admitted = if number == 0 {
-        process(server, &conn, pid, wish)
+        process(server, &conn, pid, request)
     } else {
-        context(server, &conn, pid, wish, partition_sms)
+        context(server, &conn, pid, request, partition_sms)
     };
     match admitted {
         Ok(grant) => {
@@ -35,20 +41,25 @@ pub(super) fn client(server: &Arc<Server>, conn: Conn, pid: i32, wish: &Wish, pa
             server.log(&format_args!("Client {{PID: {pid}, Context ID: {number}}} connected"));
             server
                 .log(&format_args!("Creating worker thread for client {{PID: {pid}, Context ID: {number}}}"));
-            if let Some(gpu) = wish.device.as_deref().and_then(|uuid| gpu(server, uuid)) {
+            if let Some(gpu) = request.device.as_deref().and_then(|uuid| gpu(server, uuid)) {
                 let gpu = &server.gpus[gpu];
                 server.log(&format_args!("Device {} (uuid {}) is associated", gpu.name, gpu.uuid));
                 server.log(&format_args!("Status of client {{PID: {pid}, Context ID: {number}}} is ACTIVE"));
             }
-            let _ = conn.tell(&grant);
+            let _ = conn.send_message(&grant);
             let server = Arc::clone(server);
             thread::spawn(move || worker(&server, &conn, pid, number));
         }
-        Err(error) => drop(conn.tell(&Grant::Refused(error.to_owned()))),
+        Err(error) => drop(conn.send_message(&Grant::Refused(error.to_owned()))),
     }
 }
 
-fn process(server: &Server, conn: &Arc<Conn>, pid: i32, wish: &Wish) -> Result<Grant, &'static str> {
+fn process(
+    server: &Server,
+    conn: &Arc<Conn>,
+    pid: i32,
+    request: &ClientRequest,
+) -> Result<Grant, &'static str> {
     let mut table = server.table();
     if table.faulted() {
         let client = format!("{{PID: {pid}, Context ID: 0}}");
@@ -65,7 +76,7 @@ fn process(server: &Server, conn: &Arc<Conn>, pid: i32, wish: &Wish) -> Result<G
         id: 0,
         namespace: namespace(pid),
         command: command(pid),
-        partition: wish.partition.clone(),
+        partition: request.partition.clone(),
         conn: Arc::clone(conn),
     });
     let gpus = (0..server.gpus.len()).map(|ordinal| server.gpus[ordinal].index as usize).collect();
@@ -76,11 +87,11 @@ fn context(
     server: &Server,
     conn: &Arc<Conn>,
     pid: i32,
-    wish: &Wish,
+    request: &ClientRequest,
     partition_sms: Option<u32>,
 ) -> Result<Grant, &'static str> {
     let device =
-        wish.device.as_deref().and_then(|uuid| gpu(server, uuid)).ok_or("CUDA_ERROR_INVALID_DEVICE")?;
+        request.device.as_deref().and_then(|uuid| gpu(server, uuid)).ok_or("CUDA_ERROR_INVALID_DEVICE")?;
     if server.partitioned && partition_sms.is_none() {
         return Err("CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION");
     }
@@ -94,15 +105,15 @@ fn context(
         return Err("CUDA_ERROR_DEVICE_UNAVAILABLE");
     }
     let taken: u32 = table.on_device(device).map(|context| context.connections).sum();
-    if taken + wish.connections > DEVICE_CONNECTIONS {
+    if taken + request.connections > DEVICE_CONNECTIONS {
         server.log(&"Failed to accept new client. Reached maximum number of device connections.");
         return Err("CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED");
     }
     table.add_context(Context {
         pid,
-        number: wish.context,
+        number: request.context,
         device,
-        connections: wish.connections,
+        connections: request.connections,
         conn: Arc::clone(conn),
     });
     Ok(Grant::Context {
@@ -118,7 +129,7 @@ fn gpu(server: &Server, uuid: &str) -> Option<usize> {
 
 /// Waits for the client's end of the connection to close.
 fn worker(server: &Server, conn: &Conn, pid: i32, number: u32) {
-    while let Some((notice, _)) = conn.hear::<Notice>() {
+    while let Some((notice, _)) = conn.receive_message::<Notice>() {
         if let Notice::Fault { context } = notice {
             server.fault(pid, context);
         }
@@ -151,7 +162,7 @@ impl Server {
     }
 }
 
-/// A process is gone when its contexts are: they are told apart in the log, so they go first.
+/// A process is gone when its contexts are: they are reported in the log, so they go first.
 fn process_left(server: &Server, pid: i32) {
     let mut table = server.table();
     while table.of_process(pid).next().is_some() {
@@ -176,7 +187,7 @@ pub(super) fn terminate(server: &Server, pid: i32) -> bool {
             "MPS server requesting client {{PID: {pid}, Context ID: {}}} to exit",
             context.number
         ));
-        let _ = context.conn.tell(&Grant::Terminate);
+        let _ = context.conn.send_message(&Grant::Terminate);
     }
     while table.of_process(pid).next().is_some() {
         table = server.left.wait(table).expect("no thread of the server panics while it holds the table");

@@ -1,13 +1,13 @@
 use super::super::{Fate, Store};
 use super::*;
 use crate::domain::DaemonName;
-use crate::domain::event::EventType;
+use crate::domain::event::{AffectedClient, EventType, KnownFrom};
 
 fn daemon(name: &str) -> DaemonName {
     DaemonName::parse(name).expect("a name")
 }
 
-fn told(kind: EventType, name: &str) -> NewEvent {
+fn event(kind: EventType, name: &str) -> NewEvent {
     NewEvent::new(kind, Subject::daemon(&daemon(name)), "it happened")
 }
 
@@ -35,11 +35,11 @@ async fn ids(store: &Store, filter: &EventFilter, order: Order, after: Option<i6
 }
 
 #[tokio::test]
-async fn numbers_are_those_of_the_commits_and_raise_the_watch() {
+async fn event_ids_follow_commits_and_notify_watchers() {
     let (_dir, store) = open().await;
     let newest = store.newest_event();
     assert_eq!(*newest.borrow(), 0);
-    let started = || (told(EventType::DaemonStarted, "gpu0"), 5);
+    let started = || (event(EventType::DaemonStarted, "gpu0"), 5);
     assert_eq!(write(&store, vec![started(), started()], Fate::Commit).await, [1, 2]);
     assert_eq!(*newest.borrow(), 2);
     // What was tried and not kept takes no number.
@@ -53,13 +53,13 @@ async fn numbers_are_those_of_the_commits_and_raise_the_watch() {
 }
 
 #[tokio::test]
-async fn events_are_found_by_what_they_are_about_in_both_orders() {
+async fn events_are_filtered_by_subject_in_both_orders() {
     let (_dir, store) = open().await;
     let events = vec![
-        (told(EventType::DaemonStarted, "gpu0"), 10),
-        (told(EventType::DaemonDied, "gpu1"), 20),
-        (told(EventType::DaemonDied, "gpu0"), 30),
-        (told(EventType::DaemonCrashLoop, "gpu0"), 40),
+        (event(EventType::DaemonStarted, "gpu0"), 10),
+        (event(EventType::DaemonDied, "gpu1"), 20),
+        (event(EventType::DaemonDied, "gpu0"), 30),
+        (event(EventType::DaemonCrashLoop, "gpu0"), 40),
     ];
     write(&store, events, Fate::Commit).await;
     let all = EventFilter::default();
@@ -86,7 +86,7 @@ async fn events_are_found_by_what_they_are_about_in_both_orders() {
 }
 
 #[tokio::test]
-async fn what_is_about_several_is_found_by_each_in_order_and_is_pruned_whole() {
+async fn event_with_several_subjects_is_found_by_each() {
     let (_dir, store) = open().await;
     let gpus = ["GPU-514466a0-8e68-f857-9f73-e438010e48cb", "GPU-614466a0-8e68-f857-9f73-e438010e48cb"];
     let gpus = gpus.map(|gpu| GpuUuid::parse(gpu).expect("uuid"));
@@ -130,7 +130,7 @@ async fn what_is_about_several_is_found_by_each_in_order_and_is_pruned_whole() {
         .write(|db| {
             Box::pin(async move {
                 prune(&mut *db, 100, 0, 100).await?;
-                let left = sqlx::query_scalar("SELECT count(*) FROM event_also").fetch_one(db).await?;
+                let left = sqlx::query_scalar("SELECT count(*) FROM event_subjects").fetch_one(db).await?;
                 Ok((left, Fate::Commit))
             })
         })
@@ -139,13 +139,80 @@ async fn what_is_about_several_is_found_by_each_in_order_and_is_pruned_whole() {
 }
 
 #[tokio::test]
-async fn what_follows_on_another_event_names_it() {
+async fn death_is_found_by_each_affected_tenant() {
     let (_dir, store) = open().await;
-    let back = || (told(EventType::DaemonStarted, "gpu0").because(Because::Latest(EventType::DaemonDied)), 1);
+    let tenant = |name: &str| TenantName::parse(name).expect("a name");
+    let lost = |names: &[&str]| {
+        let clients =
+            names.iter().map(|name| AffectedClient { pid: 7, client: None, tenant: Some(tenant(name)) });
+        let details = Details::Death { pid: 5, clients: clients.collect(), waiting: Vec::new() };
+        (event(EventType::ServerDied, "gpu0").with(details), 1)
+    };
+    let mut own = event(EventType::TenantChanged, "gpu0");
+    own.subject.tenant = Some(tenant("a"));
+    write(&store, vec![lost(&["a", "b", "a"]), lost(&["b"]), (own, 1), lost(&[])], Fate::Commit).await;
+    for (name, on, expected) in [
+        ("a", None, vec![1, 3]),
+        ("b", None, vec![1, 2]),
+        ("c", None, vec![]),
+        ("a", Some("gpu0"), vec![1, 3]),
+        ("a", Some("gpu1"), vec![]),
+    ] {
+        let filter =
+            EventFilter { tenant: Some(tenant(name)), daemon: on.map(daemon), ..EventFilter::default() };
+        assert_eq!(ids(&store, &filter, Order::OldestFirst, None).await, expected, "{filter:?}");
+    }
+}
+
+#[tokio::test]
+async fn fault_from_log_alone_names_no_tenant() {
+    let (_dir, store) = open().await;
+    let tenant = TenantName::parse("a").expect("a name");
+    let fault = |known_from: KnownFrom| {
+        let clients = vec![AffectedClient { pid: 7, client: None, tenant: Some(tenant.clone()) }];
+        let details = Details::Fault { reported: vec![7], affected: vec![7], clients, known_from };
+        (event(EventType::ServerFault, "gpu0").with(details), 1)
+    };
+    write(&store, vec![fault(KnownFrom::ServerLog), fault(KnownFrom::Look)], Fate::Commit).await;
+    let filter = EventFilter { tenant: Some(tenant.clone()), ..EventFilter::default() };
+    assert_eq!(ids(&store, &filter, Order::OldestFirst, None).await, [2]);
+}
+
+#[tokio::test]
+async fn streams_report_lost_events_of_their_scope() {
+    let (_dir, store) = open().await;
+    let lost = |subject: Subject| (NewEvent::new(EventType::EventsLost, subject, "lost"), 1);
+    let of_daemon = |name: &str| lost(Subject::daemon(&daemon(name)));
+    let events = vec![of_daemon("gpu0"), lost(Subject::default()), of_daemon("gpu1")];
+    write(&store, events, Fate::Commit).await;
+    let mut reader = store.read().await.expect("a reader");
+    for (tenant, of, from, expected) in [
+        (None, None, None, vec![1, 2, 3]),
+        (None, Some("gpu1"), None, vec![2, 3]),
+        (Some("a"), None, None, vec![2]),
+        (Some("a"), None, Some(3), vec![]),
+    ] {
+        let filter = EventFilter {
+            types: vec![EventType::ClientLeft],
+            tenant: tenant.map(|name| TenantName::parse(name).expect("a name")),
+            daemon: of.map(daemon),
+            from,
+            ..EventFilter::default()
+        };
+        let events = follow(&mut reader, &filter, 0, 10).await.expect("events");
+        assert_eq!(events.iter().map(|event| event.id).collect::<Vec<_>>(), expected, "{filter:?}");
+    }
+}
+
+#[tokio::test]
+async fn event_names_the_event_that_caused_it() {
+    let (_dir, store) = open().await;
+    let back =
+        || (event(EventType::DaemonStarted, "gpu0").because(Because::Latest(EventType::DaemonDied)), 1);
     let events = vec![
         back(),
-        (told(EventType::DaemonDied, "gpu0"), 1),
-        (told(EventType::DaemonDied, "gpu1"), 1),
+        (event(EventType::DaemonDied, "gpu0"), 1),
+        (event(EventType::DaemonDied, "gpu1"), 1),
         back(),
     ];
     write(&store, events, Fate::Commit).await;
@@ -155,9 +222,9 @@ async fn what_follows_on_another_event_names_it() {
 }
 
 #[tokio::test]
-async fn the_oldest_are_pruned_in_steps_and_their_numbers_stay_theirs() {
+async fn oldest_events_are_pruned_without_renumbering() {
     let (_dir, store) = open().await;
-    let events = (0..10).map(|at| (told(EventType::DaemonStarted, "gpu0"), at)).collect();
+    let events = (0..10).map(|at| (event(EventType::DaemonStarted, "gpu0"), at)).collect();
     write(&store, events, Fate::Commit).await;
     let pruned = |before, last, most| {
         let store = store.clone();
@@ -181,11 +248,11 @@ async fn the_oldest_are_pruned_in_steps_and_their_numbers_stay_theirs() {
     );
     drop(reader);
     assert_eq!(pruned(100, 100, 100).await, 1);
-    assert_eq!(write(&store, vec![(told(EventType::DaemonDied, "gpu0"), 1)], Fate::Commit).await, [11]);
+    assert_eq!(write(&store, vec![(event(EventType::DaemonDied, "gpu0"), 1)], Fate::Commit).await, [11]);
 }
 
 #[tokio::test]
-async fn a_page_of_what_is_asked_for_is_read_by_an_index() {
+async fn filtered_event_pages_use_an_index() {
     let (_dir, store) = open().await;
     let plan = |filter: EventFilter| {
         let store = store.clone();
@@ -225,9 +292,9 @@ async fn a_page_of_what_is_asked_for_is_read_by_an_index() {
 }
 
 #[tokio::test]
-async fn an_event_of_a_later_version_hides_no_other() {
+async fn event_of_later_version_hides_no_other() {
     let (_dir, store) = open().await;
-    let started = || (told(EventType::DaemonStarted, "gpu0"), 5);
+    let started = || (event(EventType::DaemonStarted, "gpu0"), 5);
     write(&store, vec![started(), started(), started()], Fate::Commit).await;
     let changed: Result<(), StoreError> = store
         .write(|db| {

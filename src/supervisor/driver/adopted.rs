@@ -1,13 +1,13 @@
-//! What a driver does differently for a control process that somebody else started, and beside those of others.
+//! What a driver does differently for a control process that was started outside this manager, and beside those of others.
 
-use super::super::logs::Logs;
-use super::super::lookout::{Claim, SHARED_MEANS, Sharing};
-use super::super::state::{Obstacle, Process};
-use super::{Driver, doubtful, inode, token};
+use super::{Driver, token};
 use crate::domain::daemon::{Condition, Home, Incarnation};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
 use crate::mps::process::{self as daemon, foreign::Running};
+use crate::supervisor::observe::foreign_daemons::{DaemonClaim, SHARED_MEANS, SharedGpu};
+use crate::supervisor::observe::log_tail::Logs;
+use crate::supervisor::reconcile::daemon::{Blocker, ControlProcess};
 
 impl Driver {
     /// Says which process is this daemon's, so that nobody takes it for a foreign one.
@@ -18,15 +18,15 @@ impl Driver {
             Some(Identity { pid, start_time })
         };
         let current = self.incarnation.as_ref().filter(|earlier| earlier.boot_id == self.context.boot_id);
-        let claim = Claim {
+        let claim = DaemonClaim {
             token: current.map(|incarnation| incarnation.token.clone()),
             process: current.and_then(identity),
             observed: desired.is_observed(),
         };
-        self.context.lookout.claim(&desired.name, claim, &self.stop);
+        self.context.foreign_daemons.claim(&desired.name, claim, &self.stop);
     }
 
-    /// Tells whoever waits for it that nothing is done any more by what was wanted before.
+    /// Publishes that the driver no longer acts on an earlier generation.
     pub(super) fn follow(&self, desired: &Desired) {
         self.observed.send_if_modified(|observed| {
             let newer = observed.follows != desired.generation;
@@ -40,41 +40,44 @@ impl Driver {
         &self,
         desired: &Desired,
         identity: Identity,
-    ) -> Result<Process, Obstacle> {
-        let neighbour = self.context.lookout.inspect(identity).await.map_err(doubtful)?;
-        let process = Process {
+    ) -> Result<ControlProcess, Blocker> {
+        let foreign = self.context.foreign_daemons.inspect(identity).await.map_err(Blocker::doubtful)?;
+        let process = ControlProcess {
             identity,
-            gpus: neighbour.gpus.map_err(doubtful)?,
-            mode: neighbour.daemon.mode,
-            multi_user: neighbour.daemon.multi_user,
+            gpus: foreign.gpus.map_err(Blocker::doubtful)?,
+            mode: foreign.daemon.mode,
+            multi_user: foreign.daemon.multi_user,
         };
         refuse_another_shape(desired, process)
     }
 
-    /// Looks for whatever control daemon its owner has started in the pipe directory of an observed one since.
-    pub(super) async fn search_observed(&mut self, desired: &Desired) -> Result<Option<Process>, Obstacle> {
-        let Some(here) = inode(&self.pipe_directory) else { return Ok(None) };
-        let seen = self.context.lookout.scan().await;
+    /// Searches for whatever control daemon its owner has started in the pipe directory of an observed one since.
+    pub(super) async fn search_observed(
+        &mut self,
+        desired: &Desired,
+    ) -> Result<Option<ControlProcess>, Blocker> {
+        let Some(here) = daemon::pipe_inode(&self.pipe_directory).ok() else { return Ok(None) };
+        let seen = self.context.foreign_daemons.scan().await;
         let is_here = |running: &Running| {
-            let around = running.environment.as_ref().ok();
-            around.is_some_and(|around| around.reachable == Ok(here))
+            let environment = running.environment.as_ref().ok();
+            environment.is_some_and(|environment| environment.reachable == Ok(here))
         };
-        let Some(neighbour) = seen.iter().find(|neighbour| is_here(&neighbour.daemon)) else {
+        let Some(foreign) = seen.iter().find(|foreign| is_here(&foreign.daemon)) else {
             return Ok(None);
         };
-        if self.context.lookout.owner(&neighbour.daemon).is_some_and(|owner| owner != desired.name) {
+        if self.context.foreign_daemons.owner(&foreign.daemon).is_some_and(|owner| owner != desired.name) {
             return Ok(None);
         }
-        let identity = neighbour.daemon.identity;
-        let process = Process {
+        let identity = foreign.daemon.identity;
+        let process = ControlProcess {
             identity,
-            gpus: neighbour.gpus.clone().map_err(doubtful)?,
-            mode: neighbour.daemon.mode,
-            multi_user: neighbour.daemon.multi_user,
+            gpus: foreign.gpus.clone().map_err(Blocker::doubtful)?,
+            mode: foreign.daemon.mode,
+            multi_user: foreign.daemon.multi_user,
         };
         let process = refuse_another_shape(desired, process)?;
         let incarnation = Incarnation {
-            // Names the row's process in the store only: a process of somebody else's carries none.
+            // Names the row's process in the store only: a process of another program's carries none.
             token: token(),
             boot_id: self.context.boot_id.clone(),
             process: Some((identity.pid, identity.start_time)),
@@ -100,8 +103,8 @@ impl Driver {
         }
     }
 
-    /// Looks whether the next start can be where the adopted process is.
-    pub(super) fn foresee_move(&mut self, desired: &Desired) {
+    /// Checks whether the next start can be where the adopted process is.
+    pub(super) fn update_planned_move(&mut self, desired: &Desired) {
         self.moves = self.home(false).filter(|_| !desired.is_observed()).and_then(|home| {
             let uid = Some(desired.server_uid);
             let usable = daemon::usable_directories(&home.pipe_directory, &home.log_directory, uid);
@@ -111,7 +114,7 @@ impl Driver {
 
     /// Gives up the directories of an adopted process that is gone, where no daemon of ours may be.
     pub(super) fn leave_unusable_home(&mut self, desired: &Desired) {
-        self.foresee_move(desired);
+        self.update_planned_move(desired);
         let Some(reason) = self.moves.take() else { return };
         let (pipe, log) =
             (self.context.pipe_directory(&desired.name), self.context.log_directory(&desired.name));
@@ -121,7 +124,7 @@ impl Driver {
         (self.pipe_directory, self.log_directory) = (pipe, log);
     }
 
-    /// Whether the logs are this manager's to empty: those that somebody else's daemon began are, where nobody else can
+    /// Whether the logs are this manager's to empty: those that another program's daemon began are, where nobody else can
     /// write beside them and no daemon of others logs there.
     pub(super) fn may_empty_logs(&self, desired: &Desired) -> bool {
         if desired.is_observed() {
@@ -131,29 +134,31 @@ impl Driver {
             return true;
         };
         let logs_there = |running: &Running| {
-            let around = running.environment.as_ref().ok();
-            around.is_some_and(|around| daemon::is_same_directory(&around.log_directory, &home.log_directory))
+            let environment = running.environment.as_ref().ok();
+            environment.is_some_and(|environment| {
+                daemon::is_same_directory(&environment.log_directory, &home.log_directory)
+            })
         };
-        let lookout = &self.context.lookout;
+        let foreign_daemons = &self.context.foreign_daemons;
         daemon::usable_directories(&home.pipe_directory, &home.log_directory, None).is_ok()
-            && !self.neighbours.borrow().iter().any(|neighbour| {
-                logs_there(&neighbour.daemon)
-                    && lookout.owner(&neighbour.daemon).as_ref() != Some(&desired.name)
+            && !self.foreign_daemons.borrow().iter().any(|foreign| {
+                logs_there(&foreign.daemon)
+                    && foreign_daemons.owner(&foreign.daemon).as_ref() != Some(&desired.name)
             })
     }
 
     /// A daemon that is not ours on one of the GPUs, or that may be, by the last scan.
-    pub(super) fn shared_gpu(&self, desired: &Desired) -> Option<Obstacle> {
-        in_the_way(&self.context.lookout.sharing(&desired.name, &desired.gpus))
+    pub(super) fn shared_gpu(&self, desired: &Desired) -> Option<Blocker> {
+        sharing_blocker(&self.context.foreign_daemons.sharing(&desired.name, &desired.gpus))
     }
 
     /// What is to be said of the daemons beside this one, and of the directories that it is in.
-    pub(super) fn neighbourhood(&self, desired: &Desired) -> Vec<Condition> {
+    pub(super) fn foreign_conditions(&self, desired: &Desired) -> Vec<Condition> {
         let mut conditions = Vec::new();
         if self.state.process.is_none() {
             return conditions;
         }
-        for sharing in self.context.lookout.sharing(&desired.name, &desired.gpus) {
+        for sharing in self.context.foreign_daemons.sharing(&desired.name, &desired.gpus) {
             let other = &sharing.daemon;
             conditions.push(match &sharing.gpus {
                 Ok(gpus) => {
@@ -182,17 +187,19 @@ impl Driver {
 }
 
 /// What speaks against a start beside these; a GPU that is known to be shared is said first.
-fn in_the_way(sharing: &[Sharing]) -> Option<Obstacle> {
+fn sharing_blocker(sharing: &[SharedGpu]) -> Option<Blocker> {
     let known = sharing.iter().find(|sharing| sharing.gpus.is_ok());
-    let Sharing { gpus, daemon } = known.or_else(|| sharing.first())?;
+    let SharedGpu { gpus, daemon } = known.or_else(|| sharing.first())?;
     let serves = match gpus {
         Ok(gpus) => {
             let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
             format!("GPU {} is served by {daemon}", gpus.join(", "))
         }
-        Err(reason) => format!("{daemon} may serve a GPU of this daemon, which cannot be told ({reason})"),
+        Err(reason) => {
+            format!("{daemon} may serve a GPU of this daemon, which cannot be determined ({reason})")
+        }
     };
-    Some(Obstacle {
+    Some(Blocker {
         reason: "GpuSharedWithForeignDaemon",
         message: format!(
             "{serves}: {SHARED_MEANS}. Quit that daemon, or adopt it instead of starting another, or set share_gpus to start \
@@ -201,12 +208,12 @@ fn in_the_way(sharing: &[Sharing]) -> Option<Obstacle> {
     })
 }
 
-/// A daemon that is only looked at is what its spec says, since nothing would make it so.
-fn refuse_another_shape(desired: &Desired, process: Process) -> Result<Process, Obstacle> {
+/// A daemon that is only observed is what its spec says, since nothing would make it so.
+fn refuse_another_shape(desired: &Desired, process: ControlProcess) -> Result<ControlProcess, Blocker> {
     if !desired.is_observed() || process.fits(desired) {
         return Ok(process);
     }
-    Err(Obstacle {
+    Err(Blocker {
         reason: "ServesOtherwise",
         message: format!(
             "process {} in its pipe directory has other GPUs, users or another mode than were observed: release this daemon, and adopt that \
@@ -222,18 +229,18 @@ mod tests {
     use crate::domain::GpuUuid;
 
     #[test]
-    fn a_daemon_whose_gpus_cannot_be_told_is_in_the_way_of_a_start() {
+    fn foreign_daemon_with_unknown_gpus_blocks_start() {
         let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
-        let known = Sharing { gpus: Ok(vec![gpu.clone()]), daemon: "control daemon 7-1".into() };
+        let known = SharedGpu { gpus: Ok(vec![gpu.clone()]), daemon: "control daemon 7-1".into() };
         let unknown =
-            Sharing { gpus: Err("may not be read".into()), daemon: "control daemon 8-1 of uid 9".into() };
-        assert_eq!(in_the_way(&[]), None);
-        let obstacle = in_the_way(std::slice::from_ref(&unknown)).expect("it may share");
-        assert_eq!(obstacle.reason, "GpuSharedWithForeignDaemon");
+            SharedGpu { gpus: Err("may not be read".into()), daemon: "control daemon 8-1 of uid 9".into() };
+        assert_eq!(sharing_blocker(&[]), None);
+        let blocker = sharing_blocker(std::slice::from_ref(&unknown)).expect("it may share");
+        assert_eq!(blocker.reason, "GpuSharedWithForeignDaemon");
         for words in ["8-1 of uid 9 may serve", "(may not be read)", "share_gpus"] {
-            assert!(obstacle.message.contains(words), "{}", obstacle.message);
+            assert!(blocker.message.contains(words), "{}", blocker.message);
         }
-        let obstacle = in_the_way(&[unknown, known]).expect("it shares");
-        assert!(obstacle.message.contains(&format!("GPU {gpu} is served by control daemon 7-1")));
+        let blocker = sharing_blocker(&[unknown, known]).expect("it shares");
+        assert!(blocker.message.contains(&format!("GPU {gpu} is served by control daemon 7-1")));
     }
 }

@@ -12,7 +12,7 @@ use crate::domain::plan::Desired;
 use crate::host::Identity;
 use crate::mps::process as daemon;
 
-/// The mode of a daemon's own directory: under `-M` nobody else needs to pass, and without it its server, which runs as
+/// The mode of a daemon's own directory: under `-M` no other user needs to pass, and without it its server, which runs as
 /// its clients' user (recording 19).
 pub(super) const fn pipe_mode(multi_user: bool) -> u32 {
     if multi_user { 0o700 } else { 0o711 }

@@ -1,47 +1,47 @@
-//! What a driver is asked to do once, in its turn.
+//! Requests that a driver carries out once, in turn.
 
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::super::census::Census;
-use super::super::state::Look;
-use super::super::termination::{resume, terminate};
-use super::super::{Job, TerminateError, Termination};
+use super::super::{DriverRequest, TerminateError, Termination};
 use super::Driver;
 use crate::clock::unix_ms;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::host;
 use crate::metrics::control::Commands;
+use crate::supervisor::driver::terminate_client::{resume, terminate};
+use crate::supervisor::observe::gpu_presence::GpuPresence;
+use crate::supervisor::reconcile::daemon::PollOutcome;
 
 impl Driver {
-    /// What talking to the daemon takes.
+    /// The counts and times of commands to the daemon.
     pub(in crate::supervisor) fn commands(&self) -> Arc<Commands> {
         self.control.commands()
     }
 
-    pub(super) async fn work(&mut self, job: Job) {
+    pub(super) async fn work(&mut self, job: DriverRequest) {
         match job {
-            Job::Restart => {
+            DriverRequest::Restart => {
                 self.state.restart = self.state.process.is_some() && !self.desired.borrow().is_observed();
             }
-            Job::TryAgain(answer) => {
+            DriverRequest::TryAgain(answer) => {
                 self.count_gpus().await;
                 self.state.try_again();
                 self.tries += 1;
                 let _ = answer.send(self.tries);
             }
-            Job::BringLayoutAbout(generation, answer) => {
-                self.state.partitioning.ask(generation);
-                self.state.shares.ask();
-                self.state.look_soon();
+            DriverRequest::ReconcileLayout(generation, answer) => {
+                self.state.partitioning.request(generation);
+                self.state.shares.request();
+                self.state.request_poll();
                 self.tries += 1;
                 let _ = answer.send(self.tries);
             }
-            Job::Terminate { client, stopped, let_go, answer } => {
+            DriverRequest::Terminate { client, stopped, let_go, answer } => {
                 let result = self.terminate(client, stopped, let_go).await;
-                self.state.look_soon();
+                self.state.request_poll();
                 let _ = answer.send(result);
             }
         }
@@ -51,11 +51,11 @@ impl Driver {
     async fn count_gpus(&self) {
         let inventory = Arc::clone(&self.context.inventory);
         if let Ok(Ok(gpus)) = tokio::task::spawn_blocking(move || inventory.gpus()).await {
-            Census::of(&gpus).tell(&self.context.census);
+            GpuPresence::of(&gpus).publish_to(&self.context.gpu_presence);
         }
     }
 
-    /// Ends a client, if it still is one: the last look may be seconds old.
+    /// Ends a client, if it still is one: the last poll may be seconds old.
     async fn terminate(
         &mut self,
         client: ClientId,
@@ -71,8 +71,8 @@ impl Driver {
             return Err(TerminateError::Refused(message));
         }
         self.sync(&desired, &[]).await;
-        if let Some(trouble) = &self.state.trouble {
-            return Err(TerminateError::Unreachable(trouble.to_string()));
+        if let Some(poll_failure) = &self.state.poll_failure {
+            return Err(TerminateError::Unreachable(poll_failure.to_string()));
         }
         let known = self.clients.iter().find(|known| known.id == client);
         let server = known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))?;
@@ -91,13 +91,13 @@ impl Driver {
             Err(error) => Err(error),
         };
         if let Ok(how) = &result {
-            self.chronicle.terminated(&desired.name, client, server, how.as_str());
+            self.event_detector.terminated(&desired.name, client, server, how.as_str());
         }
         if let Err(TerminateError::Unanswered(command)) = &result {
             self.state.wedged = Some(command.clone());
             // Whether it answers again is seen by a poll, and the next one may be a minute away.
-            self.state.look_soon();
-            self.explain(Look::Unanswered(command.clone()), began).await;
+            self.state.request_poll();
+            self.explain(PollOutcome::Unanswered(command.clone()), began).await;
         }
         result
     }

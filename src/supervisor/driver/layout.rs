@@ -1,13 +1,9 @@
-//! How a driver brings a layout about: one session for all commands, written down before it and after it.
+//! How a driver applies a layout: one session for all commands, written down before it and after it.
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::super::partitioning::Standing;
-use super::super::partitions::Talk;
-use super::super::state::Look;
-use super::super::status::layout;
-use super::super::{Fact, Lasting};
+use super::super::{DurableRecord, DurableWrite};
 use super::Driver;
 use crate::clock::unix_ms;
 use crate::domain::DaemonName;
@@ -15,9 +11,13 @@ use crate::domain::layout::record::{PartitionDrift, PartitionRun};
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::partitions::{GpuPartitions, place};
 use crate::domain::plan::Desired;
+use crate::supervisor::driver::partition_commands::PartitionSession;
+use crate::supervisor::reconcile::daemon::PollOutcome;
+use crate::supervisor::reconcile::partitions::PartitionLayoutState;
+use crate::supervisor::report::conditions::layout;
 
 impl Driver {
-    /// Brings the layout about by what is listed now, or writes down that the last run has ended.
+    /// Applies the layout by what is listed now, or writes down that the last run has ended.
     pub(super) async fn partition(&mut self, desired: &Desired) {
         if let Some(run) = self.state.partitioning.to_write(desired) {
             return self.write_end(desired, run).await;
@@ -28,20 +28,25 @@ impl Driver {
         ) else {
             return;
         };
-        let mut talk = Talk::new(self.control.clone(), process.identity, process.gpus, self.context.deadline);
+        let mut talk = PartitionSession::new(
+            self.control.clone(),
+            process.identity,
+            process.gpus,
+            self.context.deadline,
+        );
         let mut present = match talk.list().await {
             Ok(present) => present,
-            Err(look) => return self.lost(desired, look).await,
+            Err(outcome) => return self.lost(desired, outcome).await,
         };
         self.listed(&mut present);
-        self.state.partitioning.take_up(desired, &present, unix_ms());
-        let Standing::Due(plan) = self.state.standing(desired) else {
-            // The look before told otherwise: whatever changed is for a whole look to see.
+        self.state.partitioning.prepare_run(desired, &present, unix_ms());
+        let PartitionLayoutState::Due(plan) = self.state.layout_state(desired) else {
+            // The previous poll said otherwise: a complete poll has to see what changed.
             talk.close().await;
-            return self.state.look_soon();
+            return self.state.request_poll();
         };
         let run = self.state.partitioning.before(&token, &present);
-        if !self.write_down(desired, Lasting::PartitionRun(run.clone())).await {
+        if !self.write_down(desired, DurableRecord::PartitionRun(run.clone())).await {
             talk.close().await;
             return self.state.partitioning.not_written(unix_ms());
         }
@@ -54,12 +59,12 @@ impl Driver {
             let sent = Instant::now();
             match talk.take(&step).await {
                 Ok((answer, mut present)) => {
-                    execution.told(&answer, &present, micros(sent));
+                    execution.answered(&answer, &present, micros(sent));
                     self.listed(&mut present);
                 }
-                Err(look) => {
-                    execution.unreachable(said(&look));
-                    broken = Some(look);
+                Err(outcome) => {
+                    execution.unreachable(failure_reason(&outcome));
+                    broken = Some(outcome);
                 }
             }
             self.state.partitioning.progress(execution.taken());
@@ -68,21 +73,21 @@ impl Driver {
         talk.close().await;
         let outcome = execution.outcome();
         if let Some(cause) = &outcome.cause {
-            tracing::error!(daemon = %desired.name, %cause, "the layout was not brought about");
+            tracing::error!(daemon = %desired.name, %cause, "the layout was not applied");
         }
         for degraded in &outcome.degraded {
             tracing::error!(daemon = %desired.name, %degraded, "a partition is not as it was");
         }
         self.state.partitioning.ended(outcome, desired, micros(began), unix_ms());
-        if let Some(look) = broken {
-            return self.lost(desired, look).await;
+        if let Some(outcome) = broken {
+            return self.lost(desired, outcome).await;
         }
         if let Some(run) = self.state.partitioning.to_write(desired) {
             self.write_end(desired, run).await;
         }
     }
 
-    /// A list was read, of the clients that the last look saw.
+    /// A list was read, of the clients that the last poll saw.
     fn listed(&mut self, present: &mut [GpuPartitions]) {
         place(present, &self.clients);
         if let Some(seen) = &mut self.state.seen {
@@ -90,40 +95,40 @@ impl Driver {
         }
     }
 
-    /// The daemon did not answer: known as from any look that fails.
-    async fn lost(&mut self, desired: &Desired, look: Look) {
-        let rhythm = self.rhythm(desired);
-        (self.looks, self.failed_looks) = (self.looks + 1, self.failed_looks + 1);
-        self.state.looked(look.clone(), false, desired, unix_ms(), rhythm);
-        self.explain(look, unix_ms()).await;
+    /// The daemon did not answer: known as from any poll that fails.
+    async fn lost(&mut self, desired: &Desired, outcome: PollOutcome) {
+        let check_interval = self.check_interval(desired);
+        (self.polls, self.failed_polls) = (self.polls + 1, self.failed_polls + 1);
+        self.state.polled(outcome.clone(), false, desired, unix_ms(), check_interval);
+        self.explain(outcome, unix_ms()).await;
     }
 
     async fn write_end(&mut self, desired: &Desired, run: PartitionRun) {
-        if self.write_down(desired, Lasting::PartitionRun(run.clone())).await {
+        if self.write_down(desired, DurableRecord::PartitionRun(run.clone())).await {
             self.state.partitioning.written(run);
-            // Ready only by a look that reads everything.
-            self.state.look_soon();
+            // Ready only by a poll that reads everything.
+            self.state.request_poll();
         } else {
             self.state.partitioning.not_written(unix_ms());
         }
     }
 
-    /// Hands to the recorder where the layout stands, once for each control process: when it is in force or given up.
-    pub(super) async fn tell_of_layout(&mut self, desired: &Desired) {
+    /// Hands the layout's status to the recorder, once for each control process: when it is in force or given up.
+    pub(super) async fn record_layout_status(&mut self, desired: &Desired) {
         let token = self.incarnation.as_ref().map(|incarnation| incarnation.token.clone());
-        if self.state.process.is_none() || desired.layout.is_none() || self.told_of == token {
+        if self.state.process.is_none() || desired.layout.is_none() || self.layout_recorded_for == token {
             return;
         }
         let Some(status) = layout(&self.state, desired).filter(LayoutStatus::is_decided) else { return };
-        if self.write_down(desired, Lasting::Layout(Box::new(status))).await {
-            self.told_of = token;
+        if self.write_down(desired, DurableRecord::Layout(Box::new(status))).await {
+            self.layout_recorded_for = token;
         }
     }
 
     /// Hands something to the recorder and waits until it is written; false when it was not.
-    pub(super) async fn write_down(&self, desired: &Desired, recorded: Lasting) -> bool {
+    pub(super) async fn write_down(&self, desired: &Desired, recorded: DurableRecord) -> bool {
         let (written, done) = oneshot::channel();
-        let fact = Fact { daemon: desired.name.clone(), recorded, written };
+        let fact = DurableWrite { daemon: desired.name.clone(), recorded, written };
         self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false)
     }
 }
@@ -132,34 +137,34 @@ fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Why a daemon could not be asked.
-fn said(look: &Look) -> String {
-    match look {
-        Look::Busy(why)
-        | Look::Unanswered(why)
-        | Look::Unreadable(why)
-        | Look::Misbehaved(why)
-        | Look::Mute(why)
-        | Look::NoFiles(why)
-        | Look::NotRun(why) => why.clone(),
-        Look::Seen(_) => String::new(),
+/// Why a daemon could not be reached.
+fn failure_reason(outcome: &PollOutcome) -> String {
+    match outcome {
+        PollOutcome::Busy(why)
+        | PollOutcome::Unanswered(why)
+        | PollOutcome::Unreadable(why)
+        | PollOutcome::Misbehaved(why)
+        | PollOutcome::Mute(why)
+        | PollOutcome::NoFiles(why)
+        | PollOutcome::NotRun(why) => why.clone(),
+        PollOutcome::Seen(_) => String::new(),
     }
 }
 
 /// Tells that others began to change partitions, or that these are the layout's again.
-pub(super) fn tell(daemon: &DaemonName, before: Option<&LayoutStatus>, now: Option<&LayoutStatus>) {
+pub(super) fn log_drift(daemon: &DaemonName, before: Option<&LayoutStatus>, now: Option<&LayoutStatus>) {
     let (Some(before), Some(now)) = (before, now) else { return };
     if now.drift_seen.count > before.drift_seen.count {
         let last = &now.drift_seen.last;
-        let is_news = |drift: &&PartitionDrift| !before.drift.contains(drift);
+        let is_new = |drift: &&PartitionDrift| !before.drift.contains(drift);
         // The same again, after it was put back.
-        let again = !last.iter().any(|drift| is_news(&drift));
-        for drift in last.iter().filter(|drift| again || is_news(drift)) {
-            tracing::warn!(%daemon, %drift, "a partition was changed by somebody else");
+        let again = !last.iter().any(|drift| is_new(&drift));
+        for drift in last.iter().filter(|drift| again || is_new(drift)) {
+            tracing::warn!(%daemon, %drift, "a partition was changed by another program");
         }
     }
     if now.drift_seen.repairs > before.drift_seen.repairs {
-        tracing::info!(%daemon, "partitions that somebody else changed were put back");
+        tracing::info!(%daemon, "partitions that another program changed were put back");
     } else if now.drift.is_empty() && !before.drift.is_empty() {
         tracing::info!(%daemon, "no partition differs from the layout any more");
     }

@@ -3,9 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::bypass::Bypass;
-use super::super::state::Rhythm;
-use super::super::witness;
 use super::Driver;
 use crate::clock::unix_ms;
 use crate::domain::GpuUuid;
@@ -13,17 +10,20 @@ use crate::domain::gpu::GpuProcess;
 use crate::domain::plan::Desired;
 use crate::host::{self, Identity};
 use crate::mps::process::is_server;
+use crate::supervisor::observe::bypass::Bypass;
+use crate::supervisor::observe::evidence;
+use crate::supervisor::reconcile::daemon::PollInterval;
 
-/// How many pauses of a daemon whose logs tell nothing lie between two sessions with one that is only observed.
+/// Sessions with an observed daemon are this many check intervals apart.
 const OBSERVED_PAUSES: i64 = 8;
 
 impl Driver {
-    /// Pause until the next session if nothing happens: long where the logs tell of every change. Each session is about
+    /// Pause until the next session if nothing happens: long where the logs report every change. Each session is about
     /// 1.5 KB in control.log, which in an observed daemon's nobody but its owner may cut short.
-    pub(super) fn rhythm(&self, desired: &Desired) -> Rhythm {
+    pub(super) fn check_interval(&self, desired: &Desired) -> PollInterval {
         let ms = |pause: std::time::Duration| i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
-        let (quick, slow) = (ms(self.context.rhythm), ms(self.context.poll));
-        Rhythm(pause(quick, slow, self.logs.is_live(), desired.is_observed()))
+        let (quick, slow) = (ms(self.context.check_interval), ms(self.context.poll));
+        PollInterval(pause(quick, slow, self.logs.is_live(), desired.is_observed()))
     }
 
     /// When processes and GPUs are read again.
@@ -31,11 +31,11 @@ impl Driver {
         if self.follows_bypasses_only() && self.bypasses.is_empty() {
             return i64::MAX;
         }
-        let pause = i64::try_from(self.context.rhythm.as_millis()).unwrap_or(i64::MAX);
+        let pause = i64::try_from(self.context.check_interval.as_millis()).unwrap_or(i64::MAX);
         self.refreshed_at.saturating_add(pause)
     }
 
-    /// Whether the daemon does not run or was not read, so that a process of its GPUs cannot be told from a client.
+    /// Whether the daemon does not run or was not read, so that a process of its GPUs cannot be distinguished from a client.
     fn follows_bypasses_only(&self) -> bool {
         self.state.process.is_none() || self.state.seen.is_none()
     }
@@ -47,7 +47,7 @@ impl Driver {
         let inventory = Arc::clone(&self.context.inventory);
         let gpus = desired.gpus.clone();
         let ours: Vec<u32> = self.clients.iter().map(|client| client.id.pid).collect();
-        let daemons = self.context.lookout.control_processes();
+        let daemons = self.context.foreign_daemons.control_processes();
         let read = tokio::task::spawn_blocking(move || {
             let listed: Option<Vec<(GpuUuid, Vec<GpuProcess>)>> = gpus
                 .into_iter()
@@ -59,7 +59,7 @@ impl Driver {
             })
         })
         .await;
-        // What the driver does not tell now is as it was.
+        // What the driver does not report now is as it was.
         if let Ok(Some((listed, bypasses))) = read {
             for client in &mut self.clients {
                 for (gpu, processes) in &listed {
@@ -77,7 +77,7 @@ impl Driver {
                 self.bypasses.observe(&desired.name, bypasses, now)
             };
             for event in events {
-                self.chronicle.happened(event);
+                self.event_detector.emit(event);
             }
         }
         if self.state.process.is_none() {
@@ -85,13 +85,13 @@ impl Driver {
         }
         let control = self.state.process.iter().map(|process| process.identity);
         if control.chain(self.servers()).any(|process| host::process::is_stopped(process.pid)) {
-            // It answers nobody while it stands still: a session says so.
-            self.state.look_soon();
+            // A stopped process answers no session: a poll shows that.
+            self.state.request_poll();
         }
         let control = self.state.process.iter().map(|process| ("control daemon", process.identity.pid));
         let servers = self.servers();
         let processes: Vec<_> = control.chain(servers.iter().map(|server| ("server", server.pid))).collect();
-        self.state.shortages = witness::shortages(&self.log_directory, &processes);
+        self.state.shortages = evidence::shortages(&self.log_directory, &processes);
     }
 }
 
@@ -121,7 +121,7 @@ fn outside_mps(
             if is_known || host::process::ancestors(process.pid).any(|pid| pid == manager) {
                 continue;
             }
-            // One that is gone already, or that runs out of sight, cannot be told from the next one of its PID.
+            // One that is gone already, or that runs out of sight, cannot be distinguished from the next one of its PID.
             let Some(identity) = host::process::identify(process.pid) else { continue };
             let program = host::process::command(process.pid).and_then(|words| words.into_iter().next());
             found.entry(identity).or_insert_with(|| Bypass {
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bypass_cannot_hide_behind_the_name_of_a_server() {
+    fn bypass_named_like_a_server_is_detected() {
         // Not a child of this process, which counts as the manager here.
         let script = "(exec -a nvidia-cuda-mps-server sleep 600) >/dev/null & echo $!";
         let started = std::process::Command::new("bash")
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_are_rare_where_logs_tell_of_changes() {
+    fn polls_are_rare_where_logs_report_changes() {
         assert_eq!(pause(8_000, 60_000, true, false), 60_000);
         assert_eq!(pause(8_000, 60_000, false, false), 8_000);
         assert_eq!(pause(8_000, 60_000, true, true), 64_000);

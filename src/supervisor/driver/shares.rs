@@ -1,6 +1,6 @@
 //! How a driver has CUDA clients see what the thread percentages of its layout give.
 //!
-//! A client is sent and not waited for: it may take long to be let in, and the daemon is looked at meanwhile.
+//! A client is sent and not waited for: it may take long to be admitted, and the daemon is polled meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::super::Lasting;
+use super::super::DurableRecord;
 use super::Driver;
 use crate::clock::unix_ms;
 use crate::domain::plan::Desired;
@@ -17,36 +17,36 @@ use crate::gpu::probe::ProbeRequest;
 use crate::gpu::report::Report;
 use crate::host::Identity;
 
-/// How long a client may wait to be let in.
+/// How long a client may wait to be admitted.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A client that looks.
-pub(super) struct Looking {
+/// A client that polls.
+pub(super) struct PercentageProbe {
     /// The control process that it was sent to.
     process: Identity,
     task: JoinHandle<Report>,
 }
 
-/// What a client saw in a control process; never, while none looks.
-pub(super) async fn report(looking: &mut Option<Looking>) -> Option<(Identity, Report)> {
-    let Some(Looking { process, task }) = looking else { return std::future::pending().await };
+/// What a client saw in a control process; never, while none runs.
+pub(super) async fn report(probe: &mut Option<PercentageProbe>) -> Option<(Identity, Report)> {
+    let Some(PercentageProbe { process, task }) = probe else { return std::future::pending().await };
     let (process, report) = (*process, task.await);
-    *looking = None;
+    *probe = None;
     report.ok().map(|report| (process, report))
 }
 
 impl Driver {
-    /// What is wanted now, completed by what is known only here.
+    /// The desired value, completed by what only the driver knows.
     pub(super) fn wanted(&mut self) -> Desired {
         let mut desired = self.desired.borrow_and_update().clone();
         self.state.follow(&mut desired, unix_ms());
         desired
     }
 
-    /// Sends a client to look under a percentage.
-    pub(super) fn send_to_look(&mut self, desired: &Desired, percentage: ThreadPercentage) {
+    /// Starts a client that probes a percentage.
+    pub(super) fn send_probe(&mut self, desired: &Desired, percentage: ThreadPercentage) {
         let Some(process) = self.state.process.as_ref().map(|process| process.identity) else { return };
-        tracing::info!(daemon = %desired.name, %percentage, "a CUDA client looks what a percentage gives");
+        tracing::info!(daemon = %desired.name, %percentage, "a CUDA client measures what a percentage gives");
         let gpus: Vec<&str> = desired.gpus.iter().map(GpuUuid::as_str).collect();
         let request = ProbeRequest {
             variables: BTreeMap::from([
@@ -60,25 +60,25 @@ impl Driver {
         };
         let prober = Arc::clone(&self.context.prober);
         let task = tokio::spawn(async move { prober.see(&request).await });
-        self.looking = Some(Looking { process, task });
+        self.probe = Some(PercentageProbe { process, task });
         self.state.shares.sent(percentage);
     }
 
     /// A client has come back.
-    pub(super) async fn looked(&mut self, report: Option<(Identity, Report)>) {
+    pub(super) async fn probed(&mut self, report: Option<(Identity, Report)>) {
         let present = self.state.process.as_ref().map(|process| process.identity);
         let Some((_, report)) = report.filter(|(process, _)| Some(*process) == present) else {
             // What it saw is of a process that is gone.
-            return self.state.shares.lost_sight();
+            return self.state.shares.probe_lost();
         };
         let desired = self.wanted();
-        self.state.shares.told(&report, &desired, unix_ms());
+        self.state.shares.probed(&report, &desired, unix_ms());
         if let Some(failure) = self.state.shares.failure(&desired) {
             tracing::error!(daemon = %desired.name, why = failure.message, "the layout is not proven");
         }
         if let Some(proven) = self.state.shares.take_unwritten(&desired) {
             // What is not written is proven all the same; the next proof only takes longer.
-            self.write_down(&desired, Lasting::Shares(proven)).await;
+            self.write_down(&desired, DurableRecord::PercentageProof(proven)).await;
         }
     }
 }

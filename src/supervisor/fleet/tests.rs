@@ -3,8 +3,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use super::super::modes::tests::context;
-use super::super::state::tests::desired;
 use super::*;
 use crate::domain::GpuUuid;
 use crate::domain::daemon::Incarnation;
@@ -12,6 +10,8 @@ use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 use crate::domain::maintenance::MaintenanceState;
 use crate::gpu::{DeviceFile, Inventory, InventoryError};
 use crate::host::process::identify;
+use crate::supervisor::driver::compute_mode::tests::context;
+use crate::supervisor::reconcile::daemon::tests::desired;
 
 /// A host without GPUs.
 struct NoGpus;
@@ -62,7 +62,7 @@ fn committed(revision: i64, generation: i64) -> Desired {
 
 impl Host {
     /// A link that an earlier manager left to the socket of a control process that lives: this one.
-    fn leave_link(&self) -> (UnixListener, Earlier) {
+    fn leave_link(&self) -> (UnixListener, RememberedDaemon) {
         let pipe = self.home.path().join("daemons/gpu0/pipe");
         let directory = self.home.path().join("tenants").join(DIRECTORY);
         for path in [&pipe, &directory] {
@@ -79,7 +79,7 @@ impl Host {
             applied: 1,
             home: None,
         };
-        (listener, Earlier::of(incarnation))
+        (listener, RememberedDaemon::of(incarnation))
     }
 
     /// Whether the tenant's socket is there, and whether it is the daemon's.
@@ -128,7 +128,7 @@ async fn publish_closes_what_is_no_longer_admitted() {
 async fn stale_publish_never_beats_a_new_daemon() {
     let host = host();
     host.fleet.publish(committed(3, 7), None);
-    // Created anew before the driver of the one before was ended.
+    // Created again before the driver of the one before was ended.
     host.fleet.publish(committed(5, 1), None);
     let handle = host.fleet.get(&desired().name).expect("published");
     assert_eq!((handle.generation(), handle.desired().settings_since), (1, 1));

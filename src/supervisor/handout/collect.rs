@@ -2,70 +2,111 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use super::{Door, Handout, Handouts};
+use super::{Handout, Handouts, TenantEntry, directory};
 use crate::domain::{TenantDirectory, TenantName};
 use crate::host::mounts;
 use crate::host::process::having;
-use crate::mps::process::{PIPE_ENV, SOCKET};
+use crate::mps::process::{PIPE_ENV, SOCKET, daemon_of_pid_file, is_listened_at};
+
+/// How long the directory of a deleted tenant is kept at least: a shell that has its path, a file of variables or a job that is
+/// not started yet would go past MPS without it, and shows in no process.
+const KEPT: Duration = Duration::from_hours(24);
+/// Directories of deleted tenants beyond which the oldest are not kept for so long: each has an open socket.
+const MOST: usize = 128;
 
 impl Handouts {
-    /// Closes directories of tenants that are gone, and removes those that nobody holds any more; blocks. `known` are the
+    /// Closes directories of tenants that are gone, and removes those that no process has held for long; blocks. `known` are the
     /// directories of the tenants that there are.
     pub fn collect(&self, known: &BTreeSet<TenantDirectory>) {
+        self.collect_after(known, KEPT);
+    }
+
+    pub(super) fn collect_after(&self, known: &BTreeSet<TenantDirectory>, kept: Duration) {
         let mut orphans = Vec::new();
-        for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let Some(name) = name.to_str().and_then(|name| TenantDirectory::parse(name).ok()) else {
-                continue;
-            };
+        for name in self.directories() {
             let mut inner = self.inner();
-            let is_owned = inner.doors.get(&name).is_some_and(|door| door.daemon.is_some());
+            let is_owned = inner.entries.get(&name).is_some_and(|entry| entry.daemon.is_some());
             if known.contains(&name) || is_owned {
                 continue;
             }
-            if !inner.doors.contains_key(&name) {
+            if !inner.entries.contains_key(&name) {
                 let Ok(nobody) = TenantName::parse("deleted") else { continue };
-                inner.doors.insert(name.clone(), self.orphan(nobody));
+                inner.entries.insert(name.clone(), self.orphan(nobody));
             }
-            if let Some(door) = inner.doors.get_mut(&name) {
-                self.apply(&name, door, &Handout::Refuse);
+            if let Some(entry) = inner.entries.get_mut(&name) {
+                self.apply(&name, entry, &Handout::Refuse);
+                orphans.push((*entry.closed.get_or_insert_with(Instant::now), name));
             }
-            orphans.push(name);
         }
+        orphans.sort_unstable();
+        let old = orphans.partition_point(|(closed, _)| closed.elapsed() >= kept);
+        orphans.truncate(old.max(orphans.len().saturating_sub(MOST)));
         if orphans.is_empty() {
             return;
         }
         let (environments, mounted) = (having(PIPE_ENV), mounts::roots());
         let is_of = |path: &Path, name: &TenantDirectory| path.iter().any(|part| part == name.as_str());
-        for name in orphans {
+        for (_, name) in orphans {
             let held = environments.iter().any(|(_, value)| is_of(Path::new(value), &name))
                 || mounted.iter().any(|path| is_of(path, &name));
             let mut inner = self.inner();
-            let Some(door) = inner.doors.get_mut(&name) else { continue };
-            if held || door.daemon.is_some() || !door.queue.waiting().is_empty() {
+            let Some(entry) = inner.entries.get_mut(&name) else { continue };
+            if held || entry.daemon.is_some() || !entry.queue.waiting().is_empty() {
                 continue;
             }
             let directory = self.root.join(name.as_str());
-            match self.remove(&name, door) {
+            match self.remove(&name, entry) {
                 Ok(()) => {
                     tracing::info!(directory = %directory.display(), "removed the directory of a tenant that is gone");
                     let _ = fs::remove_file(self.spare(&name));
-                    inner.doors.remove(&name);
+                    inner.entries.remove(&name);
                 }
-                Err(why) if door.stays.as_ref() == Some(&why) => {}
+                Err(why) if entry.stays.as_ref() == Some(&why) => {}
                 Err(why) => {
                     tracing::warn!(directory = %directory.display(), why, "the directory of a tenant that is gone stays");
-                    door.stays = Some(why);
+                    entry.stays = Some(why);
                 }
             }
         }
     }
 
+    /// Puts a placeholder that refuses clients in each directory whose socket nobody listens at, for a manager that drives no daemon
+    /// yet: an earlier one's placeholders and the sockets of dead daemons lead outside MPS. `daemons` has the homes of our own.
+    pub fn close_dead(&self, daemons: &Path) {
+        let homes = fs::read_dir(daemons).into_iter().flatten().flatten();
+        let pipes = homes.map(|home| home.path().join("pipe"));
+        let live: Vec<PathBuf> = pipes.filter(|pipe| daemon_of_pid_file(pipe).is_some()).collect();
+        for name in self.directories() {
+            let directory = self.root.join(name.as_str());
+            let mut inner = self.inner();
+            let is_ours = |entry: &TenantEntry| entry.daemon.is_some() || entry.placed.is_some();
+            let is_linked = live.iter().any(|pipe| directory::is_linked(&pipe.join(SOCKET), &directory));
+            // A socket elsewhere is that of a daemon that was adopted.
+            if inner.entries.get(&name).is_some_and(is_ours)
+                || is_linked
+                || is_listened_at(&directory.join(SOCKET))
+            {
+                continue;
+            }
+            let Ok(nobody) = TenantName::parse("unknown") else { continue };
+            let entry = inner.entries.entry(name.clone()).or_insert_with(|| self.orphan(nobody));
+            tracing::warn!(directory = %directory.display(), "nobody listens at a tenant's socket: its clients are refused");
+            self.apply(&name, entry, &Handout::Refuse);
+        }
+    }
+
+    /// The directories that there are.
+    fn directories(&self) -> impl Iterator<Item = TenantDirectory> + use<> {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        entries.filter_map(|entry| TenantDirectory::parse(entry.file_name().to_str()?).ok())
+    }
+
     /// Removes a directory with `control` alone in it; why not, where it stays, with a placeholder in it.
-    fn remove(&self, name: &TenantDirectory, door: &mut Door) -> Result<(), String> {
-        if let Some(problem) = &door.problem {
+    fn remove(&self, name: &TenantDirectory, entry: &mut TenantEntry) -> Result<(), String> {
+        if let Some(problem) = &entry.problem {
             return Err(problem.message.clone());
         }
         let path = self.root.join(name.as_str());
@@ -75,8 +116,8 @@ impl Handouts {
             return Err(format!("it holds {}: remove that", other.display()));
         }
         fs::remove_file(path.join(SOCKET)).and_then(|()| fs::remove_dir(&path)).map_err(|error| {
-            // Whoever has the directory would find no socket in it, and run outside MPS.
-            self.apply(name, door, &Handout::Refuse);
+            // Processes with this directory would find no socket in it, and run outside MPS.
+            self.apply(name, entry, &Handout::Refuse);
             error.to_string()
         })
     }

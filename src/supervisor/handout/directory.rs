@@ -1,7 +1,7 @@
 //! A tenant's directory in the file system: made, checked, and what its `control` is.
 //!
 //! What always holds: `control` is replaced by a rename and is never missing in between, and nothing is done in a
-//! directory that somebody else could have made or may write to.
+//! directory that another program could have made or may write to.
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io;
@@ -10,14 +10,14 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::super::state::Obstacle;
 use crate::mps::process::SOCKET;
+use crate::supervisor::reconcile::daemon::Blocker;
 
 /// The mode of a tenant's directory: its users pass through it, and only the manager writes in it.
 const MODE: u32 = 0o755;
 
 /// Makes a directory, or checks the one that is there.
-pub(super) fn ensure(path: &Path) -> Result<(), Obstacle> {
+pub(super) fn ensure(path: &Path) -> Result<(), Blocker> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => check(path, &metadata)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -25,14 +25,14 @@ pub(super) fn ensure(path: &Path) -> Result<(), Obstacle> {
         }
         Err(error) => return Err(failed(path, &error)),
     }
-    // The umask may have taken bits away, and so may somebody else: a client that cannot pass runs outside MPS.
+    // The umask may have taken bits away, and so may another program: a client that cannot pass runs outside MPS.
     fs::set_permissions(path, Permissions::from_mode(MODE)).map_err(|error| failed(path, &error))
 }
 
-fn check(path: &Path, metadata: &Metadata) -> Result<(), Obstacle> {
+fn check(path: &Path, metadata: &Metadata) -> Result<(), Blocker> {
     let shown = path.display();
     let unsafe_because = |what: String| {
-        Err(Obstacle {
+        Err(Blocker {
             reason: "TenantDirectoryUnsafe",
             message: format!("{shown} {what}; the manager makes the directory again"),
         })
@@ -52,7 +52,7 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), Obstacle> {
     }
     if metadata.mode() & 0o022 != 0 {
         let mode = metadata.mode() & 0o7777;
-        return Err(Obstacle {
+        return Err(Blocker {
             reason: "TenantDirectoryUnsafe",
             message: format!(
                 "{shown} has mode {mode:o}, so that others could replace the socket in it: see what is in it, and chmod 755 {shown}"
@@ -70,7 +70,7 @@ pub(super) fn is_linked(socket: &Path, directory: &Path) -> bool {
 }
 
 /// Puts a hard link to the socket in the place of `control`; `between` is a name beside the directory for the moment between.
-pub(super) fn link(socket: &Path, directory: &Path, between: &Path) -> Result<(), Obstacle> {
+pub(super) fn link(socket: &Path, directory: &Path, between: &Path) -> Result<(), Blocker> {
     if is_linked(socket, directory) {
         // A rename between two links to one file does nothing and leaves both.
         return Ok(());
@@ -79,11 +79,11 @@ pub(super) fn link(socket: &Path, directory: &Path, between: &Path) -> Result<()
         Ok(metadata) if metadata.file_type().is_socket() => {}
         Ok(_) => {
             let message = format!("{} is no socket: restart the daemon", socket.display());
-            return Err(Obstacle { reason: "NoControlSocket", message });
+            return Err(Blocker { reason: "NoControlSocket", message });
         }
         Err(error) => {
             let message = format!("{}: {error}: restart the daemon", socket.display());
-            return Err(Obstacle { reason: "NoControlSocket", message });
+            return Err(Blocker { reason: "NoControlSocket", message });
         }
     }
     let _ = fs::remove_file(between);
@@ -92,7 +92,7 @@ pub(super) fn link(socket: &Path, directory: &Path, between: &Path) -> Result<()
 }
 
 /// Renames a socket over `control` of the directory.
-pub(super) fn replace(socket: &Path, directory: &Path) -> Result<(), Obstacle> {
+pub(super) fn replace(socket: &Path, directory: &Path) -> Result<(), Blocker> {
     let control = directory.join(SOCKET);
     fs::rename(socket, &control).map_err(|error| {
         let _ = fs::remove_file(socket);
@@ -100,14 +100,14 @@ pub(super) fn replace(socket: &Path, directory: &Path) -> Result<(), Obstacle> {
             "{} cannot be replaced ({error}): remove what is there, and the manager makes it again",
             control.display()
         );
-        Obstacle { reason: "TenantDirectoryUnsafe", message }
+        Blocker { reason: "TenantDirectoryUnsafe", message }
     })
 }
 
-fn not_linked(socket: &Path, directory: &Path, error: &io::Error) -> Obstacle {
+fn not_linked(socket: &Path, directory: &Path, error: &io::Error) -> Blocker {
     let (from, to) = (socket.display(), directory.display());
     match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::XDEV) => Obstacle {
+        Some(Errno::XDEV) => Blocker {
             reason: "OtherFileSystem",
             message: format!(
                 "the socket {from} cannot be linked into {to}, which is on another file system: serve with a --runtime-dir on the \
@@ -118,7 +118,7 @@ fn not_linked(socket: &Path, directory: &Path, error: &io::Error) -> Obstacle {
             let me = rustix::process::geteuid().as_raw();
             let owner = fs::symlink_metadata(socket)
                 .map_or_else(|_| "another user".to_owned(), |it| format!("uid {}", it.uid()));
-            Obstacle {
+            Blocker {
                 reason: "LinkNotPermitted",
                 message: format!(
                     "the socket {from} belongs to {owner}, and the kernel lets uid {me} make no hard link to it \
@@ -126,7 +126,7 @@ fn not_linked(socket: &Path, directory: &Path, error: &io::Error) -> Obstacle {
                 ),
             }
         }
-        _ => Obstacle {
+        _ => Blocker {
             reason: "SocketNotLinked",
             message: format!(
                 "the socket {from} cannot be linked into {to} ({error}): see that the disk has room"
@@ -135,12 +135,12 @@ fn not_linked(socket: &Path, directory: &Path, error: &io::Error) -> Obstacle {
     }
 }
 
-fn failed(path: &Path, error: &io::Error) -> Obstacle {
+fn failed(path: &Path, error: &io::Error) -> Blocker {
     let message = format!(
         "{}: {error}: see that the runtime directory has room and belongs to the manager",
         path.display()
     );
-    Obstacle { reason: "TenantDirectoryUnsafe", message }
+    Blocker { reason: "TenantDirectoryUnsafe", message }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 //!   its environment and no mount is of it.
 //! - A directory belongs to one daemon. What was committed last says which, and whether clients are admitted there; a driver
 //!   that has not read that yet opens nothing that it closes.
-//! - What cannot be made safe is closed, and a reason is kept for whoever asks.
+//! - What cannot be made safe is closed, and a reason is kept for the caller.
 
 mod collect;
 mod directory;
@@ -30,18 +30,18 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use self::placeholder::{Fate, Placeholder, Queue};
+use self::placeholder::{ClientDecision, Placeholder, Queue};
 pub(super) use self::policy::handout;
-use super::state::Obstacle;
+use super::reconcile::daemon::Blocker;
 use crate::domain::plan::{Desired, DesiredVersion};
 use crate::domain::tenant::WaitingProcess;
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
 use crate::host::Identity;
 use crate::host::process::{death, is_alive};
-use crate::mps::door;
+use crate::mps::handshake;
 use crate::mps::process::SOCKET;
 
-/// How often what is in place is looked at though nothing changed.
+/// How often what is in place is checked though nothing changed.
 const CHECKED: Duration = Duration::from_secs(1);
 /// Tenants for which a placeholder is kept ready, each of which is an open file.
 const SPARES: usize = 1024;
@@ -66,7 +66,7 @@ pub(super) struct ControlSocket {
     pub(super) identity: Identity,
     /// Its pipe directory.
     pub(super) pipe: PathBuf,
-    /// Whether it is in a directory of somebody else, as an adopted one is.
+    /// Whether it is in a directory of another program, as an adopted one is.
     pub(super) foreign: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct DirectoryStatus {
     /// Its processes that wait.
     pub waiting: Vec<WaitingProcess>,
     /// Why its processes cannot be given the socket in it.
-    pub problem: Option<Obstacle>,
+    pub problem: Option<Blocker>,
 }
 
 /// The tenants of a daemon as of a commit.
@@ -125,15 +125,15 @@ pub struct Handouts {
     root: PathBuf,
     patience: Duration,
     greeting: watch::Sender<Vec<u8>>,
-    /// Whether a daemon was asked what it greets with.
-    asked: AtomicBool,
+    /// Whether a daemon's greeting was requested.
+    greeting_requested: AtomicBool,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     daemons: BTreeMap<DaemonName, Held>,
-    doors: BTreeMap<TenantDirectory, Door>,
+    entries: BTreeMap<TenantDirectory, TenantEntry>,
 }
 
 /// What was announced of a daemon, and what its driver handed out of it.
@@ -192,7 +192,7 @@ impl Drop for Held {
 
 /// A tenant's directory.
 #[derive(Debug)]
-struct Door {
+struct TenantEntry {
     /// Its daemon; `None` once the tenant is gone.
     daemon: Option<DaemonName>,
     tenant: TenantName,
@@ -203,7 +203,9 @@ struct Door {
     placed: Option<Placeholder>,
     /// One that only needs to be renamed.
     spare: Option<Placeholder>,
-    problem: Option<Obstacle>,
+    problem: Option<Blocker>,
+    /// When it was first found to be no tenant's.
+    closed: Option<Instant>,
     /// Why it could not be removed after its tenant was deleted.
     stays: Option<String>,
 }
@@ -214,8 +216,8 @@ impl Handouts {
         Arc::new(Self {
             root: root(runtime_dir),
             patience,
-            greeting: watch::Sender::new(door::GREETING.to_vec()),
-            asked: AtomicBool::new(false),
+            greeting: watch::Sender::new(handshake::GREETING.to_vec()),
+            greeting_requested: AtomicBool::new(false),
             inner: Mutex::default(),
         })
     }
@@ -236,7 +238,7 @@ impl Handouts {
         self.list_tenants(&mut inner, tenants);
     }
 
-    /// Takes what was committed, before the driver hears of it: closes at once what is not admitted any more, gives directories to
+    /// Takes what was committed, before the driver learns of it: closes at once what is not admitted any more, gives directories to
     /// the daemon that they belong to now, and has new tenants wait until the driver opens them.
     pub(super) fn announce(&self, tenants: &DaemonTenants<'_>) {
         self.list_tenants(&mut self.inner(), tenants);
@@ -244,7 +246,7 @@ impl Handouts {
 
     fn list_tenants(&self, inner: &mut Inner, tenants: &DaemonTenants<'_>) {
         let DaemonTenants { daemon, version, admits, directories } = *tenants;
-        let Inner { daemons, doors } = inner;
+        let Inner { daemons, entries } = inner;
         let held = daemons.entry(daemon.clone()).or_insert_with(Held::new);
         if version < held.announced {
             return;
@@ -258,15 +260,15 @@ impl Handouts {
             held.handout = Handout::Wait;
         }
         for (name, tenant) in directories {
-            let door = doors.entry(name.clone()).or_insert_with(|| self.orphan(tenant.clone()));
-            let is_taken = door.daemon.is_none();
+            let entry = entries.entry(name.clone()).or_insert_with(|| self.orphan(tenant.clone()));
+            let is_taken = entry.daemon.is_none();
             if is_taken {
                 // One that is another daemon's is handed over when that daemon lets it go.
-                door.daemon = Some(daemon.clone());
+                (entry.daemon, entry.closed) = (Some(daemon.clone()), None);
             }
             let wanted = held.of_tenant(name);
-            if is_taken || door.daemon.as_ref() == Some(daemon) && door.shown != wanted {
-                self.apply(name, door, &wanted);
+            if is_taken || entry.daemon.as_ref() == Some(daemon) && entry.shown != wanted {
+                self.apply(name, entry, &wanted);
             }
         }
         for name in before.keys().filter(|name| !directories.contains_key(*name)) {
@@ -276,14 +278,14 @@ impl Handouts {
 
     /// Gives a directory that is this daemon's no more to the daemon that lists it, and closes it where there is none.
     fn let_go(&self, inner: &mut Inner, daemon: &DaemonName, name: &TenantDirectory) {
-        let Inner { daemons, doors } = inner;
-        let Some(door) = doors.get_mut(name).filter(|door| door.daemon.as_ref() == Some(daemon)) else {
+        let Inner { daemons, entries } = inner;
+        let Some(entry) = entries.get_mut(name).filter(|entry| entry.daemon.as_ref() == Some(daemon)) else {
             return;
         };
         let next = daemons.iter().find(|(_, held)| held.tenants.contains_key(name));
-        door.daemon = next.map(|(next, _)| next.clone());
+        entry.daemon = next.map(|(next, _)| next.clone());
         let wanted = next.map_or(Handout::Refuse, |(_, held)| held.of_tenant(name));
-        self.apply(name, door, &wanted);
+        self.apply(name, entry, &wanted);
     }
 
     /// What the processes of a daemon's tenants meet from now on, as its driver says that follows this version.
@@ -338,12 +340,12 @@ impl Handouts {
 
     /// Makes the directories of a daemon what they should be: all of them, or those that are something else.
     fn apply_to_tenants(&self, inner: &mut Inner, daemon: &DaemonName, all: bool) {
-        let Inner { daemons, doors } = inner;
+        let Inner { daemons, entries } = inner;
         let Some(held) = daemons.get(daemon) else { return };
-        for (name, door) in doors.iter_mut().filter(|(_, door)| door.daemon.as_ref() == Some(daemon)) {
+        for (name, entry) in entries.iter_mut().filter(|(_, entry)| entry.daemon.as_ref() == Some(daemon)) {
             let wanted = held.of_tenant(name);
-            if all || door.shown != wanted {
-                self.apply(name, door, &wanted);
+            if all || entry.shown != wanted {
+                self.apply(name, entry, &wanted);
             }
         }
     }
@@ -375,16 +377,16 @@ impl Handouts {
         }
     }
 
-    /// The directory to hand to the processes of a tenant, looked at now.
-    pub fn client_directory(&self, name: &TenantDirectory) -> Result<ClientDirectory, Obstacle> {
+    /// The directory to hand to the processes of a tenant, as of now.
+    pub fn client_directory(&self, name: &TenantDirectory) -> Result<ClientDirectory, Blocker> {
         let mut inner = self.inner();
-        let Some(door) = inner.doors.get_mut(name) else {
+        let Some(entry) = inner.entries.get_mut(name) else {
             let message = "its directory is not made yet: try again in a moment".to_owned();
-            return Err(Obstacle { reason: "DirectoryNotMade", message });
+            return Err(Blocker { reason: "DirectoryNotMade", message });
         };
-        let shown = door.shown.clone();
-        self.apply(name, door, &shown);
-        match (&door.problem, shown) {
+        let shown = entry.shown.clone();
+        self.apply(name, entry, &shown);
+        match (&entry.problem, shown) {
             (None, _) => Ok(ClientDirectory { path: self.root.join(name.as_str()), shared: None }),
             (Some(problem), Handout::Open(control)) if control.foreign && is_without_link(problem) => {
                 Ok(ClientDirectory { path: control.pipe, shared: Some(problem.message.clone()) })
@@ -396,8 +398,8 @@ impl Handouts {
     /// What there is to say of a tenant's directory.
     pub fn status(&self, name: &TenantDirectory) -> DirectoryStatus {
         let inner = self.inner();
-        let Some(door) = inner.doors.get(name) else { return DirectoryStatus::default() };
-        DirectoryStatus { waiting: door.queue.waiting(), problem: door.problem.clone() }
+        let Some(entry) = inner.entries.get(name) else { return DirectoryStatus::default() };
+        DirectoryStatus { waiting: entry.queue.waiting(), problem: entry.problem.clone() }
     }
 
     /// Where tenants' directories are.
@@ -405,48 +407,58 @@ impl Handouts {
         &self.root
     }
 
-    fn orphan(&self, tenant: TenantName) -> Door {
+    fn orphan(&self, tenant: TenantName) -> TenantEntry {
         let queue = Queue::new(self.patience, self.greeting.subscribe());
         let shown = Handout::Wait;
-        Door { daemon: None, tenant, queue, shown, placed: None, spare: None, problem: None, stays: None }
+        TenantEntry {
+            daemon: None,
+            tenant,
+            queue,
+            shown,
+            placed: None,
+            spare: None,
+            problem: None,
+            closed: None,
+            stays: None,
+        }
     }
 
-    /// Makes a directory what it should be; what stands in the way is kept as its problem.
-    fn apply(&self, name: &TenantDirectory, door: &mut Door, handout: &Handout) {
+    /// Makes a directory what it should be; what blocks it is kept as its problem.
+    fn apply(&self, name: &TenantDirectory, entry: &mut TenantEntry, handout: &Handout) {
         let path = self.root.join(name.as_str());
-        door.shown = handout.clone();
+        entry.shown = handout.clone();
         let made = directory::ensure(&self.root).and_then(|()| directory::ensure(&path));
         let problem = match (made, handout) {
             (Err(problem), _) => {
-                door.queue.decide(Fate::Refuse);
+                entry.queue.decide(ClientDecision::Refuse);
                 Some(problem)
             }
-            (Ok(()), Handout::Open(control)) => self.open(name, door, control, &path).err().inspect(|_| {
+            (Ok(()), Handout::Open(control)) => self.open(name, entry, control, &path).err().inspect(|_| {
                 // What was there before may lead outside MPS.
-                let _ = self.close(name, door, &Handout::Refuse, &path);
+                let _ = self.close(name, entry, &Handout::Refuse, &path);
             }),
-            (Ok(()), closed) => self.close(name, door, closed, &path).err(),
+            (Ok(()), closed) => self.close(name, entry, closed, &path).err(),
         };
-        if let Some(problem) = problem.as_ref().filter(|now| door.problem.as_ref() != Some(now)) {
-            tracing::error!(tenant = %door.tenant, reason = problem.reason, why = problem.message, "a tenant's socket cannot be handed out");
+        if let Some(problem) = problem.as_ref().filter(|now| entry.problem.as_ref() != Some(now)) {
+            tracing::error!(tenant = %entry.tenant, reason = problem.reason, why = problem.message, "a tenant's socket cannot be handed out");
         }
-        door.problem = problem;
+        entry.problem = problem;
     }
 
     fn open(
         &self,
         name: &TenantDirectory,
-        door: &mut Door,
+        entry: &mut TenantEntry,
         control: &ControlSocket,
         path: &Path,
-    ) -> Result<(), Obstacle> {
+    ) -> Result<(), Blocker> {
         let socket = control.pipe.join(SOCKET);
         directory::link(&socket, path, &self.root.join(format!(".link-{name}")))?;
-        door.queue.decide(Fate::Forward(socket));
-        door.placed = None;
-        if door.spare.is_none() && self.greeting.receiver_count() < 3 * SPARES {
+        entry.queue.decide(ClientDecision::Forward(socket));
+        entry.placed = None;
+        if entry.spare.is_none() && self.greeting.receiver_count() < 3 * SPARES {
             // Without one, it is made when it is needed.
-            door.spare = Placeholder::bind(&self.spare(name), &door.queue).ok();
+            entry.spare = Placeholder::bind(&self.spare(name), &entry.queue).ok();
         }
         Ok(())
     }
@@ -454,32 +466,32 @@ impl Handouts {
     fn close(
         &self,
         name: &TenantDirectory,
-        door: &mut Door,
+        entry: &mut TenantEntry,
         handout: &Handout,
         path: &Path,
-    ) -> Result<(), Obstacle> {
-        let fate = if *handout == Handout::Wait { Fate::Wait } else { Fate::Refuse };
+    ) -> Result<(), Blocker> {
+        let decision = if *handout == Handout::Wait { ClientDecision::Wait } else { ClientDecision::Refuse };
         let inode = fs::symlink_metadata(path.join(SOCKET)).ok().map(|it| (it.dev(), it.ino()));
-        let in_place = door.placed.as_ref().is_some_and(|placed| Some(placed.inode) == inode);
+        let in_place = entry.placed.as_ref().is_some_and(|placed| Some(placed.inode) == inode);
         if !in_place {
             let between = self.spare(name);
-            let ready = door.spare.take().filter(|spare| spare.is_at(&between));
+            let ready = entry.spare.take().filter(|spare| spare.is_at(&between));
             let placeholder = match ready {
                 Some(spare) => spare,
-                None => Placeholder::bind(&between, &door.queue).map_err(|error| {
+                None => Placeholder::bind(&between, &entry.queue).map_err(|error| {
                     let message = format!(
                         "no placeholder could be made at {} ({error}): see that the manager may open more files and the disk has room",
                         between.display()
                     );
-                    Obstacle { reason: "NoPlaceholder", message }
+                    Blocker { reason: "NoPlaceholder", message }
                 })?,
             };
             // Decided first: who comes to the new one must not be sent to a dead daemon.
-            door.queue.decide(fate.clone());
+            entry.queue.decide(decision.clone());
             directory::replace(&between, path)?;
-            door.placed = Some(placeholder);
+            entry.placed = Some(placeholder);
         }
-        door.queue.decide(fate);
+        entry.queue.decide(decision);
         Ok(())
     }
 
@@ -490,7 +502,7 @@ impl Handouts {
     /// Closes the tenants of a daemon as soon as its control process dies, whatever its driver does meanwhile.
     fn guard(self: &Arc<Self>, daemon: DaemonName, control: &ControlSocket) -> AbortHandle {
         let (handouts, identity, socket) = (Arc::clone(self), control.identity, control.pipe.join(SOCKET));
-        if !self.asked.swap(true, Ordering::AcqRel) {
+        if !self.greeting_requested.swap(true, Ordering::AcqRel) {
             let (handouts, daemon) = (Arc::clone(self), daemon.clone());
             tokio::spawn(async move { handouts.learn_greeting(&daemon, &socket).await });
         }
@@ -501,23 +513,23 @@ impl Handouts {
         task.abort_handle()
     }
 
-    /// Hears what daemons here greet with, which NVIDIA documents nowhere.
+    /// Learns the greeting of daemons here, which NVIDIA documents nowhere.
     async fn learn_greeting(&self, daemon: &DaemonName, socket: &Path) {
-        match door::greeting_of(socket).await {
-            Ok(Some(greeting)) if greeting != door::GREETING => {
-                tracing::warn!(%daemon, ?greeting, "this control daemon greets with other words than are known; placeholders use its words");
+        match handshake::greeting_of(socket).await {
+            Ok(Some(greeting)) if greeting != handshake::GREETING => {
+                tracing::warn!(%daemon, ?greeting, "this control daemon greets with an unknown greeting; placeholders use that greeting");
                 self.greeting.send_replace(greeting);
             }
             Ok(Some(_)) => {}
             other => {
-                tracing::debug!(%daemon, ?other, "the control daemon was not heard to greet");
-                self.asked.store(false, Ordering::Release);
+                tracing::debug!(%daemon, ?other, "the control daemon sent no greeting");
+                self.greeting_requested.store(false, Ordering::Release);
             }
         }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere leaves each door as it was before or after one step, and the next check mends it.
+        // A panic elsewhere leaves each entry as it was before or after one step, and the next check mends it.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -528,7 +540,7 @@ pub fn root(runtime_dir: &Path) -> PathBuf {
 }
 
 /// Whether a hard link is impossible, and not merely missing.
-fn is_without_link(problem: &Obstacle) -> bool {
+fn is_without_link(problem: &Blocker) -> bool {
     matches!(problem.reason, "OtherFileSystem" | "LinkNotPermitted")
 }
 

@@ -1,7 +1,7 @@
-//! What stands in for the control socket of a tenant while its daemon may not be used.
+//! The placeholder for the control socket of a tenant while its daemon may not be used.
 //!
-//! It greets whoever connects, as a daemon does: a client that was greeted never runs outside MPS ([`crate::mps::door`]).
-//! Then the client waits until the daemon may be used again, and is let in there as if it had come later; or it is refused,
+//! It greets every client, as a daemon does: a client that was greeted never runs outside MPS ([`crate::mps::handshake`]).
+//! Then the client waits until the daemon may be used again, and is admitted there as if it had come later; or it is refused,
 //! which ends its `cuInit` with an error. It is refused too when it has waited too long, and when this manager ends.
 
 use std::os::unix::fs::MetadataExt as _;
@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::unix_ms;
 use crate::domain::tenant::WaitingProcess;
 use crate::host::seqpacket::{Connection, Listener};
-use crate::mps::door;
+use crate::mps::handshake;
 
-/// How long a placeholder that was replaced still takes whoever looked its name up before.
+/// How long a placeholder that was replaced still accepts clients that resolved its name before.
 const LATE: Duration = Duration::from_secs(2);
 /// How long a connection may take to say what it wants.
 const SPEAKS: Duration = Duration::from_secs(30);
@@ -29,38 +29,44 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// What becomes of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ClientDecision {
     /// It waits.
     Wait,
     /// It is refused.
     Refuse,
-    /// It is let in by the daemon at this socket.
+    /// It is admitted by the daemon at this socket.
     Forward(PathBuf),
 }
 
 /// Who waits, and what becomes of them; shared by all placeholders of a tenant.
 #[derive(Debug, Clone)]
 pub(super) struct Queue {
-    fate: watch::Sender<Fate>,
+    decision: watch::Sender<ClientDecision>,
     waiting: Arc<Mutex<Vec<WaitingProcess>>>,
     places: Arc<Semaphore>,
     /// Longest wait.
     patience: Duration,
-    /// What daemons were heard to greet with.
+    /// The greeting that daemons use.
     greeting: watch::Receiver<Vec<u8>>,
 }
 
 impl Queue {
     pub(super) fn new(patience: Duration, greeting: watch::Receiver<Vec<u8>>) -> Self {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
-        Self { fate: watch::Sender::new(Fate::Wait), waiting: Arc::default(), places, patience, greeting }
+        Self {
+            decision: watch::Sender::new(ClientDecision::Wait),
+            waiting: Arc::default(),
+            places,
+            patience,
+            greeting,
+        }
     }
 
     /// Decides what becomes of those who wait, and of those who come.
-    pub(super) fn decide(&self, fate: Fate) {
-        self.fate.send_if_modified(|now| {
-            let other = *now != fate;
-            *now = fate;
+    pub(super) fn decide(&self, decision: ClientDecision) {
+        self.decision.send_if_modified(|now| {
+            let other = *now != decision;
+            *now = decision;
             other
         });
     }
@@ -74,26 +80,33 @@ impl Queue {
     }
 
     /// Attends to one connection, to its end.
-    async fn attend(&self, connection: Connection) -> io::Result<()> {
+    async fn serve_connection(&self, connection: Connection) -> io::Result<()> {
         let greeting = self.greeting.borrow().clone();
-        let heard = tokio::time::timeout(SPEAKS, door::receive(&connection, &greeting)).await;
+        let heard = tokio::time::timeout(SPEAKS, handshake::receive(&connection, &greeting)).await;
         let Some(request) = heard.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
         let pid = u32::try_from(request.client.pid.as_raw_nonzero().get()).unwrap_or(0);
         let entry = WaitingProcess { pid, uid: request.client.uid.as_raw(), since: unix_ms() };
         let _listed = Listed::new(self, entry);
-        if !door::may_forward(&request) {
+        if !handshake::may_forward(&request) {
             return Ok(());
         }
-        let mut fate = self.fate.subscribe();
-        let decision =
-            async move { fate.wait_for(|fate| *fate != Fate::Wait).await.ok().map(|fate| fate.clone()) };
+        let mut decision = self.decision.subscribe();
+        let decided = async move {
+            decision
+                .wait_for(|decision| *decision != ClientDecision::Wait)
+                .await
+                .ok()
+                .map(|decision| decision.clone())
+        };
         let decided = tokio::select! {
-            decided = tokio::time::timeout(self.patience, decision) => decided.ok().flatten(),
+            decided = tokio::time::timeout(self.patience, decided) => decided.ok().flatten(),
             // It has nothing to say here: it is gone.
             _ = connection.receive() => return Ok(()),
         };
         match decided {
-            Some(Fate::Forward(control)) => door::forward(&connection, request, &control).await,
+            Some(ClientDecision::Forward(control)) => {
+                handshake::forward(&connection, request, &control).await
+            }
             // By the end of its connection.
             _ => {
                 tracing::info!(pid, uid = entry.uid, "refused a client that came to a placeholder");
@@ -175,12 +188,12 @@ async fn serve(listener: Listener, queue: Queue, retired: CancellationToken) {
                 let queue = queue.clone();
                 let place = Arc::clone(&queue.places).try_acquire_owned();
                 tokio::spawn(async move {
-                    let attended = match &place {
-                        Ok(_place) => queue.attend(connection).await,
+                    let served = match &place {
+                        Ok(_place) => queue.serve_connection(connection).await,
                         // Greeted, so that it does not run outside MPS.
-                        Err(_full) => door::greet(&connection, &queue.greeting.borrow()),
+                        Err(_full) => handshake::greet(&connection, &queue.greeting.borrow()),
                     };
-                    if let Err(error) = attended {
+                    if let Err(error) = served {
                         tracing::debug!(%error, "a client at a placeholder was refused");
                     }
                 });
@@ -211,7 +224,7 @@ mod tests {
 
     fn host(patience: Duration) -> Host {
         let home = tempfile::tempdir_in("/tmp").expect("directory");
-        let (greeting, heard) = watch::channel(door::GREETING.to_vec());
+        let (greeting, heard) = watch::channel(handshake::GREETING.to_vec());
         let queue = Queue::new(patience, heard);
         let placeholder = Placeholder::bind(&home.path().join("control"), &queue).expect("bound");
         Host { home, queue, placeholder, _greeting: greeting }
@@ -249,7 +262,7 @@ mod tests {
         host.waits(1).await;
         let listed = host.queue.waiting()[0];
         assert_eq!((listed.pid, listed.uid), (std::process::id(), getuid().as_raw()));
-        host.queue.decide(Fate::Refuse);
+        host.queue.decide(ClientDecision::Refuse);
         assert!(next(&client).await.is_none(), "its connection ends");
         host.waits(0).await;
         let later = host.client().await;
@@ -282,21 +295,21 @@ mod tests {
         host.waits(1).await;
         let control = host.home.path().join("real");
         let daemon = Listener::bind(&control).expect("bound");
-        host.queue.decide(Fate::Forward(control));
+        host.queue.decide(ClientDecision::Forward(control));
         drop(host.placeholder);
-        let asked =
+        let upstream =
             tokio::time::timeout(PATIENCE, daemon.accept()).await.expect("in time").expect("accepted");
-        asked.send(b"OUTBHELL\0", &Ancillary::None).expect("sent");
-        let first = next(&asked).await.expect("credentials");
+        upstream.send(b"OUTBHELL\0", &Ancillary::None).expect("sent");
+        let first = next(&upstream).await.expect("credentials");
         assert_eq!(first.bytes, b"OUTBCRED\0");
         assert_eq!(first.credentials.map(|me| me.pid), Some(getpid()));
-        assert_eq!(next(&asked).await.expect("a request").bytes, [2, 0, 0, 0]);
+        assert_eq!(next(&upstream).await.expect("a request").bytes, [2, 0, 0, 0]);
         let file = std::os::fd::OwnedFd::from(fs::File::open("/proc/self/stat").expect("opened"));
-        asked.send(b"OUTBCUFD\0", &Ancillary::Descriptor(&file)).expect("sent");
+        upstream.send(b"OUTBCUFD\0", &Ancillary::Descriptor(&file)).expect("sent");
         let answer = next(&client).await.expect("answered");
         assert!(answer.descriptor.is_some() && answer.bytes == b"OUTBCUFD\0");
         client.send(&[0, 0, 0, 0], &Ancillary::None).expect("sent");
-        assert_eq!(next(&asked).await.expect("its last words").bytes, [0, 0, 0, 0]);
+        assert_eq!(next(&upstream).await.expect("its last message").bytes, [0, 0, 0, 0]);
     }
 
     #[tokio::test]

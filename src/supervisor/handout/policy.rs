@@ -4,14 +4,14 @@ use super::{ControlSocket, Handout};
 use crate::domain::daemon::Phase;
 use crate::domain::plan::Desired;
 
-/// Whether a daemon takes clients, wherever it stands.
+/// Whether a daemon takes clients, in any phase.
 pub(super) fn admits(desired: &Desired) -> bool {
     desired.running && desired.schedulable && desired.maintenance.is_none()
 }
 
-/// What the processes of a daemon's tenants meet, by where the daemon stands; `control` is its control process.
+/// What the processes of a daemon's tenants get, by the daemon's phase; `control` is its control process.
 ///
-/// A daemon whose settings are being changed stays as it was: it serves by those it had, and nobody is held up. One that was
+/// A daemon whose settings are being changed stays as it was: it serves by those it had, and no client is held up. One that was
 /// started holds nothing before it was read back, and is closed until it is ready for the first time.
 pub(in super::super) fn handout(phase: Phase, desired: &Desired, control: Option<ControlSocket>) -> Handout {
     match (phase, control) {
@@ -26,10 +26,10 @@ pub(in super::super) fn handout(phase: Phase, desired: &Desired, control: Option
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::state::tests::desired;
     use super::*;
     use crate::domain::maintenance::MaintenanceState;
     use crate::host::Identity;
+    use crate::supervisor::reconcile::daemon::tests::desired;
 
     #[test]
     fn only_a_ready_daemon_is_opened() {

@@ -75,13 +75,13 @@ impl Host {
     }
 
     fn shown(&self, name: &str) -> Option<Handout> {
-        self.handouts.inner().doors.get(&directory(name)).map(|door| door.shown.clone())
+        self.handouts.inner().entries.get(&directory(name)).map(|entry| entry.shown.clone())
     }
 
     fn has_placeholder(&self, name: &str) -> bool {
         let inode = fs::symlink_metadata(self.path(name).join(SOCKET)).ok().map(|it| (it.dev(), it.ino()));
         let inner = self.handouts.inner();
-        let placed = inner.doors.get(&directory(name)).and_then(|door| door.placed.as_ref());
+        let placed = inner.entries.get(&directory(name)).and_then(|entry| entry.placed.as_ref());
         placed.is_some_and(|placed| Some(placed.inode) == inode)
     }
 
@@ -109,7 +109,7 @@ async fn announced_tenant_outlives_an_older_generation() {
     // The driver still acts on what was desired before.
     host.drive(&host.daemon, 1, Handout::Open(control.clone()));
     assert!(host.is_open(A, &control) && host.shown(B) == Some(Handout::Wait));
-    // Published late, by whoever committed before.
+    // Published late, by a writer that committed earlier.
     host.announce(&host.daemon, 1, &[A]);
     host.drive(&host.daemon, 2, Handout::Open(control.clone()));
     assert!(host.is_open(A, &control) && host.is_open(B, &control));
@@ -163,7 +163,7 @@ async fn moved_tenant_is_never_the_old_daemons() {
 }
 
 #[tokio::test]
-async fn moved_tenant_is_open_once_let_go() {
+async fn moved_tenant_opens_once_old_daemon_releases_it() {
     let host = host();
     let (old, new) = (name("gpu0"), name("gpu1"));
     let ((_one, left), (_other, joined)) = (host.control_of(&old), host.control_of(&new));
@@ -289,11 +289,13 @@ async fn directory_of_a_deleted_tenant_stays_while_held() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let known = BTreeSet::from([directory(B)]);
-    host.handouts.collect(&known);
+    host.handouts.collect_after(&known, Duration::ZERO);
     assert!(host.path(A).join(SOCKET).exists(), "a process has it");
     holder.kill().expect("killed");
     holder.wait().expect("reaped");
     host.handouts.collect(&known);
+    assert!(host.has_placeholder(A), "a shell may have its path, which no process shows");
+    host.handouts.collect_after(&known, Duration::ZERO);
     assert!(!host.path(A).exists());
     assert!(host.is_open(B, &control), "another tenant's is left alone");
 }
@@ -307,14 +309,14 @@ async fn deleted_tenants_directory_with_files_keeps_placeholder() {
     let other = host.path(C).join("core");
     fs::write(&other, "").expect("written");
     for _ in 0..2 {
-        host.handouts.collect(&BTreeSet::new());
+        host.handouts.collect_after(&BTreeSet::new(), Duration::ZERO);
         assert!(host.has_placeholder(C) && other.exists());
     }
     let stays =
-        |host: &Host| host.handouts.inner().doors.get(&directory(C)).and_then(|door| door.stays.clone());
+        |host: &Host| host.handouts.inner().entries.get(&directory(C)).and_then(|entry| entry.stays.clone());
     assert!(stays(&host).is_some_and(|why| why.contains("core")), "{:?}", stays(&host));
     fs::remove_file(&other).expect("removed");
-    host.handouts.collect(&BTreeSet::new());
+    host.handouts.collect_after(&BTreeSet::new(), Duration::ZERO);
     assert!(!host.path(C).exists() && stays(&host).is_none());
 }
 

@@ -312,7 +312,7 @@ async function daemonOfSomebodyElse({ api, runtimeDir }: Host): Promise<void> {
     const path = { id: foreign.id };
     assert.equal((await meant(200, api.GET("/api/v1/foreign-daemons/{id}", { params: { path } }))).pid, foreign.pid);
     const at = { params: { path: { name: "theirs" } } };
-    const body: Schemas["AdoptRequest"] = { process: foreign.id, management: "observed" };
+    const body: Schemas["AdoptDaemonRequest"] = { process: foreign.id, management: "observed" };
     const adopted = await meant(201, api.POST("/api/v1/daemons/{name}/adopt", { ...at, body }));
     assert.equal(adopted.spec.management, "observed");
     await empty(api.POST("/api/v1/daemons/{name}/release", at));

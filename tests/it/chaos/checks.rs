@@ -254,8 +254,9 @@ impl Scene {
     }
 
     /// Each program is listed once, as its tenant's.
-    fn check_clients(&self) {
+    fn check_clients(&mut self) {
         let clients = self.host.clients();
+        self.programs.locate(&clients);
         let pids: BTreeSet<u64> = clients.iter().filter_map(|client| client["pid"].as_u64()).collect();
         assert_eq!(pids.len(), clients.len(), "a client is doubled: {clients:?}");
         for program in self.programs.connected() {

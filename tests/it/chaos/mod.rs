@@ -30,7 +30,7 @@ use fastrand::Rng;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Host, setting};
+use crate::harness::{Host, heavy, setting};
 use foreign::Untouched;
 use plan::{ADOPTED, ADOPTED_GPU, EXCLUSIVE, FOREIGN_GPU, Strike, VOLATILE, VOLATILE_GPU};
 use programs::Programs;
@@ -65,7 +65,8 @@ struct Scene {
 
 #[test]
 fn nothing_is_lost_whatever_is_killed() {
-    let kills = setting("MPS_MANAGER_KILLS").unwrap_or(24);
+    let _turn = heavy();
+    let kills = setting("MPS_MANAGER_KILLS").unwrap_or(12);
     let hosts = setting("MPS_MANAGER_HOSTS").unwrap_or(2).max(1);
     let seed = setting("MPS_MANAGER_SEED").unwrap_or_else(|| getrandom::u64().expect("random bytes") >> 32);
     eprintln!("{kills} kills on {hosts} hosts, seeds {seed} to {}", seed + hosts - 1);

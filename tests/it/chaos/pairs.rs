@@ -10,7 +10,7 @@ use fastrand::Rng;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Host, MANAGER, setting, signal_if_there};
+use crate::harness::{Client, Host, MANAGER, heavy, setting, signal_if_there};
 
 /// Longest time from the death of a client to a daemon that was read and is ready.
 const READY: Duration = Duration::from_secs(10);
@@ -19,6 +19,7 @@ const ENDS: Duration = Duration::from_secs(20);
 
 #[test]
 fn daemon_heals_when_a_connecting_client_dies() {
+    let _turn = heavy();
     let rounds = setting("MPS_MANAGER_PAIRS").unwrap_or(6);
     let seed = setting("MPS_MANAGER_SEED").unwrap_or_else(|| getrandom::u64().expect("random bytes") >> 32);
     eprintln!("{rounds} rounds, seed {seed}");

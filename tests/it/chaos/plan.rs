@@ -232,7 +232,7 @@ pub(super) fn kinds() -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn a_seed_is_a_whole_story_and_every_kind_is_drawn() {
+fn seed_determines_the_whole_plan() {
     let story = |seed: u64| -> Vec<Strike> {
         let mut rng = Rng::with_seed(seed);
         (0..1000).map(|_| Strike::draw(&mut rng)).collect()

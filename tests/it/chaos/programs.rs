@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::GIVEN;
 use super::story::Story;
 use crate::harness::{Host, MANAGER, environment, eventually};
 
@@ -24,7 +25,7 @@ pub(super) struct Program {
     place: PathBuf,
     pub(super) tenant: String,
     pub(super) how: How,
-    /// The daemon that it was sent to, as far as that is known.
+    /// The daemon that it is a client of, as far as that is known: its tenant may move to another one at any time.
     daemon: Option<String>,
     seen: Option<Value>,
 }
@@ -123,6 +124,15 @@ impl Programs {
         self.all.iter().filter(|program| program.seen.is_some())
     }
 
+    /// Learns from the list of clients which daemon each one is on.
+    pub(super) fn locate(&mut self, clients: &[Value]) {
+        for program in &mut self.all {
+            if let Some(client) = clients.iter().find(|client| client["pid"] == program.pid()) {
+                program.daemon = client["daemon"].as_str().map(str::to_owned);
+            }
+        }
+    }
+
     /// Ends a program and forgets it.
     pub(super) fn end(&mut self, pid: u32, with: Signal, story: &Story) {
         let Some(at) = self.all.iter().position(|program| program.pid() == pid) else { return };
@@ -152,8 +162,12 @@ impl Programs {
         for mut program in std::mem::take(&mut self.all) {
             match program.exited() {
                 None if program.seen.as_ref().is_some_and(|seen| seen["mps"] == false) => {
-                    // No pipe to be found at that moment: it has the whole GPU, as with the real driver.
-                    assert!(program.is_of(dead), "{program:?} runs outside MPS, and its daemon lives");
+                    // No pipe to be found at that moment: it has the whole GPU, as with the real driver. A tenant that moves
+                    // has a placeholder for a moment, which dies with the manager (docs/limits.md).
+                    assert!(
+                        program.is_of(dead) || (manager_died && program.may_move()),
+                        "{program:?} runs outside MPS, and its daemon lives"
+                    );
                     story.count("programs that found no daemon and ran outside MPS");
                     super::strike::send(program.pid(), Signal::KILL);
                     program.child.wait().expect("it ends");
@@ -193,7 +207,14 @@ impl Program {
         };
         if seen["error"].is_null() {
             let pipe = environment(self.pid(), "CUDA_MPS_PIPE_DIRECTORY");
-            self.daemon = pipe.and_then(|pipe| daemon_of(Path::new(&pipe))).or(self.daemon.take());
+            let linked = pipe.and_then(|pipe| daemon_of(Path::new(&pipe)));
+            self.daemon = match self.how {
+                How::Run => linked,
+                // Moved while it connected: the list of clients will tell.
+                How::Plain => {
+                    self.daemon.take().filter(|daemon| linked.as_ref().is_none_or(|it| it == daemon))
+                }
+            };
             self.seen = Some(seen);
         }
     }
@@ -205,20 +226,26 @@ impl Program {
     fn check_end(&self, status: ExitStatus, dead: &[&str], doomed: &[u32]) {
         let by_run = self.how == How::Run && status.code() == Some(2);
         // By a placeholder, whose manager died or whose daemon did not come back in time.
-        let at_the_socket = || {
-            let text = fs::read_to_string(self.place.with_extension("out")).unwrap_or_default();
-            text.contains("CUDA_ERROR_MPS_CONNECTION_FAILED")
-        };
-        let refused = self.seen.is_none() && (by_run || at_the_socket());
+        let text = fs::read_to_string(self.place.with_extension("out")).unwrap_or_default();
+        let at_the_socket = text.contains("CUDA_ERROR_MPS_CONNECTION_FAILED");
+        // Its environment names the GPU of the daemon from which its tenant moved while it connected.
+        let to_another_daemon =
+            self.how == How::Plain && self.may_move() && text.contains("CUDA_ERROR_NO_DEVICE");
+        let refused = self.seen.is_none() && (by_run || at_the_socket || to_another_daemon);
         assert!(refused || self.is_of(dead) || doomed.contains(&self.pid()), "{self:?} is lost: {status}");
     }
 
     /// Whether its daemon is one of these, as far as its daemon is known.
     fn is_of(&self, daemons: &[&str]) -> bool {
         match &self.daemon {
-            Some(daemon) => daemons.contains(&daemon.as_str()),
-            None => !daemons.is_empty(),
+            Some(daemon) if self.seen.is_some() || !self.may_move() => daemons.contains(&daemon.as_str()),
+            _ => !daemons.is_empty(),
         }
+    }
+
+    /// Whether its tenant is one that writers move from daemon to daemon.
+    fn may_move(&self) -> bool {
+        !GIVEN.contains(&self.tenant.as_str())
     }
 
     /// Why `run` refused it, which must be a reason that there was.

@@ -70,7 +70,7 @@ impl Drop for Story {
         }
         let (seed, kill) = (self.seed, told.kill);
         eprintln!(
-            "--- again: MPS_MANAGER_SEED={seed} MPS_MANAGER_KILLS={kill} MPS_MANAGER_HOSTS=1 cargo nextest run chaos ---"
+            "--- again: MPS_MANAGER_SEED={seed} MPS_MANAGER_KILLS={kill} MPS_MANAGER_HOSTS=1 cargo test --test it chaos:: ---"
         );
     }
 }

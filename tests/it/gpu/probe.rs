@@ -33,7 +33,7 @@ fn no_driver_is_a_clear_answer() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_a_usage_error() {
+fn nonsensical_arguments_are_a_usage_error() {
     for bad in [&["--allocate-up-to", "512K"][..], &["--timeout", "0"], &["--unknown"]] {
         let output = probe(bad);
         assert_eq!(output.status.code(), Some(2), "{bad:?}");

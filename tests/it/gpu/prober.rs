@@ -67,13 +67,13 @@ fn a_tenants_share_is_seen_from_its_place() {
     assert_eq!(device.sms, 56);
     let limit = 3 << 30;
     assert!(device.memory_free < limit && device.memory_free > limit - (256 << 20), "{}", device.memory_free);
-    let allocation = device.allocation.as_ref().expect("asked for");
+    let allocation = device.allocation.as_ref().expect("requested");
     assert_eq!(allocation.largest, device.memory_free >> 20 << 20);
     assert!(!is_alive(report.pid.expect("a process")), "it has ended");
 }
 
 #[test]
-fn a_probe_that_has_to_wait_is_left_and_no_second_one_waits_beside_it() {
+fn waiting_probe_is_kept_and_not_duplicated() {
     let host = Host::ready();
     let (prober, mut request) = (prober(), request(&host, "demo"));
     request.timeout = Duration::from_secs(1);
@@ -105,7 +105,7 @@ fn a_probe_that_has_to_wait_is_left_and_no_second_one_waits_beside_it() {
 }
 
 #[test]
-fn a_probe_is_the_user_that_it_is_asked_to_be() {
+fn probe_runs_as_the_requested_user() {
     let host = Host::ready();
     let mut request = request(&host, "demo");
     request.uid = NOBODY;
@@ -130,7 +130,7 @@ fn a_probe_is_the_user_that_it_is_asked_to_be() {
 }
 
 #[test]
-fn what_does_not_start_or_says_nothing_is_an_answer() {
+fn failed_or_silent_probe_is_reported() {
     let request =
         ProbeRequest { variables: BTreeMap::new(), uid: own_uid(), allocate_up_to: None, timeout: LONG };
     let missing = wait(Prober::with_program("/nowhere/at/all".into(), &[]).see(&request));
@@ -153,7 +153,7 @@ fn counting(directory: &Path) -> Prober {
 }
 
 #[tokio::test]
-async fn only_a_few_look_at_a_time() {
+async fn concurrent_probes_are_limited() {
     let directory = tempfile::tempdir().expect("a directory");
     let gate = directory.path().join("gate");
     rustix::fs::mknodat(
@@ -198,7 +198,7 @@ async fn only_a_few_look_at_a_time() {
 }
 
 #[test]
-fn chunks_are_counted_as_a_client_and_outside_where_a_percentage_hides_them() {
+fn chunks_are_counted_inside_and_outside_mps() {
     let host = Host::ready();
     let (prober, gpus) = (prober_of(&host), gpus(&host));
     let h200 = ChunkCensus { sms: 132, chunk_sms: 8, chunks: 15, left_over_sms: 12 };

@@ -64,7 +64,7 @@ fn live_process(world: &Path, gpu: &str, pid: u32, kind: &str, used: u64) -> Fil
 }
 
 #[test]
-fn gpus_come_in_pci_order_with_what_the_world_says_of_them() {
+fn gpus_are_listed_in_pci_order() {
     let world = world();
     let inventory = SimInventory::open(world.path()).expect("a world");
     let driver = inventory.driver().expect("a driver");
@@ -133,7 +133,7 @@ fn a_killed_process_is_gone() {
 }
 
 #[test]
-fn a_file_rewritten_shorter_is_read_by_its_first_object() {
+fn shortened_file_is_read_by_first_object() {
     let world = world();
     let inventory = SimInventory::open(world.path()).expect("a world");
     let text = r#"{"pid":9,"kind":"M+C","used_memory":12,"name":"x"}4,"name":"x"}"#;
@@ -144,7 +144,7 @@ fn a_file_rewritten_shorter_is_read_by_its_first_object() {
 }
 
 #[test]
-fn a_process_that_has_said_nothing_yet_is_not_listed_and_nonsense_is_an_error() {
+fn empty_process_file_is_skipped_nonsense_refused() {
     let world = world();
     let inventory = SimInventory::open(world.path()).expect("a world");
     let empty = write_process(world.path(), FIRST, 9, "");
@@ -158,7 +158,7 @@ fn a_process_that_has_said_nothing_yet_is_not_listed_and_nonsense_is_an_error() 
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn missing_world_or_gpu_is_reported() {
     let world = world();
     let inventory = SimInventory::open(world.path()).expect("a world");
     let stranger = uuid("GPU-33333333-0000-4000-8000-000000000003");

@@ -5,16 +5,31 @@ use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::extract::ConnectInfo;
+use axum::{Router, body};
+use mps_manager::http::auth::Peer;
 use reqwest::Method;
 use serde_json::Value;
 use tokio::runtime::Runtime;
+use tower::ServiceExt as _;
 
 /// A way to the API; clones share the connections.
 #[derive(Clone)]
 pub(crate) struct Api {
-    http: reqwest::Client,
+    transport: Transport,
     runtime: Arc<Runtime>,
     target: Arc<Mutex<(String, Option<String>)>>,
+}
+
+/// The address that a manager without sockets is reached at, and that its callers have.
+pub(super) const LOCAL: &str = "127.0.0.1:8640";
+
+/// How requests get there.
+#[derive(Clone)]
+enum Transport {
+    Sockets(reqwest::Client),
+    /// Straight into a router of this process.
+    Router(Router),
 }
 
 /// An answer, read to its end.
@@ -34,12 +49,23 @@ impl Api {
         let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(120));
         // What a certificate is worth is for tests of TLS to say.
         let http = http.tls_danger_accept_invalid_certs(true);
-        let http = http.build().expect("a client");
-        Self { http, runtime: Arc::new(runtime.expect("a runtime")), target: Arc::default() }
+        let transport = Transport::Sockets(http.build().expect("a client"));
+        Self { transport, runtime: Arc::new(runtime.expect("a runtime")), target: Arc::default() }
+    }
+
+    /// The API of a router that lives on this runtime.
+    pub(super) fn of_router(router: Router, runtime: Arc<Runtime>, token: &str) -> Self {
+        let target = Arc::new(Mutex::new((String::new(), Some(token.to_owned()))));
+        Self { transport: Transport::Router(router), runtime, target }
     }
 
     pub(super) fn aim(&self, url: &str, token: &str) {
         *self.target.lock().expect("unpoisoned") = (url.to_owned(), Some(token.to_owned()));
+    }
+
+    /// The token that it is called with.
+    pub(super) fn token(&self) -> Option<String> {
+        self.target.lock().expect("unpoisoned").1.clone()
     }
 
     /// The same API as somebody else sees it.
@@ -56,7 +82,8 @@ impl Api {
     /// The same API through the unix socket, without a token.
     pub(crate) fn over(&self, socket: &std::path::Path) -> Self {
         let http = reqwest::Client::builder().no_proxy().unix_socket(socket).build().expect("a client");
-        Self { http, target: Arc::new(Mutex::new(("http://localhost".into(), None))), ..self.clone() }
+        let target = Arc::new(Mutex::new(("http://localhost".into(), None)));
+        Self { transport: Transport::Sockets(http), target, ..self.clone() }
     }
 
     /// Sends text as it is, as JSON, to a manager that answers.
@@ -79,28 +106,37 @@ impl Api {
         body: Option<String>,
     ) -> Result<Answer, reqwest::Error> {
         let (url, token) = self.target.lock().expect("unpoisoned").clone();
-        let mut request = self.http.request(method, format!("{url}{path}"));
+        let mut request = http::Request::builder().method(method).uri(format!("{url}{path}"));
         if let Some(token) = token {
-            request = request.bearer_auth(token);
+            request = request.header("authorization", format!("Bearer {token}"));
         }
-        if let Some(body) = body {
-            let named = headers.iter().any(|(name, _)| *name == "content-type");
-            if !named {
-                request = request.header("content-type", "application/json");
-            }
-            request = request.body(body);
+        let named = headers.iter().any(|(name, _)| *name == "content-type");
+        if body.is_some() && !named {
+            request = request.header("content-type", "application/json");
         }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
+        let request = request.body(body.unwrap_or_default()).expect("a request");
         self.runtime.block_on(async {
-            let response = request.send().await?;
-            let status = response.status().as_u16();
-            let headers = response.headers().iter();
-            let headers =
-                headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap_or("").to_owned()));
-            let headers = headers.collect();
-            Ok(Answer { status, headers, text: response.text().await? })
+            match &self.transport {
+                Transport::Sockets(client) => {
+                    let response = client.execute(request.try_into()?).await?;
+                    let (status, headers) = (response.status(), response.headers().clone());
+                    Ok(Answer::new(status, &headers, response.text().await?))
+                }
+                Transport::Router(router) => {
+                    let mut request = request.map(body::Body::from);
+                    request.headers_mut().entry("host").or_insert(LOCAL.try_into().expect("a host"));
+                    let peer = Peer::Tcp(LOCAL.parse().expect("an address"));
+                    request.extensions_mut().insert(ConnectInfo(peer));
+                    let Ok(response) = router.clone().oneshot(request).await;
+                    let (parts, body) = response.into_parts();
+                    let bytes = body::to_bytes(body, usize::MAX).await.expect("a body");
+                    let text = String::from_utf8_lossy(&bytes).into_owned();
+                    Ok(Answer::new(parts.status, &parts.headers, text))
+                }
+            }
         })
     }
 
@@ -149,6 +185,12 @@ impl Api {
 }
 
 impl Answer {
+    fn new(status: http::StatusCode, headers: &http::HeaderMap, text: String) -> Self {
+        let text_of = |value: &http::HeaderValue| value.to_str().unwrap_or("").to_owned();
+        let headers = headers.iter().map(|(name, value)| (name.to_string(), text_of(value))).collect();
+        Self { status: status.as_u16(), text, headers }
+    }
+
     /// The answer to these bytes, on a connection of their own that they ask to be closed; of a stream, what comes before it.
     pub(crate) fn to_bytes(url: &str, request: &[u8]) -> Self {
         let mut stream = TcpStream::connect(url.replace("http://", "")).expect("connected");

@@ -8,6 +8,7 @@ mod client;
 mod database;
 mod direct;
 mod foreign;
+mod in_process;
 mod outsider;
 mod process;
 mod stream;
@@ -16,6 +17,7 @@ mod wal;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -27,14 +29,19 @@ use tempfile::TempDir;
 pub(crate) use api::{Answer, Api};
 pub(crate) use client::{Client, said};
 pub(crate) use foreign::Foreign;
+pub(crate) use in_process::InProcess;
 pub(crate) use outsider::{SmallDisk, limit_files, limit_of_one_more, open_files};
 pub(crate) use process::{
-    command_line, environment, is_alive, processes_with, reap_orphans, send, signal, signal_if_there,
+    command_line, environment, heavy, is_alive, processes_with, reap_orphans, send, signal, signal_if_there,
 };
 pub(crate) use stream::{EventStream, Message};
 pub(crate) use trap::{Spring, Trap};
 
 pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
+
+/// Pauses of a test's host: long enough to be seen, and no longer.
+const TIMINGS: &str = "timings = { blocked_retry_ms = 500, hung_poll_ms = 300, backoff_first_ms = 300, backoff_longest_ms = 5000, \
+                       drain_poll_ms = 300 }";
 
 /// How long anything may take before a test says that it never will.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -57,11 +64,82 @@ pub(crate) fn setting(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}: give a number")))
 }
 
+/// A directory of a test's own, for a simulated host with a faster clock; what runs in it ends with the test.
+fn simulated_directory() -> TempDir {
+    process::become_subreaper();
+    let dir = tempfile::Builder::new().prefix("m").tempdir_in("/tmp").expect("a directory");
+    process::own(dir.path());
+    // Tenants of other users have to reach the pipes.
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
+    dir
+}
+
+fn config_text(dir: &Path, profile: &str, lines: &str) -> String {
+    format!(
+        "{TIMINGS}\nlisten = \"127.0.0.1:0\"\nstate_dir = \"{0}/state\"\nruntime_dir = \"{0}/run\"\nsim = \"{profile}\"\n\
+         look_interval_s = 1\n{lines}\n",
+        dir.display()
+    )
+}
+
+fn admin_token(dir: &Path) -> String {
+    fs::read_to_string(dir.join("state/admin.token")).expect("a token").trim().to_owned()
+}
+
+/// Makes the clock of a simulated host ten times as fast, before it is made.
+fn speed_up(runtime_dir: &Path) {
+    let world = runtime_dir.join("sim");
+    if fs::create_dir_all(&world).is_ok() {
+        fs::write(world.join("time_scale"), "0.1").expect("written");
+    }
+}
+
+/// A manager that answers, in a process of its own or in the test's.
+pub(crate) struct Served {
+    api: Api,
+}
+
+impl Served {
+    /// The API with the admin token.
+    pub(crate) fn api(&self) -> &Api {
+        &self.api
+    }
+
+    pub(crate) fn token(&self) -> String {
+        self.api.token().expect("served")
+    }
+
+    pub(crate) fn await_ready(&self) {
+        eventually("every daemon is ready", || (self.api.get("/readyz").status == 200).then_some(()));
+    }
+
+    /// A daemon as the API shows it now.
+    pub(crate) fn daemon(&self, name: &str) -> Value {
+        self.api.get(&format!("/api/v1/daemons/{name}")).ok()
+    }
+
+    /// Waits until a daemon is in this phase, and gives it.
+    pub(crate) fn await_phase(&self, name: &str, phase: &str) -> Value {
+        eventually(&format!("{name} is {phase}"), || {
+            let daemon = self.daemon(name);
+            (daemon["status"]["phase"] == phase).then_some(daemon)
+        })
+    }
+}
+
 /// A simulated host with its manager.
 pub(crate) struct Host {
     dir: TempDir,
     manager: Option<Manager>,
-    api: Api,
+    served: Served,
+}
+
+impl Deref for Host {
+    type Target = Served;
+
+    fn deref(&self) -> &Served {
+        &self.served
+    }
 }
 
 struct Manager {
@@ -90,18 +168,9 @@ impl Host {
 
     /// The same on a simulated host of another kind.
     pub(crate) fn of(profile: &str, lines: &str) -> Self {
-        process::become_subreaper();
-        let dir = tempfile::Builder::new().prefix("m").tempdir_in("/tmp").expect("a directory");
-        process::own(dir.path());
-        // Tenants of other users have to reach the pipes.
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
-        let config = format!(
-            "listen = \"127.0.0.1:0\"\nstate_dir = \"{0}/state\"\nruntime_dir = \"{0}/run\"\nsim = \"{profile}\"\n\
-             look_interval_s = 1\n{lines}\n",
-            dir.path().display()
-        );
-        fs::write(dir.path().join("config.toml"), config).expect("written");
-        Self { dir, manager: None, api: Api::new() }
+        let dir = simulated_directory();
+        fs::write(dir.path().join("config.toml"), config_text(dir.path(), profile, lines)).expect("written");
+        Self { dir, manager: None, served: Served { api: Api::new() } }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -174,7 +243,7 @@ impl Host {
             panic!("the manager does not serve: {}", self.log());
         };
         self.manager = Some(Manager { process, address });
-        self.api.aim(&self.url(), &self.token());
+        self.served.api.aim(&self.url(), &admin_token(self.dir()));
     }
 
     /// Starts the manager and waits for nothing.
@@ -183,6 +252,7 @@ impl Host {
     }
 
     fn start_manager_from(&self, program: &Path) -> Child {
+        speed_up(&self.runtime(""));
         let log = fs::File::options().create(true).append(true).open(self.dir().join("manager.log"));
         self.command_of(program, &["serve", "--config"])
             .arg(self.dir().join("config.toml"))
@@ -195,10 +265,6 @@ impl Host {
     /// What the manager has logged.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir().join("manager.log")).unwrap_or_default()
-    }
-
-    pub(crate) fn token(&self) -> String {
-        fs::read_to_string(self.state("admin.token")).expect("a token").trim().to_owned()
     }
 
     pub(crate) fn url(&self) -> String {
@@ -224,28 +290,6 @@ impl Host {
             self.manager = None;
         }
         ended
-    }
-
-    /// The API with the admin token.
-    pub(crate) fn api(&self) -> &Api {
-        &self.api
-    }
-
-    pub(crate) fn await_ready(&self) {
-        eventually("every daemon is ready", || (self.api.get("/readyz").status == 200).then_some(()));
-    }
-
-    /// A daemon as the API shows it now.
-    pub(crate) fn daemon(&self, name: &str) -> Value {
-        self.api.get(&format!("/api/v1/daemons/{name}")).ok()
-    }
-
-    /// Waits until a daemon is in this phase, and gives it.
-    pub(crate) fn await_phase(&self, name: &str, phase: &str) -> Value {
-        eventually(&format!("{name} is {phase}"), || {
-            let daemon = self.daemon(name);
-            (daemon["status"]["phase"] == phase).then_some(daemon)
-        })
     }
 
     /// The control process of a daemon.

@@ -95,10 +95,19 @@ impl Host {
         std::fs::write(path, other).expect("written");
     }
 
+    /// Has the host pause as long as a real one.
+    fn take_out_timings(&self) {
+        let path = self.dir().join("config.toml");
+        let text = std::fs::read_to_string(&path).expect("a configuration");
+        let rest = text.strip_prefix(super::TIMINGS).expect("it begins with them");
+        std::fs::write(path, rest).expect("written");
+    }
+
     /// A host whose idle daemons are looked at once an hour.
     pub(crate) fn looked_at_once_an_hour(lines: &str) -> Self {
         let mut host = Self::new(lines);
         host.look_every(3600);
+        host.take_out_timings();
         host.serve();
         host.await_ready();
         host

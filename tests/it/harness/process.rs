@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use mps_manager::host::Identity;
@@ -19,6 +19,29 @@ pub(super) fn become_subreaper() {
 
 pub(super) fn raw(pid: u32) -> Pid {
     i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a PID")
+}
+
+/// Tests that keep a whole machine busy, of which few may run at once.
+static HEAVY: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+/// How many of them.
+const HEAVY_AT_ONCE: usize = 1;
+
+/// A heavy test's turn.
+pub(crate) struct Turn(());
+
+/// Waits until a heavy test may run.
+pub(crate) fn heavy() -> Turn {
+    let (running, ended) = &HEAVY;
+    let running = running.lock().expect("unpoisoned");
+    *ended.wait_while(running, |running| *running >= HEAVY_AT_ONCE).expect("unpoisoned") += 1;
+    Turn(())
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *HEAVY.0.lock().expect("unpoisoned") -= 1;
+        HEAVY.1.notify_one();
+    }
 }
 
 /// The directories of this test's hosts: what belongs to it has one of them in its environment.
@@ -126,16 +149,18 @@ pub(super) fn end_all(directory: &Path) {
     reap_orphans();
 }
 
-/// Reaps daemons, servers and control programs that died during the test: zombies in process groups of their own, so no
-/// [`Child`] of a test.
+/// Reaps daemons, servers and control programs that died during the test.
 ///
-/// [`Child`]: std::process::Child
+/// Orphans come to the first thread of this process. What a test or a manager in this process has started itself is a child of
+/// the thread that started it, and is left to be waited for there.
 pub(crate) fn reap_orphans() {
     let me = std::process::id();
-    let Some(group) = fields(me).map(|fields| fields[2].clone()) else { return };
-    for pid in all() {
-        let Some(fields) = fields(pid) else { continue };
-        if fields[0] == "Z" && fields[1] == me.to_string() && fields[2] != group {
+    let orphans = fs::read_to_string(format!("/proc/{me}/task/{me}/children")).unwrap_or_default();
+    for pid in orphans.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
+        let group = fields(me).map(|fields| fields[2].clone());
+        let is_dead =
+            fields(pid).is_some_and(|fields| fields[0] == "Z" && Some(&fields[2]) != group.as_ref());
+        if is_dead {
             let _ = waitpid(Some(raw(pid)), WaitOptions::NOHANG);
         }
     }

@@ -59,7 +59,7 @@ fn soon() -> Instant {
 }
 
 #[tokio::test]
-async fn text_like_another_delimiter_is_part_of_the_reply() {
+async fn other_delimiter_text_is_part_of_reply() {
     let double = Double::answering(
         r#"get_server_list) printf 'Unknown command "zz-0000000000000000-1"\r\n511\r\nzz-\r\nno newline here' ;;"#,
     );
@@ -78,7 +78,7 @@ async fn text_like_another_delimiter_is_part_of_the_reply() {
 }
 
 #[tokio::test]
-async fn whoever_is_turned_away_tries_again() {
+async fn rejected_session_is_retried() {
     // Each of the two ways of being turned away, then an answer.
     let double = Double::new(&format!(
         r#"cd "$(dirname "$0")"; echo x >> tries
@@ -93,6 +93,24 @@ async fn whoever_is_turned_away_tries_again() {
     assert_eq!(session.send(&Command::GetServerList).await.expect("a reply"), b"511\n");
     assert_eq!(session.processes(), 3);
     session.close().await;
+}
+
+#[tokio::test]
+async fn process_accepted_by_dying_daemon_stays_unheard() {
+    let double = Double::new(
+        r#"cd "$(dirname "$0")"; echo x >> tries
+        case $(wc -l < tries) in
+        2) exit 0 ;;
+        *) echo 'Cannot find MPS control daemon process'; exit 1 ;;
+        esac"#,
+    );
+    let control = double.control();
+    for unheard in [false, true] {
+        let mut session = control.session(deadline()).await.expect("a session");
+        assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::NoDaemon)));
+        assert_eq!(control.is_unheard(), unheard);
+    }
+    assert_eq!(std::fs::read_to_string(double.dir().join("tries")).expect("tries").lines().count(), 3);
 }
 
 #[tokio::test]
@@ -113,7 +131,7 @@ async fn a_slow_program_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_program_too_slow_for_its_deadline_is_named() {
+async fn program_too_slow_for_deadline_is_named() {
     let double =
         Double::new(&format!("sleep 0.6; while IFS= read -r line; do case $line in {ECHO} esac; done"));
     let mut session =
@@ -126,7 +144,7 @@ async fn a_program_too_slow_for_its_deadline_is_named() {
 }
 
 #[tokio::test]
-async fn an_empty_reply_and_code_0_is_no_answer() {
+async fn empty_reply_with_success_is_no_answer() {
     let double = Double::new("exit 0");
     let control = double.control();
     let mut session = control.session(Instant::now() + Duration::from_secs(1)).await.expect("a session");
@@ -174,7 +192,7 @@ async fn a_program_that_says_nothing_was_sent_nothing() {
 }
 
 #[tokio::test]
-async fn what_breaks_off_after_a_command_is_unknown() {
+async fn interrupted_command_has_unknown_outcome() {
     for (cases, cause) in [
         (
             "start_server*) printf 'half an ans'; echo 'died of it' >&2; exit 3 ;;",
@@ -196,7 +214,7 @@ async fn what_breaks_off_after_a_command_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_dropped_future_kills_and_reaps_and_the_next_command_hears_of_it() {
+async fn dropped_future_kills_and_reports_its_command() {
     let double = Double::answering("start_server*) echo hanging; exec sleep 600 ;;");
     let control = double.control();
     let mut session = control.session(deadline()).await.expect("a session");
@@ -231,7 +249,7 @@ async fn a_dropped_future_kills_and_reaps_and_the_next_command_hears_of_it() {
 }
 
 #[tokio::test]
-async fn two_hundred_sessions_dropped_at_any_point_leave_no_descriptor_open() {
+async fn dropped_sessions_leave_no_descriptors_open() {
     let double = Double::answering("get_server_list) echo 511 ;;");
     let control = double.control();
     let open = || std::fs::read_dir("/proc/self/fd").expect("our descriptors").count();

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
+const PROGRAMS: &str = env!("CARGO_BIN_EXE_simulated-mps");
 
 const WORLD: &str = "MPS_SIM_WORLD";
 
@@ -37,7 +38,7 @@ impl Host {
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .expect("mode");
         let world = dir.path().join("w");
-        create_for(&world, profile, Path::new(MANAGER)).expect("a world");
+        create_for(&world, profile, Path::new(PROGRAMS)).expect("a world");
         let binaries = Binaries::locate(Some(&world.join("bin"))).expect("the simulated programs");
         let described = std::fs::read(world.join("world.json")).expect("the host");
         let described: serde_json::Value = serde_json::from_slice(&described).expect("JSON");

@@ -30,7 +30,7 @@ async fn a_launcher_executes_the_command_in_its_place() {
 }
 
 #[tokio::test]
-async fn a_daemon_whose_launcher_refuses_is_started_without_it() {
+async fn daemon_starts_without_refusing_launcher() {
     let host = Host::new("h200x2");
     let spec = launched_by(&host, "echo 'no scopes today' >&2; exit 1");
     let started = start(&spec).await.expect("a daemon");
@@ -40,7 +40,7 @@ async fn a_daemon_whose_launcher_refuses_is_started_without_it() {
 }
 
 #[tokio::test]
-async fn a_launcher_that_hangs_is_ended_and_done_without() {
+async fn hung_launcher_is_ended_and_skipped() {
     let host = Host::new("h200x2");
     let spec = launched_by(&host, "exec sleep 600");
     let spec = StartSpec { deadline: Duration::from_secs(10), ..spec };
@@ -52,7 +52,7 @@ async fn a_launcher_that_hangs_is_ended_and_done_without() {
 }
 
 #[tokio::test]
-async fn a_launcher_at_work_is_a_daemon_that_is_being_started() {
+async fn running_launcher_counts_as_starting_daemon() {
     let host = Host::new("h200x2");
     let spec = launched_by(&host, "sleep 600; exec \"$@\"");
     let (token, pipe) = (spec.token.clone(), spec.pipe_directory.clone());
@@ -63,7 +63,7 @@ async fn a_launcher_at_work_is_a_daemon_that_is_being_started() {
 }
 
 #[tokio::test]
-async fn a_launcher_that_is_not_there_is_done_without() {
+async fn missing_launcher_is_skipped() {
     let host = Host::new("h200x2");
     let launcher = Launcher { program: host.dir().join("nowhere"), arguments: Vec::new() };
     let spec = StartSpec { launcher: Some(launcher), ..host.spec("a") };

@@ -16,7 +16,7 @@ use mps_manager::mps::{Binaries, Command};
 use super::host::{Host, PATIENCE, ask, connected, eventually, server, token_of};
 
 #[tokio::test]
-async fn a_daemon_is_started_found_stopped_and_cleaned_up_after() {
+async fn daemon_is_started_found_stopped_and_cleaned() {
     let host = Host::new("h200x2");
     let (spec, started) = host.start("a").await;
     let pid = started.identity.pid;
@@ -67,7 +67,7 @@ async fn a_daemon_is_started_found_stopped_and_cleaned_up_after() {
 }
 
 #[tokio::test]
-async fn a_killed_daemon_is_noticed_and_a_new_one_takes_its_place() {
+async fn killed_daemon_is_noticed_and_replaced() {
     let host = Host::new("h200x2");
     let (mut spec, first) = host.start("a").await;
     let control = spec.control();
@@ -91,7 +91,7 @@ async fn a_killed_daemon_is_noticed_and_a_new_one_takes_its_place() {
 }
 
 #[tokio::test]
-async fn two_daemons_stand_side_by_side() {
+async fn two_daemons_run_side_by_side() {
     let host = Host::new("h200x2");
     let (one, two) = tokio::join!(host.start("a"), host.start("b"));
     assert_eq!(find(&one.0.token, &one.0.pipe_directory), Found::Ours(one.1.identity));
@@ -101,7 +101,7 @@ async fn two_daemons_stand_side_by_side() {
 }
 
 #[tokio::test]
-async fn what_does_not_agree_is_doubtful() {
+async fn mismatched_daemon_is_doubtful() {
     let host = Host::new("h200x2");
     let (spec, started) = host.start("a").await;
     let elsewhere = host.spec("b").pipe_directory;
@@ -144,7 +144,7 @@ async fn what_does_not_agree_is_doubtful() {
 }
 
 #[tokio::test]
-async fn a_foreign_daemon_is_an_occupant_and_left_alone() {
+async fn foreign_daemon_is_left_alone() {
     let host = Host::new("h200x2");
     let spec = host.spec("a");
     let started = std::process::Command::new(&spec.binaries.control)
@@ -264,7 +264,7 @@ async fn several_users_are_an_option_of_the_daemon() {
 }
 
 #[tokio::test]
-async fn static_mode_is_an_option_of_the_daemon_and_a_daemon_without_it_is_none() {
+async fn static_mode_is_a_daemon_option() {
     let host = Host::new("h200x2@13.1");
     let mut spec = host.spec("a");
     spec.mode = Mode::Static;

@@ -15,9 +15,10 @@ use mps_manager::mps::{Command, Control, Device, SessionError, capability};
 use tokio::time::Instant;
 
 use super::host::{Host, ask, connected, deadline, server};
+use crate::harness::heavy;
 
 #[tokio::test]
-async fn the_capabilities_of_two_versions_are_told_apart() {
+async fn capabilities_of_two_versions_are_distinguished() {
     for (profile, version, partitions, ceiling) in
         [("h200x2@13.0", "13.0", false, 48), ("h200x2@13.1", "13.1", true, 60)]
     {
@@ -31,7 +32,7 @@ async fn the_capabilities_of_two_versions_are_told_apart() {
 }
 
 #[tokio::test]
-async fn many_commands_share_one_control_process_and_keep_their_order() {
+async fn commands_share_one_process_in_order() {
     let host = Host::new("h200x2@13.0");
     let (spec, _) = host.start("a").await;
     let control = spec.control();
@@ -63,7 +64,7 @@ async fn many_commands_share_one_control_process_and_keep_their_order() {
 }
 
 #[tokio::test]
-async fn a_limit_is_proved_by_its_getter_and_by_the_log() {
+async fn limit_is_confirmed_by_getter_and_log() {
     let host = Host::new("h200x2@13.0");
     let (spec, _) = host.start("a").await;
     let control = spec.control();
@@ -82,7 +83,7 @@ async fn a_limit_is_proved_by_its_getter_and_by_the_log() {
 }
 
 #[tokio::test]
-async fn where_no_daemon_listens_the_answer_comes_at_once() {
+async fn missing_daemon_is_reported_at_once() {
     let host = Host::new("h200x2");
     let control = host.spec("a").control();
     let mut session = control.session(deadline()).await.expect("a session");
@@ -95,6 +96,7 @@ async fn where_no_daemon_listens_the_answer_comes_at_once() {
 /// Recordings 07 and 08: such callers make 994 of 1600 fail, 49 of 500 with an empty reply and code 0.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn beside_eight_noisy_callers_every_answer_is_right() {
+    let _turn = heavy();
     let host = Host::new("h200x2@13.0");
     let (spec, _) = host.start("a").await;
     let control = spec.control();
@@ -146,7 +148,7 @@ async fn beside_eight_noisy_callers_every_answer_is_right() {
 
 /// Recording 15: who is dropped for another session may be told nothing, and waits for ever.
 #[tokio::test]
-async fn a_lost_greeting_costs_a_moment_and_not_the_deadline() {
+async fn lost_greeting_costs_less_than_the_deadline() {
     let host = Host::new("h200x2@13.0");
     let (spec, _) = host.start("a").await;
     let control = spec.control();
@@ -173,7 +175,7 @@ async fn a_lost_greeting_costs_a_moment_and_not_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_termination_of_a_stopped_client_is_unknown_and_happens_later() {
+async fn termination_of_stopped_client_happens_later() {
     let host = Host::new("h200x2@13.0");
     let (spec, _) = host.start("a").await;
     let control = spec.control();
@@ -204,7 +206,7 @@ async fn a_termination_of_a_stopped_client_is_unknown_and_happens_later() {
 }
 
 #[tokio::test]
-async fn a_termination_runs_alone_and_says_what_became_of_it() {
+async fn termination_runs_alone_and_reports_its_result() {
     let host = Host::new("h200x2@13.0");
     let (spec, _) = host.start("a").await;
     let control = spec.control();
@@ -227,7 +229,7 @@ async fn a_termination_runs_alone_and_says_what_became_of_it() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_dies_under_a_session_leaves_its_command_unknown() {
+async fn command_to_dying_daemon_is_unknown() {
     let host = Host::new("h200x2@13.0");
     let (spec, started) = host.start("a").await;
     let control: Control = spec.control();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::sessions::cookie;
 use super::tokens::{create, made};
-use crate::harness::{Answer, Api, EventStream, Host, eventually};
+use crate::harness::{Answer, Api, EventStream, Host, InProcess, eventually};
 
 const ABSENT: &str = "01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c";
 
@@ -81,7 +81,7 @@ fn filters_and_cursors_show_nothing_of_another_tenant() {
 }
 
 #[test]
-fn a_key_of_somebody_else_is_another_key() {
+fn idempotency_keys_are_separate_per_caller() {
     let host = Host::ready();
     let clients = [host.run_client("demo"), host.run_client("batch")];
     let [demo, batch] = [&clients[0], &clients[1]].map(|client| id_of(&host, client.pid()));
@@ -101,7 +101,7 @@ fn a_key_of_somebody_else_is_another_key() {
 }
 
 #[test]
-fn a_stream_has_ones_own_events_and_no_others_from_whatever_number_on() {
+fn tenant_stream_has_only_its_own_events() {
     let host = Host::ready();
     let secret = create(&host, "t", "tenant:batch");
     let open = |query: &str| {
@@ -125,8 +125,8 @@ fn a_stream_has_ones_own_events_and_no_others_from_whatever_number_on() {
 }
 
 #[test]
-fn one_kind_of_secret_is_no_other_kind() {
-    let host = Host::ready();
+fn each_secret_works_only_for_its_purpose() {
+    let host = InProcess::stopped();
     let (_, token) = made(&host, &json!({"name": "t", "grant": "viewer"}));
     let cookie = cookie(&host, &token);
     let (name, session) = cookie.split_once('=').expect("a value");
@@ -174,7 +174,7 @@ fn a_request_that_names_two_hosts_is_refused() {
 }
 
 #[test]
-fn metrics_are_open_where_the_configuration_says_so_and_nothing_else_is() {
+fn open_metrics_opens_only_metrics() {
     let host = Host::ready();
     let nobody = host.api().with_token(None);
     nobody.get("/metrics").problem(401, "unauthorized");

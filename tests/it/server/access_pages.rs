@@ -164,7 +164,9 @@ fn filled(world: &World, page: &str) -> Once {
             client = Some(process);
             String::new()
         }
-        "/layouts/-/new" => format!("name=made_{}&enforcement=static&do=save", uuid::Uuid::now_v7().simple()),
+        "/layouts/-/new" => {
+            format!("name=made_{}&enforcement=static&do=save", mps_manager::clock::new_id().simple())
+        }
         "/layouts/-/import" => {
             "kind=document&text=version: v1%0Alayouts: {brought: {steps: []}}".replace(' ', "+")
         }
@@ -190,7 +192,7 @@ fn filled(world: &World, page: &str) -> Once {
 }
 
 #[test]
-fn every_page_lets_in_whom_its_request_lets_in_and_what_a_form_does_is_on_record() {
+fn pages_admit_documented_callers_and_are_audited() {
     let world = World::new();
     let (pages, table) = (pages(), table());
     let listed: BTreeSet<String> = pages.iter().map(|(_, path, _)| (*path).to_owned()).collect();
@@ -290,7 +292,7 @@ fn idle(world: &World) {
 }
 
 #[test]
-fn no_page_stands_where_a_name_could() {
+fn no_page_path_shadows_a_resource_name() {
     let routes = routes();
     let parts = |path: &str| path.split('/').skip(1).map(str::to_owned).collect::<Vec<_>>();
     let named: BTreeSet<String> = routes

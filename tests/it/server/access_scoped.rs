@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use super::metrics::Metrics;
 use super::sessions::cookie;
 use super::tokens::{create, made};
+use crate::document::expanded;
 use crate::harness::{Answer, EventStream, Host, eventually};
 
 #[test]
-fn a_tenant_made_again_under_a_name_sees_nothing_of_the_one_before() {
+fn recreated_tenant_sees_nothing_of_its_predecessor() {
     let host = Host::ready();
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("web", &spec).status, 201);
@@ -57,7 +58,7 @@ fn a_tenant_made_again_under_a_name_sees_nothing_of_the_one_before() {
 }
 
 #[test]
-fn a_tenant_does_not_find_out_which_gpus_the_host_has() {
+fn tenant_cannot_discover_the_hosts_gpus() {
     let host = Host::ready();
     let gpus = host.api().get("/api/v1/gpus").ok()["items"].as_array().expect("items").clone();
     let text = |value: &Value| value.as_str().expect("text").to_owned();
@@ -98,7 +99,7 @@ fn a_tenant_does_not_find_out_which_gpus_the_host_has() {
 }
 
 #[test]
-fn sessions_of_a_token_that_has_expired_are_told_as_that_tokens() {
+fn ended_session_names_its_expired_token() {
     let mut host = Host::ready();
     let (id, secret) = made(&host, &json!({"name": "short", "grant": "tenant:demo", "expires_in_s": 3600}));
     let _open = cookie(&host, &secret);
@@ -125,7 +126,7 @@ fn has_number(text: &str, number: u32) -> bool {
 
 /// Every request of the document that reads or posts, with the tenant's own things in its path.
 fn requests(host: &Host, names: &BTreeMap<&str, String>) -> Vec<(Method, String)> {
-    let document = host.api().get("/openapi.json").json();
+    let document = expanded(host.api().get("/openapi.json").json());
     let mut found = Vec::new();
     for (template, item) in document["paths"].as_object().expect("paths") {
         for method in [Method::GET, Method::POST] {
@@ -163,7 +164,7 @@ fn body(path: &str, pid: u32, secret: &str) -> String {
 }
 
 #[test]
-fn nothing_of_an_outsider_or_of_another_tenant_is_in_any_answer_to_a_tenant() {
+fn answers_to_tenants_reveal_no_outsiders() {
     let host = Host::configured("control_deadline_s = 1\nfresh_patience_s = 3");
     let (_, secret) = made(&host, &json!({"name": "t", "grant": "tenant:demo"}));
     let demo = host.api().with_token(Some(&secret));
@@ -243,7 +244,7 @@ fn nothing_of_an_outsider_or_of_another_tenant_is_in_any_answer_to_a_tenant() {
 }
 
 #[test]
-fn whose_process_it_was_before_is_not_told_to_another_tenant() {
+fn former_lease_owner_is_hidden_from_tenants() {
     let host = Host::ready();
     let local = host.api().over(&host.runtime("api.sock"));
     let demo = local.with_token(Some(&create(&host, "t", "tenant:demo")));
@@ -257,11 +258,11 @@ fn whose_process_it_was_before_is_not_told_to_another_tenant() {
         "{}",
         refused.text
     );
-    assert!(host.api().post(lease, &process).text.contains("for tenant batch before"));
+    assert!(host.api().post(lease, &process).text.contains("already admitted for tenant batch"));
 }
 
 #[test]
-fn one_tenant_neither_fills_the_journals_by_logging_in_nor_takes_every_stream() {
+fn one_tenant_cannot_exhaust_journals_or_streams() {
     let host = Host::configured("[events]\nstreams = 8");
     let (id, secret) = made(&host, &json!({"name": "t", "grant": "tenant:demo"}));
     let also = create(&host, "u", "tenant:demo");

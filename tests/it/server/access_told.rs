@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::sessions::cookie;
 use super::tokens::{create, made};
-use crate::harness::{Answer, EventStream, Host, eventually};
+use crate::harness::{Answer, EventStream, Host, Served, eventually};
 
 const SAME_SITE: (&str, &str) = ("sec-fetch-site", "same-origin");
 
 /// Rows of the audit, the first first, without what the start of the host left.
-fn rows(host: &Host) -> Vec<Value> {
+fn rows(host: &Served) -> Vec<Value> {
     let list = host.api().get("/api/v1/audit?limit=1000").ok();
     let mut rows = list["items"].as_array().expect("items").clone();
     rows.retain(|row| row["actor"] != "manager");
@@ -21,12 +21,12 @@ fn rows(host: &Host) -> Vec<Value> {
     rows
 }
 
-fn as_browser(host: &Host, method: Method, path: &str, cookie: &str) -> Answer {
+fn as_browser(host: &Served, method: Method, path: &str, cookie: &str) -> Answer {
     host.api().with_token(None).send(method, path, &[("cookie", cookie), SAME_SITE], None)
 }
 
 #[test]
-fn who_makes_and_revokes_tokens_and_who_logs_in_and_out_is_on_record_and_told() {
+fn token_and_session_changes_are_audited() {
     let host = Host::ready();
     let (id, secret) = made(&host, &json!({"name": "ci", "grant": "viewer"}));
     let dry = host.api().post("/api/v1/tokens?dry_run=true", &json!({"name": "t", "grant": "viewer"}));
@@ -104,7 +104,7 @@ fn value(cookie: &str) -> &str {
 }
 
 #[test]
-fn refused_log_ins_are_counted_however_many_they_are() {
+fn refused_logins_are_counted_in_one_row() {
     let mut host = Host::ready();
     let wrong = json!({"token": format!("mpsm_{}_{}", "a".repeat(16), "b".repeat(64))});
     let socket = host.api().over(&host.runtime("api.sock"));
@@ -125,7 +125,7 @@ fn refused_log_ins_are_counted_however_many_they_are() {
 }
 
 #[test]
-fn a_tenant_is_told_of_its_own_tokens_and_its_end_revokes_them() {
+fn tenant_sees_own_tokens_deletion_revokes_them() {
     let host = Host::ready();
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("web", &spec).status, 201);
@@ -164,7 +164,7 @@ fn await_end(stream: &mut EventStream) {
 }
 
 #[test]
-fn a_stream_ends_with_the_session_that_it_is_read_with() {
+fn stream_ends_with_its_session() {
     let host = Host::ready();
     let (id, secret) = made(&host, &json!({"name": "reader", "grant": "viewer"}));
     let begun = |cookie: &str| {
@@ -188,7 +188,7 @@ fn a_stream_ends_with_the_session_that_it_is_read_with() {
 }
 
 #[test]
-fn a_session_is_used_as_long_as_something_is_read_with_it() {
+fn open_stream_keeps_its_session_alive() {
     let mut host = Host::ready();
     let (_, secret) = made(&host, &json!({"name": "console", "grant": "viewer"}));
     let cookie = cookie(&host, &secret);

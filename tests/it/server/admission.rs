@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use crate::harness::Host;
+use crate::harness::{Host, InProcess};
 
 #[test]
-fn memory_is_promised_once_and_the_sum_is_shown() {
-    let host = Host::ready();
+fn overcommitted_memory_is_refused_with_the_sum() {
+    let host = InProcess::stopped();
     let half = json!({"daemon": "gpu1", "device_memory_limit": "30G", "max_clients": 3});
     assert_eq!(host.api().tenant("first", &half).status, 201);
     let too_much = json!({"daemon": "gpu1", "device_memory_limit": "50G"});
@@ -28,7 +28,7 @@ fn memory_is_promised_once_and_the_sum_is_shown() {
 
 #[test]
 fn more_clients_than_the_version_takes_are_refused() {
-    let host = Host::ready();
+    let host = InProcess::stopped();
     let forty = json!({"daemon": "gpu1", "device_memory_limit": "1G", "max_clients": 40});
     assert_eq!(host.api().tenant("first", &forty).status, 201);
     let problem = host.api().tenant("second", &forty).problem(409, "not-admitted");
@@ -38,7 +38,7 @@ fn more_clients_than_the_version_takes_are_refused() {
 }
 
 #[test]
-fn users_do_not_mix_on_a_daemon_that_serves_one_at_a_time() {
+fn single_user_daemon_refuses_second_user() {
     let host = Host::ready();
     let of = |uid: u32| json!({"daemon": "gpu1", "device_memory_limit": "1G", "uid": uid});
     assert_eq!(host.api().tenant("first", &of(65_534)).status, 201);

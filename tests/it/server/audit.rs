@@ -8,10 +8,10 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::harness::{Host, eventually};
+use crate::harness::{Host, Served, eventually};
 
 /// Rows, the first first.
-fn rows(host: &Host, query: &str) -> Vec<Value> {
+fn rows(host: &Served, query: &str) -> Vec<Value> {
     let list = host.api().get(&format!("/api/v1/audit?limit=1000{query}")).ok();
     let mut rows = list["items"].as_array().expect("items").clone();
     rows.reverse();
@@ -47,7 +47,7 @@ fn spec(sms: u32) -> Value {
 }
 
 #[test]
-fn who_did_what_is_on_record_with_what_was_before_and_after() {
+fn audit_row_shows_actor_before_and_after() {
     let host = Host::ready();
     let api = host.api();
     let answer = api.tenant("web", &spec(8));
@@ -80,7 +80,7 @@ fn who_did_what_is_on_record_with_what_was_before_and_after() {
     assert_eq!(kinds, ["tenant.created", "tenant.changed", "tenant.deleted"]);
     assert_eq!(events[1]["details"]["fields"], json!(["sms"]));
     assert_eq!(events[1]["cause"], json!({ "by": "actor", "subject": "admin token" }));
-    assert_eq!(rows(&host, "&actor=manager")[0]["action"], "furnish");
+    assert_eq!(rows(&host, "&actor=manager")[0]["action"], "seed");
     // -5, +7 and 007: no row has such a number.
     for bad in [
         "?outcome=maybe",
@@ -96,7 +96,7 @@ fn who_did_what_is_on_record_with_what_was_before_and_after() {
 }
 
 #[test]
-fn the_chain_is_as_the_docs_say_and_holds_over_a_restart() {
+fn documented_audit_chain_survives_restart() {
     let mut host = Host::ready();
     host.api().tenant("web", &spec(8)).ok();
     host.end_manager(Signal::KILL);
@@ -124,7 +124,7 @@ fn the_chain_is_as_the_docs_say_and_holds_over_a_restart() {
 }
 
 #[test]
-fn whoever_meddles_with_the_rows_is_found() {
+fn tampered_audit_rows_are_detected() {
     let mut host = Host::ready();
     for sms in [8, 16, 24] {
         host.api().tenant("web", &spec(sms)).ok();
@@ -139,7 +139,7 @@ fn whoever_meddles_with_the_rows_is_found() {
         assert!(refused.contains("never"), "{refused}");
     }
     let whole = std::fs::read(&database).unwrap();
-    let free = "DROP TRIGGER audit_stays; DROP TRIGGER audit_is_kept;";
+    let free = "DROP TRIGGER audit_refuse_update; DROP TRIGGER audit_refuse_delete;";
     for (meddling, first) in [
         ("UPDATE audit SET actor = 'somebody else' WHERE id = 2".to_owned(), Some(2)),
         ("UPDATE audit SET after = '{}' WHERE id = 3".to_owned(), Some(3)),
@@ -176,7 +176,7 @@ fn whoever_meddles_with_the_rows_is_found() {
 }
 
 #[test]
-fn refusals_and_strangers_are_counted_and_no_secret_is_on_record() {
+fn repeated_refusals_are_counted_without_secrets() {
     let mut host = Host::ready();
     let secret = host.token();
     let stranger = host.api().with_token(Some("a-secret-that-is-wrong"));
@@ -206,7 +206,7 @@ fn refusals_and_strangers_are_counted_and_no_secret_is_on_record() {
 }
 
 #[test]
-fn what_is_refused_is_on_record_though_nobody_waits_for_the_answer() {
+fn refusal_is_audited_after_caller_disconnects() {
     let host = Host::ready();
     let (address, token) = (host.url(), host.token());
     for number in 0..20 {
@@ -226,11 +226,11 @@ fn what_is_refused_is_on_record_though_nobody_waits_for_the_answer() {
 }
 
 #[test]
-fn what_is_not_called_off_is_refused_and_nothing_else_on_record() {
+fn refused_cancellation_has_one_audit_row() {
     let host = Host::ready();
     let stopped = host.api().post("/api/v1/daemons/gpu1/stop?grace_s=0", &json!({}));
     let ended = host.api().succeeds(&stopped)["id"].as_str().expect("an ID").to_owned();
-    let unknown = uuid::Uuid::now_v7().to_string();
+    let unknown = mps_manager::clock::new_id().to_string();
     for (id, status, kind) in [(&unknown, 404, "not-found"), (&ended, 409, "conflict")] {
         let target = format!("operations/{id}/cancel");
         for query in ["", "?dry_run=true"] {
@@ -244,7 +244,7 @@ fn what_is_not_called_off_is_refused_and_nothing_else_on_record() {
 }
 
 #[test]
-fn what_is_accepted_and_changes_nothing_has_a_row_without_before_and_after() {
+fn unchanged_write_is_audited_without_diff() {
     let host = Host::ready();
     for _ in 0..2 {
         host.api().tenant("web", &spec(8)).ok();
@@ -260,7 +260,7 @@ fn what_is_accepted_and_changes_nothing_has_a_row_without_before_and_after() {
 }
 
 #[test]
-fn what_a_path_does_not_name_has_a_row_for_each_thing_that_it_changes() {
+fn bulk_request_is_audited_per_changed_resource() {
     let host = Host::ready();
     let layouts = json!({ "version": "v1", "layouts": { "one": { "steps": [] }, "two": { "steps": [] } } });
     for _ in 0..2 {

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use super::layouts::add;
 use super::sessions::cookie;
 use super::tokens::made;
-use crate::harness::{Answer, Host};
+use crate::harness::{Answer, Host, InProcess, Served};
 
 const CORDON: &str = "/api/v1/daemons/gpu1/cordon";
 
 /// The rows of what was refused, the first first.
-fn refused(host: &Host) -> Vec<Value> {
+fn refused(host: &Served) -> Vec<Value> {
     let list = host.api().get("/api/v1/audit?limit=1000&outcome=refused").ok();
     let mut rows = list["items"].as_array().expect("items").clone();
     rows.reverse();
@@ -25,8 +25,8 @@ fn kinds(rows: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn what_stands_before_the_use_cases_refuses_nothing_off_the_record() {
-    let host = Host::ready();
+fn refusals_before_the_use_cases_are_audited() {
+    let host = InProcess::stopped();
     let browser = cookie(&host, &host.token());
     let nobody = host.api().with_token(None);
     let mut answers = Vec::new();
@@ -62,7 +62,7 @@ fn what_stands_before_the_use_cases_refuses_nothing_off_the_record() {
 }
 
 #[test]
-fn a_body_that_grows_too_large_on_its_way_is_one_row_with_the_type_that_was_answered() {
+fn oversized_streamed_body_is_audited_once() {
     let host = Host::ready();
     let piece = format!("{:x}\r\n{}\r\n", 1 << 19, "x".repeat(1 << 19));
     let request = format!(
@@ -77,8 +77,8 @@ fn a_body_that_grows_too_large_on_its_way_is_one_row_with_the_type_that_was_answ
 }
 
 #[test]
-fn what_names_nothing_that_could_be_done_and_who_is_nobody_leaves_no_row() {
-    let host = Host::ready();
+fn unauthenticated_or_unknown_requests_are_not_audited() {
+    let host = InProcess::stopped();
     let nobody = host.api().with_token(None);
     let foreign = [("origin", "http://evil.example")];
     nobody.send(Method::POST, CORDON, &foreign, None).problem(403, "cross-site");
@@ -92,7 +92,7 @@ fn what_names_nothing_that_could_be_done_and_who_is_nobody_leaves_no_row() {
 }
 
 #[test]
-fn a_dry_run_that_is_refused_has_a_row_that_says_so() {
+fn refused_dry_run_is_audited_as_such() {
     let host = Host::ready();
     let (id, secret) = made(&host, &json!({"name": "ci", "grant": "viewer"}));
     let viewer = host.api().with_token(Some(&secret));
@@ -120,7 +120,7 @@ fn a_dry_run_that_is_refused_has_a_row_that_says_so() {
 }
 
 #[test]
-fn logging_out_everywhere_is_on_record_where_nobody_was_logged_in() {
+fn log_out_everywhere_is_audited_without_sessions() {
     let host = Host::ready();
     assert_eq!(host.api().delete("/api/v1/sessions").status, 204);
     assert_eq!(host.api().over(&host.runtime("api.sock")).delete("/api/v1/sessions").status, 204);
@@ -132,8 +132,8 @@ fn logging_out_everywhere_is_on_record_where_nobody_was_logged_in() {
 }
 
 #[test]
-fn a_dry_run_gives_no_entity_tag_that_another_write_gets() {
-    let host = Host::ready();
+fn dry_run_entity_tag_is_never_reused() {
+    let host = InProcess::stopped();
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
     let web = "/api/v1/tenants/web";
     host.api().tenant("web", &spec).ok();

@@ -4,13 +4,13 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use crate::harness::Host;
+use crate::harness::{Host, InProcess};
 
 const NOBODY: u32 = 65_534;
 
 #[test]
-fn over_tcp_the_admin_token_is_needed_and_probes_are_open() {
-    let host = Host::ready();
+fn tcp_needs_admin_token_except_for_probes() {
+    let host = InProcess::stopped();
     let path = "/api/v1/host";
     for token in [None, Some("wrong"), Some("")] {
         let answer = host.api().with_token(token).get(path);
@@ -27,7 +27,7 @@ fn over_tcp_the_admin_token_is_needed_and_probes_are_open() {
 
 #[test]
 fn a_refused_caller_changes_nothing() {
-    let host = Host::ready();
+    let host = InProcess::stopped();
     let stranger = host.api().with_token(None);
     stranger.delete("/api/v1/tenants/demo").problem(401, "unauthorized");
     stranger.tenant("new", &serde_json::json!({"daemon": "gpu1"})).problem(401, "unauthorized");
@@ -36,7 +36,7 @@ fn a_refused_caller_changes_nothing() {
 }
 
 #[test]
-fn on_the_socket_the_managers_user_needs_no_token_and_a_wrong_one_is_told() {
+fn socket_owner_may_omit_but_not_forge_token() {
     let host = Host::ready();
     let socket = host.api().over(&host.runtime("api.sock"));
     assert_eq!(socket.get("/api/v1/host").status, 200);
@@ -65,8 +65,8 @@ fn on_the_socket_another_user_is_refused() {
 }
 
 #[test]
-fn what_is_no_request_of_the_api_is_answered_as_a_problem_too() {
-    let host = Host::ready();
+fn unroutable_requests_are_answered_as_problems() {
+    let host = InProcess::stopped();
     host.api().get("/api/v1/nothing").problem(404, "no-such-path");
     host.api().delete("/api/v1/host").problem(405, "method-not-allowed");
     host.api().get("/api/v1/tenants?colour=1").problem(422, "invalid-request");
@@ -78,7 +78,7 @@ fn what_is_no_request_of_the_api_is_answered_as_a_problem_too() {
 }
 
 #[test]
-fn a_body_that_is_too_large_is_refused_by_its_announcement() {
+fn oversized_body_is_refused_by_content_length() {
     let host = Host::ready();
     let mut stream = std::net::TcpStream::connect(host.url().replace("http://", "")).unwrap();
     let head = format!(
@@ -97,7 +97,7 @@ fn a_body_that_is_too_large_is_refused_by_its_announcement() {
 }
 
 #[test]
-fn bytes_that_are_not_http_end_their_own_connection_only() {
+fn invalid_http_ends_only_its_connection() {
     let host = Host::ready();
     let address = host.url().replace("http://", "");
     let mut stream = std::net::TcpStream::connect(address).unwrap();

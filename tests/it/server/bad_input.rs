@@ -7,7 +7,8 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Host, SmallDisk};
+use crate::document::expanded;
+use crate::harness::{Host, InProcess, SmallDisk, eventually};
 
 /// One request as it stands, and its whole answer; the connection is closed after it.
 pub(super) fn raw(host: &Host, head: &str, body: &[u8]) -> (u16, String) {
@@ -36,7 +37,7 @@ pub(super) fn is_problem(answer: &str, kind: &str) {
 }
 
 #[test]
-fn a_body_that_is_no_json_document_is_refused() {
+fn malformed_json_body_is_refused() {
     let host = Host::ready();
     let specs = || {
         let listed = host.api().get("/api/v1/tenants").ok()["items"].clone();
@@ -77,8 +78,8 @@ fn a_body_that_is_no_json_document_is_refused() {
 }
 
 #[test]
-fn a_value_that_no_field_holds_is_refused_by_its_pointer() {
-    let host = Host::ready();
+fn invalid_field_value_is_refused_by_pointer() {
+    let host = InProcess::stopped();
     let wrong = |spec: String, pointer: &str| {
         let answer = host.api().send(Method::PUT, "/api/v1/tenants/web", &[], Some(spec.clone()));
         let problem = answer.problem(422, "invalid-request");
@@ -120,7 +121,7 @@ fn a_value_that_no_field_holds_is_refused_by_its_pointer() {
 
 #[test]
 fn wrong_enum_values_name_the_accepted_ones() {
-    let host = Host::ready();
+    let host = InProcess::stopped();
     let cases = [
         (
             "/api/v1/tenants/web",
@@ -189,7 +190,7 @@ fn wrong_enum_values_name_the_accepted_ones() {
 }
 
 #[test]
-fn paths_lead_nowhere_but_where_they_say() {
+fn malformed_paths_and_names_are_refused() {
     let host = Host::ready();
     for path in [
         "/api/v1/tenants/../tenants/demo",
@@ -224,7 +225,7 @@ fn paths_lead_nowhere_but_where_they_say() {
 }
 
 #[test]
-fn a_header_that_is_not_what_it_should_be_is_refused() {
+fn malformed_header_is_refused() {
     let host = Host::ready();
     let put = |header: &str| {
         format!("PUT /api/v1/tenants/demo HTTP/1.1\r\nContent-Type: application/json\r\n{header}")
@@ -253,8 +254,8 @@ fn a_header_that_is_not_what_it_should_be_is_refused() {
 }
 
 #[test]
-fn a_query_that_says_something_else_is_refused() {
-    let host = Host::ready();
+fn invalid_query_value_is_refused() {
+    let host = InProcess::stopped();
     for query in [
         "limit=0",
         "limit=1001",
@@ -276,12 +277,12 @@ fn a_query_that_says_something_else_is_refused() {
 }
 
 #[test]
-fn a_query_that_a_request_does_not_take_is_refused_and_nothing_is_done() {
+fn unknown_query_parameter_is_refused_without_effect() {
     let host = Host::ready();
     let api = host.api();
     for path in ["/api/v1/host?fresh=true", "/api/v1/gpus?limit=5", "/api/v1/whoami?x=1", "/metrics?x=1"] {
         let told = api.get(path).problem(422, "invalid-request");
-        assert!(told["detail"].as_str().is_some_and(|detail| detail.contains("takes none")), "{told}");
+        assert!(told["detail"].as_str().is_some_and(|detail| detail.contains("takes no query")), "{told}");
     }
     for path in ["/healthz?x=1", "/readyz?x=1", "/openapi.json?x=1", "/docs?x=1"] {
         assert_eq!(api.get(path).status, 200, "{path}");
@@ -306,10 +307,10 @@ fn a_query_that_a_request_does_not_take_is_refused_and_nothing_is_done() {
 }
 
 #[test]
-fn a_cursor_that_no_list_gave_is_refused_by_every_list() {
+fn forged_cursor_is_refused_by_every_list() {
     use base64::Engine as _;
-    let host = Host::ready();
-    let document: Value = serde_json::from_str(include_str!("../../../openapi/v1.json")).unwrap();
+    let host = InProcess::stopped();
+    let document = expanded(serde_json::from_str(include_str!("../../../openapi/v1.json")).unwrap());
     let mut lists = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
         let parameters = methods["get"]["parameters"].as_array();
@@ -329,8 +330,8 @@ fn a_cursor_that_no_list_gave_is_refused_by_every_list() {
 }
 
 #[test]
-fn no_name_can_be_given_that_is_a_path() {
-    let host = Host::ready();
+fn no_resource_name_can_be_a_path() {
+    let host = InProcess::stopped();
     let document: Value = serde_json::from_str(include_str!("../../../openapi/v1.json")).unwrap();
     let paths: Vec<&str> = document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
     let mut taken = Vec::new();
@@ -344,22 +345,21 @@ fn no_name_can_be_given_that_is_a_path() {
     let layouts = json!({ "version": "v1", "layouts": { "import": { "steps": [] } } });
     let refused = host.api().post("/api/v1/layouts/import", &layouts).problem(422, "invalid-request");
     assert_eq!(refused["errors"][0]["pointer"], "/layouts/import", "{refused}");
-    let script = |name: &str| {
-        let path = format!("/api/v1/layouts/import?name={name}");
-        host.api().send_text(Method::POST, &path, "text/x-shellscript", "sm_partition add 0 7\n".to_owned())
-    };
-    script("import").problem(422, "invalid-request");
     assert_eq!(host.api().get("/api/v1/layouts").ok()["items"], json!([]));
 }
 
 #[test]
-fn a_full_disk_is_no_fault_of_the_manager() {
+fn full_disk_is_not_an_internal_error() {
     let mut host = Host::new("");
     let state = host.state("");
     let Some(disk) = SmallDisk::mount(&state, 16) else { return };
     host.serve();
     host.await_ready();
     let filler = disk.fill();
+    eventually("it is reported though nobody writes", || {
+        let ready = host.api().get("/readyz");
+        (ready.status == 503).then(|| assert_eq!(ready.json()["conditions"], json!(["StateDiskFull"])))
+    });
     let (mut refused, mut named) = (0, 0);
     let spec = |turn: usize| json!({"daemon": "gpu0", "device_memory_limit": "1G", "labels": {"turn": turn.to_string()}});
     for turn in 0..50 {
@@ -369,7 +369,7 @@ fn a_full_disk_is_no_fault_of_the_manager() {
             assert!(said["detail"].as_str().unwrap().contains("is full"), "{said}");
             refused += 1;
             let ready = host.api().get("/readyz");
-            named += usize::from(ready.status == 503 && ready.json()["conditions"] == json!(["WritesFail"]));
+            named += usize::from(ready.status == 503 && ready.json()["conditions"][0] == "WritesFail");
         }
     }
     assert!(refused > 0, "everything was written");

@@ -6,14 +6,14 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::foreign::delete;
-use crate::harness::{Host, SmallDisk, eventually, is_alive, signal};
+use crate::harness::{Host, Served, SmallDisk, eventually, is_alive, signal};
 
-fn ask(host: &Host, what: &str) -> Value {
+fn ask(host: &Served, what: &str) -> Value {
     host.api().outcome(&host.api().post(&format!("/api/v1/daemons/gpu1/{what}"), &json!({})))
 }
 
 #[test]
-fn a_start_beside_a_foreign_daemon_fails_at_once_with_the_obstacle_and_its_remedy() {
+fn start_beside_foreign_daemon_fails_with_remedy() {
     let host = Host::ready();
     delete(&host, "gpu1");
     let foreign = host.foreign("theirs", "1");
@@ -40,7 +40,7 @@ fn a_start_beside_a_foreign_daemon_fails_at_once_with_the_obstacle_and_its_remed
 }
 
 #[test]
-fn a_start_that_waits_for_what_may_pass_says_so_meanwhile() {
+fn waiting_start_names_its_blocker() {
     let host = Host::ready();
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
     let uuid = host.api().get("/api/v1/gpus/1").ok()["uuid"].as_str().unwrap().to_owned();
@@ -66,7 +66,7 @@ fn a_start_that_waits_for_what_may_pass_says_so_meanwhile() {
 }
 
 #[test]
-fn an_operation_that_a_start_with_a_full_disk_finds_ends_when_there_is_room() {
+fn startup_on_full_disk_finishes_operations_later() {
     let mut host = Host::new("control_deadline_s = 60");
     let state = host.state("");
     let Some(disk) = SmallDisk::mount(&state, 16) else { return };

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::{Client, Host, MANAGER, eventually};
 
 #[test]
-fn a_client_is_listed_with_tenant_memory_user_command_and_time() {
+fn client_listing_has_tenant_memory_and_user() {
     let host = Host::ready();
     let client = host.client("demo");
     let listed = eventually("its memory is seen", || {
@@ -63,7 +63,7 @@ fn a_grandchild_of_run_counts_for_its_tenant() {
 }
 
 #[test]
-fn a_program_that_says_nothing_of_itself_is_nobodys_and_is_counted_as_such() {
+fn program_without_tenant_is_unattributed() {
     let host = Host::ready();
     let mut command = host.client_command("demo", &["--spin", "600"]);
     command.env_remove("MPS_MANAGER_TENANT");
@@ -74,7 +74,7 @@ fn a_program_that_says_nothing_of_itself_is_nobodys_and_is_counted_as_such() {
 }
 
 #[test]
-fn a_program_that_goes_past_mps_is_called_a_bypass() {
+fn program_outside_mps_is_a_bypass() {
     let host = Host::ready();
     let mut command = host.client_command("demo", &["--spin", "600"]);
     command.env("CUDA_MPS_PIPE_DIRECTORY", host.dir());
@@ -110,7 +110,7 @@ fn a_program_that_goes_past_mps_is_called_a_bypass() {
 }
 
 #[test]
-fn a_command_line_changes_no_terminal_and_no_page() {
+fn command_line_cannot_inject_terminal_or_html() {
     use std::os::unix::process::CommandExt as _;
     let host = Host::ready();
     let mut command = host.client_command("demo", &["--spin", "600"]);

@@ -59,7 +59,7 @@ fn outsider(host: &Host, gpu: usize) -> Client {
 }
 
 #[test]
-fn exclusive_process_is_set_keeps_outsiders_out_and_is_put_back() {
+fn exclusive_mode_excludes_outsiders_and_is_restored() {
     let host = Host::ready();
     assert_eq!((mode(&host, 0).as_str(), condition(&host, 0)), ("default", None));
     assert_eq!(outsider(&host, 0).seen["error"], json!(null), "the way past MPS is open");
@@ -90,7 +90,7 @@ fn exclusive_process_is_set_keeps_outsiders_out_and_is_put_back() {
 }
 
 #[test]
-fn a_daemon_that_is_stopped_or_deleted_leaves_the_mode_as_it_was() {
+fn stopped_or_deleted_daemon_restores_the_mode() {
     let host = Host::ready();
     set(&host, 1, "prohibited");
     exclusive(&host, 1);
@@ -106,7 +106,7 @@ fn a_daemon_that_is_stopped_or_deleted_leaves_the_mode_as_it_was() {
 }
 
 #[test]
-fn a_mode_that_somebody_changed_is_set_again() {
+fn externally_changed_mode_is_set_again() {
     let host = Host::ready();
     exclusive(&host, 0);
     set(&host, 0, "default");
@@ -119,7 +119,7 @@ fn a_mode_that_somebody_changed_is_set_again() {
 }
 
 #[test]
-fn a_killed_manager_leaves_the_mode_and_the_next_one_knows_what_was_before() {
+fn next_manager_remembers_the_previous_mode() {
     let mut host = Host::ready();
     exclusive(&host, 0);
     host.end_manager(Signal::KILL);
@@ -142,7 +142,7 @@ fn a_killed_manager_leaves_the_mode_and_the_next_one_knows_what_was_before() {
 }
 
 #[test]
-fn a_manager_that_died_before_it_put_the_mode_back_leaves_that_to_the_next() {
+fn next_manager_restores_mode_after_a_crash() {
     let mut host = Host::ready();
     exclusive(&host, 0);
     let daemon = host.daemon_pid("gpu0");
@@ -167,7 +167,7 @@ fn a_manager_that_died_before_it_put_the_mode_back_leaves_that_to_the_next() {
 }
 
 #[test]
-fn the_next_boot_puts_back_what_is_ours_and_sets_what_is_wanted() {
+fn reboot_restores_own_and_sets_desired_mode() {
     let mut host = Host::ready();
     set(&host, 0, "prohibited");
     set(&host, 1, "prohibited");
@@ -220,7 +220,7 @@ fn the_next_boot_puts_back_what_is_ours_and_sets_what_is_wanted() {
 }
 
 #[test]
-fn maintenance_puts_the_mode_back_and_its_end_sets_it_again() {
+fn maintenance_restores_the_mode_until_its_end() {
     let host = Host::ready();
     exclusive(&host, 0);
     let begun = host.api().post("/api/v1/host/maintenance", &json!({"timeout_s": 5}));
@@ -250,7 +250,7 @@ fn maintenance_puts_the_mode_back_and_its_end_sets_it_again() {
 }
 
 #[test]
-fn a_gpu_that_is_missing_stops_no_maintenance_and_gets_its_mode_back_when_it_is_here_again() {
+fn missing_gpu_gets_its_mode_restored_later() {
     let host = Host::ready();
     exclusive(&host, 0);
     let device = directory(&host, 0);
@@ -279,20 +279,20 @@ fn a_gpu_that_is_missing_stops_no_maintenance_and_gets_its_mode_back_when_it_is_
 }
 
 #[test]
-fn a_daemon_that_is_deleted_while_the_driver_is_let_go_leaves_no_mode_behind() {
+fn daemon_deleted_during_maintenance_restores_its_mode() {
     let host = Host::ready();
     exclusive(&host, 1);
     let path = "/api/v1/host/maintenance";
     host.api().succeeds(&host.api().post(path, &json!({"gpus": ["0"], "timeout_s": 5})));
     host.api().outcome(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
     assert_eq!(host.api().get("/api/v1/daemons/gpu1").status, 404);
-    assert_eq!(mode(&host, 1), "exclusive_process", "the driver is not asked");
+    assert_eq!(mode(&host, 1), "exclusive_process", "the driver is not queried");
     host.api().succeeds(&host.api().delete(path));
     await_mode(&host, 1, "default");
 }
 
 #[test]
-fn a_daemon_whose_mode_cannot_be_set_is_not_started_and_says_why() {
+fn failed_mode_change_blocks_the_start() {
     let host = Host::ready();
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
     // A directory where the driver would write.
@@ -312,7 +312,7 @@ fn a_daemon_whose_mode_cannot_be_set_is_not_started_and_says_why() {
 }
 
 #[test]
-fn a_mode_in_which_nothing_works_is_refused() {
+fn prohibited_mode_is_refused() {
     let host = Host::ready();
     for bad in ["prohibited", "exclusive_thread", ""] {
         let answer = host.api().put("/api/v1/daemons/gpu0", &json!({"gpus": ["0"], "compute_mode": bad}));

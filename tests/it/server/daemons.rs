@@ -3,6 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::log_pages::page;
 use crate::harness::{Host, eventually, is_alive};
 
 fn steps(operation: &Value) -> Vec<&str> {
@@ -33,7 +34,7 @@ fn a_cordon_never_makes_the_host_unready() {
 }
 
 #[test]
-fn a_daemon_is_stopped_started_and_restarted_step_by_step() {
+fn daemon_stop_start_and_restart_have_steps() {
     let host = Host::ready();
     let post = |action: &str| {
         let grace = if action == "start" { "" } else { "?grace_s=1" };
@@ -64,7 +65,7 @@ fn a_daemon_is_stopped_started_and_restarted_step_by_step() {
 }
 
 #[test]
-fn a_stopped_daemon_stays_stopped_over_a_managers_restart() {
+fn stopped_daemon_stays_stopped_after_manager_restart() {
     let mut host = Host::ready();
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop?grace_s=1", &json!({})));
     host.end_manager(rustix::process::Signal::TERM);
@@ -75,7 +76,7 @@ fn a_stopped_daemon_stays_stopped_over_a_managers_restart() {
 }
 
 #[test]
-fn a_gpu_changes_hands_only_when_its_daemon_is_gone() {
+fn gpu_is_reassigned_only_after_daemon_deletion() {
     let host = Host::ready();
     let both = json!({"gpus": ["1", "0"]});
     let held = host.api().put("/api/v1/daemons/both", &both).problem(409, "conflict");
@@ -128,10 +129,25 @@ fn a_gpu_changes_hands_only_when_its_daemon_is_gone() {
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     assert_eq!(status.matches("LimitsEscapable").count(), 1, "{status}");
     assert_eq!(status.matches("escapes the server's memory limits").count(), 1, "{status}");
+
+    // One that is made again under an old name is another daemon, and its page says nothing of the first one.
+    eventually("the clients are gone", || host.clients().is_empty().then_some(()));
+    for name in ["wide", "second"] {
+        let deleted = host.api().delete(&format!("/api/v1/tenants/{name}"));
+        assert_eq!(deleted.status, 204, "{}", deleted.text);
+    }
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/both?grace_s=1"));
+    assert_eq!(host.api().put("/api/v1/daemons/gpu0", &json!({"gpus": ["0"]})).status, 201);
+    host.await_phase("gpu0", "ready");
+    let events = page(&host, "/events?daemon=gpu0");
+    assert!(events.contains("daemon gpu0 was deleted"), "{events}");
+    let own = page(&host, "/daemons/gpu0");
+    assert!(own.contains("daemon gpu0 was created") && !own.contains("was deleted"), "{own}");
+    assert!(own.contains("<dd>1 desired, 1 observed</dd>"), "{own}");
 }
 
 #[test]
-fn operations_on_one_daemon_wait_for_each_other_and_one_that_waits_can_be_called_off() {
+fn daemon_operations_queue_and_can_be_cancelled() {
     let host = Host::ready();
     let client = host.client("demo");
     let stop =
@@ -158,13 +174,13 @@ fn operations_on_one_daemon_wait_for_each_other_and_one_that_waits_can_be_called
     let listed = host.api().get("/api/v1/operations").ok();
     let kinds: Vec<&Value> = listed["items"].as_array().unwrap().iter().map(|item| &item["state"]).collect();
     assert_eq!(kinds, ["succeeded", "cancelled", "succeeded"], "the newest first");
-    let nowhere = format!("/api/v1/operations/{}", uuid::Uuid::now_v7());
+    let nowhere = format!("/api/v1/operations/{}", mps_manager::clock::new_id());
     host.api().get(&nowhere).problem(404, "not-found");
     host.api().get("/api/v1/operations/1").problem(422, "invalid-request");
 }
 
 #[test]
-fn a_daemon_that_must_be_replaced_waits_for_its_last_client() {
+fn daemon_replacement_waits_for_last_client() {
     let host = Host::ready();
     let mut client = host.client("demo");
     let before = host.daemon_pid("gpu0");
@@ -187,7 +203,7 @@ fn a_daemon_that_must_be_replaced_waits_for_its_last_client() {
 }
 
 #[test]
-fn a_daemon_is_replaced_under_its_entity_tag_and_a_dry_run_keeps_nothing() {
+fn daemon_put_honours_etag_and_dry_run() {
     let host = Host::ready();
     let put = |path: &str, headers: &[(&str, &str)], spec: &Value| {
         host.api().send(Method::PUT, path, headers, Some(spec.to_string()))
@@ -217,7 +233,7 @@ fn a_daemon_is_replaced_under_its_entity_tag_and_a_dry_run_keeps_nothing() {
 }
 
 #[test]
-fn a_daemon_that_stands_still_is_stopped_all_the_same_and_leaves_nothing_behind() {
+fn wedged_daemon_is_stopped_without_leftovers() {
     let host = Host::configured("control_deadline_s = 1");
     let (daemon, server) = (host.daemon_pid("gpu1"), host.server_pid("gpu1"));
     crate::harness::signal(daemon, rustix::process::Signal::STOP);

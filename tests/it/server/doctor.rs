@@ -85,7 +85,7 @@ fn is_well_but_for_the_machine(seen: &Seen) {
 }
 
 #[test]
-fn a_host_with_a_manager_is_well_and_is_not_touched() {
+fn healthy_host_passes_and_is_not_modified() {
     let mut host = Host::looked_at_once_an_hour("");
     // The manager reads its database when it is asked whether it is well, and readers note that in what they share in memory.
     let kept = |host: &Host| {
@@ -123,7 +123,7 @@ fn a_host_with_a_manager_is_well_and_is_not_touched() {
 }
 
 #[test]
-fn a_host_where_nothing_was_ever_served_is_left_as_it_is() {
+fn new_host_passes_and_is_not_modified() {
     let host = Host::new("");
     let seen = examine(&host);
     is_well_but_for_the_machine(&seen);
@@ -138,7 +138,7 @@ fn a_host_where_nothing_was_ever_served_is_left_as_it_is() {
 }
 
 #[test]
-fn a_real_host_without_a_driver_is_told_so() {
+fn missing_driver_is_reported() {
     let host = Host::new("");
     if Path::new("/dev/nvidiactl").exists() {
         eprintln!("SKIPPED: this host has a driver");
@@ -170,7 +170,7 @@ fn change_world(host: &Host, change: impl FnOnce(&mut Value)) {
 }
 
 #[test]
-fn gpus_that_mps_cannot_use_and_processes_beside_it_are_named() {
+fn unusable_gpus_and_bypassing_processes_are_reported() {
     let host = Host::ready();
     let mut outsider = host
         .command(&["sim", "client", "--world", host.runtime("sim").to_str().unwrap(), "--spin", "600"])
@@ -203,7 +203,7 @@ fn a_prohibited_gpu_can_have_no_server() {
 }
 
 #[test]
-fn programs_that_are_missing_old_or_strange_are_named() {
+fn missing_old_or_unknown_programs_are_reported() {
     let host = Host::ready();
     let programs = host.dir().join("programs");
     fs::create_dir(&programs).unwrap();
@@ -227,7 +227,7 @@ fn programs_that_are_missing_old_or_strange_are_named() {
 }
 
 #[test]
-fn directories_that_others_reach_or_that_cannot_be_used_are_named() {
+fn exposed_or_unusable_directories_are_reported() {
     let mut host = Host::ready();
     host.end_manager(Signal::TERM);
     let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -258,7 +258,7 @@ fn directories_that_others_reach_or_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn a_database_that_cannot_be_served_is_told_from_one_that_can() {
+fn unusable_database_is_reported() {
     let mut host = Host::ready();
     host.end_manager(Signal::TERM);
     let database = host.state("mps-manager.db");
@@ -270,8 +270,8 @@ fn a_database_that_cannot_be_served_is_told_from_one_that_can() {
     examine(&host).is("clock", "warn", "in the future");
     host.execute_sql("UPDATE _sqlx_migrations SET version = 9999 WHERE version = 1");
     examine(&host).is("database", "fail", "schema version 9999");
-    host.execute_sql("DELETE FROM _sqlx_migrations WHERE version > 2");
-    examine(&host).is("database", "ok", "the next start makes a copy");
+    host.execute_sql("UPDATE _sqlx_migrations SET version = 1, checksum = x'00'");
+    examine(&host).is("database", "fail", "made by a pre-release");
     let mut torn = good.clone();
     torn[4096..8192].fill(0x5a);
     fs::write(&database, &torn).unwrap();
@@ -283,7 +283,7 @@ fn a_database_that_cannot_be_served_is_told_from_one_that_can() {
 }
 
 #[test]
-fn daemons_of_others_the_environment_and_a_port_in_use_are_named() {
+fn foreign_daemons_and_used_port_are_reported() {
     let host = Host::ready();
     let foreign = host.foreign("theirs", "1");
     let seen = examine(&host);
@@ -305,7 +305,7 @@ fn daemons_of_others_the_environment_and_a_port_in_use_are_named() {
 }
 
 #[test]
-fn an_address_beyond_this_host_and_a_certificate_are_looked_at() {
+fn public_address_and_certificate_are_examined() {
     let host = Host::new("");
     let config = host.dir().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();
@@ -340,7 +340,7 @@ fn an_address_beyond_this_host_and_a_certificate_are_looked_at() {
 }
 
 #[test]
-fn a_manager_that_does_not_answer_and_a_file_that_is_refused_are_named() {
+fn unreachable_manager_and_invalid_config_are_reported() {
     let host = Host::ready();
     // The manager makes its socket again, unless something else has its name.
     eventually("the name is taken", || {
@@ -355,7 +355,7 @@ fn a_manager_that_does_not_answer_and_a_file_that_is_refused_are_named() {
 }
 
 #[test]
-fn a_host_in_maintenance_is_not_asked_for_its_driver() {
+fn host_in_maintenance_skips_driver_check() {
     let host = Host::ready();
     let accepted = host.api().post("/api/v1/host/maintenance", &serde_json::json!({}));
     host.api().succeeds(&accepted);
@@ -372,7 +372,7 @@ fn limits_that_are_too_low_are_named() {
 }
 
 #[test]
-fn the_table_says_the_same_for_people_and_the_documentation_has_every_check() {
+fn table_and_documentation_have_every_check() {
     let host = Host::new("");
     let seen = examine(&host);
     let config = host.dir().join("config.toml");
@@ -394,7 +394,7 @@ fn the_table_says_the_same_for_people_and_the_documentation_has_every_check() {
 }
 
 #[test]
-fn a_manager_that_takes_connections_and_answers_none_is_named() {
+fn hung_manager_is_reported() {
     let host = Host::ready();
     crate::harness::signal(host.manager_pid(), Signal::STOP);
     let seen = examine(&host);
@@ -404,7 +404,7 @@ fn a_manager_that_takes_connections_and_answers_none_is_named() {
 }
 
 #[test]
-fn a_runtime_directory_of_somebody_else_is_named() {
+fn runtime_directory_of_other_user_is_reported() {
     if !is_root() {
         eprintln!("SKIPPED: only root gives a directory away");
         return;
@@ -418,7 +418,7 @@ fn a_runtime_directory_of_somebody_else_is_named() {
 }
 
 #[test]
-fn a_simulated_host_that_there_is_none_of_is_refused() {
+fn unknown_simulated_profile_is_refused() {
     let host = Host::new("");
     let refused = doctor(&host, &["--sim", "nope"]).output().unwrap();
     assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(2), b"".as_slice()));

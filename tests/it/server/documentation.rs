@@ -2,11 +2,11 @@
 
 use reqwest::Method;
 
-use crate::harness::Host;
+use crate::harness::InProcess;
 
 #[test]
 fn the_documentation_needs_nothing_from_elsewhere() {
-    let host = Host::ready();
+    let host = InProcess::stopped();
     let anyone = host.api().with_token(None);
     let page = anyone.get("/docs");
     assert_eq!(page.status, 200);
@@ -42,7 +42,7 @@ fn the_documentation_needs_nothing_from_elsewhere() {
 
 #[test]
 fn the_renderer_is_sent_as_it_is_kept() {
-    let host = Host::ready();
+    let host = InProcess::stopped();
     let anyone = host.api().with_token(None);
     let packed = anyone.send(Method::HEAD, "/docs/rapidoc.js", &[("accept-encoding", "br, gzip")], None);
     assert_eq!(packed.status, 200);

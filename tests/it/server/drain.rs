@@ -4,9 +4,9 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Host, SmallDisk, eventually, is_alive, said};
+use crate::harness::{Answer, Client, Host, Served, SmallDisk, eventually, is_alive, said};
 
-fn drain(host: &Host, query: &str) -> Answer {
+fn drain(host: &Served, query: &str) -> Answer {
     host.api().post(&format!("/api/v1/daemons/gpu0/drain?{query}"), &json!({}))
 }
 
@@ -16,7 +16,7 @@ fn place(accepted: &Answer) -> String {
 }
 
 /// Waits until an operation has begun this step.
-fn await_step(host: &Host, place: &str, name: &str) -> Value {
+fn await_step(host: &Served, place: &str, name: &str) -> Value {
     eventually(&format!("the step {name:?} begins"), || {
         let operation = host.api().get(place).ok();
         steps(&operation).contains(&name).then_some(operation)
@@ -28,18 +28,18 @@ fn steps(operation: &Value) -> Vec<&str> {
     steps.iter().map(|step| step["name"].as_str().expect("a name")).collect()
 }
 
-fn schedulable(host: &Host) -> bool {
+fn schedulable(host: &Served) -> bool {
     host.daemon("gpu0")["spec"]["schedulable"].as_bool().expect("yes or no")
 }
 
-fn condition(host: &Host, kind: &str) -> Option<Value> {
+fn condition(host: &Served, kind: &str) -> Option<Value> {
     let daemon = host.daemon("gpu0");
     let conditions = daemon["status"]["conditions"].as_array().expect("conditions");
     conditions.iter().find(|condition| condition["type"] == kind).cloned()
 }
 
 #[test]
-fn a_cordoned_daemon_admits_nobody_says_so_and_keeps_who_is_there() {
+fn cordoned_daemon_keeps_clients_and_refuses_new() {
     let host = Host::ready();
     let mut client = host.run_client("demo");
     let tag = host.api().get("/api/v1/daemons/gpu0").header("etag").unwrap().to_owned();
@@ -69,7 +69,7 @@ fn a_cordoned_daemon_admits_nobody_says_so_and_keeps_who_is_there() {
 }
 
 #[test]
-fn a_drain_waits_for_the_last_client_and_leaves_the_daemon_cordoned() {
+fn drain_waits_for_the_last_client() {
     let host = Host::ready();
     let (client, server) = (host.run_client("demo"), host.server_pid("gpu0"));
     let accepted = drain(&host, "timeout_s=600");
@@ -94,7 +94,7 @@ fn a_drain_waits_for_the_last_client_and_leaves_the_daemon_cordoned() {
 }
 
 #[test]
-fn a_process_of_run_that_is_no_client_yet_is_waited_for_too() {
+fn drain_waits_for_unconnected_run_process() {
     let host = Host::ready();
     let mut process = host.run_command("demo", &["sleep", "600"]).spawn().unwrap();
     eventually("it has its lease", || {
@@ -112,7 +112,7 @@ fn a_process_of_run_that_is_no_client_yet_is_waited_for_too() {
 }
 
 #[test]
-fn a_drain_that_takes_too_long_fails_and_lets_clients_in_as_before() {
+fn timed_out_drain_fails_and_uncordons() {
     let host = Host::ready();
     let mut client = host.client("demo");
     let operation = host.api().outcome(&drain(&host, "timeout_s=1&on_timeout=fail"));
@@ -135,7 +135,7 @@ fn a_drain_that_takes_too_long_fails_and_lets_clients_in_as_before() {
 }
 
 #[test]
-fn a_drain_may_end_those_who_are_left_each_by_mps() {
+fn drain_can_terminate_remaining_clients() {
     let host = Host::ready();
     let mut clients = [host.client("demo"), host.run_client("batch")];
     let mut neighbour = Client::start(host.client_command("demo", &["--spin", "600"]));
@@ -151,7 +151,7 @@ fn a_drain_may_end_those_who_are_left_each_by_mps() {
 }
 
 #[test]
-fn a_drain_is_called_off_before_it_begins_and_while_it_waits_and_not_after() {
+fn drain_is_cancelled_only_before_it_finishes() {
     let host = Host::ready();
     let mut client = host.client("demo");
     let first = place(&drain(&host, "timeout_s=600"));
@@ -171,7 +171,7 @@ fn a_drain_is_called_off_before_it_begins_and_while_it_waits_and_not_after() {
     let operation = host.api().outcome(&stopping);
     assert_eq!((&operation["state"], &operation["error"]), (&json!("cancelled"), &json!(null)));
     assert_eq!(steps(&operation), ["note schedulable", "cordon", "wait for clients", "undo"]);
-    assert_eq!(operation["steps"][2]["outcome"], "called off");
+    assert_eq!(operation["steps"][2]["outcome"], "cancelled");
     assert_eq!(operation["steps"][3]["outcome"], "schedulable again");
     assert!(schedulable(&host) && client.is_running());
     let done = host.api().post(&format!("{first}/cancel"), &json!({})).problem(409, "conflict");
@@ -179,7 +179,7 @@ fn a_drain_is_called_off_before_it_begins_and_while_it_waits_and_not_after() {
 }
 
 #[test]
-fn who_uncordons_a_daemon_that_is_drained_ends_the_drain() {
+fn uncordon_fails_a_running_drain() {
     let host = Host::ready();
     let client = host.client("demo");
     let accepted = drain(&host, "timeout_s=600");
@@ -193,7 +193,7 @@ fn who_uncordons_a_daemon_that_is_drained_ends_the_drain() {
 }
 
 #[test]
-fn a_drain_goes_on_after_the_managers_death_and_its_time_with_it() {
+fn drain_and_its_timeout_survive_manager_death() {
     let mut host = Host::ready();
     let client = host.client("demo");
     let long = drain(&host, "timeout_s=600");
@@ -230,7 +230,7 @@ fn a_drain_goes_on_after_the_managers_death_and_its_time_with_it() {
 }
 
 #[test]
-fn a_drain_is_asked_for_once_under_its_key_and_nonsense_is_refused() {
+fn drain_is_idempotent_and_validates_its_query() {
     let host = Host::ready();
     let post = |query: &str| {
         let path = format!("/api/v1/daemons/gpu0/drain?{query}");
@@ -252,7 +252,7 @@ fn a_drain_is_asked_for_once_under_its_key_and_nonsense_is_refused() {
 }
 
 #[test]
-fn a_disk_that_was_full_for_a_moment_blocks_nothing_for_ever() {
+fn drain_recovers_from_a_full_disk() {
     let mut host = Host::new("");
     let state = host.state("");
     let Some(disk) = SmallDisk::mount(&state, 16) else { return };
@@ -278,7 +278,7 @@ fn a_disk_that_was_full_for_a_moment_blocks_nothing_for_ever() {
 }
 
 #[test]
-fn a_client_is_ended_while_a_drain_waits_for_it() {
+fn client_is_terminated_during_a_drain() {
     let host = Host::ready();
     let mut client = host.client("demo");
     let id = host.listed(client.pid())["id"].as_str().unwrap().to_owned();

@@ -7,7 +7,7 @@ use crate::harness::{Host, eventually};
 const CHANGE: &str = "set_default_active_thread_percentage 30\nset_default_device_pinned_mem_limit 0 1G";
 
 #[test]
-fn what_somebody_changes_is_seen_at_once_put_back_and_still_told() {
+fn external_change_is_repaired_and_still_shown() {
     // Nobody looks for an hour: a line of control.log is all there is.
     let host = Host::looked_at_once_an_hour("");
     assert_eq!(host.daemon("gpu0")["status"]["drift"]["count"], 0);
@@ -72,7 +72,7 @@ fn a_limit_changed_inside_its_gibibyte_is_drift() {
 }
 
 #[test]
-fn drift_that_is_only_to_be_reported_stays_and_ends_readiness() {
+fn reported_drift_stays_and_ends_readiness() {
     let host = Host::looked_at_once_an_hour("fresh_patience_s = 1");
     let report = json!({"gpus": ["0"], "drift_policy": "report"});
     let answer = host.api().put("/api/v1/daemons/gpu0", &report).ok();
@@ -104,7 +104,7 @@ fn drift_that_is_only_to_be_reported_stays_and_ends_readiness() {
 }
 
 #[test]
-fn what_was_changed_while_no_manager_lived_is_told_by_the_next() {
+fn change_made_without_manager_is_reported() {
     let mut host = Host::ready();
     host.end_manager(rustix::process::Signal::KILL);
     host.control("gpu0", CHANGE);

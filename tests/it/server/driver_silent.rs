@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Host, eventually, said, signal};
+use crate::harness::{Host, Served, eventually, said, signal};
 
 /// Longest time for an answer while the driver is silent, on a machine that has much else to do.
 const IN_TIME: Duration = Duration::from_secs(20);
@@ -57,12 +57,12 @@ fn threads(host: &Host) -> usize {
     names.filter(|name| name.starts_with("gpu ")).count()
 }
 
-fn state(host: &Host) -> Value {
+fn state(host: &Served) -> Value {
     host.api().get("/api/v1/host/maintenance").ok()["state"].clone()
 }
 
 #[test]
-fn what_does_not_need_the_driver_is_told_in_time_and_the_rest_says_why_not() {
+fn reads_work_while_the_driver_hangs() {
     let host = Host::ready();
     let silence = Silence::begin(&host);
     let began = Instant::now();
@@ -105,7 +105,7 @@ fn what_does_not_need_the_driver_is_told_in_time_and_the_rest_says_why_not() {
 }
 
 #[test]
-fn a_start_waits_for_the_driver_says_so_and_comes_about_when_it_answers() {
+fn start_waits_for_a_hung_driver() {
     let host = Host::ready();
     let mode = json!({"gpus": ["0"], "compute_mode": "exclusive_process"});
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &mode).status, 200);
@@ -137,7 +137,7 @@ fn a_start_waits_for_the_driver_says_so_and_comes_about_when_it_answers() {
 }
 
 #[test]
-fn a_maintenance_of_a_silent_driver_is_called_off_or_fails_and_leaves_nothing_behind() {
+fn maintenance_of_hung_driver_can_be_cancelled() {
     let host = Host::ready();
     let client = host.run_client("demo");
     let begin = || {

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, EventStream, Host};
+use crate::harness::{Api, EventStream, Host, heavy, setting};
 
-/// Cuts, kills of the manager among them, and events that are written meanwhile.
-const CUTS: usize = 100;
-const KILLS: usize = 4;
-const EVENTS: usize = 10_000;
+/// Kills of the manager, unless the environment says otherwise.
+const KILLS: u64 = 1;
+/// Cuts for each kill, and events that are written meanwhile.
+const CUTS_A_KILL: usize = 25;
+const EVENTS_A_KILL: usize = 2_500;
 /// Whoever writes at the same time.
 const WRITERS: u32 = 8;
 
@@ -83,7 +84,10 @@ impl Received {
 }
 
 #[test]
-fn a_stream_that_is_cut_a_hundred_times_gives_ten_thousand_events_once_and_in_order() {
+fn cut_stream_gives_every_event_once_in_order() {
+    let _turn = heavy();
+    let most = usize::try_from(setting("MPS_MANAGER_STREAM_KILLS").unwrap_or(KILLS)).expect("a few");
+    let (most_cuts, enough) = (most * CUTS_A_KILL, most * EVENTS_A_KILL);
     // As many requests as come: this is about the stream.
     let mut host = Host::configured("[limits]\nrequests_per_s = 0");
     let newest = |host: &Host| -> i64 {
@@ -100,16 +104,16 @@ fn a_stream_that_is_cut_a_hundred_times_gives_ten_thousand_events_once_and_in_or
         .collect();
     let mut cuts = 0;
     let mut kills = 0;
-    while cuts < CUTS {
+    while cuts < most_cuts {
         let opened = EventStream::open(&host.url(), &host.token(), "", Some(received.at));
         let Ok(Ok(mut stream)) = opened else {
             std::thread::sleep(Duration::from_millis(5));
             continue;
         };
-        let events = fastrand::usize(1..2 * EVENTS / CUTS);
+        let events = fastrand::usize(1..2 * EVENTS_A_KILL / CUTS_A_KILL);
         received.read(&mut stream, events);
         // By closing the socket, wherever it is; a few times by killing the manager while the stream is read.
-        if cuts % (CUTS / KILLS) == CUTS / KILLS - 1 {
+        if cuts % CUTS_A_KILL == CUTS_A_KILL - 1 {
             host.end_manager(Signal::KILL);
             while received.read(&mut stream, 1000) {}
             host.serve();
@@ -120,9 +124,9 @@ fn a_stream_that_is_cut_a_hundred_times_gives_ten_thousand_events_once_and_in_or
         drop(stream);
         cuts += 1;
     }
-    while received.ids.len() < EVENTS {
+    while received.ids.len() < enough {
         let mut stream = host.stream("", Some(received.at));
-        received.read(&mut stream, EVENTS);
+        received.read(&mut stream, enough);
     }
     stop.store(true, Ordering::Release);
     for writer in writers {
@@ -144,12 +148,16 @@ fn a_stream_that_is_cut_a_hundred_times_gives_ten_thousand_events_once_and_in_or
         .filter(|id| (first + 1..=until).contains(id))
         .collect();
     assert_eq!(listed, expected);
-    assert!(received.ids.len() >= EVENTS, "{} events", received.ids.len());
+    assert!(received.ids.len() >= enough, "{} events", received.ids.len());
     let told = received.by_type.get("tenant.changed").copied().unwrap_or_default()
         + received.by_type.get("tenant.created").copied().unwrap_or_default();
     assert!(told >= written.load(Ordering::Relaxed), "every write that was answered is told of");
-    assert_eq!((cuts, kills), (CUTS, KILLS));
-    assert!(received.mid_event >= CUTS / 2 - KILLS, "{} cuts in the middle of an event", received.mid_event);
+    assert_eq!((cuts, kills), (most_cuts, most));
+    assert!(
+        received.mid_event >= most_cuts / 2 - most,
+        "{} cuts in the middle of an event",
+        received.mid_event
+    );
     println!(
         "{} events received once and in order over {cuts} cuts ({} in the middle of an event, {kills} by killing the manager): {:?}",
         received.ids.len(),

@@ -24,7 +24,7 @@ fn await_types(host: &Host, query: &str, expected: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn a_host_tells_of_its_start_and_of_what_dies_and_comes_back() {
+fn host_start_deaths_and_recoveries_are_reported() {
     let host = Host::ready();
     let events = host.events("");
     assert_eq!(events[0]["type"], "manager.started");
@@ -53,7 +53,7 @@ fn a_host_tells_of_its_start_and_of_what_dies_and_comes_back() {
 }
 
 #[test]
-fn an_operation_is_told_step_by_step_and_each_names_what_it_follows_on() {
+fn operation_events_have_steps_and_causes() {
     let host = Host::ready();
     let restarted =
         host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
@@ -71,7 +71,7 @@ fn an_operation_is_told_step_by_step_and_each_names_what_it_follows_on() {
 }
 
 #[test]
-fn operations_are_found_by_each_of_their_gpus_and_daemons_and_by_the_tenant_whose_client_they_end() {
+fn operation_events_match_gpu_daemon_and_tenant() {
     let host = Host::ready();
     let gpus = ["0", "1"].map(|gpu| host.api().get(&format!("/api/v1/gpus/{gpu}")).ok()["uuid"].clone());
     let both = ["operation.requested", "operation.finished"];
@@ -111,7 +111,7 @@ fn operations_are_found_by_each_of_their_gpus_and_daemons_and_by_the_tenant_whos
 }
 
 #[test]
-fn what_an_operation_changes_of_a_spec_is_told_with_the_operation() {
+fn spec_changes_by_operations_name_the_operation() {
     let host = Host::ready();
     in_static_mode(&host);
     write(&host, "prod", &[add("web", 7)]);
@@ -142,7 +142,7 @@ fn what_an_operation_changes_of_a_spec_is_told_with_the_operation() {
 }
 
 #[test]
-fn lists_are_filtered_in_pages_and_a_bad_question_is_refused() {
+fn event_lists_are_filtered_and_paged() {
     let host = Host::ready();
     let newest = host.api().get("/api/v1/events?limit=3").ok();
     let ids: Vec<i64> =
@@ -176,7 +176,7 @@ fn lists_are_filtered_in_pages_and_a_bad_question_is_refused() {
 }
 
 #[test]
-fn a_client_is_told_when_it_comes_and_when_it_leaves_with_its_tenant() {
+fn client_connect_and_disconnect_name_its_tenant() {
     let host = Host::looked_at_once_an_hour("");
     let client = host.run_client("demo");
     let pid = client.pid();
@@ -194,7 +194,7 @@ fn a_client_is_told_when_it_comes_and_when_it_leaves_with_its_tenant() {
 }
 
 #[test]
-fn a_line_alone_makes_no_client_and_who_came_and_went_is_hearsay() {
+fn log_line_alone_creates_no_client() {
     let host = Host::looked_at_once_an_hour("");
     let server = host.server_pid("gpu0");
     let log = host.runtime("daemons/gpu0/log/server.log");
@@ -223,7 +223,7 @@ fn a_line_alone_makes_no_client_and_who_came_and_went_is_hearsay() {
 }
 
 #[test]
-fn a_restart_of_the_manager_tells_of_nobody_twice_and_of_whoever_came_and_went_meanwhile() {
+fn manager_restart_repeats_no_client_events() {
     let mut host = Host::looked_at_once_an_hour("");
     let stays = host.client("demo");
     let leaves = host.client("demo");
@@ -283,7 +283,7 @@ fn a_restart_of_the_manager_tells_of_nobody_twice_and_of_whoever_came_and_went_m
 }
 
 #[test]
-fn a_stream_begins_now_or_after_a_number_and_ends_with_the_manager() {
+fn stream_starts_from_now_or_an_id() {
     let mut host = Host::ready();
     let all = host.events("");
     let mut from_the_start = host.stream("", Some(0));
@@ -321,7 +321,7 @@ fn a_stream_begins_now_or_after_a_number_and_ends_with_the_manager() {
 }
 
 #[test]
-fn streams_are_bounded_and_a_pruned_number_is_told_as_lost() {
+fn streams_are_bounded_and_report_pruned_events() {
     let mut host = Host::configured("[events]\nkeep_count = 1000\nstreams = 2");
     // More than are kept, as a manager that kept more has left them.
     assert_eq!(host.end_manager(Signal::TERM), Some(0));
@@ -394,7 +394,7 @@ fn the_command_line_shows_events_and_follows_them() {
 
 /// How long it takes until a client that came, or left, is in the list and in a stream.
 #[test]
-fn who_comes_and_goes_is_listed_and_told_soon() {
+fn client_changes_reach_list_and_stream_soon() {
     let rounds = setting("MPS_LATENCY_ROUNDS");
     let host = Host::looked_at_once_an_hour("");
     let mut stream = host.stream("?type=client.", None);

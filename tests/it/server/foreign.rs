@@ -6,10 +6,10 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Foreign, Host, environment, eventually, is_alive, said, signal};
+use crate::harness::{Client, Foreign, Host, Served, environment, eventually, is_alive, said, signal};
 
 /// Takes a daemon out of the manager's hands, so that its GPU is free.
-pub(super) fn delete(host: &Host, name: &str) {
+pub(super) fn delete(host: &Served, name: &str) {
     host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{name}?grace_s=1")));
 }
 
@@ -35,7 +35,7 @@ pub(super) fn condition(daemon: &Value, kind: &str) -> Option<Value> {
 }
 
 #[test]
-fn a_foreign_daemon_is_found_in_any_directory_with_all_that_it_tells() {
+fn foreign_daemon_is_found_in_any_directory() {
     let (host, foreign, client) = beside_another();
     let all = host.foreign_daemons();
     assert_eq!(all.len(), 1, "our own are none of them: {all:?}");
@@ -137,7 +137,7 @@ fn adoption_changes_nothing_and_survives_managers() {
 }
 
 #[test]
-fn what_was_adopted_is_given_back_as_it_was() {
+fn adopted_daemon_is_released_unchanged() {
     let (host, foreign, mut client) = beside_another();
     let (pid, changes) = (foreign.pid(), foreign.changes());
     // Under a name that was there before, its first generation is another than 1.
@@ -205,7 +205,7 @@ fn an_observed_daemon_is_shown_and_never_touched() {
 }
 
 #[test]
-fn an_observed_daemon_that_its_owner_restarts_is_followed_and_never_started() {
+fn restarted_observed_daemon_is_followed_never_started() {
     let (mut host, foreign, client) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
     host.await_phase("theirs", "observed");
@@ -233,7 +233,7 @@ fn an_observed_daemon_that_its_owner_restarts_is_followed_and_never_started() {
 }
 
 #[test]
-fn an_observed_daemon_is_taken_over_and_let_go_of() {
+fn observed_daemon_can_become_managed_and_back() {
     let (host, foreign, mut client) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
     host.await_phase("theirs", "observed");
@@ -288,7 +288,7 @@ fn an_observed_daemon_is_taken_over_and_let_go_of() {
 }
 
 #[test]
-fn an_adopted_daemon_that_dies_is_started_again_where_it_was() {
+fn dead_adopted_daemon_restarts_in_its_directory() {
     let (host, foreign, mut client) = beside_another();
     let pid = foreign.pid();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
@@ -320,7 +320,7 @@ fn an_adopted_daemon_that_dies_is_started_again_where_it_was() {
 }
 
 #[test]
-fn a_daemon_in_a_directory_that_none_of_ours_may_have_moves_when_it_is_started_again() {
+fn adopted_daemon_leaves_unsafe_directory_on_restart() {
     let (host, foreign, client) = beside_another();
     fs::set_permissions(foreign.pipe(), fs::Permissions::from_mode(0o777)).unwrap();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
@@ -358,7 +358,7 @@ fn fill(foreign: &Foreign) -> std::path::PathBuf {
 }
 
 #[test]
-fn the_log_of_an_adopted_daemon_is_emptied_only_where_nobody_else_can_write() {
+fn adopted_log_is_emptied_only_where_safe() {
     let (host, foreign, _client) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
@@ -379,7 +379,7 @@ fn the_log_of_an_adopted_daemon_is_emptied_only_where_nobody_else_can_write() {
 }
 
 #[test]
-fn a_number_that_another_process_has_now_is_no_adopted_daemon() {
+fn reused_pid_is_no_adopted_daemon() {
     let (mut host, foreign, mut client) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();

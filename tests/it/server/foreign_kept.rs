@@ -14,7 +14,7 @@ use super::foreign_refused::{Sleeper, adopt, host_with_a_free_gpu, refused};
 use crate::harness::{Client, eventually, is_alive, signal};
 
 #[test]
-fn a_daemon_released_while_a_setting_is_written_is_foreign_again() {
+fn daemon_released_during_write_is_foreign_again() {
     let (host, foreign, _client) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
@@ -38,7 +38,7 @@ fn a_daemon_released_while_a_setting_is_written_is_foreign_again() {
 }
 
 #[test]
-fn a_daemon_created_while_another_of_its_name_is_released_is_driven() {
+fn daemon_recreated_during_release_is_driven() {
     let (host, foreign, _client) = beside_another();
     let spec = json!({"gpus": ["1"]}).to_string();
     for _ in 0..5 {
@@ -63,7 +63,7 @@ fn a_daemon_created_while_another_of_its_name_is_released_is_driven() {
 }
 
 #[test]
-fn a_process_is_one_daemon_however_many_ask_for_it_at_once() {
+fn concurrent_adoptions_give_one_daemon() {
     let (host, foreign, _client) = beside_another();
     let body = json!({"process": host.foreign_id(&foreign), "management": "observed"});
     let mut statuses: Vec<u16> = std::thread::scope(|scope| {
@@ -81,7 +81,7 @@ fn a_process_is_one_daemon_however_many_ask_for_it_at_once() {
 }
 
 #[test]
-fn a_limit_that_is_not_known_exactly_is_not_taken_over_by_any_way() {
+fn inexact_limit_is_never_adopted() {
     let host = host_with_a_free_gpu();
     let foreign = host.foreign("theirs", "1");
     foreign.control("set_default_device_pinned_mem_limit 0 1536M");
@@ -112,7 +112,7 @@ fn a_limit_that_is_not_known_exactly_is_not_taken_over_by_any_way() {
 }
 
 #[test]
-fn a_wrapper_that_waits_for_the_daemon_is_not_taken_for_it() {
+fn wrapper_is_not_mistaken_for_its_daemon() {
     let host = host_with_a_free_gpu();
     let foreign_home = host.dir().join("wrapped");
     for directory in ["pipe", "log", "bin"] {
@@ -148,7 +148,7 @@ fn a_wrapper_that_waits_for_the_daemon_is_not_taken_for_it() {
 }
 
 #[test]
-fn adoption_leaves_the_server_of_another_user_as_it_is() {
+fn adoption_keeps_another_users_server() {
     if !rustix::process::geteuid().is_root() {
         return; // Only root can become somebody else.
     }
@@ -176,7 +176,7 @@ fn adoption_leaves_the_server_of_another_user_as_it_is() {
 }
 
 #[test]
-fn a_daemon_that_is_in_doubt_can_be_given_back() {
+fn doubtful_daemon_can_be_released() {
     let (mut host, foreign, mut client) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
@@ -191,7 +191,7 @@ fn a_daemon_that_is_in_doubt_can_be_given_back() {
 }
 
 #[test]
-fn a_daemon_that_could_not_be_deleted_is_what_it_was() {
+fn failed_deletion_leaves_daemon_unchanged() {
     let (host, foreign, _client) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
@@ -206,7 +206,7 @@ fn a_daemon_that_could_not_be_deleted_is_what_it_was() {
 }
 
 #[test]
-fn a_daemon_that_is_let_go_of_is_written_to_no_more_once_that_is_answered() {
+fn daemon_made_observed_is_never_written_again() {
     let (host, foreign, _client) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
@@ -230,7 +230,7 @@ fn a_daemon_that_is_let_go_of_is_written_to_no_more_once_that_is_answered() {
 }
 
 #[test]
-fn an_observed_daemon_is_looked_at_less_often_than_one_of_ours() {
+fn observed_daemon_is_polled_less_often() {
     let (host, foreign, _client) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
     host.await_phase("theirs", "observed");
@@ -243,7 +243,7 @@ fn an_observed_daemon_is_looked_at_less_often_than_one_of_ours() {
 }
 
 #[test]
-fn maintenance_leaves_an_observed_daemon_alone_and_lets_none_be_adopted_as_managed() {
+fn maintenance_skips_observed_and_refuses_managed_adoption() {
     let (host, foreign, mut client) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
     host.await_phase("theirs", "observed");

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Foreign, Host, is_alive, signal};
+use crate::harness::{Foreign, Host, Served, is_alive, signal};
 
 /// A host whose second GPU is nobody's.
 pub(super) fn host_with_a_free_gpu() -> Host {
@@ -40,7 +40,7 @@ impl Drop for Sleeper {
     }
 }
 
-pub(super) fn adopt(host: &Host, name: &str, process: &str) -> crate::harness::Answer {
+pub(super) fn adopt(host: &Served, name: &str, process: &str) -> crate::harness::Answer {
     let body = json!({"process": process, "management": "managed"});
     host.api().post(&format!("/api/v1/daemons/{name}/adopt"), &body)
 }
@@ -61,7 +61,7 @@ pub(super) fn refused(host: &Host, foreign: &Foreign, words: &str) {
 }
 
 #[test]
-fn a_process_that_is_no_foreign_daemon_is_refused_by_what_it_is() {
+fn non_daemon_process_is_not_adopted() {
     let host = host_with_a_free_gpu();
     let token = crate::harness::environment(host.daemon_pid("gpu0"), "MPS_MANAGER_INCARNATION").unwrap();
     let mut sleeper = Sleeper::start(&host, &[("MPS_MANAGER_INCARNATION", &token)]);
@@ -105,7 +105,7 @@ fn a_process_that_is_no_foreign_daemon_is_refused_by_what_it_is() {
 }
 
 #[test]
-fn settings_that_no_spec_can_hold_are_refused_and_can_be_observed() {
+fn unrepresentable_settings_are_refused_but_observable() {
     let host = host_with_a_free_gpu();
     let foreign = host.foreign("theirs", "1");
     foreign.control("set_default_device_pinned_mem_limit 0 -1");
@@ -128,7 +128,7 @@ fn settings_that_no_spec_can_hold_are_refused_and_can_be_observed() {
 }
 
 #[test]
-fn gpus_that_a_spec_cannot_name_in_their_order_are_refused() {
+fn unrepresentable_gpu_order_is_refused() {
     let host = host_with_a_free_gpu();
     host.api().delete("/api/v1/tenants/demo");
     host.api().delete("/api/v1/tenants/batch");
@@ -147,7 +147,7 @@ fn gpus_that_a_spec_cannot_name_in_their_order_are_refused() {
 }
 
 #[test]
-fn a_daemon_of_another_user_is_observed_at_most() {
+fn other_users_daemon_is_only_observed() {
     if !crate::harness::is_root() {
         return;
     }
@@ -189,7 +189,7 @@ fn a_daemon_of_another_user_is_observed_at_most() {
 }
 
 #[test]
-fn a_daemon_that_dies_while_it_is_adopted_leaves_nothing_behind() {
+fn daemon_dying_during_adoption_leaves_nothing() {
     let host = host_with_a_free_gpu();
     let foreign = host.foreign("theirs", "1");
     let (id, pid) = (host.foreign_id(&foreign), foreign.pid());
@@ -224,7 +224,7 @@ fn a_daemon_that_dies_while_it_is_adopted_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_pid_file_and_a_log_that_lie_are_not_believed() {
+fn forged_pid_file_and_log_are_ignored() {
     let host = host_with_a_free_gpu();
     let foreign = host.foreign("theirs", "1");
     foreign.control("set_default_device_pinned_mem_limit 0 900M");

@@ -4,9 +4,9 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Host, eventually, is_alive};
+use crate::harness::{Host, Served, eventually, is_alive};
 
-fn delete(host: &Host, name: &str) {
+fn delete(host: &Served, name: &str) {
     host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{name}?grace_s=1")));
 }
 
@@ -16,7 +16,7 @@ fn condition(daemon: &Value, kind: &str) -> Option<Value> {
 }
 
 #[test]
-fn a_daemon_is_not_started_beside_a_foreign_one_until_that_is_wanted() {
+fn daemon_beside_foreign_one_needs_share_gpus() {
     let host = Host::ready();
     delete(&host, "gpu1");
     let foreign = host.foreign("theirs", "1");
@@ -46,7 +46,7 @@ fn a_daemon_is_not_started_beside_a_foreign_one_until_that_is_wanted() {
 }
 
 #[test]
-fn deleted_daemon_is_not_said_to_share_its_gpu() {
+fn deleted_daemon_is_not_reported_as_sharing() {
     let host = Host::ready();
     for round in 0..3 {
         let (old, new) = if round % 2 == 0 { ("gpu1", "other") } else { ("other", "gpu1") };
@@ -67,7 +67,7 @@ fn deleted_daemon_is_not_said_to_share_its_gpu() {
 }
 
 #[test]
-fn a_daemon_that_is_quit_makes_way_for_the_one_that_waited() {
+fn waiting_daemon_starts_once_foreign_one_quits() {
     let host = Host::ready();
     delete(&host, "gpu1");
     // Without CUDA_VISIBLE_DEVICES it serves every GPU.
@@ -86,7 +86,7 @@ fn a_daemon_that_is_quit_makes_way_for_the_one_that_waited() {
 }
 
 #[test]
-fn two_managers_told_to_own_one_gpu_do_not_both_start_a_daemon() {
+fn only_one_of_two_managers_starts_daemon() {
     let first = Host::ready();
     let mut second = Host::new("");
     fs::create_dir(second.runtime("")).unwrap();

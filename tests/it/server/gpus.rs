@@ -5,10 +5,10 @@ use std::fs;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Host, eventually, is_alive};
+use crate::harness::{Host, Served, eventually, is_alive};
 
 /// The UUID of a GPU.
-fn uuid(host: &Host, index: usize) -> String {
+fn uuid(host: &Served, index: usize) -> String {
     host.api().get("/api/v1/gpus").ok()["items"][index]["uuid"].as_str().unwrap().to_owned()
 }
 
@@ -22,7 +22,7 @@ fn unmark(host: &Host, uuid: &str, mark: &str) {
 }
 
 /// Waits until a daemon is blocked for that reason, and gives the condition that says so.
-fn await_reason(host: &Host, daemon: &str, reason: &str) -> Value {
+fn await_reason(host: &Served, daemon: &str, reason: &str) -> Value {
     eventually(&format!("{daemon} is blocked: {reason}"), || {
         let status = &host.daemon(daemon)["status"];
         let ready = status["conditions"][0].clone();
@@ -30,12 +30,12 @@ fn await_reason(host: &Host, daemon: &str, reason: &str) -> Value {
     })
 }
 
-fn stop(host: &Host, daemon: &str) {
+fn stop(host: &Served, daemon: &str) {
     host.api().succeeds(&host.api().post(&format!("/api/v1/daemons/{daemon}/stop?grace_s=1"), &json!({})));
 }
 
 #[test]
-fn a_restart_once_a_gpu_is_back_asks_the_driver_and_not_what_was_known() {
+fn restart_asks_driver_about_returned_gpu() {
     let mut host = Host::looked_at_once_an_hour("");
     let (gone, before) = (uuid(&host, 1), host.daemon_pid("gpu1"));
     mark(&host, &gone, "lost");
@@ -49,7 +49,7 @@ fn a_restart_once_a_gpu_is_back_asks_the_driver_and_not_what_was_known() {
 }
 
 #[test]
-fn a_gpu_that_goes_while_its_daemon_runs_blocks_that_one_and_no_other() {
+fn lost_gpu_blocks_only_its_daemon() {
     let host = Host::ready();
     let gone = uuid(&host, 1);
     let (daemon, other) = (host.daemon_pid("gpu1"), host.daemon_pid("gpu0"));
@@ -80,7 +80,7 @@ fn a_gpu_that_goes_while_its_daemon_runs_blocks_that_one_and_no_other() {
 }
 
 #[test]
-fn a_client_of_a_gpu_that_goes_fails_and_no_new_one_is_let_in() {
+fn clients_of_a_lost_gpu_fail() {
     let host = Host::configured("fresh_patience_s = 2");
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G", "max_clients": 2});
     assert_eq!(host.api().tenant("left", &spec).status, 201);
@@ -95,7 +95,7 @@ fn a_client_of_a_gpu_that_goes_fails_and_no_new_one_is_let_in() {
 }
 
 #[test]
-fn a_daemon_whose_gpu_is_missing_can_be_changed_stopped_and_deleted() {
+fn daemon_with_missing_gpu_can_be_deleted() {
     let mut host = Host::ready();
     // Its share needs the GPU's SMs to be worked out.
     let sms = json!({"daemon": "gpu1", "sms": 32, "device_memory_limit": "1G"});
@@ -125,7 +125,7 @@ fn a_daemon_whose_gpu_is_missing_can_be_changed_stopped_and_deleted() {
 }
 
 #[test]
-fn a_missing_gpu_is_replaced_for_its_daemon_and_the_tenants_that_name_it() {
+fn gpu_replacement_updates_daemon_and_tenants() {
     let host = Host::ready();
     let (new, gone) = (uuid(&host, 0), uuid(&host, 1));
     let path = format!("/api/v1/gpus/{gone}/replace");
@@ -185,7 +185,7 @@ fn a_missing_gpu_is_replaced_for_its_daemon_and_the_tenants_that_name_it() {
 }
 
 #[test]
-fn what_does_not_fit_on_the_new_gpu_is_not_moved_to_it() {
+fn replacement_too_small_for_tenants_is_refused() {
     let mut host = Host::ready();
     let (gone, new) = (uuid(&host, 1), uuid(&host, 0));
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "100G"});
@@ -209,7 +209,7 @@ fn what_does_not_fit_on_the_new_gpu_is_not_moved_to_it() {
 }
 
 #[test]
-fn a_gpu_in_mig_mode_is_listed_and_not_managed() {
+fn gpu_in_mig_mode_is_not_managed() {
     let host = Host::ready();
     let mig = uuid(&host, 1);
     stop(&host, "gpu1");
@@ -232,7 +232,7 @@ fn a_gpu_in_mig_mode_is_listed_and_not_managed() {
 }
 
 #[test]
-fn a_gpu_is_not_replaced_in_maintenance_nor_while_its_daemon_is_operated_on() {
+fn gpu_replacement_is_refused_during_other_work() {
     let mut host = Host::ready();
     let (kept, gone) = (uuid(&host, 0), uuid(&host, 1));
     let path = format!("/api/v1/gpus/{gone}/replace");
@@ -245,7 +245,7 @@ fn a_gpu_is_not_replaced_in_maintenance_nor_while_its_daemon_is_operated_on() {
     // As both leave it for a while.
     let operation = "01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c";
     host.execute_sql(&format!(
-        "INSERT INTO maintenance (only_one, operation, state, gpus, since) VALUES (1, '{operation}', 'draining', '[\"{kept}\"]', 1)"
+        "INSERT INTO maintenance (id, operation, state, gpus, since) VALUES (1, '{operation}', 'draining', '[\"{kept}\"]', 1)"
     ));
     host.serve();
     await_reason(&host, "gpu1", "GpuMissing");
@@ -260,4 +260,40 @@ fn a_gpu_is_not_replaced_in_maintenance_nor_while_its_daemon_is_operated_on() {
     let refused = host.api().post(&path, &json!({"with": "0"})).problem(409, "conflict");
     assert!(refused["detail"].as_str().unwrap().contains(operation), "{refused}");
     assert_eq!(host.daemon("gpu1")["spec"]["gpus"], json!([gone]));
+}
+
+#[test]
+fn missing_gpus_never_seen_can_be_replaced() {
+    let mut earlier = Host::ready();
+    let spec = json!({"daemon": "gpu1", "sms": 32, "device_memory_limit": "3G", "max_clients": 2});
+    assert_eq!(earlier.api().tenant("counted", &spec).status, 201);
+    earlier.end_manager(Signal::TERM);
+    earlier.execute_sql("DELETE FROM gpus; DELETE FROM incarnations");
+    let mut host = Host::new("");
+    for directory in [host.state(""), host.runtime("sim")] {
+        std::fs::create_dir_all(directory).unwrap();
+    }
+    // The same host with other GPUs.
+    std::fs::write(host.runtime("sim/seed"), "of another die").unwrap();
+    std::fs::copy(earlier.state("mps-manager.db"), host.state("mps-manager.db")).unwrap();
+    drop(earlier);
+    host.serve();
+    let gpus = host.api().get("/api/v1/gpus").ok();
+    let missing: Vec<_> =
+        gpus["items"].as_array().unwrap().iter().filter(|gpu| gpu["present"] == false).cloned().collect();
+    assert_eq!(missing.len(), 2);
+    assert!(missing.iter().all(|gpu| gpu["name"].is_null() && gpu["memory_total"].is_null()), "{missing:?}");
+    assert_eq!(host.api().get("/readyz").status, 503);
+    // How many SMs it asks for cannot be a share of a GPU of which nothing is known: said, and not a fault of the manager.
+    let spec = json!({"daemon": "gpu1", "sms": 64, "device_memory_limit": "1G"});
+    let refused = host.api().tenant("counted", &spec);
+    assert_eq!(refused.status, 409, "{}", refused.text);
+    for gpu in missing {
+        let uuid = gpu["uuid"].as_str().unwrap();
+        assert_eq!(host.api().get(&format!("/api/v1/gpus/{uuid}")).ok()["daemon"], gpu["daemon"]);
+        let with = if gpu["daemon"] == "gpu0" { "0" } else { "1" };
+        host.api().post(&format!("/api/v1/gpus/{uuid}/replace"), &json!({"with": with})).ok();
+    }
+    host.await_ready();
+    assert_eq!(host.client("counted").seen["devices"][0]["sms"], 32);
 }

@@ -8,11 +8,11 @@ use std::process::{Child, Stdio};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Host, eventually, signal};
+use crate::harness::{Client, Host, Served, eventually, signal};
 
 const REFUSED: &str = "CUDA_ERROR_MPS_CONNECTION_FAILED";
 
-fn directory(host: &Host, tenant: &str) -> PathBuf {
+fn directory(host: &Served, tenant: &str) -> PathBuf {
     let environment = host.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();
     environment["variables"]["CUDA_MPS_PIPE_DIRECTORY"].as_str().unwrap().into()
 }
@@ -44,7 +44,7 @@ fn pause(host: &Host) {
 }
 
 #[test]
-fn client_of_a_dead_daemon_waits_and_is_let_in() {
+fn client_of_dead_daemon_waits_and_connects() {
     let host = Host::ready();
     let demo = directory(&host, "demo");
     assert!(is_linked(&host, &demo));
@@ -125,7 +125,9 @@ fn deleted_tenant_stays_closed_while_held() {
     assert!(old.join("control").exists(), "a process has it");
     holder.kill().unwrap();
     holder.wait().unwrap();
-    eventually("it is removed", || (!old.exists()).then_some(()));
+    let mut late = host.client_command("demo", &[]);
+    late.env("CUDA_MPS_PIPE_DIRECTORY", &old);
+    assert_eq!(Client::start(late).seen["error"], REFUSED, "as of a shell that has its path");
     assert!(directory(&host, "demo").exists());
 }
 

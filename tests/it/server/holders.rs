@@ -5,23 +5,23 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::foreign::beside_another;
-use crate::harness::{Host, eventually, is_alive, pid};
+use crate::harness::{Host, Served, eventually, is_alive, pid};
 
 const PATH: &str = "/api/v1/host/maintenance";
 
-fn now(host: &Host) -> Value {
+fn now(host: &Served) -> Value {
     host.api().get(PATH).ok()
 }
 
 /// Who has a GPU open in maintenance, and whether each counts as the manager's.
-fn holders(host: &Host) -> Vec<(u32, bool)> {
+fn holders(host: &Served) -> Vec<(u32, bool)> {
     let now = now(host);
     let holders = now["holders"].as_array().unwrap_or_else(|| panic!("{now}")).iter();
     holders.map(|holder| (pid(&holder["pid"]), holder["ours"] == true)).collect()
 }
 
 #[test]
-fn the_processes_of_an_adopted_daemon_are_the_managers_and_its_clients_are_not() {
+fn holders_mark_adopted_daemon_but_not_clients() {
     let (host, foreign, client) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
@@ -41,7 +41,7 @@ fn the_processes_of_an_adopted_daemon_are_the_managers_and_its_clients_are_not()
 }
 
 #[test]
-fn a_daemon_of_the_managers_that_is_only_looked_at_does_not_stop_maintenance() {
+fn observed_own_daemon_does_not_stop_maintenance() {
     let host = Host::ready();
     let mut spec = host.daemon("gpu1")["spec"].clone();
     spec["management"] = json!("observed");
@@ -56,7 +56,7 @@ fn a_daemon_of_the_managers_that_is_only_looked_at_does_not_stop_maintenance() {
 }
 
 #[test]
-fn how_far_it_is_is_told_although_the_driver_is_in_trouble() {
+fn maintenance_progress_is_shown_despite_driver_errors() {
     let host = Host::ready();
     let client = host.client("demo");
     let accepted = host.api().post(PATH, &json!({"timeout_s": 600}));

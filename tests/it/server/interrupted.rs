@@ -12,7 +12,7 @@ use super::foreign::beside_another;
 use crate::harness::{Client, Host, command_line, eventually, is_alive, processes_with, said, signal};
 
 #[test]
-fn a_host_that_was_half_furnished_gets_the_rest_and_nothing_twice() {
+fn half_furnished_host_is_completed_once() {
     let mut host = Host::ready();
     let changed = json!({"daemon": "gpu0", "device_memory_limit": "3G"});
     assert_eq!(host.api().tenant("demo", &changed).status, 200);
@@ -24,18 +24,18 @@ fn a_host_that_was_half_furnished_gets_the_rest_and_nothing_twice() {
 
     // As a manager leaves it that is killed after the first daemon and the first tenant.
     host.end_manager(Signal::KILL);
-    fs::write(host.state("furnishing"), "").unwrap();
+    fs::write(host.state("seeding"), "").unwrap();
     host.serve();
     host.await_ready();
     assert_eq!(host.api().get("/api/v1/daemons").ok()["items"].as_array().unwrap().len(), 2);
     assert_eq!(host.api().get("/api/v1/tenants/batch").ok()["spec"]["max_clients"], 4);
     assert_eq!(host.api().get("/api/v1/tenants/demo").ok()["spec"]["device_memory_limit"], 3_u64 << 30);
-    assert!(!host.state("furnishing").exists());
+    assert!(!host.state("seeding").exists());
 }
 
 /// The manager dies after the daemon is forgotten: before it says so in the journal, or after.
 #[test]
-fn a_deletion_that_is_taken_up_when_all_is_done_has_succeeded() {
+fn resumed_deletion_already_done_succeeds() {
     let mut host = Host::ready();
     let accepted = host.api().delete("/api/v1/daemons/gpu1?grace_s=0");
     let id = accepted.json()["id"].as_str().unwrap().to_owned();
@@ -69,7 +69,7 @@ fn a_deletion_that_is_taken_up_when_all_is_done_has_succeeded() {
 }
 
 #[test]
-fn half_a_token_is_none() {
+fn partial_token_file_is_replaced() {
     let mut host = Host::new("");
     fs::create_dir(host.state("")).unwrap();
     fs::write(host.state("admin.new"), "0123").unwrap();
@@ -95,12 +95,12 @@ fn seen_off(host: &mut Host, daemon: &str) {
 }
 
 #[test]
-fn a_hung_server_whose_daemon_and_manager_died_is_seen_off_by_the_next_manager() {
+fn hung_server_is_ended_by_next_manager() {
     seen_off(&mut Host::ready(), "gpu1");
 }
 
 #[test]
-fn a_hung_server_of_an_adopted_daemon_is_seen_off_by_the_next_manager_too() {
+fn adopted_hung_server_is_ended_by_next_manager() {
     let (mut host, foreign, client) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     drop(client);
@@ -110,7 +110,7 @@ fn a_hung_server_of_an_adopted_daemon_is_seen_off_by_the_next_manager_too() {
 }
 
 #[test]
-fn a_daemon_that_a_dead_manager_was_starting_is_taken_up_when_it_has_started() {
+fn half_started_daemon_is_adopted_once_up() {
     let mut host = Host::new("");
     let (programs, slow) = (host.dir().join("programs"), host.dir().join("slow"));
     fs::create_dir(&programs).unwrap();
@@ -161,7 +161,7 @@ fn open_files(pid: u32) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn a_lock_that_a_dying_child_of_the_last_manager_still_holds_is_waited_for() {
+fn lock_held_by_dying_child_is_awaited() {
     let host = Host::new("");
     fs::create_dir(host.state("")).unwrap();
     fs::set_permissions(host.state(""), fs::Permissions::from_mode(0o700)).unwrap();
@@ -183,7 +183,7 @@ fn a_lock_that_a_dying_child_of_the_last_manager_still_holds_is_waited_for() {
 }
 
 #[test]
-fn a_process_is_let_in_under_what_its_tenant_is_when_the_wait_is_over() {
+fn lease_follows_tenant_changed_while_waiting() {
     let host = Host::ready();
     for name in ["goes", "moves"] {
         let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});

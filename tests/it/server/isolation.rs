@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::Host;
 
 #[test]
-fn status_says_in_which_session_and_cgroup_a_daemon_is_and_why_it_has_no_scope() {
+fn status_shows_session_cgroup_and_missing_scope() {
     let mut host = Host::ready();
     let pid = host.daemon_pid("gpu0");
     let assert_seen = |host: &Host| {

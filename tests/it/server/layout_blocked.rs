@@ -4,6 +4,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::layouts::{add, apply, host, matches, partitions, post, write};
+use super::verification::verify;
 use crate::harness::{Host, eventually, said, signal};
 
 /// Gives the second GPU another die.
@@ -22,7 +23,8 @@ fn control(host: &Host) -> u32 {
     std::fs::read_to_string(pid).expect("it runs").trim().parse().expect("a PID")
 }
 
-/// Nothing is handed out: no environment, no lease, no partition with an ID of a layout.
+/// Nothing is handed out: no environment, no lease, no partition with an ID of a layout; and nothing that compares or
+/// exports calls the layout good.
 fn is_closed(host: &Host, when: &str) {
     let daemon = host.await_phase("gpu1", "blocked");
     let ready = &daemon["status"]["conditions"][0];
@@ -35,6 +37,15 @@ fn is_closed(host: &Host, when: &str) {
     assert_eq!(tenant["status"]["conditions"][0]["status"], false, "{when}: {tenant}");
     let handed_out = &daemon["status"]["layout"]["partitions"];
     assert!(handed_out.as_array().unwrap().iter().all(|one| one["id"].is_null()), "{when}: {handed_out}");
+
+    let verified = verify(host, "tt");
+    assert_eq!(verified["outcome"], "not_verified", "{when}: {verified}");
+    assert_eq!(verified["obstacle"]["code"], "daemon_not_ready", "{when}: {verified}");
+    let compared = post(host, "two", "assert", &json!({})).ok();
+    assert_eq!(compared["matches"], false, "{when}: {compared}");
+    assert_ne!(compared["differences"], json!([]), "{when}: {compared}");
+    let exported = host.api().get("/api/v1/layouts/two/export?daemon=gpu1").problem(409, "conflict");
+    assert!(exported["detail"].as_str().unwrap().contains("is on record"), "{when}: {exported}");
 }
 
 #[test]
@@ -80,4 +91,6 @@ fn failed_apply_leaves_a_blocked_daemon_blocked() {
     assert!(matches(&host, "two"));
     assert_ne!(partitions(&host)[1], before[1]);
     host.api().get("/api/v1/tenants/tt/environment").ok();
+    assert_eq!(verify(&host, "tt")["outcome"], "verified");
+    host.api().get("/api/v1/layouts/two/export?daemon=gpu1").ok();
 }

@@ -5,9 +5,9 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::layouts::{add, apply, in_static_mode, matches, partitions, post, trapped_host, uuid, write};
-use crate::harness::{Host, Spring, Trap};
+use crate::harness::{Host, InProcess, Served, Spring, Trap};
 
-fn spec_of(host: &Host, daemon: &str) -> Value {
+fn spec_of(host: &Served, daemon: &str) -> Value {
     host.daemon(daemon)["spec"].clone()
 }
 
@@ -26,7 +26,7 @@ fn pair() -> Host {
 }
 
 #[test]
-fn nothing_else_is_changed_while_a_layout_is_put_on_a_daemon() {
+fn daemon_changes_are_refused_during_layout_apply() {
     let trap = Trap::new();
     let host = trapped_host(&trap, "");
     write(&host, "old", &[add("web", 3)]);
@@ -58,7 +58,7 @@ fn nothing_else_is_changed_while_a_layout_is_put_on_a_daemon() {
 }
 
 #[test]
-fn a_role_keeps_its_gpu_and_moves_only_when_that_is_said() {
+fn layout_role_keeps_its_gpu_unless_remapped() {
     let host = pair();
     let step = |chunks: u32| json!({"add": {"gpu": 2, "partition": "web", "chunks": chunks}});
     write(&host, "main", &[step(3)]);
@@ -84,7 +84,7 @@ fn a_role_keeps_its_gpu_and_moves_only_when_that_is_said() {
 }
 
 #[test]
-fn a_layout_that_comes_with_the_request_is_a_version_once_it_is_not_refused() {
+fn inline_layout_becomes_version_unless_refused() {
     let host = super::layouts::host();
     let with = |steps: &[Value]| json!({"layout": {"steps": steps}, "note": "as it came"});
     post(&host, "fresh", "apply", &with(&[add("web", 17)])).problem(409, "layout-blocked");
@@ -106,8 +106,8 @@ fn a_layout_that_comes_with_the_request_is_a_version_once_it_is_not_refused() {
 }
 
 #[test]
-fn the_number_of_a_version_is_never_used_again() {
-    let host = Host::ready();
+fn layout_version_numbers_are_never_reused() {
+    let host = InProcess::stopped();
     for number in 1..=2 {
         assert_eq!(write(&host, "brief", &[add("web", number)]), u64::from(number));
     }
@@ -117,7 +117,7 @@ fn the_number_of_a_version_is_never_used_again() {
 }
 
 #[test]
-fn a_daemon_with_a_layout_is_written_again_as_it_is() {
+fn unchanged_daemon_with_layout_can_be_rewritten() {
     let host = Host::ready();
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=0", &json!({})));
     let step = json!({"add": {"gpu": 1, "partition": "web", "chunks": 2}});
@@ -131,7 +131,7 @@ fn a_daemon_with_a_layout_is_written_again_as_it_is() {
 }
 
 #[test]
-fn a_gpu_that_takes_the_place_of_another_takes_its_role() {
+fn replacement_gpu_takes_over_layout_role() {
     let mut host = Host::of("h200x4", "");
     host.serve();
     host.await_ready();

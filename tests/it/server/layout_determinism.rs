@@ -17,13 +17,13 @@ use std::time::Instant;
 
 use fastrand::Rng;
 use mps_manager::domain::PartitionId;
-use mps_manager::domain::layout::{Change, ResolvedStep};
+use mps_manager::domain::layout::{PartitionChange, ResolvedStep};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::foreign::delete;
 use super::layouts::{add, remove, uuid, write};
-use crate::harness::{Answer, Host, Spring, Trap, setting};
+use crate::harness::{Answer, Host, Spring, Trap, heavy, setting};
 use crate::layout_model::{Daemon, OTHER_DIE, USUAL, by_hand, first_that_differs, on_the_other_die, random};
 
 /// The daemon over both GPUs of a host.
@@ -69,12 +69,12 @@ impl Sample {
             .map(|(gpu, id)| (role(gpu), id.to_owned()))
             .collect();
         let written = |step: &ResolvedStep| match step.change {
-            Change::Add => {
+            PartitionChange::Add => {
                 let mut written = add(step.partition.as_str(), step.chunks);
                 written["add"]["gpu"] = json!(role(step.gpu.as_str()));
                 written
             }
-            Change::Remove => remove(step.partition.as_str()),
+            PartitionChange::Remove => remove(step.partition.as_str()),
         };
         let mut lost = |commands: usize| {
             let spring = if rng.bool() { Spring::Unheard } else { Spring::Unanswered };
@@ -305,8 +305,9 @@ fn on_the_stranger(station: &Station, sample: &Sample, document: &Value, counts:
 }
 
 #[test]
-fn the_die_decides_the_ids_and_nothing_else_does() {
-    let layouts = setting("MPS_MANAGER_LAYOUTS").unwrap_or(20);
+fn partition_ids_depend_only_on_the_die() {
+    let _turn = heavy();
+    let layouts = setting("MPS_MANAGER_LAYOUTS").unwrap_or(6);
     let seed = setting("MPS_MANAGER_SEED").unwrap_or_else(|| getrandom::u64().expect("random bytes") >> 32);
     eprintln!("{layouts} layouts, seed {seed}");
     let began = Instant::now();

@@ -24,7 +24,7 @@ fn runtime(host: &Host) -> String {
 }
 
 #[test]
-fn one_command_replays_a_layout_on_every_host_and_has_one_exit_code() {
+fn one_command_replays_layout_on_every_host() {
     let first = static_host("h200x2");
     let same = static_host("h200x2");
     let other_die = static_host("h200x2@13.1:gpcs=9.9.8.9.9.4.9.9");
@@ -68,7 +68,7 @@ fn one_command_replays_a_layout_on_every_host_and_has_one_exit_code() {
 }
 
 #[test]
-fn a_replay_goes_over_the_network_with_a_token_for_each_host_and_from_a_file() {
+fn replay_works_over_network_and_from_file() {
     let first = static_host("h200x2");
     let second = static_host("h200x2");
     write(&first, "prod", &[add("web", 3)]);
@@ -116,7 +116,7 @@ fn a_replay_goes_over_the_network_with_a_token_for_each_host_and_from_a_file() {
 }
 
 #[test]
-fn a_replay_of_what_was_never_recorded_is_refused_since_nothing_would_be_compared() {
+fn replay_without_recording_is_refused() {
     let host = static_host("h200x2");
     let file = host.dir().join("by_hand.yaml");
     let text =
@@ -125,7 +125,7 @@ fn a_replay_of_what_was_never_recorded_is_refused_since_nothing_would_be_compare
     let file = file.display().to_string();
     let refused = host.cli(&["layout", "replay", "prod", "-f", &file, "--daemon", "gpu1", "--gpu", "0=1"]);
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
-    for words in ["nothing recorded", "layout export prod", "layout apply prod"] {
+    for words in ["no recorded IDs", "layout export prod", "layout apply prod"] {
         assert!(said(&refused).contains(words), "{}", said(&refused));
     }
     assert_eq!(partitions(&host), vec![]);
@@ -133,7 +133,7 @@ fn a_replay_of_what_was_never_recorded_is_refused_since_nothing_would_be_compare
 }
 
 #[test]
-fn a_plan_says_by_its_exit_code_what_apply_would_and_a_refused_file_writes_nothing() {
+fn plan_exit_code_predicts_apply() {
     let host = static_host("h200x2");
     let file = host.dir().join("main.yaml");
     let on = |verb: &str, chunks: u32| {
@@ -161,7 +161,7 @@ fn a_plan_says_by_its_exit_code_what_apply_would_and_a_refused_file_writes_nothi
 }
 
 #[test]
-fn the_documents_in_the_docs_are_what_the_reader_takes() {
+fn documented_layouts_are_readable() {
     let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/layouts.md")).unwrap();
     let mut found = 0;
     for block in docs.split("```yaml\n").skip(1) {

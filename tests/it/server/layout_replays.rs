@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::layouts::{
     add, apply, host, in_static_mode, matches, partitions, post, remove, static_host, target, uuid, write,
 };
-use crate::harness::{Answer, Host, MANAGER, eventually, signal};
+use crate::harness::{Answer, Host, MANAGER, Served, eventually, signal};
 
 /// A layout whose IDs depend on the order of its steps.
 fn steps() -> Vec<Value> {
@@ -19,11 +19,11 @@ fn steps() -> Vec<Value> {
 }
 
 /// The document of what the second daemon holds.
-pub(super) fn exported(host: &Host) -> Value {
+pub(super) fn exported(host: &Served) -> Value {
     export(host).ok()
 }
 
-fn export(host: &Host) -> Answer {
+fn export(host: &Served) -> Answer {
     let json = [("accept", "application/json")];
     host.api().send(Method::GET, "/api/v1/layouts/prod/export?daemon=gpu1", &json, None)
 }
@@ -37,12 +37,12 @@ fn recorded() -> (Host, Value) {
     (host, document)
 }
 
-fn replay(host: &Host, more: &Value) -> Answer {
+fn replay(host: &Served, more: &Value) -> Answer {
     host.api().post("/api/v1/replays", &target(more))
 }
 
 /// Waits for a replay that was accepted, and gives its operation and its record.
-fn ended(host: &Host, accepted: &Answer) -> (Value, Value) {
+fn ended(host: &Served, accepted: &Answer) -> (Value, Value) {
     let operation = host.api().outcome(accepted);
     let id = accepted.json()["replay"].as_str().expect("an ID").to_owned();
     (operation, host.api().get(&format!("/api/v1/replays/{id}")).ok())
@@ -63,7 +63,7 @@ fn sealed(document: &Value) -> Value {
 }
 
 #[test]
-fn a_layout_gives_identical_ids_on_an_identical_host() {
+fn identical_host_gives_identical_partition_ids() {
     let (first, document) = recorded();
     let recorded = &document["layouts"]["prod"]["recorded"];
     assert_eq!(recorded["ids"].as_array().unwrap().len(), 5);
@@ -110,7 +110,7 @@ fn a_layout_gives_identical_ids_on_an_identical_host() {
 }
 
 #[test]
-fn another_die_is_found_at_the_first_step_that_differs_and_left_as_it_was() {
+fn other_die_stops_at_first_differing_step() {
     let (_first, document) = recorded();
     let other = static_host("h200x2@13.1:gpcs=9.9.8.9.9.4.9.9");
     let (operation, record) = ended(&other, &replay(&other, &json!({"document": document})));
@@ -136,7 +136,7 @@ fn another_die_is_found_at_the_first_step_that_differs_and_left_as_it_was() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_before_the_first_command() {
+fn incomparable_replay_is_refused_before_any_command() {
     let (host, document) = recorded();
     let sent = || host.logged("gpu1", "sm_partition");
     let before = sent();
@@ -209,7 +209,7 @@ fn what_cannot_be_compared_is_refused_before_the_first_command() {
 }
 
 #[test]
-fn a_layout_that_was_written_here_is_replayed_and_recorded() {
+fn local_layout_is_replayed_and_recorded() {
     let host = host();
     write(&host, "prod", &steps());
     let (_, first) = ended(&host, &replay(&host, &json!({"layout": "prod"})));
@@ -228,7 +228,7 @@ fn a_layout_that_was_written_here_is_replayed_and_recorded() {
 }
 
 #[test]
-fn documents_and_shell_scripts_are_imported_and_exported_again() {
+fn documents_are_imported_and_exported_again() {
     let (host, document) = recorded();
     let send = |path: &str, mime: &str, text: String| {
         host.api().send_text(Method::POST, &format!("/api/v1/layouts/{path}"), mime, text)
@@ -254,16 +254,6 @@ fn documents_and_shell_scripts_are_imported_and_exported_again() {
     assert_eq!(versions, [(&json!("new"), &json!(1)), (&json!("prod"), &json!(2))]);
     assert_eq!(host.api().get("/api/v1/layouts/new").ok()["newest"]["note"], "why");
 
-    let script = "#!/bin/sh\necho sm_partition add 0 7 | nvidia-cuda-mps-control\necho \"sm_partition add 0 2\" | nvidia-cuda-mps-control\n";
-    let imported = send("import?name=scripted", "text/x-shellscript", script.into()).ok();
-    let chunks: Vec<&Value> = imported["items"][0]["newest"]["layout"]["steps"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|step| &step["add"]["chunks"])
-        .collect();
-    assert_eq!(chunks, [&json!(7), &json!(2)]);
-
     let before = host.api().get("/api/v1/layouts").ok();
     let mut edited = document;
     edited["layouts"]["prod"]["steps"][0]["add"]["chunks"] = json!(6);
@@ -277,7 +267,6 @@ fn documents_and_shell_scripts_are_imported_and_exported_again() {
     let (note, long_note) = (with("note", "a\u{1b}[2Jb"), with("note", &"x".repeat(1025)));
     let (sku, long_sku) = (with("sku", ""), with("sku", &"x".repeat(97)));
     bare["layouts"]["new"]["steps"] = json!([add("a", 0)]);
-    let looped = "for i in 1 2; do\necho sm_partition add 0 7 | nvidia-cuda-mps-control\ndone";
     for (path, mime, text, status) in [
         ("import", "application/json", edited.to_string(), 422),
         ("import", "application/json", bare.to_string(), 422),
@@ -286,13 +275,11 @@ fn documents_and_shell_scripts_are_imported_and_exported_again() {
         ("import", "application/json", long_note, 422),
         ("import", "application/json", sku, 422),
         ("import", "application/json", long_sku, 422),
-        ("import?name=x", "text/x-shellscript", looped.into(), 422),
         ("import", "application/json", yaml.text.replace("version: v1", "version: v9"), 422),
         ("import", "application/yaml", yaml.text.replace("version: v1", "version: v9"), 422),
-        ("import", "text/x-shellscript", script.into(), 422),
-        ("import?name=x", "text/x-shellscript", "sm_partition add $GPU 2".into(), 422),
         ("import?name=x", "application/json", "{}".into(), 422),
         ("import", "text/html", "<p>".into(), 415),
+        ("import", "text/x-shellscript", "sm_partition add 0 7\n".into(), 415),
     ] {
         let refused = send(path, mime, text);
         assert_eq!(refused.status, status, "{}", refused.text);
@@ -306,7 +293,7 @@ fn documents_and_shell_scripts_are_imported_and_exported_again() {
 }
 
 #[test]
-fn another_sku_is_refused_field_by_field_before_the_first_command() {
+fn other_sku_is_refused_with_every_field() {
     let (_first, document) = recorded();
     let mut named = document.clone();
     named["layouts"]["prod"]["sku"] = json!("NVIDIA H200");
@@ -339,7 +326,7 @@ fn another_sku_is_refused_field_by_field_before_the_first_command() {
 }
 
 #[test]
-fn only_what_the_running_daemon_gave_is_exported() {
+fn only_ids_of_running_daemon_are_exported() {
     let (mut host, document) = recorded();
     let ids = document["layouts"]["prod"]["recorded"]["ids"].clone();
     // What somebody else has made since changes nothing about what the steps gave.
@@ -380,7 +367,7 @@ fn only_what_the_running_daemon_gave_is_exported() {
 }
 
 #[test]
-fn nothing_is_exported_of_a_program_that_was_replaced_before_the_daemon_runs_the_new_one() {
+fn export_is_refused_until_replaced_program_runs() {
     let mut host = Host::new("");
     let installed = host.dir().join("mps-manager");
     fs::copy(MANAGER, &installed).unwrap();
@@ -407,7 +394,7 @@ fn nothing_is_exported_of_a_program_that_was_replaced_before_the_daemon_runs_the
 }
 
 #[test]
-fn a_replay_keeps_what_the_daemon_does_about_drift() {
+fn replay_keeps_the_daemons_drift_policy() {
     let (host, document) = recorded();
     write(&host, "empty", &[]);
     apply(&host, "empty", &json!({"gpu_map": {}, "drift_policy": "repair"}));

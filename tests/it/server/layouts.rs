@@ -4,10 +4,10 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Host, Trap, eventually, signal};
+use crate::harness::{Answer, Host, InProcess, Served, Trap, eventually, signal};
 
 /// The UUID of a GPU.
-pub(super) fn uuid(host: &Host, index: u32) -> String {
+pub(super) fn uuid(host: &Served, index: u32) -> String {
     host.api().get(&format!("/api/v1/gpus/{index}")).ok()["uuid"].as_str().expect("a UUID").to_owned()
 }
 
@@ -37,7 +37,7 @@ pub(super) fn trapped_host(trap: &Trap, lines: &str) -> Host {
     host
 }
 
-pub(super) fn in_static_mode(host: &Host) {
+pub(super) fn in_static_mode(host: &Served) {
     let spec = json!({"gpus": ["1"], "mode": "static"});
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
     host.await_phase("gpu1", "ready");
@@ -53,7 +53,7 @@ pub(super) fn remove(partition: &str) -> Value {
 }
 
 /// Writes a version of a layout, and gives its number.
-pub(super) fn write(host: &Host, name: &str, steps: &[Value]) -> u64 {
+pub(super) fn write(host: &Served, name: &str, steps: &[Value]) -> u64 {
     let written =
         host.api().put(&format!("/api/v1/layouts/{name}"), &json!({"layout": {"steps": steps}})).ok();
     written["newest"]["version"].as_u64().expect("a version")
@@ -67,20 +67,20 @@ pub(super) fn target(more: &Value) -> Value {
     target
 }
 
-pub(super) fn post(host: &Host, name: &str, verb: &str, more: &Value) -> Answer {
+pub(super) fn post(host: &Served, name: &str, verb: &str, more: &Value) -> Answer {
     host.api().post(&format!("/api/v1/layouts/{name}/{verb}"), &target(more))
 }
 
-pub(super) fn apply(host: &Host, name: &str, more: &Value) -> Value {
+pub(super) fn apply(host: &Served, name: &str, more: &Value) -> Value {
     host.api().succeeds(&post(host, name, "apply", more))
 }
 
-pub(super) fn matches(host: &Host, name: &str) -> bool {
+pub(super) fn matches(host: &Served, name: &str) -> bool {
     post(host, name, "assert", &json!({})).ok()["matches"] == true
 }
 
 /// Name and ID of each partition that the daemon has.
-pub(super) fn partitions(host: &Host) -> Vec<(String, String)> {
+pub(super) fn partitions(host: &Served) -> Vec<(String, String)> {
     let listed = host.api().get("/api/v1/daemons/gpu1/partitions?fresh=true").ok();
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let items = listed["items"].as_array().expect("a list").iter();
@@ -97,7 +97,7 @@ fn steps(operation: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_layout_is_versioned_and_says_who_wrote_it() {
+fn layout_versions_name_their_author() {
     let host = Host::ready();
     let put = |chunks: u32| {
         let body = json!({"layout": {"steps": [add("web", chunks)]}, "note": "for the web"});
@@ -144,7 +144,7 @@ fn a_layout_is_versioned_and_says_who_wrote_it() {
 }
 
 #[test]
-fn an_apply_is_held_to_the_plan_that_was_seen() {
+fn apply_is_refused_when_plan_changed() {
     let host = host();
     write(&host, "prod", &[add("web", 7)]);
     let seen = post(&host, "prod", "plan", &json!({})).ok()["digest"].clone();
@@ -154,7 +154,7 @@ fn an_apply_is_held_to_the_plan_that_was_seen() {
     apply(&host, "other", &json!({}));
     let before = host.daemon("gpu1")["spec"].clone();
     let refused = post(&host, "prod", "apply", &json!({"plan": seen})).problem(409, "conflict");
-    assert!(refused["detail"].as_str().unwrap().contains("another by now"), "{refused}");
+    assert!(refused["detail"].as_str().unwrap().contains("has changed since it was shown"), "{refused}");
     assert_eq!(host.daemon("gpu1")["spec"], before);
     let none = post(&host, "prod", "apply", &json!({"plan": "7"})).problem(422, "invalid-request");
     assert_eq!(none["errors"][0]["pointer"], "/plan");
@@ -253,7 +253,7 @@ fn a_layout_is_planned_applied_and_compared() {
 }
 
 #[test]
-fn what_the_plan_refuses_is_refused_at_once_and_changes_nothing() {
+fn refused_plan_changes_nothing() {
     let host = host();
     write(&host, "prod", &[add("web", 7), add("batch", 5)]);
     apply(&host, "prod", &json!({}));
@@ -306,8 +306,8 @@ fn what_the_plan_refuses_is_refused_at_once_and_changes_nothing() {
 }
 
 #[test]
-fn a_layout_that_is_wrong_in_itself_is_refused_where_it_is_wrong() {
-    let host = Host::ready();
+fn invalid_layout_is_refused_by_pointer() {
+    let host = InProcess::stopped();
     let bound = |partition: &str| {
         let mut step = add(partition, 2);
         step["add"]["tenants"] = json!(["demo"]);
@@ -332,7 +332,7 @@ fn a_layout_that_is_wrong_in_itself_is_refused_where_it_is_wrong() {
 }
 
 #[test]
-fn a_layout_that_somebody_holds_stays_and_a_spec_changes_it_only_where_nothing_runs() {
+fn layout_in_use_is_not_deleted() {
     let host = host();
     write(&host, "prod", &[add("web", 7)]);
     apply(&host, "prod", &json!({}));
@@ -371,7 +371,7 @@ fn a_layout_that_somebody_holds_stays_and_a_spec_changes_it_only_where_nothing_r
 }
 
 #[test]
-fn static_partitions_are_refused_where_the_control_program_has_none() {
+fn static_partitions_need_control_program_support() {
     let mut host = Host::of("h200x2@13.0", "");
     host.serve();
     host.await_ready();
@@ -383,7 +383,7 @@ fn static_partitions_are_refused_where_the_control_program_has_none() {
 }
 
 #[test]
-fn an_apply_is_asked_for_once_under_its_key() {
+fn apply_is_idempotent_under_its_key() {
     let host = host();
     write(&host, "prod", &[add("web", 7)]);
     let post = |more: &Value| {
@@ -402,7 +402,7 @@ fn an_apply_is_asked_for_once_under_its_key() {
 }
 
 #[test]
-fn made_again_in_another_order_only_when_it_is_said() {
+fn reordered_layout_is_recreated_only_on_request() {
     let host = host();
     write(&host, "prod", &[add("web", 7), add("batch", 5)]);
     apply(&host, "prod", &json!({}));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::log_pages::page;
 use super::tokens::create;
-use crate::harness::{Api, Host, eventually, is_alive, said};
+use crate::harness::{Api, Host, Served, eventually, is_alive, said};
 
 const LEASES: &str = "/api/v1/tenants/demo/leases";
 
@@ -34,7 +34,7 @@ fn recorded(pid: u32) -> Value {
     json!({"kind": "recorded", "pid": pid})
 }
 
-fn drained(host: &Host) -> Value {
+fn drained(host: &Served) -> Value {
     let drain = "/api/v1/daemons/gpu0/drain?timeout_s=1&on_timeout=terminate";
     host.api().succeeds(&host.api().post(drain, &json!({})))
 }
@@ -43,7 +43,7 @@ fn last_outcome(operation: &Value) -> String {
     operation["steps"].as_array().unwrap().last().unwrap()["outcome"].as_str().unwrap().to_owned()
 }
 
-fn eight_clients(host: &Host) {
+fn eight_clients(host: &Served) {
     let mut spec = host.api().get("/api/v1/tenants/demo").ok()["spec"].clone();
     (spec["max_clients"], spec["device_memory_limit"]) = (json!(8), json!("1G"));
     assert_eq!(host.api().tenant("demo", &spec).status, 200);
@@ -239,7 +239,7 @@ time.sleep(600)",
 }
 
 #[test]
-fn drain_spares_what_took_a_lease_and_became_no_command() {
+fn drain_spares_lease_holder_without_started_command() {
     let host = Host::ready();
     eight_clients(&host);
     let forwarder = forwarder(&host);
@@ -268,4 +268,60 @@ fn lease_is_never_answered_from_an_earlier_answer() {
     assert_eq!(dry.status, 200);
     host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
     assert_eq!(take().status, 409);
+}
+
+#[test]
+fn drain_spares_process_with_revoked_lease() {
+    let host = Host::ready();
+    eight_clients(&host);
+    let sleep = || Sleeper(host.run_command("demo", &["sleep", "600"]).spawn().expect("it starts"));
+    let mut commands = [sleep(), sleep()];
+    // In the order in which a drain ends them.
+    commands.sort_by_key(Sleeper::pid);
+    let leases = eventually("both have leases and are commands", || {
+        let held = host.api().get(LEASES).ok()["items"].as_array().expect("items").clone();
+        let are_commands = commands
+            .iter()
+            .all(|one| crate::harness::command_line(one.pid()).first().is_some_and(|word| word == "sleep"));
+        (held.len() == 2 && are_commands).then_some(held)
+    });
+    let last = leases.iter().find(|lease| lease["pid"] == commands[1].pid()).expect("its lease");
+    let drain = "/api/v1/daemons/gpu0/drain?timeout_s=0&on_timeout=terminate";
+    let accepted = host.api().post(drain, &json!({}));
+    let place = accepted.header("location").expect("a place").to_owned();
+    eventually("clients are being terminated", || {
+        let steps = host.api().get(&place).ok()["steps"].as_array().expect("steps").clone();
+        steps.iter().any(|step| step["name"] == "terminate the clients").then_some(())
+    });
+    // The first one is waited for, for two seconds.
+    let id = last["id"].as_str().expect("an ID");
+    assert_eq!(host.api().delete(&format!("{LEASES}/{id}")).status, 204);
+    let outcome = last_outcome(&host.api().succeeds(&accepted));
+    assert_eq!(outcome, "1 ended");
+    assert!(commands[0].0.try_wait().expect("waited for").is_some() && is_alive(commands[1].pid()));
+}
+
+#[test]
+fn tenant_revokes_nothing_that_an_operator_recorded() {
+    let host = Host::ready();
+    eight_clients(&host);
+    assert_eq!(host.api().post(LEASES, &recorded(std::process::id())).status, 201);
+    // This process takes a lease itself, too.
+    assert_eq!(local(&host).post(LEASES, &json!({})).status, 201);
+    let held = host.api().get(LEASES).ok();
+    assert_eq!((held["items"].as_array().unwrap().len(), &held["items"][0]["kind"]), (1, &json!("own")));
+    let lease = format!("{LEASES}/{}", held["items"][0]["id"].as_str().unwrap());
+    let own = host.api().with_token(Some(&create(&host, "tenant", "tenant:demo")));
+    own.delete(&lease).problem(403, "forbidden");
+    assert_eq!(host.api().delete(&lease).status, 204);
+}
+
+#[test]
+fn client_is_recorded_though_no_place_is_free() {
+    let host = Host::ready();
+    let (client, sleeper) = (host.client("demo"), Sleeper::new());
+    assert_eq!(host.api().get("/api/v1/tenants/demo").ok()["spec"]["max_clients"], 1);
+    host.listed(client.pid());
+    assert_eq!(host.api().post(LEASES, &recorded(client.pid())).status, 201, "it has the place already");
+    host.api().post(LEASES, &recorded(sleeper.pid())).problem(409, "conflict");
 }

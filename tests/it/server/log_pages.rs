@@ -14,7 +14,7 @@ pub(super) fn page(host: &Host, path: &str) -> String {
 }
 
 #[test]
-fn the_managers_own_polling_is_hidden_until_asked_for() {
+fn own_polling_is_hidden_by_default() {
     let host = Host::ready();
     host.control("gpu0", "get_server_list");
     let hidden = page(&host, "/daemons/gpu0/logs");

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::log_pages::page;
 use super::tokens::create;
-use crate::harness::{Client, Host, eventually, is_alive, said, setting, signal};
+use crate::harness::{Client, Host, Served, eventually, is_alive, said, setting, signal};
 
 /// The first event of a type about a server, once it is told.
-fn told(host: &Host, kind: &str, server: u32) -> Value {
+fn told(host: &Served, kind: &str, server: u32) -> Value {
     eventually(&format!("{kind} of server {server}"), || {
         let events = host.api().get(&format!("/api/v1/events?type={kind}&order=newest&limit=20")).ok();
         let of_it = |event: &&Value| event["subject"]["server"] == server;
@@ -33,7 +33,7 @@ fn affected(event: &Value) -> Vec<(u64, String)> {
 
 /// `MPS_MANAGER_KILLS` gives the kills for each number of clients.
 #[test]
-fn killed_server_is_told_with_all_its_clients() {
+fn killed_server_event_names_all_its_clients() {
     let kills = setting("MPS_MANAGER_KILLS").unwrap_or(2);
     let host = Host::ready();
     for (name, clients) in [("left", 20), ("right", 20)] {
@@ -80,8 +80,8 @@ fn killed_server_is_told_with_all_its_clients() {
 
 /// The example of NVIDIA's documentation: A on 0, B on 0 and 1, C on 1, D on 2; A faults while C is stopped.
 #[test]
-fn fault_page_follows_what_mps_said() {
-    let mut host = Host::of("h200x4", "");
+fn fault_page_follows_the_mps_log() {
+    let mut host = Host::of("h200x8", "");
     host.serve();
     host.await_ready();
     for tenant in ["demo", "batch"] {
@@ -142,6 +142,22 @@ fn fault_page_follows_what_mps_said() {
     let told_to_d = own.get("/api/v1/tenants/t_d").text;
     assert!(told_to_d.contains("ServerFault") && told_to_d.contains("fatal GPU error"), "{told_to_d}");
     assert!(!told_to_d.contains(&c.pid().to_string()), "{told_to_d}");
+    assert_eq!(own.get("/api/v1/events?type=server.fault").ok()["items"], json!([]), "D lost nothing");
+    own.get(&format!("/api/v1/events/{}", fault["id"])).problem(404, "not-found");
+    let own = host.api().with_token(Some(&create(&host, "b", "tenant:t_b")));
+    let events_of_b = own.get("/api/v1/events?type=server.fault").ok()["items"].clone();
+    assert_eq!(events_of_b.as_array().expect("items").len(), 1, "{events_of_b}");
+    assert_eq!(
+        (&events_of_b[0]["id"], &events_of_b[0]["details"]),
+        (&fault["id"], &json!(null)),
+        "{events_of_b}"
+    );
+    assert!(!events_of_b.to_string().contains(&c.pid().to_string()), "{events_of_b}");
+    let left = eventually("the journal says that B has left", || {
+        own.get("/api/v1/events?type=client.left").ok()["items"].as_array().expect("items").first().cloned()
+    });
+    assert_eq!(left["cause"], json!({"by": "event", "id": fault["id"]}), "{left}");
+    assert_eq!(own.get(&format!("/api/v1/events/{}", fault["id"])).ok(), events_of_b[0]);
     let refused = said(&host.run("t_a", &["true"]));
     assert!(refused.contains("fatal GPU error"), "{refused}");
 
@@ -160,7 +176,7 @@ fn fault_page_follows_what_mps_said() {
 }
 
 #[test]
-fn quit_of_an_outsider_is_told_as_theirs() {
+fn external_quit_is_attributed_to_its_caller() {
     let host = Host::ready();
     let daemon = host.daemon_pid("gpu0");
     // Whoever calls while the manager reads is turned away.

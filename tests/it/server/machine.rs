@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Host, environment, eventually, is_alive, signal};
+use crate::harness::{Host, Served, environment, eventually, is_alive, signal};
 
 const ANOTHER: &str = "0123456789abcdef0123456789abcdef";
 
@@ -13,13 +13,43 @@ const ANOTHER: &str = "0123456789abcdef0123456789abcdef";
 fn moved() -> (Host, [u32; 2]) {
     let mut host = Host::ready();
     let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
-    host.end_manager(Signal::TERM);
-    host.execute_sql(&format!("UPDATE host SET machine_id = '{ANOTHER}'"));
+    move_away(&mut host);
     (host, daemons)
 }
 
+/// Stops the manager, and makes its database another machine's.
+fn move_away(host: &mut Host) {
+    host.end_manager(Signal::TERM);
+    host.execute_sql(&format!("UPDATE host SET machine_id = '{ANOTHER}'"));
+}
+
 #[test]
-fn a_database_of_another_machine_is_read_only_until_it_is_confirmed() {
+fn read_only_manager_keeps_closed_sockets_closed() {
+    let mut host = Host::ready();
+    let tenant = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    assert_eq!(host.api().tenant("open", &tenant).status, 201);
+    host.await_ready();
+    host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
+    let clients = ["demo", "open"].map(|tenant| host.client_command(tenant, &[]));
+    move_away(&mut host);
+    host.serve();
+    let [mut refused, served] = clients;
+    let refused = eventually("the cordoned daemon's clients are refused", || {
+        let output = refused.output().unwrap();
+        let seen: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (!seen["error"].is_null()).then_some(seen)
+    });
+    assert_eq!(refused["error"], "CUDA_ERROR_MPS_CONNECTION_FAILED", "{refused}");
+    let served: Value = serde_json::from_slice(&{ served }.output().unwrap().stdout).unwrap();
+    assert_eq!(
+        (&served["mps"], &served["error"]),
+        (&json!(true), &Value::Null),
+        "a daemon that takes clients: {served}"
+    );
+}
+
+#[test]
+fn database_of_other_machine_is_read_only() {
     let (mut host, daemons) = moved();
     // Asked for there, and not begun: nobody wants it here.
     host.execute_sql(
@@ -94,12 +124,12 @@ fn a_database_of_another_machine_is_read_only_until_it_is_confirmed() {
 }
 
 /// The ID of the machine that the manager is on.
-fn here(host: &Host) -> Value {
+fn here(host: &Served) -> Value {
     host.api().get("/api/v1/host").ok()["machine_id"].clone()
 }
 
 #[test]
-fn daemons_and_leases_of_this_boot_stay_when_the_machine_id_was_made_anew() {
+fn daemons_survive_a_changed_machine_id() {
     let mut host = Host::ready();
     let mut client = host.run_client("demo");
     let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
@@ -115,7 +145,7 @@ fn daemons_and_leases_of_this_boot_stay_when_the_machine_id_was_made_anew() {
 }
 
 #[test]
-fn what_could_not_be_taken_up_is_taken_up_by_the_next_confirmation() {
+fn failed_adoption_is_retried_by_next_confirmation() {
     let (mut host, daemons) = moved();
     let spec = host.ask_sql("SELECT spec FROM daemons WHERE name = 'gpu0'").remove(0);
     host.execute_sql("UPDATE daemons SET spec = '[]' WHERE name = 'gpu0'");
@@ -124,7 +154,10 @@ fn what_could_not_be_taken_up_is_taken_up_by_the_next_confirmation() {
     assert_eq!(host.api().post("/api/v1/host/confirm", &body).status, 500);
     let shown = host.api().get("/api/v1/host").ok();
     let reason = shown["read_only"]["reason"].as_str().unwrap();
-    assert!(reason.contains("not taken up yet") && reason.contains("/host/confirm again"), "{reason}");
+    assert!(
+        reason.contains("loading it is not complete") && reason.contains("/host/confirm again"),
+        "{reason}"
+    );
     host.api().delete("/api/v1/tenants/demo").problem(409, "read-only");
 
     host.execute_sql(&format!("UPDATE daemons SET spec = '{spec}' WHERE name = 'gpu0'"));
@@ -134,7 +167,7 @@ fn what_could_not_be_taken_up_is_taken_up_by_the_next_confirmation() {
 }
 
 #[test]
-fn those_who_confirm_at_once_take_up_once() {
+fn concurrent_confirmations_adopt_once() {
     let (mut host, daemons) = moved();
     host.serve();
     let body = json!({"machine_id": here(&host)});
@@ -151,16 +184,16 @@ fn those_who_confirm_at_once_take_up_once() {
 }
 
 #[test]
-fn a_simulated_host_is_not_furnished_in_a_copied_state_directory() {
+fn copied_state_directory_furnishes_no_simulated_host() {
     let (mut host, daemons) = moved();
-    std::fs::write(host.state("furnishing"), "").unwrap();
+    std::fs::write(host.state("seeding"), "").unwrap();
     host.serve();
     assert_eq!(host.api().get("/readyz").status, 503);
     assert!(daemons.into_iter().all(is_alive));
 }
 
 #[test]
-fn a_read_only_manager_stays_so_when_it_is_started_again_and_ends_well() {
+fn read_only_manager_stays_so_after_restart() {
     let (mut host, daemons) = moved();
     host.serve();
     assert_eq!(host.end_manager(Signal::TERM), Some(0), "{}", host.log());
@@ -172,7 +205,7 @@ fn a_read_only_manager_stays_so_when_it_is_started_again_and_ends_well() {
 }
 
 #[test]
-fn gpus_of_the_other_machine_are_missing_until_they_are_replaced() {
+fn gpus_of_other_machine_are_missing() {
     let (mut host, daemons) = moved();
     for pid in daemons {
         signal(pid, Signal::KILL);
@@ -219,7 +252,7 @@ fn start_time(pid: u32) -> String {
 }
 
 #[test]
-fn after_a_reboot_everything_is_started_afresh_and_a_reused_pid_is_nobodys() {
+fn reboot_starts_daemons_and_ignores_reused_pids() {
     let mut host = Host::ready();
     let client = host.run_client("demo");
     let tokens =
@@ -260,7 +293,7 @@ fn after_a_reboot_everything_is_started_afresh_and_a_reused_pid_is_nobodys() {
 }
 
 #[test]
-fn a_pid_that_was_reused_within_one_boot_is_nobodys() {
+fn reused_pid_is_not_adopted() {
     let mut host = Host::ready();
     let daemon = host.daemon_pid("gpu1");
     host.end_manager(Signal::KILL);

@@ -6,23 +6,25 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Host, MANAGER, eventually, is_alive, pid, said, signal_if_there};
+use crate::harness::{
+    Answer, Client, Host, MANAGER, Served, eventually, is_alive, pid, said, signal_if_there,
+};
 
 const PATH: &str = "/api/v1/host/maintenance";
 
-fn begin(host: &Host, body: &Value) -> Answer {
+fn begin(host: &Served, body: &Value) -> Answer {
     host.api().post(PATH, body)
 }
 
-fn end(host: &Host) -> Value {
+fn end(host: &Served) -> Value {
     host.api().succeeds(&host.api().delete(PATH))
 }
 
-fn now(host: &Host) -> Value {
+fn now(host: &Served) -> Value {
     host.api().get(PATH).ok()
 }
 
-fn await_state(host: &Host, state: &str) -> Value {
+fn await_state(host: &Served, state: &str) -> Value {
     eventually(&format!("maintenance is {state}"), || {
         let now = now(host);
         (now["state"] == state).then_some(now)
@@ -49,14 +51,14 @@ fn assert_let_go(host: &Host) {
 }
 
 /// A tenant on the second GPU.
-fn second_tenant(host: &Host) {
+fn second_tenant(host: &Served) {
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "3G", "max_clients": 4});
     assert_eq!(host.api().tenant("second", &spec).status, 201);
     host.await_ready();
 }
 
 #[test]
-fn the_whole_host_is_let_go_and_comes_back_as_it_was() {
+fn whole_host_maintenance_restores_everything_afterwards() {
     let host = Host::ready();
     let client = host.run_client("demo");
     for gpu in 0..2 {
@@ -125,7 +127,7 @@ fn the_whole_host_is_let_go_and_comes_back_as_it_was() {
 }
 
 #[test]
-fn one_gpu_is_let_go_while_the_other_serves() {
+fn one_gpu_is_released_while_another_serves() {
     let host = Host::ready();
     second_tenant(&host);
     let mut client = host.run_client("second");
@@ -152,7 +154,7 @@ fn one_gpu_is_let_go_while_the_other_serves() {
 }
 
 #[test]
-fn a_daemon_over_both_gpus_goes_down_with_either_and_a_new_one_does_not_come_up() {
+fn maintenance_stops_daemons_spanning_its_gpu() {
     let host = Host::ready();
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
     host.api().succeeds(&begin(&host, &json!({"gpus": ["1"], "timeout_s": 5})));
@@ -180,7 +182,7 @@ fn a_daemon_over_both_gpus_goes_down_with_either_and_a_new_one_does_not_come_up(
 }
 
 #[test]
-fn a_daemon_is_not_moved_into_a_maintenance_nor_out_of_one() {
+fn daemon_cannot_change_gpus_across_maintenance() {
     let host = Host::ready();
     let mut client = host.client("demo");
     host.api().succeeds(&begin(&host, &json!({"gpus": ["1"], "timeout_s": 5})));
@@ -196,7 +198,7 @@ fn a_daemon_is_not_moved_into_a_maintenance_nor_out_of_one() {
 }
 
 #[test]
-fn the_clients_of_a_daemon_that_comes_during_the_drain_are_waited_for_too() {
+fn maintenance_awaits_clients_of_late_daemon() {
     let host = Host::ready();
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
     let first = host.client("demo");
@@ -230,7 +232,7 @@ fn the_clients_of_a_daemon_that_comes_during_the_drain_are_waited_for_too() {
 }
 
 #[test]
-fn a_daemon_that_stands_still_goes_down_when_its_clients_may_be_ended() {
+fn wedged_daemon_stops_when_termination_is_allowed() {
     let host = Host::configured("control_deadline_s = 1\nstop_grace_s = 1");
     let daemon = host.daemon_pid("gpu0");
     crate::harness::signal(daemon, Signal::STOP);
@@ -249,7 +251,7 @@ fn a_daemon_that_stands_still_goes_down_when_its_clients_may_be_ended() {
 }
 
 #[test]
-fn others_who_hold_a_gpu_are_listed_and_do_not_stop_it() {
+fn outside_gpu_holders_are_listed_not_blocking() {
     let host = Host::ready();
     let mut command = Command::new(MANAGER);
     command.args(["sim", "client", "--json", "--spin", "600", "--gpus", "0"]).env_clear();
@@ -292,7 +294,7 @@ impl Drop for Clinging {
 }
 
 #[test]
-fn nothing_is_claimed_while_a_process_of_ours_clings_to_a_gpu() {
+fn own_process_holding_gpu_fails_maintenance() {
     let host = Host::ready();
     let clinging = Clinging::start(&host);
     let operation = host.api().outcome(&begin(&host, &json!({"timeout_s": 5})));
@@ -312,7 +314,7 @@ fn nothing_is_claimed_while_a_process_of_ours_clings_to_a_gpu() {
 }
 
 #[test]
-fn a_gpu_that_the_driver_lists_no_longer_is_proven_by_the_device_file_it_had() {
+fn unlisted_gpu_is_proven_by_device_file() {
     let host = Host::ready();
     let gpu = host.api().get("/api/v1/gpus/0").ok()["uuid"].as_str().unwrap().to_owned();
     let clinging = Clinging::start(&host);
@@ -332,7 +334,7 @@ fn a_gpu_that_the_driver_lists_no_longer_is_proven_by_the_device_file_it_had() {
 }
 
 #[test]
-fn a_manager_killed_while_it_proves_looks_again() {
+fn interrupted_proof_is_repeated_by_next_manager() {
     let mut host = Host::ready();
     let clinging = Clinging::start(&host);
     let accepted = begin(&host, &json!({"timeout_s": 5}));
@@ -353,7 +355,7 @@ fn a_manager_killed_while_it_proves_looks_again() {
 }
 
 #[test]
-fn clients_that_stay_fail_it_or_are_ended_as_was_asked() {
+fn remaining_clients_fail_maintenance_or_are_terminated() {
     let host = Host::ready();
     let mut client = host.client("demo");
     let failed = host.api().outcome(&begin(&host, &json!({"timeout_s": 1})));
@@ -376,7 +378,7 @@ fn clients_that_stay_fail_it_or_are_ended_as_was_asked() {
 }
 
 #[test]
-fn it_is_called_off_while_it_drains_and_then_nothing_has_changed() {
+fn cancelled_maintenance_changes_nothing() {
     let host = Host::ready();
     let client = host.client("demo");
     // Behind another operation it waits, with its daemons free for what came before it.
@@ -414,7 +416,7 @@ fn it_is_called_off_while_it_drains_and_then_nothing_has_changed() {
 }
 
 #[test]
-fn a_manager_killed_while_it_drains_goes_on_draining() {
+fn interrupted_drain_resumes_after_manager_death() {
     let mut host = Host::ready();
     let client = host.client("demo");
     let accepted = begin(&host, &json!({"timeout_s": 600}));
@@ -431,7 +433,7 @@ fn a_manager_killed_while_it_drains_goes_on_draining() {
 }
 
 #[test]
-fn a_manager_killed_while_daemons_quit_goes_on_quitting() {
+fn interrupted_quit_resumes_after_manager_death() {
     let mut host = Host::configured("control_deadline_s = 1\nstop_grace_s = 20");
     // A daemon that stands still is asked to quit until its grace is over.
     let daemon = host.daemon_pid("gpu0");
@@ -455,7 +457,7 @@ fn a_manager_killed_while_daemons_quit_goes_on_quitting() {
 }
 
 #[test]
-fn a_manager_that_starts_during_maintenance_leaves_the_driver_alone() {
+fn manager_started_in_maintenance_avoids_driver() {
     let mut host = Host::ready();
     let begun = host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
     for signal in [Signal::KILL, Signal::TERM] {
@@ -474,7 +476,7 @@ fn a_manager_that_starts_during_maintenance_leaves_the_driver_alone() {
         assert_eq!(host.api().get("/api/v1/gpus").ok()["items"].as_array().unwrap().len(), 2);
         assert_eq!(host.daemon("gpu0")["status"]["pid"], json!(null));
     }
-    assert!(host.log().contains("the driver is not asked"));
+    assert!(host.log().contains("the driver is not queried"));
     end(&host);
     host.await_ready();
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
@@ -482,7 +484,7 @@ fn a_manager_that_starts_during_maintenance_leaves_the_driver_alone() {
 }
 
 #[test]
-fn another_machines_maintenance_is_none_of_this_ones() {
+fn maintenance_of_other_machine_is_ignored() {
     let mut host = Host::ready();
     host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
     host.end_manager(Signal::TERM);
@@ -499,7 +501,7 @@ fn another_machines_maintenance_is_none_of_this_ones() {
 }
 
 #[test]
-fn a_manager_killed_while_it_ends_brings_everything_back() {
+fn interrupted_maintenance_end_restores_everything() {
     let mut host = Host::ready();
     host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
     let accepted = host.api().delete(PATH);

@@ -103,7 +103,7 @@ fn missing(program: &str) {
 }
 
 #[test]
-fn daemons_tenants_and_clients_are_told_and_what_is_deleted_is_gone() {
+fn metrics_follow_daemons_tenants_and_clients() {
     let host = Host::ready();
     let gpu = host.daemon("gpu0")["spec"]["gpus"][0].as_str().expect("a UUID").to_owned();
     let client = host.run_client("demo");
@@ -164,7 +164,7 @@ fn daemons_tenants_and_clients_are_told_and_what_is_deleted_is_gone() {
 }
 
 #[test]
-fn deaths_drift_partitions_and_missing_gpus_are_told() {
+fn deaths_drift_partitions_and_missing_gpus_are_exported() {
     let host = Host::ready();
     in_static_mode(&host);
     write(&host, "prod", &[add("web", 7), add("batch", 5)]);
@@ -184,7 +184,7 @@ fn deaths_drift_partitions_and_missing_gpus_are_told() {
 }
 
 #[test]
-fn a_daemon_that_hangs_is_told_of_at_once() {
+fn hung_daemon_is_reported_at_once() {
     let host = Host::configured("control_deadline_s = 1");
     let daemon = host.daemon_pid("gpu0");
     signal(daemon, Signal::STOP);
@@ -206,7 +206,7 @@ fn a_daemon_that_hangs_is_told_of_at_once() {
 }
 
 #[test]
-fn requests_are_counted_by_route_and_strangers_add_no_series() {
+fn requests_are_counted_by_known_route_only() {
     let host = Host::ready();
     for number in 0..20 {
         host.api().get(&format!("/api/v1/tenants/none_{number}"));
@@ -232,14 +232,14 @@ fn requests_are_counted_by_route_and_strangers_add_no_series() {
 }
 
 #[test]
-fn they_need_a_token_or_the_socket() {
+fn metrics_need_a_token_or_the_socket() {
     let host = Host::ready();
     host.api().with_token(None).get("/metrics").problem(401, "unauthorized");
     assert_eq!(host.api().over(&host.runtime("api.sock")).get("/metrics").status, 200);
 }
 
 #[test]
-fn the_catalogue_is_what_is_served_and_promtool_finds_nothing_wrong() {
+fn served_metrics_match_documented_catalogue() {
     let host = Secured::served("h200x2").host;
     let answer = host.api().get("/metrics");
     assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));

@@ -4,33 +4,56 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::bad_input::{is_problem, raw};
-use crate::harness::{Answer, Host, eventually};
+use super::layouts::{add, apply, host as static_host, target, write};
+use crate::harness::{Answer, Host, InProcess, eventually};
 
 #[test]
 fn answers_come_in_the_format_preferred() {
-    let host = Host::ready();
+    let host = static_host();
     let api = host.api();
-    assert_eq!(api.put("/api/v1/layouts/lx", &json!({"layout": {"steps": []}})).status, 201);
+    write(&host, "lx", &[add("web", 7)]);
     let mime = |answer: &Answer| answer.header("content-type").unwrap_or_default().to_owned();
     let plan = |accept: &str| {
-        let body = Some(json!({"daemon": "gpu1"}).to_string());
+        let body = Some(target(&json!({})).to_string());
         api.send(Method::POST, "/api/v1/layouts/lx/plan", &[("accept", accept)], body)
     };
     let environment = |accept: &str| {
         api.send(Method::GET, "/api/v1/tenants/batch/environment", &[("accept", accept)], None)
     };
+    let export = |accept: &str| {
+        api.send(Method::GET, "/api/v1/layouts/lx/export?daemon=gpu1", &[("accept", accept)], None)
+    };
     for (accept, text) in [
         ("*/*", false),
         ("application/json, text/plain, */*", false),
         ("application/json, text/plain;q=0", false),
+        ("text/plain;q=0, */*", false),
         ("text/plain", true),
         ("application/json;q=0.1, text/*", true),
     ] {
         let answer = plan(accept);
-        // The daemon is shared, so there may be no plan; its refusal is a problem in whatever form is asked for.
-        if answer.status == 200 {
-            assert_eq!(mime(&answer).starts_with("text/plain"), text, "{accept}");
+        assert_eq!(answer.status, 200, "{accept}: {}", answer.text);
+        if text {
+            assert!(mime(&answer).starts_with("text/plain"), "{accept}: {}", mime(&answer));
+            assert!(answer.text.contains("+ web: 7 chunks"), "{accept}: {}", answer.text);
+        } else {
+            assert_eq!(mime(&answer), "application/json", "{accept}");
+            assert_eq!(answer.json()["in_force"], false, "{accept}: {}", answer.text);
         }
+    }
+    apply(&host, "lx", &json!({}));
+    for (accept, yaml) in [
+        ("*/*", false),
+        ("application/json, application/yaml", false),
+        ("application/json, application/yaml;q=0", false),
+        ("application/yaml", true),
+        ("application/json;q=0.5, application/yaml", true),
+    ] {
+        let answer = export(accept);
+        assert_eq!(answer.status, 200, "{accept}: {}", answer.text);
+        assert_eq!(mime(&answer), if yaml { "application/yaml" } else { "application/json" }, "{accept}");
+        assert_eq!(answer.text.starts_with("version: v1\n"), yaml, "{accept}: {}", answer.text);
+        assert_eq!(serde_json::from_str::<Value>(&answer.text).is_err(), yaml, "{accept}: {}", answer.text);
     }
     for (accept, shell) in [
         ("*/*", false),
@@ -42,14 +65,15 @@ fn answers_come_in_the_format_preferred() {
         assert_eq!(answer.status, 200, "{accept}: {}", answer.text);
         assert_eq!(mime(&answer).starts_with("text/x-shellscript"), shell, "{accept}");
     }
-    for answer in [plan("image/png"), environment("text/html"), environment("application/json;q=0")] {
+    let refused = [plan("image/png"), plan("text/plain;q=0"), export("text/html"), environment("text/html")];
+    for answer in refused.into_iter().chain([environment("application/json;q=0")]) {
         answer.problem(406, "not-acceptable");
     }
 }
 
 #[test]
 fn unchanged_reads_are_not_modified() {
-    let host = Host::ready();
+    let host = InProcess::stopped();
     let api = host.api();
     assert_eq!(api.put("/api/v1/layouts/lx", &json!({"layout": {"steps": []}})).status, 201);
     for path in ["/api/v1/daemons/gpu0", "/api/v1/tenants/demo", "/api/v1/layouts/lx"] {

@@ -1,6 +1,6 @@
 //! The API's document: from the code, valid, and kept in the repository.
 //!
-//! `MPS_MANAGER_WRITE_OPENAPI=1 cargo nextest run openapi` writes the file again after a change.
+//! `MPS_MANAGER_WRITE_OPENAPI=1 cargo test --test it openapi` writes the file again after a change.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,12 +8,13 @@ use std::path::Path;
 use mps_manager::domain::layout::text;
 use serde_json::{Value, json};
 
+use crate::document::expanded;
 use crate::harness::Host;
 
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 fn document() -> Value {
-    serde_json::from_slice(&Host::new("").cli(&["openapi"]).stdout).expect("JSON")
+    expanded(mps_manager::http::api::document())
 }
 
 fn operations(document: &Value) -> Vec<(String, &Value)> {
@@ -27,7 +28,7 @@ fn operations(document: &Value) -> Vec<(String, &Value)> {
 }
 
 #[test]
-fn the_server_the_command_and_the_file_have_the_same_document() {
+fn served_printed_and_stored_documents_are_equal() {
     let host = Host::ready();
     let printed = host.cli(&["openapi"]).stdout;
     let printed = String::from_utf8(printed).unwrap();
@@ -41,7 +42,7 @@ fn the_server_the_command_and_the_file_have_the_same_document() {
 }
 
 /// Holds a generated file to what is generated now, or writes it again if that is asked for.
-fn kept(name: &str, generated: &str) {
+pub(super) fn kept(name: &str, generated: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     if std::env::var_os("MPS_MANAGER_WRITE_OPENAPI").is_some() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -52,7 +53,7 @@ fn kept(name: &str, generated: &str) {
 }
 
 #[test]
-fn the_schema_of_layout_documents_takes_what_the_reader_takes() {
+fn layout_schema_and_reader_accept_same_documents() {
     let printed = Host::new("").cli(&["layout", "schema"]).stdout;
     let printed = String::from_utf8(printed).unwrap();
     kept("openapi/layouts-v1.schema.json", &printed);
@@ -87,7 +88,7 @@ fn the_schema_of_layout_documents_takes_what_the_reader_takes() {
 }
 
 #[test]
-fn every_operation_has_an_id_a_tag_words_and_a_problem() {
+fn every_operation_is_documented_with_problems() {
     let document = document();
     let tags: BTreeSet<&str> =
         document["tags"].as_array().unwrap().iter().map(|tag| tag["name"].as_str().unwrap()).collect();
@@ -128,7 +129,7 @@ fn every_reference_leads_somewhere() {
             _ => {}
         }
     }
-    let document = document();
+    let document = mps_manager::http::api::document();
     check(&document, &document);
     assert_eq!(document["openapi"].as_str().unwrap().split('.').next(), Some("3"));
 }
@@ -190,7 +191,7 @@ fn every_kind_of_problem_is_documented() {
 }
 
 #[test]
-fn what_a_request_may_hold_is_told_to_the_end() {
+fn request_schemas_are_closed_and_described() {
     fn check(name: &str, document: &Value, schema: &Value, seen: &mut BTreeSet<String>) {
         if let Some(reference) = schema["$ref"].as_str() {
             if seen.insert(reference.to_owned()) {
@@ -235,7 +236,7 @@ fn what_a_request_may_hold_is_told_to_the_end() {
 }
 
 #[test]
-fn answers_tell_their_headers() {
+fn response_headers_are_documented() {
     let document = document();
     let mut found = 0;
     for (name, operation) in operations(&document) {
@@ -256,7 +257,7 @@ fn answers_tell_their_headers() {
 
 /// Of two schemas with one name the document has one only, and whatever names the other gets the wrong one.
 #[test]
-fn no_two_types_have_one_name_in_the_document() {
+fn schema_names_are_unique() {
     fn names(text: &str) -> Vec<String> {
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let mut found = Vec::new();

@@ -5,9 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use mps_manager::http::api;
 use serde_json::{Map, Value};
 
+use crate::document::expanded;
 use crate::harness::Host;
 
 const SCHEMAS: &str = "#/components/schemas/";
+
+fn document() -> Value {
+    expanded(api::document())
+}
 
 fn schemas(document: &Value) -> &Map<String, Value> {
     document["components"]["schemas"].as_object().expect("schemas")
@@ -49,13 +54,31 @@ fn reached(document: &Value, parts: &[&str]) -> BTreeSet<String> {
     seen
 }
 
+/// Schemas of one word that say what they are in any client: any other needs a second word, such as `LayoutStep`.
+const ONE_WORD: [&str; 10] = [
+    "Condition",
+    "Event",
+    "Health",
+    "Layout",
+    "Lease",
+    "Operation",
+    "Problem",
+    "Readiness",
+    "Replay",
+    "Verification",
+];
+
 #[test]
 fn schema_names_read_well_and_are_used() {
-    let document = api::document();
+    let document = document();
     for name in schemas(&document).keys() {
         let plain = name.chars().all(|letter| letter.is_ascii_alphanumeric());
         let capital = name.starts_with(|letter: char| letter.is_ascii_uppercase());
-        assert!(plain && capital, "{name}: give it a name in src/http/api/document/names.rs");
+        let words = name.chars().filter(char::is_ascii_uppercase).count();
+        assert!(
+            plain && capital && (words > 1 || ONE_WORD.contains(&name.as_str())),
+            "{name}: give it a name in src/http/api/document/names.rs"
+        );
     }
     let used = reached(&document, &["parameters", "requestBody", "responses"]);
     let unused: Vec<&String> = schemas(&document).keys().filter(|name| !used.contains(*name)).collect();
@@ -67,8 +90,8 @@ fn schema_names_read_well_and_are_used() {
 }
 
 #[test]
-fn variants_of_unions_can_be_told_apart() {
-    let document = api::document();
+fn union_variants_are_distinguishable() {
+    let document = document();
     let mut unions = 0;
     for (name, schema) in schemas(&document) {
         let Some(variants) = schema["oneOf"].as_array() else { continue };
@@ -98,7 +121,7 @@ fn variants_of_unions_can_be_told_apart() {
 
 #[test]
 fn answers_hold_numbers_where_requests_may_hold_texts() {
-    let document = api::document();
+    let document = document();
     let is_mixed = |schema: &Value| {
         let types: BTreeSet<&str> =
             schema["oneOf"].as_array().into_iter().flatten().filter_map(|one| one["type"].as_str()).collect();
@@ -113,7 +136,7 @@ fn answers_hold_numbers_where_requests_may_hold_texts() {
 
 #[test]
 fn nullable_fields_of_answers_are_always_sent() {
-    let document = api::document();
+    let document = document();
     let requests = reached(&document, &["parameters", "requestBody"]);
     let mut nullable = 0;
     for name in reached(&document, &["responses"]).difference(&requests) {
@@ -132,7 +155,7 @@ fn nullable_fields_of_answers_are_always_sent() {
 /// A generator makes a field or an argument of each, in the case of its language.
 #[test]
 fn no_two_parameters_become_one_name() {
-    let document = api::document();
+    let document = document();
     for (name, operation) in operations(&document) {
         let mut seen = BTreeMap::new();
         for parameter in operation["parameters"].as_array().into_iter().flatten() {
@@ -150,8 +173,8 @@ fn no_two_parameters_become_one_name() {
 }
 
 #[test]
-fn every_post_says_what_a_key_does() {
-    let document = api::document();
+fn every_post_documents_its_idempotency_key() {
+    let document = document();
     let mut posts = 0;
     for (name, operation) in operations(&document).filter(|(name, _)| name.starts_with("post ")) {
         let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
@@ -181,9 +204,9 @@ fn the_older_form_is_valid_openapi_3_0() {
         assert!(!text.contains(gone), "{gone}");
     }
     let read: openapiv3::OpenAPI = serde_json::from_value(older.clone()).expect("a reader of 3.0 reads it");
-    assert_eq!(read.operations().count(), operations(&api::document()).count());
+    assert_eq!(read.operations().count(), operations(&document()).count());
     // The same operations with the same answers.
-    for ((name, new), (_, old)) in operations(&api::document()).zip(operations(&older)) {
+    for ((name, new), (_, old)) in operations(&document()).zip(operations(&expanded(older.clone()))) {
         let statuses = |operation: &Value| -> Vec<String> {
             operation["responses"].as_object().expect("responses").keys().cloned().collect()
         };

@@ -9,11 +9,11 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Host, SmallDisk, eventually, is_alive, limit_files, limit_of_one_more, open_files, signal,
+    Host, Served, SmallDisk, eventually, is_alive, limit_files, limit_of_one_more, open_files, signal,
 };
 
 /// A fresh read that must be refused for this reason, in time.
-fn assert_no_answer(host: &Host, daemon: &str, reason: &str) {
+fn assert_no_answer(host: &Served, daemon: &str, reason: &str) {
     let answer = host.api().get(&format!("/api/v1/daemons/{daemon}?fresh=true"));
     assert!(matches!(answer.status, 503 | 504), "{} {}", answer.status, answer.text);
     let problem = answer.json();
@@ -21,12 +21,12 @@ fn assert_no_answer(host: &Host, daemon: &str, reason: &str) {
     assert_eq!(host.api().get(&format!("/readyz/daemons/{daemon}")).status, 503);
 }
 
-fn observed_at(host: &Host, daemon: &str) -> Value {
+fn observed_at(host: &Served, daemon: &str) -> Value {
     host.daemon(daemon)["status"]["effective"]["observed_at"].clone()
 }
 
 #[test]
-fn a_session_that_somebody_holds_open_is_named_with_its_holder() {
+fn held_open_session_is_named_with_holder() {
     let host = Host::configured("control_deadline_s = 2");
     let held = host.hold("gpu0");
     let message = host.await_reason("gpu0", "SessionHeldOpen");
@@ -47,7 +47,7 @@ fn a_session_that_somebody_holds_open_is_named_with_its_holder() {
 }
 
 #[test]
-fn callers_who_leave_no_room_are_named_by_who_starts_them() {
+fn interfering_callers_are_named_by_parent() {
     let host = Host::configured("control_deadline_s = 2");
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -75,7 +75,7 @@ fn callers_who_leave_no_room_are_named_by_who_starts_them() {
 }
 
 #[test]
-fn a_daemon_that_stands_still_is_wedged_and_named() {
+fn stopped_daemon_is_wedged_and_named() {
     let host = Host::configured("control_deadline_s = 2");
     let daemon = host.daemon_pid("gpu0");
     let before = observed_at(&host, "gpu0");
@@ -94,7 +94,7 @@ fn a_daemon_that_stands_still_is_wedged_and_named() {
 }
 
 #[test]
-fn a_stopped_client_that_holds_up_its_termination_is_named() {
+fn stopped_client_blocking_termination_is_named() {
     let host = Host::configured("control_deadline_s = 2");
     let client = host.stopping_client("demo");
     let id = eventually("the client is known", || {
@@ -115,7 +115,7 @@ fn a_stopped_client_that_holds_up_its_termination_is_named() {
 }
 
 /// Sets what is done about a server that hangs under clients.
-fn set_wedge(host: &Host, field: &str, value: &Value) {
+fn set_wedge(host: &Served, field: &str, value: &Value) {
     let mut spec = host.daemon("gpu0")["spec"].clone();
     spec[field] = value.clone();
     let written = host.api().put("/api/v1/daemons/gpu0", &spec);
@@ -150,7 +150,7 @@ fn hung_server_is_replaced_after_its_grace() {
 }
 
 #[test]
-fn a_server_hung_by_a_killed_client_is_ended_as_soon_as_it_serves_nobody() {
+fn hung_server_is_ended_once_idle() {
     let host = Host::configured("control_deadline_s = 2");
     set_wedge(&host, "wedge_policy", &json!("wait"));
     let (daemon, server) = (host.daemon_pid("gpu0"), host.server_pid("gpu0"));
@@ -179,7 +179,7 @@ fn a_server_hung_by_a_killed_client_is_ended_as_soon_as_it_serves_nobody() {
 }
 
 #[test]
-fn a_server_that_hangs_is_left_alone_by_a_manager_that_cannot_know_who_is_connected() {
+fn hung_server_with_unknown_clients_is_kept() {
     let mut host = Host::configured("control_deadline_s = 2");
     set_wedge(&host, "wedge_policy", &json!("wait"));
     let server = host.server_pid("gpu0");
@@ -207,7 +207,7 @@ fn a_server_that_hangs_is_left_alone_by_a_manager_that_cannot_know_who_is_connec
 }
 
 #[test]
-fn a_restart_ends_a_server_that_hangs_with_its_daemon() {
+fn restart_ends_a_hung_server() {
     let host = Host::configured("control_deadline_s = 2");
     set_wedge(&host, "wedge_policy", &json!("wait"));
     let server = host.server_pid("gpu0");
@@ -222,7 +222,7 @@ fn a_restart_ends_a_server_that_hangs_with_its_daemon() {
 }
 
 #[test]
-fn a_line_that_kills_the_daemon_is_told_after_the_daemon_is_back() {
+fn fatal_control_line_is_reported_after_recovery() {
     let host = Host::ready();
     let daemon = host.daemon_pid("gpu0");
     host.control_once("gpu0", &format!("{}\n", "x".repeat(4100)));
@@ -238,7 +238,7 @@ fn a_line_that_kills_the_daemon_is_told_after_the_daemon_is_back() {
 }
 
 #[test]
-fn a_deleted_pipe_directory_is_made_again_by_a_restart_once_nobody_is_connected() {
+fn deleted_pipe_directory_is_recreated_when_idle() {
     let host = Host::ready();
     let daemon = host.daemon_pid("gpu1");
     fs::remove_dir_all(host.runtime("daemons/gpu1/pipe")).unwrap();
@@ -265,7 +265,7 @@ fn a_deleted_pipe_directory_is_made_again_by_a_restart_once_nobody_is_connected(
 }
 
 #[test]
-fn a_pipe_directory_that_was_replaced_is_lost_though_it_has_the_same_inode() {
+fn replaced_pipe_directory_is_lost() {
     let mut host = Host::ready();
     let client = host.client("demo");
     let daemon = host.daemon_pid("gpu0");
@@ -296,7 +296,7 @@ fn a_pipe_directory_that_was_replaced_is_lost_though_it_has_the_same_inode() {
 }
 
 #[test]
-fn a_pipe_directory_without_its_socket_is_lost_too_and_well_when_that_is_back() {
+fn pipe_directory_without_socket_is_lost() {
     let host = Host::ready();
     let client = host.client("demo");
     let daemon = host.daemon_pid("gpu0");
@@ -311,7 +311,7 @@ fn a_pipe_directory_without_its_socket_is_lost_too_and_well_when_that_is_back() 
 }
 
 #[test]
-fn a_full_log_disk_is_said_and_every_answer_stays_right() {
+fn full_log_disk_is_reported() {
     let mut host = Host::new("");
     let log = host.runtime("daemons/gpu0/log");
     let Some(disk) = SmallDisk::mount(&log, 16) else { return };
@@ -334,7 +334,7 @@ fn a_full_log_disk_is_said_and_every_answer_stays_right() {
 }
 
 #[test]
-fn a_manager_without_files_says_so_and_takes_no_daemon_for_dead() {
+fn manager_out_of_files_keeps_its_daemons() {
     let host = Host::ready();
     let client = host.client("demo");
     let daemons = ["gpu0", "gpu1"].map(|name| (host.daemon_pid(name), host.server_pid(name)));
@@ -353,7 +353,7 @@ fn a_manager_without_files_says_so_and_takes_no_daemon_for_dead() {
 }
 
 #[test]
-fn a_daemon_that_will_run_out_of_files_says_so_before() {
+fn daemon_low_on_files_is_reported_early() {
     let host = Host::ready();
     let daemon = host.daemon_pid("gpu0");
     assert!(host.condition("gpu0", "FileDescriptorsLow").is_none());

@@ -6,10 +6,10 @@ use std::process::{Child, Command};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Host, environment, eventually, is_alive, pid};
+use crate::harness::{Host, Served, environment, eventually, is_alive, pid};
 
 #[test]
-fn a_limit_that_somebody_changed_is_put_right() {
+fn externally_changed_limit_is_repaired() {
     let host = Host::ready();
     let server = host.server_pid("gpu0");
     for (behind, getter, right) in [
@@ -35,7 +35,7 @@ fn a_limit_that_somebody_changed_is_put_right() {
 }
 
 #[test]
-fn a_server_that_somebody_shut_down_is_started_again() {
+fn externally_shut_down_server_is_restarted() {
     let host = Host::ready();
     let server = host.server_pid("gpu0");
     host.control("gpu0", &format!("shutdown_server {server} -f"));
@@ -46,7 +46,7 @@ fn a_server_that_somebody_shut_down_is_started_again() {
 }
 
 #[test]
-fn a_daemon_that_somebody_quit_is_started_again() {
+fn externally_quit_daemon_is_restarted() {
     let host = Host::ready();
     let daemon = host.daemon_pid("gpu1");
     host.control_once("gpu1", "quit -t 1\n");
@@ -57,7 +57,7 @@ fn a_daemon_that_somebody_quit_is_started_again() {
 }
 
 #[test]
-fn a_daemon_that_stands_still_is_called_wedged_and_heals() {
+fn stopped_daemon_is_wedged_and_recovers() {
     let host = Host::configured("control_deadline_s = 1");
     let (daemon, changes) = (host.daemon_pid("gpu1"), host.changes("gpu1"));
     crate::harness::signal(daemon, Signal::STOP);
@@ -76,7 +76,7 @@ fn a_daemon_that_stands_still_is_called_wedged_and_heals() {
 }
 
 /// Takes a daemon out of the manager's hands, so that its directory is free.
-fn delete(host: &Host, name: &str) {
+fn delete(host: &Served, name: &str) {
     host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{name}?grace_s=1")));
 }
 
@@ -94,7 +94,7 @@ fn foreign(host: &Host, name: &str) -> u32 {
 }
 
 #[test]
-fn a_foreign_daemon_in_the_directory_blocks_ours_and_is_left_alone() {
+fn foreign_daemon_in_directory_blocks_ours() {
     let host = Host::ready();
     delete(&host, "gpu1");
     let foreign = foreign(&host, "gpu1");
@@ -133,7 +133,7 @@ impl Drop for Impostor {
 }
 
 #[test]
-fn a_process_with_our_token_that_is_no_daemon_is_doubted_and_left_alone() {
+fn impostor_with_our_token_is_left_alone() {
     let mut host = Host::ready();
     let daemon = host.daemon_pid("gpu1");
     let token = environment(daemon, "MPS_MANAGER_INCARNATION").unwrap();
@@ -155,7 +155,7 @@ fn a_process_with_our_token_that_is_no_daemon_is_doubted_and_left_alone() {
 }
 
 #[test]
-fn a_process_with_the_token_of_a_daemon_that_died_is_left_alone_unless_it_is_its_server() {
+fn only_servers_of_dead_daemon_are_ended() {
     let host = Host::ready();
     let daemon = host.daemon_pid("gpu1");
     let token = environment(daemon, "MPS_MANAGER_INCARNATION").unwrap();
@@ -169,7 +169,7 @@ fn a_process_with_the_token_of_a_daemon_that_died_is_left_alone_unless_it_is_its
 }
 
 #[test]
-fn a_daemon_in_another_directory_of_the_same_name_is_doubted_and_left_alone() {
+fn daemon_in_another_directory_is_doubtful() {
     let mut host = Host::ready();
     let daemon = host.daemon_pid("gpu1");
     host.end_manager(Signal::TERM);
@@ -193,7 +193,7 @@ fn a_daemon_in_another_directory_of_the_same_name_is_doubted_and_left_alone() {
 }
 
 #[test]
-fn a_directory_that_others_can_write_keeps_the_daemon_from_starting() {
+fn directory_writable_by_others_blocks_start() {
     use std::os::unix::fs::PermissionsExt as _;
     let host = Host::ready();
     delete(&host, "gpu1");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::foreign::delete;
 use super::layouts::{add, apply, host, partitions, post, remove, trapped_host, uuid, write};
 use super::shares::let_in_while_another_is_written;
-use crate::harness::{Client, Host, Spring, Trap, eventually, said, signal};
+use crate::harness::{Client, Host, Served, Spring, Trap, eventually, said, signal};
 
 const VARIABLE: &str = "CUDA_MPS_SM_PARTITION";
 const HINT: &str = "MPS_MANAGER_TENANT";
@@ -23,7 +23,7 @@ pub(super) fn bound(partition: &str, chunks: u32, tenants: &[&str]) -> Value {
     step
 }
 
-pub(super) fn tenants(host: &Host, names: &[&str]) {
+pub(super) fn tenants(host: &Served, names: &[&str]) {
     for name in names {
         let spec = json!({"daemon": "gpu1", "device_memory_limit": "2G", "max_clients": 8});
         assert_eq!(host.api().tenant(name, &spec).status, 201);
@@ -32,7 +32,7 @@ pub(super) fn tenants(host: &Host, names: &[&str]) {
 }
 
 /// The partitions in the environment of a tenant.
-fn handed_out(host: &Host, tenant: &str) -> String {
+fn handed_out(host: &Served, tenant: &str) -> String {
     let environment = host.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();
     environment["variables"][VARIABLE].as_str().expect("a partition").to_owned()
 }
@@ -117,7 +117,7 @@ fn of_first() -> Host {
 }
 
 /// Gives the SMs of the first tenant's partition to the second, under the same ID.
-fn give_to_second(host: &Host) {
+fn give_to_second(host: &Served) {
     let before = handed_out(host, "first");
     write(host, "new", &[bound("new", 7, &["second"])]);
     apply(host, "new", &json!({}));
@@ -131,13 +131,13 @@ fn give_to_second(host: &Host) {
 }
 
 #[test]
-fn a_tenant_is_let_into_its_partition_while_another_tenant_is_written() {
+fn tenant_connects_while_another_is_written() {
     let host = of_first();
     let_in_while_another_is_written(&host, "gpu1", "first");
 }
 
 #[test]
-fn a_tenant_lands_on_the_sms_of_its_partition() {
+fn tenant_gets_its_partitions_sms() {
     let host = host();
     tenants(&host, &["web", "side", "jobs"]);
     write(
@@ -172,7 +172,7 @@ fn a_tenant_lands_on_the_sms_of_its_partition() {
 }
 
 #[test]
-fn a_tenant_of_two_gpus_has_a_partition_of_each_in_the_daemons_order() {
+fn tenant_has_a_partition_on_each_gpu() {
     let host = Host::ready();
     for tenant in ["demo", "batch"] {
         assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
@@ -208,7 +208,7 @@ fn a_tenant_of_two_gpus_has_a_partition_of_each_in_the_daemons_order() {
 }
 
 #[test]
-fn nobody_is_let_in_without_a_partition_that_is_proven() {
+fn tenant_is_refused_without_proven_partition() {
     let trap = Trap::new();
     let mut host = trapped_host(&trap, "fresh_patience_s = 1");
     tenants(&host, &["web", "jobs"]);
@@ -225,7 +225,7 @@ fn nobody_is_let_in_without_a_partition_that_is_proven() {
     let applying =
         host.api().post("/api/v1/layouts/prod/apply", &json!({"daemon": "gpu1", "gpu_map": {"0": "1"}}));
     trap.sprung();
-    refused(&host, "web", &["still being brought about"]);
+    refused(&host, "web", &["still being applied"]);
     trap.release();
     host.api().succeeds(&applying);
     host.await_phase("gpu1", "ready");
@@ -243,7 +243,7 @@ fn nobody_is_let_in_without_a_partition_that_is_proven() {
             host.serve();
         }
         trap.sprung();
-        refused(&host, "web", &["still being brought about"]);
+        refused(&host, "web", &["still being applied"]);
         trap.release();
         host.await_ready();
         assert_eq!(handed_out(&host, "web"), named);
@@ -269,7 +269,7 @@ fn control(host: &Host) -> u32 {
 }
 
 #[test]
-fn an_id_that_comes_back_is_refused_while_a_process_of_its_former_tenant_lives() {
+fn reused_id_is_refused_while_still_held() {
     let mut host = of_first();
     // It is no client of MPS yet, and may become one at any moment.
     let mut run = host.run_command("first", &["sleep", "600"]).spawn().unwrap();
@@ -293,7 +293,7 @@ fn an_id_that_comes_back_is_refused_while_a_process_of_its_former_tenant_lives()
 }
 
 #[test]
-fn a_lease_is_of_one_process_in_one_boot() {
+fn lease_belongs_to_one_process_and_boot() {
     let mut host = of_first();
     for forget in [
         "UPDATE partition_leases SET start_time = start_time + 1",
@@ -312,7 +312,10 @@ fn a_lease_is_of_one_process_in_one_boot() {
         // Nor may it become another's itself: it knows what it was told for the first.
         let again = lease("second").problem(409, "conflict");
         let again = again["detail"].as_str().unwrap();
-        assert!(again.contains("in for tenant first") && again.contains("start one process"), "{again}");
+        assert!(
+            again.contains("admitted for tenant first") && again.contains("start a separate process"),
+            "{again}"
+        );
         assert_eq!(host.ask_sql("SELECT tenant FROM partition_leases"), ["first"]);
         drop(holder);
         let holder = Holder::new();
@@ -332,13 +335,13 @@ fn a_lease_is_of_one_process_in_one_boot() {
 }
 
 #[test]
-fn a_process_of_a_forgotten_tenant_holds_its_partition_against_another_of_its_name() {
+fn forgotten_tenants_process_still_holds_its_partition() {
     let mut host = of_first();
     let file = host.dir().join("backup.db");
     host.kept("backup", &file);
     // As if it had been deleted and made again since.
     host.end_manager(Signal::TERM);
-    host.execute_sql("UPDATE tenants SET created_at = created_at + 1 WHERE name = 'first'");
+    host.execute_sql("UPDATE tenants SET directory = 'ffffffffff' WHERE name = 'first'");
     host.serve();
     host.await_ready();
     let holder = Holder::new();
@@ -349,14 +352,14 @@ fn a_process_of_a_forgotten_tenant_holds_its_partition_against_another_of_its_na
     host.serve();
     host.await_ready();
     let again = host.api().post("/api/v1/tenants/first/leases", &lease).problem(409, "conflict");
-    assert!(again["detail"].as_str().unwrap().contains("in for a tenant that is forgotten"), "{again}");
+    assert!(again["detail"].as_str().unwrap().contains("admitted for a deleted tenant"), "{again}");
     refused(&host, "first", &[&format!("process {}-", holder.pid()), "of no known tenant"]);
     drop(holder);
     assert_eq!(host.run("first", &["true"]).status.code(), Some(0));
 }
 
 #[test]
-fn whatever_names_a_partition_holds_it() {
+fn any_process_naming_partition_holds_it() {
     let host = of_first();
     let named = handed_out(&host, "first");
     // The process that was let in has ended, and its child has not.
@@ -390,7 +393,7 @@ fn whatever_names_a_partition_holds_it() {
     refused(&host, "second", &[&format!("process {}-", trespasser.pid()), "of tenant first"]);
 }
 
-fn handed_out_or_none(host: &Host, tenant: &str) -> Option<String> {
+fn handed_out_or_none(host: &Served, tenant: &str) -> Option<String> {
     let answer = host.api().get(&format!("/api/v1/tenants/{tenant}/environment"));
     (answer.status == 200)
         .then(|| answer.json()["variables"][VARIABLE].as_str().expect("a partition").to_owned())
@@ -408,7 +411,7 @@ fn of_both() -> Host {
 }
 
 #[test]
-fn a_partition_is_not_taken_from_a_process_that_was_let_in_and_has_not_connected() {
+fn unconnected_process_keeps_its_partition() {
     let host = of_both();
     let made = partitions(&host);
     let words = ["sh", "-c", "read _; exec \"$0\" sim client --json", env!("CARGO_BIN_EXE_mps-manager")];
@@ -438,7 +441,7 @@ fn a_partition_is_not_taken_from_a_process_that_was_let_in_and_has_not_connected
 }
 
 #[test]
-fn who_is_let_in_while_a_change_begins_is_found_before_it_is_written() {
+fn lease_granted_during_change_is_noticed() {
     let mut host = of_both();
     let made = partitions(&host);
     assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
@@ -470,7 +473,7 @@ fn who_is_let_in_while_a_change_begins_is_found_before_it_is_written() {
 }
 
 #[test]
-fn a_process_in_a_partition_is_nobodys_where_its_lease_and_its_environment_disagree() {
+fn process_with_conflicting_attribution_is_unattributed() {
     let host = host();
     tenants(&host, &["first", "second"]);
     write(&host, "old", &[bound("wide", 7, &["first"]), bound("narrow", 5, &["second"])]);
@@ -492,7 +495,7 @@ fn a_process_in_a_partition_is_nobodys_where_its_lease_and_its_environment_disag
 }
 
 #[test]
-fn a_process_of_a_deleted_tenant_is_not_taken_for_one_of_another_with_its_user() {
+fn deleted_tenants_process_is_not_reattributed() {
     if !crate::harness::is_root() {
         return;
     }
@@ -531,7 +534,7 @@ int main(void) { pthread_t thread; pthread_create(&thread, 0, go_on, 0); pthread
 ";
 
 #[test]
-fn a_process_whose_main_thread_has_ended_holds_its_partition() {
+fn process_without_main_thread_holds_its_partition() {
     let host = of_first();
     let (source, program) = (host.dir().join("headless.c"), host.dir().join("headless"));
     std::fs::write(&source, HEADLESS).unwrap();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::foreign::{condition, delete};
 use super::layouts::uuid;
-use crate::harness::{Host, Spring, Trap, eventually, is_alive, said, signal};
+use crate::harness::{Host, Served, Spring, Trap, eventually, is_alive, said, signal};
 
 /// `web` 7, `spare` 2, `batch` 3, `spare` removed, `tail` 1: the removal is part of the sequence.
 fn small() -> Value {
@@ -50,7 +50,7 @@ fn laid_out(mut host: Host, layout: &Value) -> Host {
     host
 }
 
-fn put(host: &Host, policy: &str) -> u16 {
+fn put(host: &Served, policy: &str) -> u16 {
     let layout =
         json!({"name": "main", "version": 1, "gpu_map": {"0": uuid(host, 1)}, "drift_policy": policy});
     let spec = json!({"gpus": ["1"], "mode": "static", "layout": layout});
@@ -58,11 +58,11 @@ fn put(host: &Host, policy: &str) -> u16 {
 }
 
 /// Waits until the layout is in force and the daemon ready for it, and gives its status.
-fn applied(host: &Host) -> Value {
+fn applied(host: &Served) -> Value {
     in_state(host, "applied", "ready")
 }
 
-fn in_state(host: &Host, state: &str, phase: &str) -> Value {
+fn in_state(host: &Served, state: &str, phase: &str) -> Value {
     eventually(&format!("the layout is {state} and the daemon {phase}"), || {
         let daemon = host.daemon("gpu1");
         let status = &daemon["status"];
@@ -105,7 +105,7 @@ fn die_and_come_back(host: &Host) -> Value {
 }
 
 #[test]
-fn a_layout_in_the_spec_of_a_new_daemon_is_brought_about_step_by_step() {
+fn layout_in_new_spec_is_applied() {
     let host = host_with(&small());
     let layout = applied(&host);
     assert_eq!((&layout["name"], &layout["version"]), (&json!("main"), &json!(1)));
@@ -133,7 +133,7 @@ fn a_layout_in_the_spec_of_a_new_daemon_is_brought_about_step_by_step() {
 }
 
 #[test]
-fn a_daemon_that_dies_comes_back_with_identical_ids_and_so_it_does_under_the_next_manager() {
+fn restarted_daemon_gets_identical_partition_ids() {
     let mut host = host_with(&full());
     let first = applied(&host);
     let expected = ids(&first);
@@ -157,7 +157,7 @@ fn a_daemon_that_dies_comes_back_with_identical_ids_and_so_it_does_under_the_nex
 }
 
 #[test]
-fn what_others_do_to_partitions_is_told_and_put_back_only_when_asked() {
+fn partition_drift_is_repaired_only_on_request() {
     let host = host_with(&small());
     let made = ids(&applied(&host));
     let (gpu, tail) = (uuid(&host, 1), made[2].1.as_str().unwrap().to_owned());
@@ -177,7 +177,7 @@ fn what_others_do_to_partitions_is_told_and_put_back_only_when_asked() {
         host.api().get("/api/v1/daemons/gpu1?fresh=true").ok();
     }
     assert_eq!(changes(&host), (4, 2), "nobody asked for it to be put back");
-    assert_eq!(host.log().matches("a partition was changed by somebody else").count(), 1, "told once");
+    assert_eq!(host.log().matches("a partition was changed by another program").count(), 1, "told once");
 
     assert_eq!(put(&host, "repair"), 200);
     assert_eq!(ids(&applied(&host)), made, "the same ID");
@@ -195,8 +195,8 @@ fn what_others_do_to_partitions_is_told_and_put_back_only_when_asked() {
     let told = condition(&host.daemon("gpu1"), "PartitionsDrifted").expect("it is said");
     assert_eq!((&told["status"], &told["reason"]), (&json!(false), &json!("PutBack")), "{told}");
     let log = host.log();
-    assert_eq!(log.matches("a partition was changed by somebody else").count(), 2, "told once each");
-    assert_eq!(log.matches("partitions that somebody else changed were put back").count(), 2);
+    assert_eq!(log.matches("a partition was changed by another program").count(), 2, "told once each");
+    assert_eq!(log.matches("partitions that another program changed were put back").count(), 2);
     assert!(!listed(&host).contains(&strange.split_once('/').unwrap().1.to_owned()));
 
     // Before the others: to put it back where it was, they would have to be made again.
@@ -208,7 +208,7 @@ fn what_others_do_to_partitions_is_told_and_put_back_only_when_asked() {
 }
 
 #[test]
-fn a_script_that_undoes_each_repair_is_answered_ever_more_slowly() {
+fn repeatedly_undone_repair_backs_off() {
     let host = host_with(&small());
     assert_eq!(put(&host, "repair"), 200);
     let made = ids(&applied(&host));
@@ -235,7 +235,7 @@ fn a_script_that_undoes_each_repair_is_answered_ever_more_slowly() {
 }
 
 #[test]
-fn a_reply_that_is_lost_is_resolved_by_what_is_listed() {
+fn lost_reply_is_resolved_from_the_listing() {
     let trap = Trap::new();
     let host = trapped(&trap, &small());
     let expected = ids(&applied(&host));
@@ -262,7 +262,7 @@ fn a_reply_that_is_lost_is_resolved_by_what_is_listed() {
 }
 
 #[test]
-fn another_die_after_a_restart_stops_at_the_first_id_that_differs() {
+fn other_die_stops_at_first_differing_id() {
     let mut host = host_with(&small());
     // A partition of seven chunks has one of each of the first seven GPCs on either die.
     let expected = applied(&host)["taken"][1]["id"].clone();
@@ -329,7 +329,7 @@ fn another_die_after_a_restart_stops_at_the_first_id_that_differs() {
 }
 
 #[test]
-fn a_manager_that_is_killed_in_any_step_leaves_what_the_next_one_finishes() {
+fn killed_managers_partition_run_is_finished() {
     let trap = Trap::new();
     let mut host = trapped(&trap, &small());
     let expected = ids(&applied(&host));
@@ -348,7 +348,7 @@ fn a_manager_that_is_killed_in_any_step_leaves_what_the_next_one_finishes() {
 }
 
 #[test]
-fn a_daemon_that_hangs_in_the_middle_is_read_again_and_finished() {
+fn partition_run_recovers_from_hung_daemon() {
     let trap = Trap::new();
     let mut host = Host::new(&format!("{}\ncontrol_deadline_s = 1", trap.config()));
     trap.install(&host);

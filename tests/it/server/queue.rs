@@ -29,7 +29,7 @@ fn of_another_user(host: &Host, program: &std::path::Path) -> Waits {
 }
 
 #[test]
-fn who_waits_for_whom_is_shown_until_they_are_let_in() {
+fn waiting_clients_are_shown_until_admitted() {
     if !crate::harness::is_root() {
         return;
     }
@@ -73,7 +73,7 @@ fn who_waits_for_whom_is_shown_until_they_are_let_in() {
 }
 
 #[test]
-fn a_tenant_whose_user_cannot_reach_the_pipes_keeps_its_daemon_from_starting_also_beside_others() {
+fn unreachable_pipes_of_one_tenant_block_daemon() {
     use std::os::unix::fs::PermissionsExt as _;
     let host = Host::ready();
     let spec = json!({"gpus": ["1"], "multi_user": true});

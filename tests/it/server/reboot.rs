@@ -29,7 +29,7 @@ fn reboot(host: &mut Host, foreign: &Foreign) {
 }
 
 #[test]
-fn an_observed_daemon_is_found_again_where_its_owner_starts_it_after_a_reboot() {
+fn observed_daemon_is_found_again_after_reboot() {
     let (mut host, foreign) = with_theirs("observed");
     reboot(&mut host, &foreign);
     host.serve();
@@ -44,7 +44,7 @@ fn an_observed_daemon_is_found_again_where_its_owner_starts_it_after_a_reboot() 
 }
 
 #[test]
-fn an_adopted_daemon_is_started_where_it_was_after_a_reboot() {
+fn adopted_daemon_restarts_in_place_after_reboot() {
     let (mut host, foreign) = with_theirs("managed");
     reboot(&mut host, &foreign);
     host.serve();

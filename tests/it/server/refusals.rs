@@ -43,7 +43,7 @@ fn named(answer: &Answer) -> (String, String) {
 }
 
 #[test]
-fn a_value_that_mps_would_misread_is_refused_with_field_value_and_remedy() {
+fn misreadable_value_is_refused_with_remedy() {
     let host = Host::ready();
     let before = state(&host);
     let memory = "whole MiB";

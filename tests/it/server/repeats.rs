@@ -3,15 +3,15 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Host};
+use crate::harness::{Answer, InProcess, Served};
 
-fn post(host: &Host, path: &str, key: &str, body: Option<&Value>) -> Answer {
+fn post(host: &Served, path: &str, key: &str, body: Option<&Value>) -> Answer {
     host.api().send(Method::POST, path, &[("idempotency-key", key)], body.map(Value::to_string))
 }
 
 #[test]
 fn repeated_posts_are_done_once() {
-    let host = Host::ready();
+    let host = InProcess::stopped();
     let document = json!({"version": "v1", "layouts": {"lx": {"steps": []}}});
     let requests = [
         ("/api/v1/daemons/gpu0/cordon", None),
@@ -45,7 +45,7 @@ fn repeated_posts_are_done_once() {
 
 #[test]
 fn a_repeated_token_has_no_secret() {
-    let host = Host::ready();
+    let host = InProcess::stopped();
     let request = json!({"name": "ci", "grant": "viewer"});
     let first = post(&host, "/api/v1/tokens", "one", Some(&request));
     assert_eq!(first.status, 201, "{}", first.text);

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use super::layouts::{add, apply, partitions, remove, trapped_host, write};
 use super::shares;
-use crate::harness::{Host, Spring, Trap, eventually, is_alive, signal};
+use crate::harness::{Host, Served, Spring, Trap, eventually, is_alive, signal};
 
 /// All replays, the newest first, once the newest of so many has come to its end.
-fn replays(host: &Host, count: usize) -> Vec<Value> {
+fn replays(host: &Served, count: usize) -> Vec<Value> {
     eventually(&format!("{count} replays have come to their end"), || {
         let items = host.api().get("/api/v1/replays").ok()["items"].as_array().expect("a list").clone();
         let ended = items.first().is_some_and(|newest| newest["finished_at"].is_i64());
@@ -17,7 +17,7 @@ fn replays(host: &Host, count: usize) -> Vec<Value> {
 }
 
 /// Waits until the daemon is ready in another process.
-fn back(host: &Host, daemon: &str, before: u32) {
+fn back(host: &Served, daemon: &str, before: u32) {
     eventually("another process is ready", || {
         let status = &host.daemon(daemon)["status"];
         (status["pid"].is_u64() && status["pid"] != before && status["phase"] == "ready").then_some(())
@@ -28,7 +28,7 @@ fn back(host: &Host, daemon: &str, before: u32) {
 type Happens = fn(&mut Host, &Trap);
 
 #[test]
-fn each_restart_of_a_daemon_with_partitions_has_a_replay_on_record() {
+fn partition_restart_is_recorded_as_replay() {
     let trap = Trap::new();
     let mut host = trapped_host(&trap, "");
     write(&host, "prod", &[add("web", 7), add("gap", 2), add("jobs", 5), remove("gap"), add("tail", 1)]);
@@ -111,7 +111,7 @@ fn each_restart_of_a_daemon_with_partitions_has_a_replay_on_record() {
 type Wish = fn(&Host);
 
 #[test]
-fn a_restart_ends_on_record_with_the_wish_for_its_layout() {
+fn restart_replay_ends_when_layout_is_removed() {
     let taken_out = |host: &Host| {
         let mut spec = host.daemon("gpu1")["spec"].clone();
         spec["layout"] = Value::Null;
@@ -141,7 +141,7 @@ fn a_restart_ends_on_record_with_the_wish_for_its_layout() {
 }
 
 #[test]
-fn each_restart_of_a_daemon_with_percentages_says_what_clients_see() {
+fn percentage_restart_records_seen_sms() {
     let host = shares::host_with("h200x1@13.0", &shares::THREE);
     let sms = json!([["seven", 56], ["five", 40], ["three", 24]]);
     for count in 1..=2 {

@@ -1,78 +1,18 @@
-//! Restores over databases that are whole and not as this version writes them, and over such that lack something.
+//! Restores over databases that are damaged, incomplete or locked, and over tenants of the same name.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use super::backups::ask;
-use super::tokens::made;
+use super::backups::change;
 use crate::harness::Host;
 
-/// Runs statements on a file that nobody has open.
-fn change(file: &Path, statements: &str) {
-    let options = SqliteConnectOptions::new().filename(file).foreign_keys(false);
-    let statements = sqlx::AssertSqlSafe(statements.to_owned());
-    tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let mut connection = options.connect().await.unwrap();
-        sqlx::raw_sql(statements).execute(&mut connection).await.unwrap();
-        connection.close().await.unwrap();
-    });
-}
-
-fn token(host: &Host, name: &str) -> (String, String) {
-    made(host, &json!({"name": name, "grant": "viewer"}))
-}
-
-fn status(host: &Host, secret: &str) -> u16 {
-    host.api().with_token(Some(secret)).get("/api/v1/whoami").status
-}
-
 #[test]
-fn what_a_database_of_an_older_schema_knows_is_carried_over_as_from_one_of_this() {
-    let mut host = Host::ready();
-    let (kept, revoked) = (token(&host, "kept"), token(&host, "revoked"));
-    let file = host.dir().join("backup.db");
-    host.kept("backup", &file);
-    assert_eq!(host.api().delete(&format!("/api/v1/tokens/{}", revoked.0)).status, 204);
-    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
-    host.await_ready();
-    let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
-    host.end_manager(Signal::TERM);
-    let rows = "SELECT id || hash FROM audit ORDER BY id";
-    let on_record = host.ask_sql(rows);
-    let version = |host: &Host| host.ask_sql("SELECT max(version) || '' FROM _sqlx_migrations").remove(0);
-    let newest = version(&host);
-    host.lay_older_schema();
-    let older = version(&host);
-    assert_ne!(older, newest);
-
-    let said = host.kept("restore", &file);
-    assert!(!said.contains("could not be read") && !said.contains("tokens that can be used again"), "{said}");
-    assert_eq!(version(&host), newest);
-    assert!(host.ask_sql(rows).starts_with(&on_record), "no row of the audit is lost");
-    let names: Vec<String> = fs::read_dir(host.state(""))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.contains("replaced") || name.contains("partial"))
-        .collect();
-    let [replaced] = names.as_slice() else { panic!("{names:?}") };
-    let replaced = ask(&host.state(replaced), "SELECT max(version) || '' FROM _sqlx_migrations");
-    assert_eq!(replaced, [older], "what was brought up to date is a copy");
-    host.serve();
-    host.await_ready();
-    assert_eq!([&kept, &revoked].map(|token| status(&host, &token.1)), [200, 401]);
-    assert_eq!(["gpu0", "gpu1"].map(|name| host.daemon_pid(name)), daemons, "adopted as they run now");
-    let started = host.events("&type=manager.started");
-    assert_eq!(started.last().unwrap()["details"]["predecessor"], "restored", "{started:#?}");
-}
-
-#[test]
-fn a_manager_that_starts_after_a_restore_does_not_say_that_the_one_before_died() {
+fn predecessor_is_restored_after_a_restore() {
     let mut host = Host::ready();
     let file = host.dir().join("backup.db");
     // Made while a manager serves, so the last that it knows of a manager is that it started.
@@ -100,7 +40,7 @@ fn a_manager_that_starts_after_a_restore_does_not_say_that_the_one_before_died()
 }
 
 #[test]
-fn a_database_that_lacks_something_is_named_for_what_it_lacks_and_replaced_all_the_same() {
+fn damaged_database_is_replaced_with_the_reason() {
     let mut host = Host::ready();
     let file = host.dir().join("backup.db");
     host.kept("backup", &file);
@@ -114,7 +54,7 @@ fn a_database_that_lacks_something_is_named_for_what_it_lacks_and_replaced_all_t
         change(&host.state("mps-manager.db"), lacking);
         let said = host.kept("restore", &file);
         assert!(said.contains(&format!("could not be read ({words})")), "{said}");
-        assert!(said.contains("What its audit holds stays there"), "{said}");
+        assert!(said.contains("The rest of the audit is in that file"), "{said}");
     }
     // Torn in the middle, where nobody looks before all of it is read.
     let mut torn = whole.clone();
@@ -128,7 +68,7 @@ fn a_database_that_lacks_something_is_named_for_what_it_lacks_and_replaced_all_t
 }
 
 #[test]
-fn a_backup_that_lacks_something_is_refused_for_what_it_lacks_and_changes_nothing() {
+fn incomplete_backup_is_refused() {
     let mut host = Host::ready();
     let file = host.dir().join("backup.db");
     host.kept("backup", &file);
@@ -141,7 +81,7 @@ fn a_backup_that_lacks_something_is_refused_for_what_it_lacks_and_changes_nothin
 }
 
 #[test]
-fn a_database_that_somebody_else_holds_is_not_replaced_without_what_it_knows() {
+fn locked_database_is_not_replaced() {
     let mut host = Host::ready();
     let file = host.dir().join("backup.db");
     host.kept("backup", &file);
@@ -161,7 +101,7 @@ fn a_database_that_somebody_else_holds_is_not_replaced_without_what_it_knows() {
 }
 
 #[test]
-fn processes_of_a_forgotten_tenant_are_not_given_to_another_of_its_name() {
+fn forgotten_tenants_processes_lose_their_leases() {
     let mut host = Host::ready();
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
     for name in ["again", "same"] {
@@ -176,10 +116,10 @@ fn processes_of_a_forgotten_tenant_are_not_given_to_another_of_its_name() {
     host.end_manager(Signal::TERM);
     let said = host.kept("restore", &file);
     assert!(
-        said.contains("the backup has another tenant of that name: processes of the one that is forgotten"),
+        said.contains("the backup has another tenant of that name, and processes of the forgotten one"),
         "{said}"
     );
-    assert!(said.contains("tenant again was made after") && !said.contains("tenant same"), "{said}");
+    assert!(said.contains("tenant again was created after") && !said.contains("tenant same"), "{said}");
     assert_eq!(host.ask_sql("SELECT tenant || pid FROM leases"), [format!("same{}", kept.pid())]);
     host.serve();
     host.await_ready();

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::harness::{Client, Host, eventually, pid, said, signal};
 
 #[test]
-fn run_becomes_the_command_with_its_process_id_and_its_exit_code() {
+fn run_replaces_itself_with_the_command() {
     let host = Host::ready();
     let mut command = host.run_command("demo", &["sh", "-c", "echo $$"]);
     command.stdout(std::process::Stdio::piped());
@@ -22,7 +22,7 @@ fn run_becomes_the_command_with_its_process_id_and_its_exit_code() {
 }
 
 #[test]
-fn a_command_that_is_missing_or_cannot_run_is_told_as_a_shell_tells_it() {
+fn failed_command_exits_like_a_shell() {
     let host = Host::ready();
     let missing = host.run("demo", &["no-such-command"]);
     assert_eq!(missing.status.code(), Some(127));
@@ -34,7 +34,7 @@ fn a_command_that_is_missing_or_cannot_run_is_told_as_a_shell_tells_it() {
 }
 
 #[test]
-fn the_command_has_the_tenants_environment_and_no_secret_of_its_caller() {
+fn command_gets_tenant_environment_without_secrets() {
     let host = Host::ready();
     let output = host
         .run_command("demo", &["env"])
@@ -53,7 +53,7 @@ fn the_command_has_the_tenants_environment_and_no_secret_of_its_caller() {
 }
 
 #[test]
-fn a_cuda_program_under_run_sees_the_tenants_share() {
+fn cuda_program_sees_the_tenants_share() {
     let host = Host::ready();
     let client = host.run_client("demo");
     assert_eq!(client.seen["devices"][0]["sms"], 32);
@@ -67,7 +67,7 @@ fn no_more_run_than_max_clients() {
     let first = host.run_client("demo");
     let refused = host.run("demo", &["true"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(said(&refused).contains("1 of at most 1"), "{}", said(&refused));
+    assert!(said(&refused).contains("1 process running and max_clients is 1"), "{}", said(&refused));
     let mut held = Vec::new();
     for _ in 0..4 {
         held.push(host.run_client("batch"));
@@ -81,7 +81,7 @@ fn no_more_run_than_max_clients() {
 }
 
 #[test]
-fn the_children_of_one_run_take_a_place_each() {
+fn each_child_of_run_takes_a_place() {
     let host = Host::ready();
     let program = env!("CARGO_BIN_EXE_mps-manager");
     let script = format!("for i in 1 2 3 4; do {program} sim client --spin 60 & done; wait");
@@ -89,7 +89,7 @@ fn the_children_of_one_run_take_a_place_each() {
     eventually("all four are listed", || (host.clients().len() == 4).then_some(()));
     let refused = host.run("batch", &["true"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(said(&refused).contains("4 of at most 4"), "{}", said(&refused));
+    assert!(said(&refused).contains("4 processes running and max_clients is 4"), "{}", said(&refused));
     for client in host.clients() {
         signal(pid(&client["pid"]), Signal::KILL);
     }
@@ -97,7 +97,7 @@ fn the_children_of_one_run_take_a_place_each() {
 }
 
 #[test]
-fn nobody_is_sent_past_mps_when_the_pipe_directory_is_gone() {
+fn run_is_refused_without_pipe_directory() {
     let host = Host::ready();
     let client = host.client("demo");
     eventually("the client is listed", || (host.clients().len() == 1).then_some(()));
@@ -119,7 +119,7 @@ fn nobody_is_sent_past_mps_when_the_pipe_directory_is_gone() {
 }
 
 #[test]
-fn sixteen_callers_at_once_get_no_more_places_than_there_are() {
+fn concurrent_runs_never_exceed_max_clients() {
     let host = Host::ready();
     let mut callers: Vec<_> = (0..16)
         .map(|_| {
@@ -153,7 +153,7 @@ fn sixteen_callers_at_once_get_no_more_places_than_there_are() {
 }
 
 #[test]
-fn nothing_runs_while_the_daemon_is_stopped_or_takes_no_clients() {
+fn stopped_or_cordoned_daemon_runs_nothing() {
     let host = Host::configured("fresh_patience_s = 1");
     let closed = json!({"gpus": ["0"], "schedulable": false});
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &closed).status, 200);
@@ -170,7 +170,7 @@ fn nothing_runs_while_the_daemon_is_stopped_or_takes_no_clients() {
 }
 
 #[test]
-fn a_lease_is_for_a_process_that_there_is() {
+fn lease_needs_an_existing_process() {
     let host = Host::ready();
     let ask =
         |pid: u32| host.api().post("/api/v1/tenants/demo/leases", &json!({"kind": "recorded", "pid": pid}));

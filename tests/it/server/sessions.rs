@@ -7,18 +7,18 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::tokens::as_user;
-use crate::harness::{Answer, EventStream, Host, signal};
+use crate::harness::{Answer, EventStream, Host, InProcess, Served, signal};
 
 const NAME: &str = "mps_manager_session";
 /// What a browser says of a request that a page of this server sent.
 const SAME_SITE: (&str, &str) = ("sec-fetch-site", "same-origin");
 
 /// Logs in with a token; gives the cookie as a browser sends it.
-pub(super) fn cookie(host: &Host, token: &str) -> String {
+pub(super) fn cookie(host: &Served, token: &str) -> String {
     cookie_of(&log_in(host, token))
 }
 
-fn log_in(host: &Host, token: &str) -> Answer {
+fn log_in(host: &Served, token: &str) -> Answer {
     let answer = host.api().with_token(None).post("/api/v1/session", &json!({"token": token}));
     assert_eq!(answer.status, 201, "{}", answer.text);
     answer
@@ -34,23 +34,23 @@ fn cookie_of(answer: &Answer) -> String {
     pair.to_owned()
 }
 
-fn send(host: &Host, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
+fn send(host: &Served, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
     host.api().with_token(None).send(method, path, headers, None)
 }
 
-fn whoami(host: &Host, cookie: &str) -> Answer {
+fn whoami(host: &Served, cookie: &str) -> Answer {
     send(host, Method::GET, "/api/v1/whoami", &[("cookie", cookie)])
 }
 
-fn token(host: &Host, grant: &str) -> (String, String) {
+fn token(host: &Served, grant: &str) -> (String, String) {
     let made = host.api().post("/api/v1/tokens", &json!({"name": "browser", "grant": grant})).ok();
     let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
     (text(&made["token"]["id"]), text(&made["secret"]))
 }
 
 #[test]
-fn a_session_stands_for_its_token_until_it_is_logged_out() {
-    let host = Host::ready();
+fn session_acts_as_its_token_until_logout() {
+    let host = InProcess::stopped();
     let (id, secret) = token(&host, "viewer");
     let opened = log_in(&host, &secret);
     assert!(!opened.text.contains(&secret[22..]));
@@ -74,7 +74,7 @@ fn a_session_stands_for_its_token_until_it_is_logged_out() {
 
 #[test]
 fn a_session_ends_with_its_token() {
-    let host = Host::ready();
+    let host = InProcess::stopped();
     let (id, secret) = token(&host, "operator");
     let cookie = cookie(&host, &secret);
     assert_eq!(whoami(&host, &cookie).status, 200);
@@ -83,8 +83,8 @@ fn a_session_ends_with_its_token() {
 }
 
 #[test]
-fn all_sessions_of_a_token_end_at_once_and_no_others() {
-    let host = Host::ready();
+fn token_sessions_end_at_once_without_others() {
+    let host = InProcess::stopped();
     let ((id, mine), (_, theirs)) = (token(&host, "viewer"), token(&host, "viewer"));
     let (one, two, other) = (cookie(&host, &mine), cookie(&host, &mine), cookie(&host, &theirs));
     let all = "/api/v1/sessions";
@@ -105,7 +105,7 @@ fn all_sessions_of_a_token_end_at_once_and_no_others() {
 }
 
 #[test]
-fn a_session_survives_a_restart_and_not_another_admin_token() {
+fn session_survives_restart_but_not_token_change() {
     let mut host = Host::ready();
     let (_, secret) = token(&host, "viewer");
     let (tokens, admins) = (cookie(&host, &secret), cookie(&host, &host.token()));
@@ -125,7 +125,7 @@ fn a_session_survives_a_restart_and_not_another_admin_token() {
 }
 
 #[test]
-fn a_session_ends_unused_and_ends_in_any_case() {
+fn session_ends_when_idle_or_too_old() {
     let mut host = Host::ready();
     let (_, secret) = token(&host, "viewer");
     let (idle, old, fresh) = (cookie(&host, &secret), cookie(&host, &secret), cookie(&host, &secret));
@@ -208,8 +208,8 @@ fn a_page_of_another_site_changes_nothing() {
 }
 
 #[test]
-fn a_name_that_leads_here_by_rebinding_is_refused() {
-    let host = Host::configured("[access]\nhosts = [\"gpu7.example\"]");
+fn rebound_host_name_is_refused() {
+    let host = InProcess::stopped_with("[access]\nhosts = [\"gpu7.example\"]");
     let get = |name: &str| send(&host, Method::GET, "/healthz", &[("host", name)]);
     for name in ["localhost", "LOCALHOST:1", "127.0.0.1:8640", "[::1]:8640", "10.0.0.1", "gpu7.example:443"] {
         assert_eq!(get(name).status, 200, "{name}");
@@ -223,7 +223,7 @@ fn a_name_that_leads_here_by_rebinding_is_refused() {
 
 #[test]
 fn every_answer_has_strict_headers() {
-    let host = Host::ready();
+    let host = InProcess::stopped();
     let answers = [
         host.api().get("/api/v1/host"),
         host.api().with_token(None).get("/api/v1/host"),
@@ -253,13 +253,13 @@ fn every_answer_has_strict_headers() {
 }
 
 /// Sends the form of the log-in page.
-fn submit(host: &Host, form: &str) -> Answer {
+fn submit(host: &Served, form: &str) -> Answer {
     let headers = [("content-type", "application/x-www-form-urlencoded")];
     host.api().with_token(None).send(Method::POST, "/login", &headers, Some(form.to_owned()))
 }
 
 #[test]
-fn an_address_logs_in_once_and_looking_at_it_does_not_use_it_up() {
+fn login_link_works_once_and_survives_viewing() {
     let host = Host::ready();
     let printed = String::from_utf8(host.cli(&["login-url"]).stdout).unwrap();
     let url = printed.trim();
@@ -303,7 +303,7 @@ fn code_of(host: &Host, uid: u32) -> Result<String, String> {
 }
 
 #[test]
-fn a_user_who_logs_in_by_an_address_may_what_the_configuration_says_now() {
+fn login_link_session_follows_current_configuration() {
     if !crate::harness::is_root() {
         return;
     }
@@ -338,7 +338,7 @@ fn a_user_who_logs_in_by_an_address_may_what_the_configuration_says_now() {
 }
 
 #[test]
-fn an_admin_ends_the_sessions_of_a_user_and_root_on_the_socket_its_own() {
+fn admin_can_end_sessions_of_a_user() {
     if !crate::harness::is_root() {
         return;
     }
@@ -370,7 +370,7 @@ fn an_admin_ends_the_sessions_of_a_user_and_root_on_the_socket_its_own() {
 }
 
 #[test]
-fn a_stream_that_was_begun_before_its_readers_tenant_was_made_tells_of_it_from_its_first_event_on() {
+fn stream_follows_a_tenant_created_later() {
     if !crate::harness::is_root() {
         return;
     }
@@ -403,7 +403,7 @@ fn a_stream_that_was_begun_before_its_readers_tenant_was_made_tells_of_it_from_i
 }
 
 #[test]
-fn an_address_outlives_a_log_in_that_comes_too_soon() {
+fn login_link_survives_rate_limiting() {
     let host = Host::ready();
     let code = code_of(&host, rustix::process::geteuid().as_raw()).expect("an address");
     let admin = host.token();
@@ -416,7 +416,7 @@ fn an_address_outlives_a_log_in_that_comes_too_soon() {
         assert!(refused.header("content-type").is_some_and(|kind| kind.starts_with("text/html")));
         assert!(refused.header("retry-after").is_some_and(|wait| wait.parse::<u32>().is_ok()));
         assert!(
-            refused.text.contains("too many log-ins") && refused.text.contains(&format!("value=\"{code}\"")),
+            refused.text.contains("too many logins") && refused.text.contains(&format!("value=\"{code}\"")),
             "{}",
             refused.text
         );
@@ -427,14 +427,14 @@ fn an_address_outlives_a_log_in_that_comes_too_soon() {
 }
 
 #[test]
-fn an_admin_by_its_group_logs_in_with_a_token_of_its_own() {
+fn group_admin_logs_in_with_own_token() {
     if !crate::harness::is_root() {
         return;
     }
     let host = Host::configured("[access]\ngroups = { \"4343\" = \"admin\" }");
     let refused = code_of(&host, 4343).expect_err("refused");
     assert!(
-        refused.contains("uid 4343 has its role by a group") && refused.contains("token create"),
+        refused.contains("uid 4343 has its role through a group") && refused.contains("token create"),
         "{refused}"
     );
     let (_, said) = as_user(&host, 4343, "", &["token", "create", "me", "--grant", "admin"]);
@@ -443,7 +443,7 @@ fn an_admin_by_its_group_logs_in_with_a_token_of_its_own() {
 }
 
 #[test]
-fn the_page_takes_a_token_and_escapes_what_it_shows() {
+fn login_page_accepts_token_and_escapes_output() {
     let host = Host::ready();
     let (_, secret) = token(&host, "viewer");
     let logged_in = submit_unfollowed(&host, &format!("token={secret}"));
@@ -461,7 +461,7 @@ fn the_page_takes_a_token_and_escapes_what_it_shows() {
 }
 
 #[test]
-fn the_first_start_prints_an_address_that_logs_in_and_a_later_one_does_not() {
+fn only_first_start_prints_login_link() {
     let host = Host::new("");
     let first = printed(&host);
     let line = first.iter().find(|line| line.starts_with("log in once")).expect("an address");

@@ -4,9 +4,9 @@ use mps_manager::domain::layout::document::Document;
 use serde_json::{Value, json};
 
 use super::shares::{THREE, applied, asserted, bare, host_with, partitions, post, sees};
-use crate::harness::{Answer, Host};
+use crate::harness::{Answer, Host, Served};
 
-fn exported(host: &Host) -> Value {
+fn exported(host: &Served) -> Value {
     let json = [("accept", "application/json")];
     host.api().send(reqwest::Method::GET, "/api/v1/layouts/main/export?daemon=gpu0", &json, None).ok()
 }
@@ -20,19 +20,19 @@ fn resealed(document: &Value, change: impl FnOnce(&mut Value)) -> Value {
     serde_json::to_value(Document::sealed(document.layouts)).expect("text")
 }
 
-fn replay(host: &Host, document: &Value) -> Answer {
+fn replay(host: &Served, document: &Value) -> Answer {
     host.api().post("/api/v1/replays", &json!({"daemon": "gpu0", "document": document}))
 }
 
 /// Waits for a replay that was accepted, and gives its operation and its record.
-fn ended(host: &Host, accepted: &Answer) -> (Value, Value) {
+fn ended(host: &Served, accepted: &Answer) -> (Value, Value) {
     let operation = host.api().outcome(accepted);
     let id = accepted.json()["replay"].as_str().expect("an ID").to_owned();
     (operation, host.api().get(&format!("/api/v1/replays/{id}")).ok())
 }
 
 /// Takes the layout out of the daemon's spec, which a percentage layout allows at any time.
-fn take_out(host: &Host) {
+fn take_out(host: &Served) {
     let mut spec = host.daemon("gpu0")["spec"].clone();
     spec["layout"] = Value::Null;
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &spec).status, 200);
@@ -44,7 +44,7 @@ fn all_see(host: &Host) -> [u64; 3] {
 }
 
 #[test]
-fn a_document_carries_what_clients_saw_and_another_host_is_held_to_it() {
+fn recorded_sms_are_compared_on_another_host() {
     let first = host_with("h200x1@13.0", &THREE);
     let document = exported(&first);
     let recorded = &document["layouts"]["main"]["recorded"];
@@ -81,7 +81,7 @@ fn a_document_carries_what_clients_saw_and_another_host_is_held_to_it() {
 }
 
 #[test]
-fn other_sms_than_on_record_are_a_difference_and_the_daemon_is_as_before() {
+fn differing_sms_fail_and_keep_the_daemon() {
     let host = host_with("h200x1@13.0", &THREE);
     let other = resealed(&exported(&host), |recorded| recorded["shares"][1]["sms"] = json!(48));
     take_out(&host);
@@ -98,7 +98,7 @@ fn other_sms_than_on_record_are_a_difference_and_the_daemon_is_as_before() {
 }
 
 #[test]
-fn sms_that_no_percentage_gives_are_a_difference_too() {
+fn unattainable_sms_are_a_difference() {
     // Partitions of an A100 are found by clients, and none sees the 4 SMs of one chunk.
     let host = host_with("a100x1@13.0", &[("seven", 7)]);
     let mut document = exported(&host);
@@ -112,7 +112,7 @@ fn sms_that_no_percentage_gives_are_a_difference_too() {
 }
 
 #[test]
-fn what_was_recorded_on_other_hardware_is_refused_before_anything_is_asked() {
+fn recording_of_other_hardware_is_refused_first() {
     let host = host_with("h200x1@13.0", &THREE);
     let document = exported(&host);
     take_out(&host);

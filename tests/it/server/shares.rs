@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::foreign::condition;
-use crate::harness::{Answer, Client, Host, eventually, said, signal};
+use crate::harness::{Answer, Client, Host, Served, eventually, said, signal};
 
 /// Partitions of so many chunks, each with a tenant of its name.
 fn layout(partitions: &[(&str, u32)]) -> Value {
@@ -18,7 +18,7 @@ fn layout(partitions: &[(&str, u32)]) -> Value {
     json!({"enforcement": "percentage", "steps": partitions.iter().map(add).collect::<Vec<_>>()})
 }
 
-fn write(host: &Host, name: &str, partitions: &[(&str, u32)]) {
+fn write(host: &Served, name: &str, partitions: &[(&str, u32)]) {
     let body = json!({"layout": layout(partitions)});
     assert_eq!(host.api().put(&format!("/api/v1/layouts/{name}"), &body).status, 201);
 }
@@ -48,12 +48,12 @@ pub(super) fn host_with(profile: &str, partitions: &[(&str, u32)]) -> Host {
     host
 }
 
-pub(super) fn post(host: &Host, layout: &str, verb: &str) -> Answer {
+pub(super) fn post(host: &Served, layout: &str, verb: &str) -> Answer {
     host.api().post(&format!("/api/v1/layouts/{layout}/{verb}"), &json!({"daemon": "gpu0"}))
 }
 
 /// Whether the daemon holds a layout, and in what it does not.
-pub(super) fn asserted(host: &Host, layout: &str) -> (bool, Vec<String>) {
+pub(super) fn asserted(host: &Served, layout: &str) -> (bool, Vec<String>) {
     let answer = post(host, layout, "assert").ok();
     let message = |difference: &Value| difference["message"].as_str().expect("words").to_owned();
     let differences = answer["differences"].as_array().expect("differences").iter().map(message).collect();
@@ -61,7 +61,7 @@ pub(super) fn asserted(host: &Host, layout: &str) -> (bool, Vec<String>) {
 }
 
 /// Waits until the layout is in force, and gives its status.
-pub(super) fn applied(host: &Host) -> Value {
+pub(super) fn applied(host: &Served) -> Value {
     let daemon = host.await_phase("gpu0", "ready");
     let layout = &daemon["status"]["layout"];
     assert_eq!(
@@ -89,17 +89,17 @@ pub(super) fn sees(host: &Host, tenant: &str) -> u64 {
 
 /// How many CUDA clients managers have sent to look.
 fn sent(host: &Host) -> usize {
-    host.log().matches("a CUDA client looks").count()
+    host.log().matches("a CUDA client measures").count()
 }
 
-fn server_percentage(host: &Host) -> Value {
+fn server_percentage(host: &Served) -> Value {
     host.daemon("gpu0")["status"]["effective"]["servers"][0]["active_thread_percentage"].clone()
 }
 
 pub(super) const THREE: [(&str, u32); 3] = [("seven", 7), ("five", 5), ("three", 3)];
 
 #[test]
-fn three_partitions_of_an_h200_give_exactly_their_sms_also_after_the_daemons_death() {
+fn h200_shares_give_exact_sms_after_restart() {
     let host = host_with("h200x1@13.0", &THREE);
     let planned = [(7, 42.5, 56), (5, 30.4, 40), (3, 18.2, 24)];
     assert_eq!(partitions(&applied(&host)), planned);
@@ -158,14 +158,14 @@ pub(super) fn let_in_while_another_is_written(host: &Host, daemon: &str, tenant:
 }
 
 #[test]
-fn a_tenant_with_a_share_is_let_in_while_another_tenant_is_written() {
+fn tenant_with_share_connects_during_other_writes() {
     let host = host_with("h200x1@13.0", &THREE);
     let_in_while_another_is_written(&host, "gpu0", "five");
     assert_eq!(sees(&host, "five"), 40);
 }
 
 #[test]
-fn a_plan_says_what_each_partition_comes_to_and_that_nothing_is_reserved() {
+fn percentage_plan_shows_shares_and_reserves_nothing() {
     let host = bare("h200x1@13.0", &THREE);
     write(&host, "main", &THREE);
     let plan = post(&host, "main", "plan").ok();
@@ -201,7 +201,7 @@ fn a_plan_says_what_each_partition_comes_to_and_that_nothing_is_reserved() {
 }
 
 #[test]
-fn a_layout_takes_the_place_of_another_and_goes_when_it_is_taken_out() {
+fn layout_replaces_another_and_can_be_removed() {
     let host = host_with("h200x1@13.0", &THREE);
     let working = host.client("seven");
     write(&host, "next", &[("seven", 7), ("five", 8)]);
@@ -228,7 +228,7 @@ fn a_layout_takes_the_place_of_another_and_goes_when_it_is_taken_out() {
 }
 
 #[test]
-fn a_layout_that_cannot_be_proven_gives_way_to_the_one_before() {
+fn unprovable_layout_falls_back_to_previous() {
     // One chunk of an A100 is 4 SMs, and no client sees fewer than 8.
     let host = host_with("a100x1@13.0", &[("seven", 7)]);
     write(&host, "tiny", &[("seven", 1)]);
@@ -244,7 +244,7 @@ fn a_layout_that_cannot_be_proven_gives_way_to_the_one_before() {
 }
 
 #[test]
-fn a_bound_tenant_says_nothing_of_its_own_share() {
+fn bound_tenant_cannot_set_its_own_share() {
     let host = host_with("h200x1@13.0", &THREE);
     applied(&host);
     for (field, value) in [("sms", json!(32)), ("active_thread_percentage", json!(25))] {
@@ -264,7 +264,7 @@ fn a_bound_tenant_says_nothing_of_its_own_share() {
 }
 
 #[test]
-fn where_nothing_was_measured_clients_find_the_percentages_and_the_next_start_takes_one_each() {
+fn unmeasured_percentages_are_found_and_reused() {
     for (profile, sms) in [("a100x1@13.0", [28, 48]), ("l40sx1@12.8", [28, 48])] {
         let mut host = host_with(profile, &[("seven", 7), ("twelve", 12)]);
         let found = partitions(&applied(&host));
@@ -288,7 +288,7 @@ fn where_nothing_was_measured_clients_find_the_percentages_and_the_next_start_ta
 }
 
 #[test]
-fn nobody_is_handed_a_share_before_a_client_has_seen_it() {
+fn unproven_share_is_not_handed_out() {
     let mut host = host_with("h200x1@13.0", &THREE);
     applied(&host);
     // A device has 127 connections: there is none left for a client that looks.
@@ -309,7 +309,7 @@ fn nobody_is_handed_a_share_before_a_client_has_seen_it() {
     assert!(layout["partitions"].as_array().expect("partitions").iter().all(unproven), "{layout}");
     let refused = host.api().get("/api/v1/tenants/five/environment").problem(409, "conflict");
     let detail = refused["detail"].as_str().expect("words");
-    assert!(detail.contains("partition five of tenant five is not proven"), "{detail}");
+    assert!(detail.contains("partition five of tenant five is not verified"), "{detail}");
     assert_ne!(host.run("five", &["true"]).status.code(), Some(0));
 
     drop(busy);

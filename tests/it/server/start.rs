@@ -19,7 +19,7 @@ fn every_documented_profile_starts() {
 }
 
 #[test]
-fn a_control_program_that_is_slow_each_time_still_works() {
+fn slow_control_program_still_works() {
     for (delay, deadline) in [("0.3", 5), ("2", 10)] {
         let mut host = Host::new("");
         let (real, slow) = (host.runtime("sim/bin"), host.dir().join("slow"));
@@ -54,7 +54,7 @@ fn a_control_program_that_is_slow_each_time_still_works() {
 }
 
 #[test]
-fn a_new_simulated_host_has_a_daemon_a_gpu_and_two_tenants_and_becomes_ready() {
+fn new_simulated_host_becomes_ready() {
     let host = Host::ready();
     let api = host.api();
     assert_eq!(api.get("/healthz").ok(), json!({"status": "ok"}));
@@ -90,7 +90,7 @@ fn a_new_simulated_host_has_a_daemon_a_gpu_and_two_tenants_and_becomes_ready() {
 }
 
 #[test]
-fn the_token_and_the_database_are_for_their_owner_alone() {
+fn token_and_database_are_private() {
     let host = Host::ready();
     for file in ["admin.token", "mps-manager.db"] {
         let mode = fs::metadata(host.state(file)).unwrap().permissions().mode();
@@ -100,7 +100,7 @@ fn the_token_and_the_database_are_for_their_owner_alone() {
 }
 
 #[test]
-fn a_gpu_is_found_by_index_uuid_beginning_and_pci_address() {
+fn gpu_is_found_by_any_identifier() {
     let host = Host::ready();
     let gpus = host.api().get("/api/v1/gpus").ok();
     let gpu = &gpus["items"][1];
@@ -116,7 +116,7 @@ fn a_gpu_is_found_by_index_uuid_beginning_and_pci_address() {
 }
 
 #[test]
-fn a_daemon_whose_gpu_is_gone_is_never_called_ready() {
+fn daemon_with_missing_gpu_is_not_ready() {
     let mut host = Host::ready();
     let sms = json!({"daemon": "gpu1", "sms": 32, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("counted", &sms).status, 201);

@@ -5,7 +5,6 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use rustix::process::Signal;
-use sqlx::Connection as _;
 
 use crate::harness::{Host, is_alive};
 
@@ -21,7 +20,7 @@ fn contents(directory: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_second_manager_on_the_same_state_is_refused_and_the_first_goes_on() {
+fn second_manager_on_same_state_is_refused() {
     let host = Host::ready();
     let daemon = host.daemon_pid("gpu0");
     let said = host.refused(&[]);
@@ -31,7 +30,7 @@ fn a_second_manager_on_the_same_state_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_second_manager_on_the_same_runtime_directory_is_refused_and_the_first_keeps_its_socket() {
+fn second_manager_on_same_socket_is_refused() {
     let host = Host::ready();
     let state = host.dir().join("other");
     let said = host.refused(&["--state-dir", state.to_str().unwrap()]);
@@ -40,7 +39,7 @@ fn a_second_manager_on_the_same_runtime_directory_is_refused_and_the_first_keeps
 }
 
 #[test]
-fn a_port_in_use_is_refused_by_its_address() {
+fn port_in_use_is_refused() {
     let host = Host::new("");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -50,7 +49,7 @@ fn a_port_in_use_is_refused_by_its_address() {
 }
 
 #[test]
-fn an_address_that_others_can_reach_is_refused() {
+fn public_address_without_tls_is_refused() {
     let host = Host::new("");
     let said = host.refused(&["--listen", "0.0.0.0:0"]);
     assert!(said.contains("0.0.0.0:0 is not a loopback address"), "{said}");
@@ -58,7 +57,7 @@ fn an_address_that_others_can_reach_is_refused() {
 }
 
 #[test]
-fn an_unknown_profile_is_refused_with_those_there_are() {
+fn unknown_profile_is_refused_with_known_ones() {
     let host = Host::new("");
     let said = host.refused(&["--sim", "b200x3"]);
     assert!(said.contains("b200x3") && said.contains("h200x2"), "{said}");
@@ -66,7 +65,7 @@ fn an_unknown_profile_is_refused_with_those_there_are() {
 }
 
 #[test]
-fn a_runtime_directory_too_long_for_sockets_is_refused_and_not_made() {
+fn overlong_runtime_directory_is_refused_uncreated() {
     let host = Host::new("");
     let long = host.dir().join("x".repeat(80));
     let said = host.refused(&["--runtime-dir", long.to_str().unwrap()]);
@@ -75,7 +74,7 @@ fn a_runtime_directory_too_long_for_sockets_is_refused_and_not_made() {
 }
 
 #[test]
-fn a_host_without_gpu_is_told_of_the_simulated_one_and_nothing_is_touched() {
+fn host_without_gpu_suggests_simulation() {
     let host = Host::new("");
     let (state, run) = (host.dir().join("s"), host.dir().join("r"));
     let arguments = ["serve", "--state-dir", state.to_str().unwrap(), "--runtime-dir", run.to_str().unwrap()];
@@ -88,7 +87,7 @@ fn a_host_without_gpu_is_told_of_the_simulated_one_and_nothing_is_touched() {
 }
 
 #[test]
-fn a_directory_without_the_programs_is_refused_by_the_program_that_is_missing() {
+fn missing_mps_program_is_named() {
     let host = Host::new("");
     let empty = host.dir().join("empty");
     fs::create_dir(&empty).unwrap();
@@ -111,37 +110,41 @@ fn programs_that_say_no_version_are_refused() {
 }
 
 #[test]
-fn a_database_of_a_newer_version_is_refused_and_not_a_byte_of_it_changed() {
+fn newer_and_pre_release_databases_are_refused_unchanged() {
     let mut host = Host::ready();
     let daemon = host.daemon_pid("gpu0");
     assert_eq!(host.end_manager(Signal::TERM), Some(0));
-    let database = host.state("mps-manager.db");
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        let url = format!("sqlite://{}", database.display());
-        let mut connection = sqlx::SqliteConnection::connect(&url).await.unwrap();
-        sqlx::query(
+    // As the last pre-release left it, of which each migration had another content.
+    let of_pre_release = "UPDATE _sqlx_migrations SET checksum = x'00';
+        INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+        VALUES (22, 'lease recorded', TRUE, x'00', 0)";
+    for (statements, words) in [
+        (
             "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-             VALUES (99999999, 'from the future', TRUE, x'00', 0)",
-        )
-        .execute(&mut connection)
-        .await
-        .unwrap();
-        connection.close().await.unwrap();
-    });
-    let before = contents(&host.state(""));
-    let said = host.refused(&[]);
-    assert!(said.contains("schema version 99999999") && said.contains("nothing was changed"), "{said}");
-    let after = contents(&host.state(""));
-    let names =
-        |files: &[(String, Vec<u8>)]| -> Vec<String> { files.iter().map(|(name, _)| name.clone()).collect() };
-    assert_eq!(names(&after), names(&before));
-    assert!(after == before, "the content of a file has changed");
-    assert!(is_alive(daemon));
+          VALUES (99999999, 'from the future', TRUE, x'00', 0)",
+            ["schema version 99999999", "restore a copy"],
+        ),
+        (of_pre_release, ["made by a pre-release", "move the state directory away"]),
+    ] {
+        host.execute_sql(statements);
+        let before = contents(&host.state(""));
+        let said = host.refused(&[]);
+        assert!(
+            words.iter().all(|words| said.contains(words)) && said.contains("nothing was changed"),
+            "{said}"
+        );
+        let after = contents(&host.state(""));
+        let names = |files: &[(String, Vec<u8>)]| -> Vec<String> {
+            files.iter().map(|(name, _)| name.clone()).collect()
+        };
+        assert_eq!(names(&after), names(&before));
+        assert!(after == before, "the content of a file has changed");
+        assert!(is_alive(daemon));
+    }
 }
 
 #[test]
-fn a_configuration_with_a_key_that_does_not_exist_is_refused_by_name() {
+fn unknown_configuration_key_is_refused() {
     let host = Host::new("lisen = \"127.0.0.1:1\"");
     let said = host.refused(&[]);
     assert!(said.contains("lisen"), "{said}");
@@ -170,7 +173,7 @@ fn commands_say_when_no_manager_answers() {
 }
 
 #[test]
-fn a_state_directory_that_cannot_be_used_is_refused() {
+fn unusable_state_directory_is_refused() {
     let host = Host::new("");
     fs::write(host.dir().join("state"), "a file").unwrap();
     let said = host.refused(&[]);
@@ -178,7 +181,7 @@ fn a_state_directory_that_cannot_be_used_is_refused() {
 }
 
 #[test]
-fn a_database_or_a_token_that_is_none_is_refused_by_its_file() {
+fn corrupt_database_or_token_is_refused() {
     let host = Host::new("");
     fs::create_dir(host.state("")).unwrap();
     fs::write(host.state("admin.token"), "short\n").unwrap();

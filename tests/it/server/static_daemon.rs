@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::foreign::{condition, delete};
 use super::foreign_refused::refused;
 use super::layouts::uuid;
-use crate::harness::{Client, Host, MANAGER, command_line, eventually, is_alive};
+use crate::harness::{Client, Host, MANAGER, Served, command_line, eventually, is_alive};
 
 /// Puts the second GPU's daemon, which serves nobody, into static mode, and waits until it is ready.
 fn in_static_mode(host: &Host) -> Value {
@@ -22,7 +22,7 @@ fn in_static_mode(host: &Host) -> Value {
 }
 
 /// What a look that begins now reads of a daemon's partitions.
-fn partitions(host: &Host, daemon: &str) -> Value {
+fn partitions(host: &Served, daemon: &str) -> Value {
     let daemon = host.api().get(&format!("/api/v1/daemons/{daemon}?fresh=true")).ok();
     daemon["status"]["effective"]["partitions"].clone()
 }
@@ -32,7 +32,7 @@ fn has_option(pid: u32) -> bool {
 }
 
 #[test]
-fn partitions_are_read_by_gpu_with_the_clients_that_name_them() {
+fn partitions_are_listed_with_their_clients() {
     let host = Host::ready();
     let daemon = in_static_mode(&host);
     assert_eq!(daemon["spec"]["mode"], "static");
@@ -71,7 +71,7 @@ fn partitions_are_read_by_gpu_with_the_clients_that_name_them() {
 }
 
 #[test]
-fn where_the_daemon_and_a_client_disagree_both_are_shown() {
+fn conflicting_partition_claims_are_both_shown() {
     let host = Host::ready();
     for tenant in ["demo", "batch"] {
         assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
@@ -110,7 +110,7 @@ fn where_the_daemon_and_a_client_disagree_both_are_shown() {
 }
 
 #[test]
-fn a_mode_is_changed_once_nobody_is_connected_and_kept_by_the_next_manager() {
+fn mode_changes_when_idle_and_persists() {
     let mut host = Host::ready();
     let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G"});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
@@ -119,8 +119,8 @@ fn a_mode_is_changed_once_nobody_is_connected_and_kept_by_the_next_manager() {
     let before = host.daemon_pid("gpu1");
     let spec = json!({"gpus": ["1"], "mode": "static"});
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
-    let waiting = host.await_phase("gpu1", "applying");
-    let restart = condition(&waiting, "RestartRequired").expect("it says so");
+    host.await_phase("gpu1", "applying");
+    let restart = crate::harness::eventually("it says so", || host.condition("gpu1", "RestartRequired"));
     assert!(restart["message"].as_str().unwrap().contains("its mode"), "{restart}");
     for _ in 0..3 {
         assert_eq!(partitions(&host, "gpu1"), json!(null), "the process that runs has none");
@@ -185,7 +185,7 @@ fn thread_percentages_are_refused_where_mps_ignores_them() {
 }
 
 #[test]
-fn a_program_that_lacks_static_mode_is_named_with_the_version_that_has_it() {
+fn missing_static_mode_names_the_needed_version() {
     let mut host = Host::of("h200x2@13.0", "");
     host.serve();
     host.await_ready();
@@ -200,7 +200,7 @@ fn a_program_that_lacks_static_mode_is_named_with_the_version_that_has_it() {
 }
 
 #[test]
-fn a_static_daemon_whose_program_was_exchanged_for_an_older_one_says_why_it_does_not_start() {
+fn downgraded_program_blocks_static_daemon() {
     let mut host = Host::ready();
     in_static_mode(&host);
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
@@ -224,7 +224,7 @@ fn a_static_daemon_whose_program_was_exchanged_for_an_older_one_says_why_it_does
 }
 
 #[test]
-fn a_static_daemon_of_others_is_listed_observed_and_adopted_with_its_partitions() {
+fn foreign_static_daemon_is_adopted_with_partitions() {
     let mut host = Host::ready();
     delete(&host, "gpu1");
     let foreign = host.foreign_with("theirs", &[("CUDA_VISIBLE_DEVICES", "1")], &["-S"]);

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::layouts::{apply, host, post, write};
+use super::log_pages::page;
 use super::partition_tenants::{bound, tenants};
 use crate::harness::{Host, eventually, said};
 
@@ -43,7 +44,7 @@ fn swapped_tenants_are_planned_and_not_ready() {
     let ready = |tenant: &str| {
         host.api().get(&format!("/api/v1/tenants/{tenant}")).ok()["status"]["conditions"][0].clone()
     };
-    refused(&host, &["was let into it", &pid.to_string()]);
+    refused(&host, &["runs in it or may join it", &pid.to_string()]);
     let condition = ready("jobs");
     assert_eq!((&condition["status"], &condition["reason"]), (&json!(false), &json!("PartitionInUse")));
     let message = condition["message"].as_str().unwrap();
@@ -60,6 +61,13 @@ fn swapped_tenants_are_planned_and_not_ready() {
     let status = String::from_utf8_lossy(&host.cli(&["status"]).stdout).into_owned();
     assert!(status.contains("56 in left") && status.contains("56 in right"), "{status}");
     assert!(!status.contains("? of"), "{status}");
+    // And in the console's list.
+    let listed = page(&host, "/tenants");
+    for (tenant, partition) in [("jobs", "left"), ("web", "right")] {
+        let row = listed.split("<tr>").find(|row| row.contains(&format!("href=\"/tenants/{tenant}\"")));
+        let row = row.unwrap_or_else(|| panic!("no {tenant}: {listed}"));
+        assert!(row.contains(&format!("partition {partition}<")) && row.contains(", 56 SMs<"), "{row}");
+    }
     // One refusal has one exit code, and an unknown name another.
     for verb in ["plan", "apply", "assert"] {
         for (name, daemon, code) in [("prod", "gpu0", 1), ("nothing", "gpu1", 2)] {

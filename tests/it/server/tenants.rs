@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Host, eventually};
+use crate::harness::{Api, Host, InProcess, eventually};
 
 fn quarter() -> Value {
     json!({"daemon": "gpu1", "device_memory_limit": "4G", "active_thread_percentage": 25})
@@ -18,8 +18,8 @@ fn applied(api: &Api, name: &str) -> Value {
 }
 
 #[test]
-fn a_put_creates_and_then_replaces_under_its_entity_tag() {
-    let host = Host::ready();
+fn put_creates_then_replaces_under_its_etag() {
+    let host = InProcess::stopped();
     let put = |headers: &[(&str, &str)], spec: &Value| {
         host.api().send(Method::PUT, "/api/v1/tenants/web", headers, Some(spec.to_string()))
     };
@@ -48,8 +48,8 @@ fn a_put_creates_and_then_replaces_under_its_entity_tag() {
 }
 
 #[test]
-fn of_many_who_change_the_same_revision_one_wins() {
-    let host = Host::ready();
+fn one_of_many_concurrent_changes_wins() {
+    let host = InProcess::stopped();
     assert_eq!(host.api().tenant("web", &quarter()).status, 201);
     let answers: Vec<u16> = std::thread::scope(|scope| {
         let writers: Vec<_> = (1..=8)
@@ -73,7 +73,7 @@ fn of_many_who_change_the_same_revision_one_wins() {
 }
 
 #[test]
-fn a_dry_run_answers_as_the_write_would_and_keeps_nothing() {
+fn dry_run_answers_without_writing() {
     let host = Host::ready();
     let before = host.daemon("gpu1")["generation"].clone();
     let changes = host.changes("gpu1");
@@ -93,7 +93,7 @@ fn a_dry_run_answers_as_the_write_would_and_keeps_nothing() {
 }
 
 #[test]
-fn what_the_status_calls_effective_is_what_the_daemon_answers() {
+fn effective_status_matches_the_daemon() {
     let host = Host::ready();
     assert_eq!(host.api().tenant("web", &quarter()).status, 201);
     let tenant = applied(host.api(), "web");
@@ -136,7 +136,7 @@ fn the_status_says_what_enforces_each_value() {
 }
 
 #[test]
-fn a_client_in_the_environment_given_sees_its_share_and_no_more() {
+fn client_in_given_environment_sees_its_share() {
     let host = Host::ready();
     let client = host.client("demo");
     let device = &client.seen["devices"][0];
@@ -149,7 +149,7 @@ fn a_client_in_the_environment_given_sees_its_share_and_no_more() {
 }
 
 #[test]
-fn the_environment_comes_as_json_and_as_lines_for_a_shell() {
+fn environment_is_given_as_json_and_shell() {
     let host = Host::ready();
     let view = host.api().get("/api/v1/tenants/demo/environment").ok();
     let uuid = host.api().get("/api/v1/gpus/0").ok()["uuid"].as_str().unwrap().to_owned();
@@ -212,7 +212,7 @@ fn many_tenants_come_in_pages_that_miss_none() {
 }
 
 #[test]
-fn a_tenant_with_a_running_client_is_not_forgotten() {
+fn tenant_with_running_client_is_not_deleted() {
     let host = Host::ready();
     let client = host.client("demo");
     let refused = host.api().delete("/api/v1/tenants/demo").problem(409, "conflict");

@@ -5,19 +5,19 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::log_pages::page;
-use crate::harness::{Answer, Api, Client, Host, eventually, said};
+use crate::harness::{Answer, Api, Client, Host, Served, eventually, said};
 use mps_manager::host::process::is_stopped;
 
 fn id(host: &Host, pid: u32) -> String {
     host.listed(pid)["id"].as_str().expect("an ID").to_owned()
 }
 
-fn terminate(host: &Host, id: &str) -> Answer {
+fn terminate(host: &Served, id: &str) -> Answer {
     host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}))
 }
 
 #[test]
-fn a_client_is_ended_by_mps_and_its_neighbour_goes_on() {
+fn client_is_terminated_without_its_neighbour() {
     let host = Host::ready();
     let (mut ended, mut neighbour) = (host.client("demo"), host.client("batch"));
     let operation = host.api().succeeds(&terminate(&host, &id(&host, ended.pid())));
@@ -39,7 +39,7 @@ fn a_client_is_ended_by_mps_and_its_neighbour_goes_on() {
 }
 
 #[test]
-fn the_command_line_ends_a_client_and_waits_for_its_end() {
+fn terminate_command_waits_for_the_end() {
     let host = Host::ready();
     let mut client = host.run_client("demo");
     let id = id(&host, client.pid());
@@ -53,7 +53,7 @@ fn the_command_line_ends_a_client_and_waits_for_its_end() {
 }
 
 #[test]
-fn a_client_that_is_none_is_not_found_and_nothing_is_sent() {
+fn unknown_client_is_not_found() {
     let host = Host::ready();
     let me = std::process::id();
     for id in ["1-1".to_owned(), format!("{me}-1")] {
@@ -65,7 +65,7 @@ fn a_client_that_is_none_is_not_found_and_nothing_is_sent() {
 }
 
 #[test]
-fn a_repeated_request_with_its_key_is_one_operation() {
+fn repeated_key_is_one_operation() {
     let host = Host::ready();
     let (client, other) = (host.client("demo"), host.client("batch"));
     let post = |path: &str, body: Option<&str>| {
@@ -104,7 +104,7 @@ fn another_request_under_the_same_key_is_refused() {
 }
 
 #[test]
-fn a_key_is_its_users_and_gives_nobody_else_the_answer() {
+fn idempotency_keys_are_separate_per_caller() {
     let host = Host::ready();
     let socket = host.api().over(&host.runtime("api.sock"));
     let restart = |api: &Api| {
@@ -120,7 +120,7 @@ fn a_key_is_its_users_and_gives_nobody_else_the_answer() {
 }
 
 #[test]
-fn a_client_that_stops_while_it_is_terminated_wedges_its_daemon_which_is_told_and_heals() {
+fn client_stopping_during_termination_wedges_daemon() {
     let host = Host::configured("control_deadline_s = 2");
     let mut client = host.stopping_client("demo");
     let id = id(&host, client.pid());
@@ -151,7 +151,7 @@ fn a_client_that_stops_while_it_is_terminated_wedges_its_daemon_which_is_told_an
 }
 
 #[test]
-fn a_termination_that_the_managers_death_interrupted_is_told_and_not_repeated() {
+fn interrupted_termination_is_reported_not_repeated() {
     let mut host = Host::configured("control_deadline_s = 60");
     let mut client = host.stopping_client("demo");
     let id = id(&host, client.pid());

@@ -141,7 +141,7 @@ fn der(pem: &str) -> CertificateDer<'static> {
 }
 
 #[test]
-fn the_api_is_served_over_tls_and_the_command_line_holds_it_to_an_authority() {
+fn cli_verifies_the_api_certificate_authority() {
     let secured = Secured::served("h200x2");
     let url = secured.host.url();
     assert!(url.starts_with("https://"), "{url}");
@@ -157,7 +157,7 @@ fn the_api_is_served_over_tls_and_the_command_line_holds_it_to_an_authority() {
     for (arguments, words) in [
         (vec!["status", "--url", &url], "cannot be reached"),
         (vec!["status", "--url", &url, "--ca-file", other.to_str().expect("text")], "certificate"),
-        (vec!["status", "--url", &url, "--ca-file", "/nowhere"], "/nowhere holds no certificates"),
+        (vec!["status", "--url", &url, "--ca-file", "/nowhere"], "/nowhere contains no certificates"),
         (vec!["status", "--url", &url.replace("https", "http"), "--ca-file", &ca], "cannot be reached"),
         (vec!["status", "--url", "ftp://127.0.0.1"], "neither an https:// nor an http:// URL"),
     ] {
@@ -222,7 +222,7 @@ fn a_layout_is_replayed_over_tls() {
 }
 
 #[test]
-fn a_certificate_is_replaced_while_serving_and_half_of_one_is_not() {
+fn only_complete_certificate_pair_is_reloaded() {
     let secured = Secured::served("h200x2");
     let first = secured.shown();
     let (certificate, key) = secured.authority.pair();
@@ -230,7 +230,7 @@ fn a_certificate_is_replaced_while_serving_and_half_of_one_is_not() {
     let error = eventually("it is told that they do not fit", || {
         secured.listening()["tls"]["reload_error"].as_str().map(str::to_owned)
     });
-    assert!(error.contains("do not go together"), "{error}");
+    assert!(error.contains("are not a pair"), "{error}");
     assert_eq!(secured.shown(), first, "the one from before is served");
     secured.put("server.key", &key);
     eventually("the new one is served", || (secured.shown() == der(&certificate)).then_some(()));
@@ -253,13 +253,13 @@ fn a_certificate_is_replaced_while_serving_and_half_of_one_is_not() {
 }
 
 #[test]
-fn a_pair_that_does_not_fit_is_refused_at_the_start() {
+fn mismatched_certificate_pair_refuses_start() {
     let secured = Secured::new("h200x2");
     let (_, key) = secured.authority.pair();
     let own = fs::read_to_string(secured.file("server.key")).expect("a key");
     secured.put("server.key", &key);
     let told = secured.host.refused(&[]);
-    assert!(told.contains("do not go together"), "{told}");
+    assert!(told.contains("are not a pair"), "{told}");
     secured.put("server.key", &own);
     fs::set_permissions(secured.file("server.key"), fs::Permissions::from_mode(0o604)).expect("mode");
     let told = secured.host.refused(&[]);
@@ -271,7 +271,7 @@ fn a_pair_that_does_not_fit_is_refused_at_the_start() {
 }
 
 #[test]
-fn without_tls_an_address_of_others_is_served_only_when_asked_for_and_that_is_said() {
+fn public_address_without_tls_needs_a_flag() {
     let mut host = Host::new("insecure_listen = true");
     let config = host.dir().join("config.toml");
     let text = fs::read_to_string(&config).expect("a configuration");

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use rustix::thread::set_thread_res_uid;
 use serde_json::{Value, json};
 
-use crate::harness::{Host, eventually, is_root, said};
+use crate::harness::{Host, Served, eventually, is_root, said, signal_if_there};
 
 const NOBODY: u32 = 65_534;
 
@@ -153,6 +153,16 @@ fn run_takes_only_a_tenants_variables() {
         assert_eq!(bad.status.code(), Some(2));
         assert!(said(&bad).contains(&format!("sets {name}")) && bad.stdout.is_empty(), "{}", said(&bad));
     }
+    // `env` is evaluated by a shell.
+    for name in ["LD_PRELOAD", "X=1; touch /tmp/evil; Y"] {
+        let environment = json!({"variables": {name: "/tmp/evil.so"}, "unset": []});
+        let (received, server) = fake_server(&host, own, &environment);
+        let bad = host.cli(&["env", "batch"]);
+        assert!(received.recv().unwrap().starts_with("GET /api/v1/tenants/batch/environment"));
+        server.join().unwrap();
+        assert_eq!(bad.status.code(), Some(2));
+        assert!(said(&bad).contains(&format!("sets {name}")) && bad.stdout.is_empty(), "{}", said(&bad));
+    }
 }
 
 #[test]
@@ -177,12 +187,12 @@ fn a_lost_database_is_refused_at_the_start() {
     serving.wait().unwrap();
 }
 
-fn conditions(host: &Host) -> Vec<Value> {
+fn conditions(host: &Served) -> Vec<Value> {
     host.api().get("/api/v1/host").ok()["conditions"].as_array().unwrap().clone()
 }
 
 #[test]
-fn a_lost_log_is_named_until_it_is_accepted() {
+fn lost_audit_rows_are_reported_until_confirmed() {
     let mut host = Host::ready();
     host.end_manager(Signal::TERM);
     host.serve();
@@ -250,7 +260,7 @@ fn a_removed_socket_comes_back() {
     let socket = host.runtime("api.sock");
     fs::remove_file(&socket).unwrap();
     eventually("commands reach the manager again", || host.cli(&["status"]).status.success().then_some(()));
-    assert!(host.log().contains("was made again"));
+    assert!(host.log().contains("was created again"));
     eventually("something else has its name", || {
         let _ = fs::remove_file(&socket);
         fs::create_dir(&socket).ok()
@@ -265,15 +275,19 @@ fn a_removed_socket_comes_back() {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
 }
 
+/// A document of many layouts, each with steps that add a partition of one chunk.
+fn layouts(prefix: &str, count: usize, steps: usize) -> Value {
+    let add = |step: usize| json!({"add": {"gpu": 0, "partition": format!("p{step}"), "chunks": 1}});
+    let steps: Vec<Value> = (0..steps).map(add).collect();
+    let entries: serde_json::Map<String, Value> =
+        (0..count).map(|number| (format!("{prefix}{number}"), json!({"steps": steps}))).collect();
+    json!({"version": "v1", "layouts": entries})
+}
+
 #[test]
-fn an_import_lets_other_writes_through() {
+fn import_does_not_block_other_writes() {
     let host = Host::ready();
-    let step = json!({"add": {"gpu": 0, "partition": "web", "chunks": 2}});
-    let layouts = |count: usize| {
-        let entries: serde_json::Map<String, Value> =
-            (0..count).map(|number| (format!("l{number}"), json!({ "steps": [step] }))).collect();
-        json!({ "version": "v1", "layouts": entries })
-    };
+    let layouts = |count: usize| layouts("l", count, 1);
     let many = host.api().post("/api/v1/layouts/import", &layouts(501)).problem(422, "invalid-request");
     assert_eq!(many["errors"][0]["pointer"], "/layouts");
     assert_eq!(host.api().get("/api/v1/layouts").ok()["items"], json!([]), "nothing of it was kept");
@@ -301,6 +315,26 @@ fn an_import_lets_other_writes_through() {
         count("count"),
         "one change held the writer for more than a second"
     );
+}
+
+#[test]
+fn daemon_is_restarted_during_an_import() {
+    let host = Host::ready();
+    // An import may end before a busy machine has started a control daemon: then it is tried again.
+    let healed = (0..5).any(|round| {
+        let (api, document) = (host.api().clone(), layouts(&format!("r{round}_"), 500, 15));
+        let import = std::thread::spawn(move || api.post("/api/v1/layouts/import", &document).ok());
+        let control = host.daemon_pid("gpu0");
+        signal_if_there(control, Signal::KILL);
+        let mut healed = false;
+        eventually("the daemon is ready again", || {
+            let status = &host.daemon("gpu0")["status"];
+            (status["phase"] == "ready" && status["pid"] != control).then(|| healed = !import.is_finished())
+        });
+        import.join().unwrap();
+        healed
+    });
+    assert!(healed, "a daemon waited for each import to end");
 }
 
 #[test]

@@ -7,10 +7,10 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Host, MANAGER, eventually, pid};
+use crate::harness::{Client, Host, MANAGER, Served, eventually, pid};
 
 /// What must be the same after an upgrade.
-fn in_force(host: &Host, daemon: &str) -> Value {
+fn in_force(host: &Served, daemon: &str) -> Value {
     let status = &host.api().get(&format!("/api/v1/daemons/{daemon}?fresh=true")).ok()["status"];
     let mut effective = status["effective"].clone();
     for volatile in ["observed_at", "control_processes"] {
@@ -20,7 +20,7 @@ fn in_force(host: &Host, daemon: &str) -> Value {
 }
 
 #[test]
-fn an_upgrade_of_the_binary_loses_no_client_and_changes_no_setting() {
+fn binary_upgrade_keeps_clients_and_settings() {
     let mut host = Host::new("");
     // A copy, as a package installs one, and the next version put in its place as package managers do.
     let installed = host.dir().join("mps-manager");

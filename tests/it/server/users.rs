@@ -10,7 +10,7 @@ use crate::harness::{Client, Host, eventually, said};
 const NOBODY: u32 = 65_534;
 
 #[test]
-fn run_drops_to_the_tenants_user_with_no_group_of_its_callers() {
+fn run_drops_to_tenant_user_and_groups() {
     if !crate::harness::is_root() {
         return;
     }
@@ -29,7 +29,7 @@ fn run_drops_to_the_tenants_user_with_no_group_of_its_callers() {
 }
 
 #[test]
-fn users_meet_on_a_multi_user_daemon_each_under_its_own_limits() {
+fn users_share_daemon_under_their_own_limits() {
     if !crate::harness::is_root() {
         return;
     }
@@ -70,7 +70,7 @@ fn users_meet_on_a_multi_user_daemon_each_under_its_own_limits() {
 }
 
 #[test]
-fn another_user_is_not_called_ready_while_a_client_of_the_first_is_connected() {
+fn changed_user_is_not_ready_until_idle() {
     let host = Host::ready();
     let of = |uid: u32| json!({"daemon": "gpu1", "uid": uid, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("moves", &of(0)).status, 201);
@@ -90,7 +90,7 @@ fn another_user_is_not_called_ready_while_a_client_of_the_first_is_connected() {
 }
 
 #[test]
-fn a_user_who_cannot_reach_the_pipes_is_refused_since_it_would_run_outside_mps() {
+fn user_who_cannot_reach_pipes_is_refused() {
     use std::os::unix::fs::PermissionsExt as _;
     let host = Host::ready();
     let close = |mode: u32| {

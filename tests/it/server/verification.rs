@@ -9,7 +9,7 @@ use super::tokens::create;
 use crate::harness::{Answer, Api, Host, eventually, said, signal};
 
 /// Asks for a verification and waits for what comes of it.
-fn verify(host: &Host, tenant: &str) -> Value {
+pub(super) fn verify(host: &Host, tenant: &str) -> Value {
     verify_as(host.api(), tenant)
 }
 
@@ -45,7 +45,7 @@ fn settings<'r>(result: &'r Value, verdict: &str) -> Vec<&'r str> {
 }
 
 #[test]
-fn a_client_sees_what_is_configured_and_each_setting_is_said_to_hold() {
+fn verification_confirms_every_configured_setting() {
     let host = Host::ready();
     assert!(of(host.api(), "demo").is_null(), "nobody has asked");
     let dry = host.api().post("/api/v1/tenants/demo/verify?dry_run=true", &json!({}));
@@ -93,7 +93,7 @@ fn a_client_sees_what_is_configured_and_each_setting_is_said_to_hold() {
 }
 
 #[test]
-fn a_setting_that_does_not_reach_a_client_differs_and_is_named() {
+fn ineffective_setting_is_named_as_differing() {
     let host = Host::looked_at_once_an_hour("fresh_patience_s = 1");
     let report = json!({"gpus": ["0"], "drift_policy": "report"});
     host.api().put("/api/v1/daemons/gpu0", &report).ok();
@@ -134,7 +134,7 @@ fn a_setting_that_does_not_reach_a_client_differs_and_is_named() {
 }
 
 #[test]
-fn in_static_mode_the_partition_says_how_many_sms_there_are() {
+fn static_mode_is_verified_by_partition_sms() {
     let host = super::layouts::host();
     let bound = json!({"add": {"gpu": 0, "partition": "web", "chunks": 7, "tenants": ["web"]}});
     host.api().tenant("web", &json!({"daemon": "gpu1", "device_memory_limit": "4G", "uid": uid()})).ok();
@@ -154,7 +154,7 @@ fn uid() -> u32 {
 }
 
 #[test]
-fn a_place_that_is_taken_is_left_to_whoever_has_it() {
+fn verification_needs_no_free_client_place() {
     let host = Host::ready();
     let spec = host.api().get("/api/v1/tenants/demo").ok()["spec"].clone();
     let mut one = spec;
@@ -173,7 +173,7 @@ fn a_place_that_is_taken_is_left_to_whoever_has_it() {
 }
 
 #[test]
-fn where_no_client_can_look_it_is_said_why_and_nothing_is_said_to_hold() {
+fn failed_verification_is_explained_without_results() {
     let host = Host::ready();
     let last = |result: &Value, code: &str| {
         assert_eq!(
@@ -219,7 +219,7 @@ fn where_no_client_can_look_it_is_said_why_and_nothing_is_said_to_hold() {
 }
 
 #[test]
-fn a_client_is_not_sent_to_wait_behind_another_user() {
+fn probe_does_not_wait_behind_another_user() {
     if !crate::harness::is_root() {
         return;
     }
@@ -237,7 +237,7 @@ fn a_client_is_not_sent_to_wait_behind_another_user() {
 }
 
 #[test]
-fn operators_and_the_tenant_itself_may_ask_and_nobody_is_told_of_others() {
+fn only_operators_and_own_tenant_may_verify() {
     let host = Host::ready();
     let caller = |name: &str, grant: &str| host.api().with_token(Some(&create(&host, name, grant)));
     ask(&caller("v", "viewer"), "demo").problem(403, "forbidden");
@@ -263,7 +263,7 @@ fn operators_and_the_tenant_itself_may_ask_and_nobody_is_told_of_others() {
 }
 
 #[test]
-fn what_a_manager_that_died_left_under_way_was_cut_short() {
+fn interrupted_verification_is_reported_as_such() {
     let mut host = Host::configured("fresh_patience_s = 60");
     assert_eq!(verify(&host, "demo")["outcome"], "verified");
     let pid = host.daemon_pid("gpu0");
@@ -294,7 +294,7 @@ fn what_a_manager_that_died_left_under_way_was_cut_short() {
 }
 
 #[test]
-fn it_goes_with_its_tenant() {
+fn verification_is_deleted_with_its_tenant() {
     let host = Host::ready();
     assert_eq!(verify(&host, "demo")["outcome"], "verified");
     assert_eq!(host.ask_sql("SELECT tenant FROM verifications"), ["demo"]);

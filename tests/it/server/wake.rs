@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Host, eventually};
+use crate::harness::{Host, Served, eventually};
 
 fn log(host: &Host, name: &str) -> PathBuf {
     host.runtime("daemons/gpu0/log").join(name)
@@ -17,21 +17,21 @@ fn append(host: &Host, name: &str, text: &str) {
     fs::File::options().append(true).open(log(host, name)).unwrap().write_all(line.as_bytes()).unwrap();
 }
 
-fn looks(host: &Host) -> u64 {
+fn looks(host: &Served) -> u64 {
     host.daemon("gpu0")["status"]["sessions"]["looks"].as_u64().unwrap()
 }
 
 /// The clients as they are known without a look.
-fn known(host: &Host) -> Vec<Value> {
+fn known(host: &Served) -> Vec<Value> {
     host.api().get("/api/v1/clients").ok()["items"].as_array().unwrap().clone()
 }
 
-fn await_clients(host: &Host, count: usize) {
+fn await_clients(host: &Served, count: usize) {
     eventually(&format!("{count} clients are known"), || (known(host).len() == count).then_some(()));
 }
 
 #[test]
-fn clients_who_come_and_go_are_seen_though_nobody_looks_for_an_hour() {
+fn clients_are_seen_between_hourly_polls() {
     let host = Host::looked_at_once_an_hour("");
     let client = crate::harness::Client::start(host.client_command("demo", &["--spin", "600"]));
     await_clients(&host, 1);
@@ -40,7 +40,7 @@ fn clients_who_come_and_go_are_seen_though_nobody_looks_for_an_hour() {
 }
 
 #[test]
-fn sessions_that_only_read_wake_nobody() {
+fn read_only_sessions_cause_no_poll() {
     let host = Host::looked_at_once_an_hour("");
     // What woke it at its start is over once a change of somebody else's is put back and nothing follows.
     let settled = |change: &str| {
@@ -61,8 +61,56 @@ fn sessions_that_only_read_wake_nobody() {
     assert!(after - before <= 4, "{} looks", after - before);
 }
 
+/// What a daemon's control.log has.
+#[derive(Debug)]
+struct Lines {
+    all: usize,
+    /// Commands, without those that only delimit replies in the manager's own sessions.
+    sent: usize,
+    delimiters: usize,
+}
+
+fn lines(host: &Host) -> Lines {
+    let text = fs::read_to_string(log(host, "control.log")).unwrap();
+    let (commands, delimiters) = (text.matches("] Cmd:").count(), text.matches("] Cmd:zz-").count());
+    Lines { all: text.lines().count(), sent: commands - delimiters, delimiters }
+}
+
 #[test]
-fn a_forged_line_costs_a_look_and_is_not_believed() {
+fn idle_daemons_log_grows_by_few_lines() {
+    let mut host = Host::new("");
+    host.look_every(60);
+    host.serve();
+    host.await_ready();
+    let is_in_journal = |kind: &str| {
+        let events = host.api().get(&format!("/api/v1/events?type={kind}")).ok();
+        (!events["items"].as_array().unwrap().is_empty()).then_some(())
+    };
+    // A program outside MPS comes and goes, which only readings of the GPU's processes tell: they are the clock here.
+    let before = (looks(&host), lines(&host));
+    let mut command = host.client_command("demo", &["--spin", "600"]);
+    command.env("CUDA_MPS_PIPE_DIRECTORY", host.dir());
+    let outside = crate::harness::Client::start(command);
+    eventually("the GPU's processes are read", || is_in_journal("bypass.appeared"));
+    drop(outside);
+    eventually("they are read again", || is_in_journal("bypass.ended"));
+    let after = (looks(&host), lines(&host));
+    assert!(after.0 - before.0 <= 2, "{} sessions", after.0 - before.0);
+    assert!(after.1.all - before.1.all < 60, "{before:?} {after:?}");
+
+    // Few delimiters separate the replies of a session's commands.
+    let before = lines(&host);
+    for _ in 0..5 {
+        host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
+    }
+    let after = lines(&host);
+    assert!(after.sent > before.sent && after.delimiters > before.delimiters, "{before:?} {after:?}");
+    let (sent, delimiters) = (after.sent - before.sent, after.delimiters - before.delimiters);
+    assert!(delimiters < sent, "{delimiters} delimiters for {sent} commands");
+}
+
+#[test]
+fn forged_log_line_only_causes_a_poll() {
     let host = Host::looked_at_once_an_hour("");
     host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
     let before = looks(&host);
@@ -84,7 +132,7 @@ fn a_forged_line_costs_a_look_and_is_not_believed() {
 }
 
 #[test]
-fn a_log_that_is_emptied_or_replaced_is_still_watched() {
+fn truncated_or_replaced_log_is_still_watched() {
     let host = Host::looked_at_once_an_hour("");
     for name in ["control.log", "server.log"] {
         fs::File::options().write(true).truncate(true).open(log(&host, name)).unwrap();
@@ -102,7 +150,7 @@ fn a_log_that_is_emptied_or_replaced_is_still_watched() {
 }
 
 #[test]
-fn forty_thousand_commands_leave_both_logs_under_their_bound() {
+fn many_commands_keep_both_logs_bounded() {
     const BOUND: u64 = 4 << 20;
     let host = Host::looked_at_once_an_hour("");
     let size = |name: &str| fs::metadata(log(&host, name)).unwrap().len();

@@ -9,7 +9,7 @@ use super::transcript;
 const RECORDING: &str = "12-h200-x1-limit-getter.txt";
 
 #[test]
-fn recording_12_getters_drop_what_is_no_whole_gib_and_the_log_does_not() {
+fn recording_12_getter_rounds_limits_log_does_not() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let server = host.server().as_raw_nonzero().to_string();
@@ -50,7 +50,7 @@ fn attempts(log: &str, server: &str) -> Vec<String> {
 }
 
 #[test]
-fn recording_12_a_server_with_clients_stays_and_is_asked_less_and_less_often() {
+fn recording_12_busy_server_shutdown_backs_off() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let client = host.busy_client(&["--spin", "60"], &[]);
@@ -109,7 +109,7 @@ fn a_server_without_clients_is_replaced_at_once() {
 }
 
 #[test]
-fn quit_asks_in_the_same_way() {
+fn quit_backs_off_in_the_same_way() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let client = host.busy_client(&["--spin", "60"], &[]);

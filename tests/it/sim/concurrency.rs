@@ -42,7 +42,7 @@ fn a_caller_alone_is_never_refused() {
 }
 
 #[test]
-fn beside_a_held_session_all_fail_and_in_both_ways() {
+fn held_session_fails_others_in_both_ways() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let mut held = Terminal::open(&host);
@@ -60,7 +60,7 @@ fn beside_a_held_session_all_fail_and_in_both_ways() {
 }
 
 #[test]
-fn callers_break_each_other_but_what_is_answered_is_whole() {
+fn interfering_callers_get_whole_answers_or_none() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let (answered, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -102,7 +102,7 @@ fn hear(conn: &OwnedFd) -> Vec<u8> {
 
 /// The daemon takes the client while the command waits for the server, and must not wait for another one after it.
 #[test]
-fn a_client_that_comes_with_a_command_that_waits_for_the_server_stops_nobody() {
+fn connecting_client_beside_waiting_command_blocks_nobody() {
     let host = Host::new("h200x4@13.0");
     host.start(&["-d"], &[]);
     host.ask(&format!("start_server -uid {}", uid()));

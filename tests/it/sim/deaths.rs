@@ -19,7 +19,7 @@ const ALL: [&str; 5] =
     ["control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid"];
 
 #[test]
-fn a_killed_server_takes_its_clients_along_and_is_replaced_for_the_next() {
+fn killed_server_ends_clients_and_is_replaced() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let client = host.busy_client(&["--spin", "60"], &[]);
@@ -36,7 +36,7 @@ fn a_killed_server_takes_its_clients_along_and_is_replaced_for_the_next() {
 }
 
 #[test]
-fn a_killed_server_is_there_until_its_end_is_noticed() {
+fn killed_server_is_listed_until_noticed() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let recorded = transcript::hardware("11-h200-x1-server-death.txt");
@@ -63,7 +63,7 @@ fn a_killed_server_is_there_until_its_end_is_noticed() {
 }
 
 #[test]
-fn a_killed_daemon_takes_its_server_and_clients_along_and_its_place_is_taken_over() {
+fn killed_daemon_ends_its_server_and_clients() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let client = host.busy_client(&["--spin", "60"], &[]);
@@ -87,7 +87,7 @@ fn a_killed_daemon_takes_its_server_and_clients_along_and_its_place_is_taken_ove
 }
 
 #[test]
-fn a_killed_client_frees_its_memory_and_leaves_the_others_alone() {
+fn killed_client_frees_only_its_memory() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let killed = host.busy_client(&["--spin", "60", "--alloc", "4096"], &[]);
@@ -121,7 +121,7 @@ fn quit_waits_for_clients_and_refuses_new_ones() {
 }
 
 #[test]
-fn a_server_is_called_as_its_daemon_is_and_has_its_group_and_directory() {
+fn server_process_resembles_its_daemon() {
     let host = Host::new("h200x1@13.0");
     let bin = host.world.bin();
     let mut program = host.command(bin.join("nvidia-cuda-mps-control"));
@@ -149,7 +149,7 @@ fn a_server_is_called_as_its_daemon_is_and_has_its_group_and_directory() {
 }
 
 #[test]
-fn a_daemon_looks_like_one() {
+fn daemon_process_resembles_a_real_one() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[("MPS_MANAGER_TOKEN_OF_A_TEST", "abc")]);
     let server = host.server().as_raw_nonzero();

@@ -47,7 +47,7 @@ fn client_at(host: &Host, pipe: &Path) -> Busy {
 }
 
 #[test]
-fn whatever_is_no_daemon_leads_outside() {
+fn client_without_daemon_socket_bypasses_mps() {
     let host = Host::new("h200x1@13.0");
     let place = host.path("place");
     assert!(is_outside(&seen_through(&host, &place)), "no directory");
@@ -118,7 +118,7 @@ fn greeted_client_never_runs_outside() {
 }
 
 #[test]
-fn nobody_is_an_operator_through_a_link() {
+fn linked_socket_grants_no_operator_rights() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     host.ask("set_default_active_thread_percentage 25");

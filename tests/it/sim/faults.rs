@@ -40,7 +40,7 @@ fn a_device_takes_48_clients_on_13_0() {
 }
 
 #[test]
-fn a_device_takes_60_clients_on_13_1_and_16_before_volta() {
+fn client_ceiling_depends_on_version_and_gpu() {
     for (profile, ceiling) in [("h200x1@13.1", 60), ("p100x1@12.8", 16)] {
         let host = Host::new(profile);
         host.start(&["-d"], &[]);

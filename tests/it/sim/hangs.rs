@@ -43,7 +43,7 @@ fn on_gpu(host: &Host, pid: Pid) -> bool {
 }
 
 #[test]
-fn a_client_killed_while_its_server_starts_hangs_that_server_and_with_it_the_daemon() {
+fn client_killed_during_server_start_hangs_it() {
     for (first, command) in ["ps", "get_server_status", "quit -t 1"].into_iter().enumerate() {
         let (host, server) = hung();
         let name = server.as_raw_nonzero();
@@ -65,7 +65,7 @@ fn a_client_killed_while_its_server_starts_hangs_that_server_and_with_it_the_dae
 }
 
 #[test]
-fn a_hung_server_outlives_its_daemon_with_its_memory() {
+fn hung_server_outlives_its_daemon() {
     let (host, server) = hung();
     let daemon = host.daemon();
     let waits = Busy::spawn(&mut host.client_command(&[], &[]));
@@ -83,7 +83,7 @@ fn a_hung_server_outlives_its_daemon_with_its_memory() {
 }
 
 #[test]
-fn a_client_killed_while_another_user_has_the_server_hangs_its_own_server() {
+fn client_killed_behind_other_user_hangs_server() {
     if !can_be_nobody() {
         return;
     }
@@ -115,7 +115,7 @@ fn a_client_killed_while_another_user_has_the_server_hangs_its_own_server() {
 /// Recorded in 17-h200-x1-killed-connecting.txt: with the process's own connection (its hang 1) and that of a context
 /// (its hang 6).
 #[test]
-fn a_client_killed_as_a_ready_server_takes_it_hangs_that_server_and_the_next_one_the_daemon() {
+fn client_killed_while_connecting_hangs_server() {
     let recorded = transcript::hardware("17-h200-x1-killed-connecting.txt");
     let (_, hangs) = recorded.split_once("== hang 1 ").unwrap();
     let (first, _) = hangs.split_once("== hang 2 ").unwrap();
@@ -161,7 +161,7 @@ fn a_client_killed_as_a_ready_server_takes_it_hangs_that_server_and_the_next_one
 }
 
 #[test]
-fn a_client_killed_once_it_has_its_contexts_is_harmless() {
+fn client_killed_after_connecting_is_harmless() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let server = host.server();
@@ -183,7 +183,7 @@ fn a_client_killed_once_it_has_its_contexts_is_harmless() {
 /// Recorded in 20-h200-x1-killed-while-another-connects.txt: the control daemon hangs with its server, the end of the client that
 /// waits heals nothing, and the end of the server heals at once.
 #[test]
-fn hang_beside_a_connecting_client_heals_with_the_server() {
+fn connecting_hang_heals_with_the_server() {
     let recorded = transcript::hardware("20-h200-x1-killed-while-another-connects.txt");
     let (_, control) = recorded.split_once("-- control.log").unwrap();
     let (control, asked) = control.split_once("$ get_server_list").unwrap();

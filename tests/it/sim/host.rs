@@ -16,6 +16,8 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_
 use tempfile::TempDir;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_mps-manager");
+/// The simulated MPS programs.
+pub(super) const PROGRAMS: &str = env!("CARGO_BIN_EXE_simulated-mps");
 /// How long a test waits for anything.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 /// The user `nobody` of the recordings.
@@ -42,7 +44,7 @@ impl Host {
         set_child_subreaper(Some(getpid())).unwrap();
         let dir = tempfile::Builder::new().prefix("ms").rand_bytes(5).tempdir_in("/tmp").unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
-        let world = create_for(&dir.path().join("w"), profile, Path::new(BINARY)).unwrap();
+        let world = create_for(&dir.path().join("w"), profile, Path::new(PROGRAMS)).unwrap();
         Self { dir, world, place: Mutex::new("a".to_owned()) }
     }
 
@@ -299,7 +301,7 @@ pub(super) fn uid() -> u32 {
 
 /// Whether a test can act as another user: it needs root, and a binary that everybody can reach.
 pub(super) fn can_be_nobody() -> bool {
-    let reachable = Path::new(BINARY)
+    let reachable = Path::new(PROGRAMS)
         .ancestors()
         .skip(1)
         .all(|dir| fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o001 != 0));

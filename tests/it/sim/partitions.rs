@@ -7,7 +7,7 @@ fn id(text: &str) -> String {
 }
 
 #[test]
-fn a_client_gets_the_sms_of_its_partition_and_keeps_it_alive() {
+fn client_gets_and_holds_its_partition() {
     let host = Host::new("h200x1@13.1");
     host.start(&["-d", "-S"], &[]);
     let uuid = &host.uuids()[0];
@@ -38,7 +38,7 @@ fn a_client_gets_the_sms_of_its_partition_and_keeps_it_alive() {
 }
 
 #[test]
-fn the_same_steps_from_empty_give_the_same_ids_on_the_same_die_only() {
+fn same_steps_and_die_give_same_ids() {
     let ids = |profile: &str| {
         let host = Host::new(profile);
         host.start(&["-d", "-S"], &[]);
@@ -51,7 +51,7 @@ fn the_same_steps_from_empty_give_the_same_ids_on_the_same_die_only() {
 }
 
 #[test]
-fn version_13_2_speaks_otherwise() {
+fn version_13_2_has_other_replies() {
     let host = Host::new("h200x1@13.2");
     host.start(&["-d", "-S"], &[]);
     let uuid = &host.uuids()[0];
@@ -68,7 +68,7 @@ fn version_13_2_speaks_otherwise() {
 }
 
 #[test]
-fn a_client_on_two_gpus_names_a_partition_of_each_and_one_of_another_gpu_counts_for_none() {
+fn client_names_one_partition_per_gpu() {
     let host = Host::new("h200x2@13.1");
     host.start(&["-d", "-S"], &[]);
     let first = id(&host.ask("sm_partition add 0 4"));

@@ -50,7 +50,7 @@ fn free_and_recorded(seen: u64, recorded: u64) {
 }
 
 #[test]
-fn the_answer_has_the_fields_that_it_has_on_a_real_host() {
+fn simulated_probe_has_the_real_fields() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let (done, _) = probe(&host, &["--allocate-up-to", "200G"], &[]);
@@ -68,7 +68,7 @@ fn the_answer_has_the_fields_that_it_has_on_a_real_host() {
 }
 
 #[test]
-fn an_h200_is_seen_as_recorded_with_and_without_limits() {
+fn h200_probe_matches_recording_under_limits() {
     let host = Host::new("h200x1@13.0");
     let (_, outside) = probe(&host, &["--allocate-up-to", "1G"], &[]);
     assert_eq!((outside.mps, outside.devices[0].mps), (Some(false), Some(false)));
@@ -104,7 +104,7 @@ fn an_h200_is_seen_as_recorded_with_and_without_limits() {
 }
 
 #[test]
-fn what_cuda_refuses_is_an_answer_with_its_number() {
+fn cuda_refusal_is_reported_with_its_code() {
     let host = Host::new("h200x1@13.0");
     let (_, nothing) = probe(&host, &[], &[("CUDA_VISIBLE_DEVICES", "7")]);
     let error = nothing.error.unwrap();

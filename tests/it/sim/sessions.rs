@@ -50,7 +50,7 @@ fn a_delimiter_comes_back_after_every_command() {
 }
 
 #[test]
-fn words_are_told_apart_as_recorded() {
+fn command_words_are_split_as_recorded() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let done = send(&host, b"\n\n  \nzz-1\n# x\nzz-1\nps;ps\nzz-1\n");
@@ -62,7 +62,7 @@ fn words_are_told_apart_as_recorded() {
 }
 
 #[test]
-fn a_started_server_is_listed_before_it_has_clients() {
+fn started_server_is_listed_before_clients() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let commands = format!("start_server -uid {} | get_server_list | ps", uid());
@@ -125,7 +125,7 @@ fn a_terminal_gets_each_line_at_once() {
 }
 
 #[test]
-fn a_command_that_hangs_hangs_everybody_and_outlives_its_caller() {
+fn hung_command_blocks_everyone_and_outlives_caller() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let server = host.server().as_raw_nonzero();
@@ -149,7 +149,7 @@ fn a_command_that_hangs_hangs_everybody_and_outlives_its_caller() {
 }
 
 #[test]
-fn quit_with_a_patience_lets_the_session_go_on() {
+fn quit_with_timeout_keeps_the_session_open() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let client = host.busy_client(&["--spin", "60"], &[]);

@@ -4,17 +4,17 @@ use std::path::Path;
 
 use mps_manager::sim::world::{WorldError, create_for};
 
-use super::host::{BINARY, Host};
+use super::host::{Host, PROGRAMS};
 
 #[test]
 fn a_world_is_made_once_and_opened_again() {
     let host = Host::new("h200x2");
     let before = host.uuids();
     assert_eq!(host.world.profile(), "h200x2@13.1");
-    create_for(host.world.dir(), "h200x2@13.1", Path::new(BINARY)).unwrap();
+    create_for(host.world.dir(), "h200x2@13.1", Path::new(PROGRAMS)).unwrap();
     assert_eq!(host.uuids(), before);
     assert_eq!(before.len(), 2);
-    let error = create_for(host.world.dir(), "a100x4", Path::new(BINARY)).unwrap_err();
+    let error = create_for(host.world.dir(), "a100x4", Path::new(PROGRAMS)).unwrap_err();
     assert!(matches!(error, WorldError::Different { .. }), "{error}");
     assert!(error.to_string().contains("h200x2@13.1, not a100x4@13.1"), "{error}");
 }
@@ -25,17 +25,17 @@ fn two_worlds_of_one_profile_have_different_gpus() {
 }
 
 #[test]
-fn an_unknown_profile_is_refused_with_those_that_exist() {
+fn unknown_profile_is_refused_with_known_ones() {
     let dir = tempfile::tempdir_in("/tmp").unwrap();
     for profile in ["h200", "h300x1", "h200x0", "h200x1@12.0", "h200x1:gpcs=9.9", "h200x1:x=1"] {
-        let error = create_for(&dir.path().join("w"), profile, Path::new(BINARY)).unwrap_err();
+        let error = create_for(&dir.path().join("w"), profile, Path::new(PROGRAMS)).unwrap_err();
         assert!(error.to_string().contains("l40sx1@12.8"), "{profile}: {error}");
         assert!(!dir.path().join("w").exists(), "{profile}");
     }
 }
 
 #[test]
-fn what_the_driver_knows_is_in_the_files() {
+fn driver_state_is_in_the_files() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let client = host.busy_client(&["--spin", "60", "--alloc", "1024"], &[]);

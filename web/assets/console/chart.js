@@ -1,4 +1,4 @@
-// Draws the strip charts of a page in the place of those that came with it, which need no script.
+// Draws the strip charts of a page, whose tables need no script.
 "use strict";
 
 (() => {
@@ -22,7 +22,7 @@
     return Array.from({ length: Math.max(1, Math.ceil(most / step)) + 1 }, (_, place) => place * step);
   }
 
-  // Lines share the moments at which they were looked at; one that was not there yet has none.
+  // Lines share their poll times; a line that did not exist yet has no value there.
   function table(lines) {
     const moments = [...new Set(lines.flatMap((line) => line.points.map(([at]) => at)))].sort((a, b) => a - b);
     const place = new Map(moments.map((at, index) => [at, index]));
@@ -34,15 +34,16 @@
     return [moments.map((at) => at / 1000), ...columns];
   }
 
-  function options(figure, place, told, panel) {
+  function options(figure, place, answer, panel) {
     // Colours are the style sheet's, light or dark.
     const ink = getComputedStyle(place).color;
-    const grid = getComputedStyle(figure.querySelector(".grid")).stroke;
+    const grid = getComputedStyle(figure).borderTopColor;
     const most = Math.max(1, ...panel.lines.flatMap((line) => line.points.map(([, value]) => value)));
     const splits = steps(panel.unit, most);
     const font = "12px system-ui, sans-serif";
-    // Where nothing is known of a colour there is no line.
-    const colour = (index) => getComputedStyle(figure.querySelectorAll("polyline")[index] ?? figure.querySelector(".grid")).stroke;
+    // A line that the page does not list yet has no colour.
+    const swatches = figure.querySelectorAll(".key .swatch");
+    const colour = (index) => swatches[index] ? getComputedStyle(swatches[index]).stroke : ink;
     return {
       width: place.clientWidth,
       height: place.clientHeight,
@@ -50,7 +51,7 @@
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
       hooks: { setCursor: [(plot) => read(plot, place, panel)] },
       scales: {
-        x: { range: [(told.now - told.span_ms) / 1000, told.now / 1000] },
+        x: { range: [(answer.now - answer.span_ms) / 1000, answer.now / 1000] },
         y: { range: [0, splits[splits.length - 1]] },
       },
       axes: [
@@ -69,15 +70,15 @@
   }
 
   const exact = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-  // So many lines are read out at a moment; a table below has them all.
+  // Most lines in the readout; the table below has them all.
   const READ = 8;
 
-  function told(unit, value) {
+  function amount(unit, value) {
     if (unit === "bytes") return bytes(value);
     return value === 1 ? "1 client" : `${value} clients`;
   }
 
-  // What all lines come to at the moment under the cursor, beside it.
+  // The values of all lines at the cursor, shown beside it.
   function read(plot, place, panel) {
     const reading = place.querySelector(".reading");
     const { idx, left } = plot.cursor;
@@ -88,7 +89,7 @@
     const lines = panel.lines.map((line, index) => [line.name, plot.data[index + 1][idx]])
       .filter(([, value]) => value !== null && value !== undefined)
       .sort(([, one], [, other]) => other - one);
-    const rows = lines.slice(0, READ).map(([name, value]) => [name, told(panel.unit, value)]);
+    const rows = lines.slice(0, READ).map(([name, value]) => [name, amount(panel.unit, value)]);
     if (lines.length > READ) rows.push([`and ${lines.length - READ} more`, ""]);
     reading.replaceChildren(...[[at, ""], ...rows].map(([name, value]) => {
       const row = document.createElement("p");
@@ -97,7 +98,7 @@
       row.append(name, amount);
       return row;
     }));
-    // On the side where there is room.
+    // On the side with more room.
     const x = left + plot.over.offsetLeft;
     const isRight = x > place.clientWidth / 2;
     reading.style.left = isRight ? "" : `${x + 12}px`;
@@ -106,7 +107,7 @@
     place.setAttribute("aria-valuetext", [at, ...rows.map((row) => row.join(" "))].join(", "));
   }
 
-  // By keyboard: one moment after the other.
+  // By keyboard: one time after another.
   function move(place, key) {
     const plot = drawn.get(place);
     const last = plot.data[0].length - 1;
@@ -154,7 +155,7 @@
       before?.destroy();
       const plot = new uPlot(options(figure, place, answer, panel), table(panel.lines), place);
       drawn.set(place, plot);
-      // Whoever reads at a moment goes on reading.
+      // The cursor stays at its time.
       if (left >= 0) plot.setCursor({ left, top });
     }
     for (const [place, plot] of drawn) {
@@ -173,7 +174,7 @@
       const answer = await fetch(charts.dataset.history, { headers: { Accept: "application/json" } });
       if (answer.ok) { last = await answer.json(); draw(last); }
     } catch {
-      // Not connected: the page says so, and asks again.
+      // Not connected: the page shows that, and retries.
     } finally {
       asking = false;
     }

@@ -1,23 +1,23 @@
-// What the console does better with a script than without: times in the reader's zone, pages that follow what happens,
-// and text that is copied at a click. Every page is whole without it.
+// What the console adds with a script: times in the reader's time zone, live pages, and copy buttons. Every page is
+// complete without it.
 "use strict";
 
 (() => {
-  // Times. The zone is the reader's; the exact time stands in the title, as it came.
+  // Times. In the reader's time zone; the exact time is in the title.
   const hourCycle = "h23";
   const today = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle });
   const earlier = new Intl.DateTimeFormat([], {
     year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle,
   });
 
-  // In a column there is little room for it, and in a log each millisecond counts.
+  // Columns have little room, and in a log each millisecond counts.
   const thisYear = new Intl.DateTimeFormat([], { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle });
   const longAgo = new Intl.DateTimeFormat([], { day: "numeric", month: "short", year: "numeric" });
   const exact = new Intl.DateTimeFormat([], { ...today.resolvedOptions(), hour: "2-digit", minute: "2-digit", second: "2-digit",
     fractionalSecondDigits: 3 });
   const exactEarlier = new Intl.DateTimeFormat([], { ...earlier.resolvedOptions(), fractionalSecondDigits: 3 });
 
-  function tellTime(element) {
+  function formatTime(element) {
     const at = new Date(element.dateTime);
     if (Number.isNaN(at.getTime())) return;
     const now = new Date();
@@ -28,28 +28,28 @@
     element.textContent = format.format(at);
   }
 
-  function tellTimes(root) {
-    for (const element of root.querySelectorAll("time[datetime]")) tellTime(element);
+  function formatTimes(root) {
+    for (const element of root.querySelectorAll("time[datetime]")) formatTime(element);
   }
 
-  // What is to be done to a page as it stands, again after each part of it that is new.
-  const improvements = [tellTimes];
+  // Run on the page, and again after each new part of it.
+  const improvements = [formatTimes];
 
   const following = document.getElementById("following");
 
-  function say(word, kind) {
+  function showConnection(word, kind) {
     if (following.textContent !== word) following.textContent = word;
     following.dataset.is = kind;
   }
 
-  // Why something could not be asked for; without a status there was no answer.
-  function why(status) {
-    if (status === undefined) return "the manager does not answer";
-    if (status === 401) return "your session is over. What you typed is kept: send it, and log in on the way";
-    return `the manager refused to tell (status ${status})`;
+  // Why a request failed; without a status there was no response.
+  function reason(status) {
+    if (status === undefined) return "the manager does not respond";
+    if (status === 401) return "your session has ended. What you typed is kept: submit it, and log in on the way";
+    return `the manager refused the request (status ${status})`;
   }
 
-  // A part of a page beside what is typed says that it is not up to date, until it is put in anew.
+  // Marks a part of a page beside a form as outdated until it is replaced.
   function outdated(part, status) {
     let note = part.querySelector(":scope > .outdated");
     if (!note) {
@@ -58,12 +58,12 @@
       note.setAttribute("role", "status");
       part.prepend(note);
     }
-    note.textContent = `Not up to date: ${why(status)}.`;
-    say(status === 401 ? "session over" : "not connected", "lost");
+    note.textContent = `Not up to date: ${reason(status)}.`;
+    showConnection(status === 401 ? "session ended" : "not connected", "lost");
   }
 
   function upToDate() {
-    say("", "");
+    showConnection("", "");
     delete following.dataset.is;
   }
 
@@ -81,12 +81,12 @@
     for (const improvement of improvements) improvement(root);
   }
 
-  // A part with data-hold is not changed under a reader who is at it; the button that it names tells that there is more.
+  // A part with data-hold does not change while it is being read; the button it names shows that there is more.
   let moved = 0;
   document.addEventListener("pointermove", () => { moved = Date.now(); }, { passive: true });
 
-  function isAtIt(part) {
-    // A log begins at its end, where nothing is scrolled.
+  function isReading(part) {
+    // A log starts at its end, unscrolled.
     if (part.matches(".log")) return part.scrollTop < -4;
     const selection = getSelection();
     return part.getBoundingClientRect().top < 0
@@ -95,18 +95,18 @@
       || (!selection.isCollapsed && part.contains(selection.anchorNode));
   }
 
-  // What there is to read in a part, without times, which are told in the reader's zone.
-  function told(part) {
+  // The text of a part without its times, which are in the reader's time zone.
+  function readableText(part) {
     return Array.from(part.querySelectorAll("li"), (line) => line.querySelector("a")?.href
       ?? Array.from(line.childNodes, (node) => node.dateTime ?? node.textContent).join(""));
   }
 
   function holds(part, next) {
-    if (!isAtIt(part)) {
+    if (!isReading(part)) {
       document.getElementById(part.dataset.hold).hidden = true;
       return false;
     }
-    if (told(part).join("\n") !== told(next).join("\n")) document.getElementById(part.dataset.hold).hidden = false;
+    if (readableText(part).join("\n") !== readableText(next).join("\n")) document.getElementById(part.dataset.hold).hidden = false;
     return true;
   }
 
@@ -122,35 +122,23 @@
   });
   document.addEventListener("scroll", (event) => {
     const part = event.target;
-    if (!part.matches?.(".log[data-hold]") || isAtIt(part)) return;
+    if (!part.matches?.(".log[data-hold]") || isReading(part)) return;
     if (!document.getElementById(part.dataset.hold).hidden) follower?.refresh();
   }, { capture: true, passive: true });
 
-  // Before it is compared with what is shown, a new part is made the same: nothing jumps.
+  // The times of a new part are converted before it is compared with what is shown.
   htmx.registerExtension("console", {
     htmx_before_morph_node(_, { oldNode, newNode }) {
-      if (newNode instanceof HTMLTimeElement) tellTime(newNode);
+      if (newNode instanceof HTMLTimeElement) formatTime(newNode);
       return !(oldNode.dataset?.hold && holds(oldNode, newNode));
     },
   });
 
-  // What a section loses leaves its place empty, so that nothing below moves up to it, until its reader changes the page.
   const page = document.getElementById("page");
-
-  function keepPlaces() {
-    for (const section of page.querySelectorAll("section")) section.style.minHeight = `${section.offsetHeight}px`;
-  }
-
-  function giveUpPlaces() {
-    for (const section of page.querySelectorAll("section")) section.style.minHeight = "";
-  }
-
-  window.addEventListener("resize", giveUpPlaces);
-  document.addEventListener("toggle", giveUpPlaces, true);
 
   document.addEventListener("htmx:after:swap", () => improve(document));
 
-  // A part that is asked for again and refused is not put into the page, which says so.
+  // A refused reload of a part does not replace it; the page shows the error.
   let follower = null;
 
   function answered(part, status) {
@@ -169,10 +157,10 @@
     if (ctx?.target && !ctx.response) answered(ctx.target);
   });
 
-  // Following. The server says that the page is stale, and the page asks for itself again.
+  // Live pages. The server reports that the page is stale, and the page reloads itself.
   const standing = document.getElementById("standing");
 
-  // Longest silence of a manager that is well: it says every 5 s that there is something to ask for.
+  // Longest silence of a healthy manager, which marks pages stale every 5 s.
   const SILENCE_MS = 15_000;
 
   function follow() {
@@ -181,26 +169,26 @@
     let again = false;
     let timer = null;
     let isOver = false;
-    // How it is followed, and since when what is shown is so.
+    // How the page is followed, and since when its content is valid.
     let how = ["", ""];
     let good = new Date();
-    // When it was answered last, whatever came of it.
+    // The time of the last response, whatever its status.
     let heard = Date.now();
 
-    function tell(text) {
+    function showNotice(text) {
       if (standing.dataset.text === text) return;
       standing.dataset.text = text;
       standing.textContent = `${text} `;
       const link = document.createElement("a");
       link.href = window.location.href;
-      link.textContent = "Load it again";
+      link.textContent = "Reload";
       standing.append(link);
       standing.hidden = false;
     }
 
     function isOld(status) {
-      tell(`What you see is as it was at ${today.format(good)}: ${why(status)}.`);
-      say(status === undefined ? "not connected" : "not up to date", "lost");
+      showNotice(`This page is as of ${today.format(good)}: ${reason(status)}.`);
+      showConnection(status === undefined ? "not connected" : "not up to date", "lost");
     }
 
     function end() {
@@ -215,15 +203,15 @@
         window.location.reload();
       } else if ([403, 404, 410].includes(status)) {
         end();
-        tell("This is gone, or not yours any more. What you see is how it last was.");
-        say("gone", "lost");
+        showNotice("This no longer exists, or you no longer have access. The page is as last seen.");
+        showConnection("gone", "lost");
       } else if (status === undefined || status >= 400) {
         isOld(status);
       } else {
         good = new Date();
         standing.hidden = true;
         delete standing.dataset.text;
-        say(...how);
+        showConnection(...how);
       }
     }
 
@@ -232,7 +220,6 @@
       if (document.hidden) { again = true; return; }
       if (asking) { again = true; return; }
       asking = true;
-      keepPlaces();
       try {
         await htmx.ajax("GET", window.location.href, { target: "#page", select: "#page", swap: "outerMorph" });
       } finally {
@@ -250,18 +237,18 @@
         clearInterval(timer);
         timer = null;
         how = ["live", "live"];
-        // What happened while there was no connection is not told later.
+        // Events during a disconnection are not sent later.
         if (wasLost) refresh();
-        else if (standing.hidden) say(...how);
+        else if (standing.hidden) showConnection(...how);
         wasLost = false;
       });
       mine.addEventListener("stale", refresh);
       mine.addEventListener("error", () => {
         if (isOver) return;
         if (mine.readyState === EventSource.CLOSED) {
-          // Refused: as many follow as may, or the session is over. The page asks by itself then.
+          // Refused: too many streams, or the session has ended. The page then polls.
           how = ["every 5 s", "slow"];
-          if (standing.hidden) say(...how);
+          if (standing.hidden) showConnection(...how);
           timer ??= setInterval(refresh, 5000);
           setTimeout(() => { if (source === mine) connect(); }, 30000);
         } else {
@@ -272,15 +259,15 @@
       window.addEventListener("pagehide", () => mine.close(), { once: true });
     }
 
-    // A browser opens a few connections to a host, and one that is kept for each page that nobody looks at would leave none.
-    // A manager that hangs closes no connection: silence tells, as it answers every few seconds otherwise.
-    let looked = Date.now();
+    // A browser opens a few connections to a host: one for each hidden page would leave none.
+    // A hung manager closes no connection, but is silent for longer than the interval of stale messages.
+    let checked = Date.now();
     setInterval(() => {
       const now = Date.now();
-      // Nothing was asked while the page was hidden, or the whole machine asleep.
-      if (document.hidden || now - looked > 5000) heard = now;
+      // Nothing was requested while the page was hidden or the machine asleep.
+      if (document.hidden || now - checked > 5000) heard = now;
       else if (!isOver && now - heard > SILENCE_MS) isOld();
-      looked = now;
+      checked = now;
     }, 1000);
     document.addEventListener("visibilitychange", () => {
       if (isOver) return;
@@ -309,7 +296,7 @@
     setTimeout(() => { button.textContent = word; }, 2000);
   });
 
-  // A form is sent once, however often somebody clicks.
+  // A form is submitted once, however often its button is clicked.
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (form.method !== "post" || event.defaultPrevented) return;
@@ -322,8 +309,8 @@
   });
 
   document.documentElement.classList.add("scripted");
-  // On a narrow screen the places are a strip, and the one that the page is in may be beyond its end.
-  // It is not scrolled into view as an element: Chromium would have the Tab key go on from there.
+  // On a narrow screen the sections are a strip, and the current one may be outside of it.
+  // Not scrolled into view as an element: Chromium would continue the Tab order from there.
   const here = document.querySelector(".places [aria-current]");
   if (here) {
     const [strip, place] = [here.closest(".places"), here.getBoundingClientRect()];

@@ -1,15 +1,15 @@
-// The editor of layouts without reloads: its buttons send the form as they do without a script, and what comes back is
-// put in the place of what stands there. What is typed meanwhile is never lost: an answer to an older text is thrown away, and
-// the form is sent again.
+// The layout editor without reloads: its buttons submit the form as they do without a script, and the response replaces
+// what is shown. What is typed meanwhile is never lost: a response to older text is discarded, and
+// the form is submitted again.
 "use strict";
 
 (() => {
-  // The text of a file is put into the field that the file's own names.
+  // Copies the text of a file into the field named by its input.
   document.addEventListener("change", async (event) => {
     const file = event.target.matches("input[type=file][data-into]") && event.target.files[0];
     if (!file) return;
     document.getElementById(event.target.dataset.into).value = await file.text();
-    // Whoever chooses a file means it, whatever was chosen before.
+    // Choosing a file selects it as the source.
     const source = document.getElementById(event.target.dataset.chooses ?? "");
     if (source) source.checked = true;
   });
@@ -17,15 +17,15 @@
   const form = document.getElementById("editor");
   if (!form) return;
   let sending = 0;
-  // Whether the session was over when it was last asked: then buttons send the form as they do without a script, and it goes
-  // through the log-in.
+  // Whether the session had ended at the last request: then buttons submit the form as they do without a script, which leads
+  // through the login page.
   let isOver = false;
-  // Buttons that wait for their answer.
+  // Buttons that wait for their response.
   let pressing = 0;
 
   const typed = () => new URLSearchParams(new FormData(form));
 
-  // What the form comes to; null where there is no answer to it, or somebody asked again meanwhile.
+  // The response to the form; null if there is none, or if a newer request was sent.
   async function ask(what) {
     const mine = ++sending;
     for (;;) {
@@ -37,7 +37,7 @@
         text = await answer.text();
         status = answer.ok ? 0 : answer.status;
       } catch {
-        // No answer, or not all of one.
+        // No response, or an incomplete one.
       }
       if (mine !== sending) return null;
       isOver = status === 401;
@@ -49,12 +49,12 @@
 
   const put = (shown, id) => document.getElementById(id).replaceWith(document.adoptNode(shown.getElementById(id)));
 
-  // What is wrong is shown beside each field, and no field is touched.
+  // Errors are shown beside each field, and no field is changed.
   function tell(shown) {
     put(shown, "outcome");
-    for (const told of document.querySelectorAll(".step-told")) {
-      const now = shown.getElementById(told.id);
-      if (now) told.replaceWith(document.adoptNode(now));
+    for (const errors of document.querySelectorAll(".step-errors")) {
+      const now = shown.getElementById(errors.id);
+      if (now) errors.replaceWith(document.adoptNode(now));
     }
     for (const field of form.querySelectorAll("#steps input[id], #sku")) {
       const now = shown.getElementById(field.id);
@@ -65,7 +65,7 @@
 
   form.addEventListener("submit", async (event) => {
     const pressed = event.submitter?.value;
-    if (!pressed || pressed === "save" || pressed === "look" || isOver) return;
+    if (!pressed || pressed === "save" || pressed === "check" || isOver) return;
     event.preventDefault();
     const verb = pressed.split("-")[0];
     pressing += 1;
@@ -75,9 +75,9 @@
     if (!shown) return;
     const next = shown.querySelector("#steps [autofocus]")?.id;
     put(shown, "steps");
-    put(shown, "told");
+    put(shown, "messages");
     put(shown, "outcome");
-    // A step that is moved is followed by the focus, so that it can be moved on with the same key.
+    // The focus follows a moved step, so that it can be moved further with the same key.
     const field = next && document.getElementById(next);
     const again = field && (verb === "up" || verb === "down")
       && field.closest(".step").querySelector(`.moves button[value^="${verb}-"]:not(:disabled)`);
@@ -89,9 +89,9 @@
     if (event.target.id === "note" || event.target.id === "name") return;
     clearTimeout(timer);
     timer = setTimeout(async () => {
-      // What was pressed tells what is typed by now, too, and its answer is not to be thrown away.
+      // The pressed button has submitted the present text, and its response must not be discarded.
       if (pressing > 0) return;
-      const shown = await ask({ do: "look", lenient: "yes" });
+      const shown = await ask({ do: "check", lenient: "yes" });
       if (shown) tell(shown);
     }, 300);
   });

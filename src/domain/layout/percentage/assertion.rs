@@ -33,7 +33,7 @@ pub fn differences(
                 format!("a CUDA client saw {sms} SMs in partition {name}, and {} are planned", share.sms)
             }
             (Some((_, percentage)), Some(held)) if held < percentage => format!(
-                "the server holds {held} %, and partition {name} needs {percentage} %: somebody else has changed it"
+                "the server holds {held} %, and partition {name} needs {percentage} %: another program has changed it"
             ),
             _ => continue,
         };

@@ -43,7 +43,7 @@ fn said(step: &PlannedStep) -> (Action, &str, u32, u32, Count, Count) {
 }
 
 #[test]
-fn on_an_h200_each_number_of_chunks_has_the_percentage_that_gives_its_sms() {
+fn h200_percentage_gives_exact_sms_per_chunk() {
     for chunks in 1..=15 {
         let [share] = &of(&[chunks])[..] else { panic!("one share") };
         let percentage = share.percentage.expect("the formula was measured on an H200");
@@ -71,7 +71,7 @@ fn elsewhere_no_percentage_is_claimed() {
 }
 
 #[test]
-fn a_plan_has_no_command_and_no_id_and_says_that_it_reserves_nothing() {
+fn percentage_plan_has_no_commands_or_ids() {
     let plan = plan(&of(&[7, 5, 3]), &[], &census());
     assert!(plan.reserves_nothing && plan.blocked.is_empty());
     let steps: Vec<_> = plan.steps.iter().map(said).collect();
@@ -90,7 +90,7 @@ fn a_plan_has_no_command_and_no_id_and_says_that_it_reserves_nothing() {
 }
 
 #[test]
-fn what_stays_is_kept_and_what_changed_is_made_again() {
+fn unchanged_shares_are_kept_others_recreated() {
     let plan = plan(&of(&[7, 4]), &of(&[7, 5, 3]), &census());
     let steps: Vec<_> = plan.steps.iter().map(said).collect();
     assert_eq!(
@@ -109,7 +109,7 @@ fn what_stays_is_kept_and_what_changed_is_made_again() {
 }
 
 #[test]
-fn more_chunks_than_there_are_say_how_many_fit() {
+fn too_many_chunks_name_the_fitting_number() {
     let plan = plan(&of(&[9, 7, 6]), &[], &census());
     let [blocked] = &plan.blocked[..] else { panic!("{:?}", plan.blocked) };
     let text = blocked.to_string();
@@ -139,15 +139,15 @@ fn a_tenant_has_its_share_from_one_place() {
 
 /// Proves with a GPU that gives what `sees` says; how many clients it took, and what came of it.
 fn prove(mut proving: Proving, sms: impl Fn(u32) -> u32) -> (usize, Result<Vec<ProvenShare>, ShareFailure>) {
-    for asked in 0..200 {
+    for clients in 0..200 {
         match proving.next() {
-            Ok(None) => return (asked, Ok(proving.proven())),
+            Ok(None) => return (clients, Ok(proving.proven())),
             Ok(Some(percentage)) => {
                 let under = sms(percentage.tenths().into());
                 let seen = proving.gpus().into_iter().map(|gpu| (gpu.clone(), under)).collect();
-                proving.told(percentage, seen);
+                proving.probed(percentage, seen);
             }
-            Err(failure) => return (asked, Err(failure)),
+            Err(failure) => return (clients, Err(failure)),
         }
     }
     panic!("it asks for ever");
@@ -158,13 +158,13 @@ fn tenths(percentage: u32) -> ThreadPercentage {
 }
 
 #[test]
-fn a_measured_percentage_takes_one_client_for_each_size() {
+fn measured_percentage_needs_one_probe_per_size() {
     let shares = of(&[5, 3, 5, 1]);
     let proving = Proving::new(&shares, &[], &[]);
     assert_eq!(proving.server_percentage(), shares[0].percentage, "5 chunks are the most");
-    let (asked, proven) = prove(proving.clone(), |p| sms_for(tenths(p), 132));
+    let (clients, proven) = prove(proving.clone(), |p| sms_for(tenths(p), 132));
     let proven = proven.expect("as measured");
-    assert_eq!(asked, 3);
+    assert_eq!(clients, 3);
     let sizes: Vec<_> = proven.iter().map(|proven| (proven.chunks, proven.seen[&h200(0).uuid])).collect();
     assert_eq!(sizes, [(1, 8), (3, 24), (5, 40)]);
     // A server that holds 20 %.
@@ -177,7 +177,7 @@ fn a_measured_percentage_takes_one_client_for_each_size() {
 type Rule = fn(u32) -> u32;
 
 #[test]
-fn where_nothing_was_measured_clients_find_the_percentage_or_that_there_is_none() {
+fn unmeasured_percentage_is_found_by_probing() {
     let layout = layout(
         r#"{"enforcement":"percentage","sku":"x","steps":[{"add":{"gpu":0,"partition":"a","chunks":7}},
             {"add":{"gpu":0,"partition":"b","chunks":12}},{"add":{"gpu":0,"partition":"c","chunks":3}}]}"#,
@@ -194,11 +194,11 @@ fn where_nothing_was_measured_clients_find_the_percentage_or_that_there_is_none(
         ("bent", |p| (p * p * 108 / 1_000_000) & !1),
     ];
     for (rule, sees) in rules {
-        let (asked, proven) = prove(proving.clone(), sees);
+        let (clients, proven) = prove(proving.clone(), sees);
         let proven = proven.unwrap_or_else(|failure| panic!("{rule}: {failure}"));
         let sizes: Vec<_> = proven.iter().map(|proven| sees(proven.percentage.tenths().into())).collect();
         assert_eq!(sizes, [12, 28, 48], "{rule}");
-        assert!(asked <= 30, "{rule}: {asked} clients");
+        assert!(clients <= 30, "{rule}: {clients} clients");
         // Known from before, each takes one client.
         let again = Proving::new(&shares, &[], &proven);
         let most = proven.iter().map(|proven| proven.percentage).max();
@@ -219,7 +219,7 @@ fn where_nothing_was_measured_clients_find_the_percentage_or_that_there_is_none(
 }
 
 #[test]
-fn two_gpus_must_see_the_same_under_one_percentage() {
+fn two_gpus_must_agree_on_one_percentage() {
     let layout = layout(
         r#"{"enforcement":"percentage","steps":[{"add":{"gpu":0,"partition":"a","chunks":7,"tenants":["t"]}},
             {"add":{"gpu":1,"partition":"b","chunks":7,"tenants":["t"]}}]}"#,
@@ -228,12 +228,12 @@ fn two_gpus_must_see_the_same_under_one_percentage() {
     let shares = shares(&layout, &map, &[h200(0), h200(1)]).expect("shares");
     let mut proving = Proving::new(&shares, &[], &[]);
     let percentage = proving.next().expect("no failure").expect("one client");
-    proving.told(percentage, BTreeMap::from([(h200(0).uuid, 56)]));
+    proving.probed(percentage, BTreeMap::from([(h200(0).uuid, 56)]));
     let failure = proving.next().expect_err("the client did not see the second GPU");
     assert!(
         matches!(&failure, ShareFailure::Differs { gpu, seen: 0, .. } if *gpu == h200(1).uuid),
         "{failure:?}"
     );
-    proving.told(percentage, BTreeMap::from([(h200(0).uuid, 56), (h200(1).uuid, 56)]));
+    proving.probed(percentage, BTreeMap::from([(h200(0).uuid, 56), (h200(1).uuid, 56)]));
     assert_eq!((proving.next(), proving.proven().len()), (Ok(None), 1));
 }

@@ -1,7 +1,7 @@
 //! Schemas of answers beside those of requests.
 //!
 //! A request may leave out what has a default, and may spell a size as a text; an answer always has the field, and the size in
-//! bytes. One schema for both ways would tell readers of answers to expect what never comes, and many generators of clients
+//! bytes. With one schema for both, readers of answers would expect what never comes, and many generators of clients
 //! cannot read a number that may be a text. So what only comes in answers says so: its fields are required unless they are left
 //! out, and texts of requests are not in it. A schema that goes both ways and holds such a text has a second one for answers.
 
@@ -43,7 +43,7 @@ pub(super) const LEFT_OUT: [(&str, &str); 27] = [
     ("VerificationResult", "stale"),
 ];
 
-/// Gives answers schemas of their own, and leaves out what nothing refers to.
+/// Gives answers their own schemas, and drops unreferenced ones.
 pub(super) fn split(document: &mut Value) {
     let (requests, answers) = directions(document);
     let Some(schemas) = document.pointer("/components/schemas").and_then(Value::as_object).cloned() else {
@@ -78,7 +78,7 @@ pub(super) fn split(document: &mut Value) {
             }
         }
     }
-    for_each_operation(document, |operation| {
+    super::for_each_operation(document, |_, _, operation| {
         if let Some(responses) = operation.get_mut("responses") {
             redirect(responses, &twins);
         }
@@ -104,17 +104,10 @@ pub(super) fn directions(document: &Value) -> (BTreeSet<String>, BTreeSet<String
         named(&operation["requestBody"], &mut requests);
         named(&operation["responses"], &mut answers);
     }
+    named(&document["components"]["responses"], &mut answers);
     let none = Map::new();
     let schemas = document.pointer("/components/schemas").and_then(Value::as_object).unwrap_or(&none);
     (reachable(schemas, requests), reachable(schemas, answers))
-}
-
-fn for_each_operation(document: &mut Value, mut change: impl FnMut(&mut Value)) {
-    let items =
-        document.get_mut("paths").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut);
-    for operation in items.filter_map(Value::as_object_mut).flat_map(Map::values_mut) {
-        change(operation);
-    }
 }
 
 /// These schemas, and whatever they refer to.
@@ -243,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_never_null() {
+    fn omitted_fields_are_never_null() {
         let mut document = document();
         document["paths"]["/x"]["put"]["responses"]["404"] =
             json!({"$ref": "#/components/schemas/TenantStatus"});

@@ -1,6 +1,6 @@
 //! The document as `OpenAPI` 3.0, for generators of clients that do not read 3.1.
 //!
-//! A pure transformation: 3.1 writes its schemas in JSON Schema 2020-12, 3.0 in a dialect of its own. What 3.0 cannot say (patterns
+//! A pure transformation: 3.1 writes its schemas in JSON Schema 2020-12, 3.0 in its own dialect. What 3.0 cannot say (patterns
 //! of the names of further fields) becomes an extension, and is checked by the server alone. Of a body in several forms JSON stays,
 //! and an error that is no problem document may be of any type: generators for 3.0 take one form, and one type of error.
 
@@ -25,6 +25,8 @@ pub(in crate::http) fn openapi_3_0(document: &Value) -> Value {
     if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         schemas.values_mut().for_each(|one| *one = schema(one));
     }
+    fields_mut(document.pointer_mut("/components/parameters")).for_each(described);
+    fields_mut(document.pointer_mut("/components/responses")).for_each(change_response);
     for item in fields_mut(document.get_mut("paths")) {
         for method in METHODS {
             if let Some(operation) = item.get_mut(method) {
@@ -42,10 +44,7 @@ fn change_operation(operation: &mut Value) {
     contents(operation.pointer_mut("/requestBody"));
     let responses = operation.get_mut("responses").and_then(Value::as_object_mut);
     for (status, response) in responses.into_iter().flat_map(Map::iter_mut) {
-        for header in fields_mut(response.get_mut("headers")) {
-            described(header);
-        }
-        contents(Some(response));
+        change_response(response);
         let content = response.get_mut("content").and_then(Value::as_object_mut);
         if let Some(content) = content.filter(|_| status.starts_with(['4', '5']))
             && let Some(other) = content.remove(JSON)
@@ -53,6 +52,11 @@ fn change_operation(operation: &mut Value) {
             content.insert("*/*".into(), other);
         }
     }
+}
+
+fn change_response(response: &mut Value) {
+    fields_mut(response.get_mut("headers")).for_each(described);
+    contents(Some(response));
 }
 
 fn contents(of: Option<&mut Value>) {
@@ -279,7 +283,8 @@ mod tests {
                 "responses": {"200": {"description": "d", "content": content, "headers": {"E": {"schema": nullable}}},
                     "503": {"description": "d", "content": content}},
             }}},
-            "components": {"schemas": {"X": nullable}},
+            "components": {"schemas": {"X": nullable}, "parameters": {"P": {"schema": nullable}},
+                "responses": {"R": {"content": content}}},
         });
         let new = openapi_3_0(&old);
         let text = new.to_string();
@@ -287,7 +292,7 @@ mod tests {
             !text.contains("\"null\"") && !text.contains("webhooks") && !text.contains("identifier"),
             "{text}"
         );
-        assert_eq!(text.matches("\"nullable\":true").count(), 6, "{text}");
+        assert_eq!(text.matches("\"nullable\":true").count(), 8, "{text}");
         assert!(!text.contains("yaml"), "{text}");
         assert!(new["paths"]["/x"]["put"]["responses"]["503"]["content"]["*/*"].is_object(), "{text}");
         assert_eq!(new["openapi"], VERSION);

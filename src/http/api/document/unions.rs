@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// Gives each variant of a tagged union a schema of its own, and says which word leads to which.
+/// Gives each variant of a tagged union its own schema, and adds the mapping of words to schemas.
 pub(in crate::http::api) fn name_variants(schemas: &mut Map<String, Value>) {
     let names: Vec<String> = schemas.keys().cloned().collect();
     // Those first that others are made of.
@@ -19,7 +19,7 @@ pub(in crate::http::api) fn name_variants(schemas: &mut Map<String, Value>) {
             let (mut refs, mut mapping) = (Vec::new(), Map::new());
             for (word, mut variant) in words.words.iter().zip(variants) {
                 if closed {
-                    // The one field tells it from the others, if there can be no second one.
+                    // The one field distinguishes it from the others, if there can be no second one.
                     variant["additionalProperties"] = json!(false);
                 }
                 let own = format!("{name}{}", pascal(word));
@@ -94,7 +94,7 @@ fn extend(object: &mut Value, part: &Value) {
     }
 }
 
-/// What tells the variants apart.
+/// What distinguishes the variants.
 struct Words {
     /// The field that holds the word; none where the word is the name of the only field.
     tag: Option<String>,
@@ -121,7 +121,7 @@ fn words(variants: &[Value]) -> Option<Words> {
 }
 
 /// `too_many_chunks` as `TooManyChunks`.
-fn pascal(word: &str) -> String {
+pub(super) fn pascal(word: &str) -> String {
     let capital = |part: &str| {
         let mut letters = part.chars();
         letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect::<String>()
@@ -147,15 +147,15 @@ mod tests {
         schemas.insert("Why".into(), json!({"oneOf": all, "description": "Why."}));
         let message =
             json!({"type": "object", "required": ["message"], "properties": {"message": {"type": "string"}}});
-        schemas.insert("Told".into(), json!({"allOf": [{"$ref": "#/components/schemas/Why"}, message]}));
+        schemas.insert("Reported".into(), json!({"allOf": [{"$ref": "#/components/schemas/Why"}, message]}));
 
         name_variants(&mut schemas);
 
         assert_eq!(schemas["Why"]["discriminator"]["propertyName"], "kind");
-        let mapping = &schemas["Told"]["discriminator"]["mapping"];
-        assert_eq!(mapping["own"], "#/components/schemas/ToldOwn");
+        let mapping = &schemas["Reported"]["discriminator"]["mapping"];
+        assert_eq!(mapping["own"], "#/components/schemas/ReportedOwn");
         assert_eq!(schemas["WhyTooBig"]["properties"]["by"]["type"], "integer");
-        let own = &schemas["ToldOwn"];
+        let own = &schemas["ReportedOwn"];
         assert_eq!(own["required"], json!(["kind", "message"]));
         for field in ["kind", "message", "size"] {
             assert!(own["properties"].get(field).is_some(), "{own}");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_union_of_objects_is_left_alone() {
+    fn union_without_objects_is_unchanged() {
         let mut schemas = Map::new();
         schemas.insert("Size".into(), json!({"oneOf": [{"type": "integer"}, {"type": "string"}]}));
         let before = schemas.clone();

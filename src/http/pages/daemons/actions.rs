@@ -1,4 +1,4 @@
-//! What is done to a daemon: at once where nobody loses anything, and after a page that names who does where somebody may.
+//! Actions on a daemon: at once if no client is affected, otherwise after a confirmation page that names them.
 
 use askama::Template;
 use axum::Router;
@@ -16,17 +16,17 @@ use crate::domain::operation::OperationRequest;
 use crate::http::AppState;
 use crate::http::api::{checked_grace, default_grace};
 use crate::http::extract::Path;
-use crate::http::pages::forms::{Field, Form, Refused, Shape, in_the_way};
-use crate::http::pages::frame::{Frame, Place};
+use crate::http::pages::forms::{Field, Form, Refused, Shape, rehearsal_refusal};
+use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
 use crate::http::problem::Problem;
-use crate::service::clients::ClientView;
 use crate::service::daemons::DaemonView;
+use crate::service::tenants::clients::ClientView;
 use crate::service::{ServiceError, WriteOptions, etag};
 
-/// What is asked about before it is done.
+/// An action that must be confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
+enum ConfirmedAction {
     Stop,
     Restart,
     Drain,
@@ -34,8 +34,8 @@ enum Deed {
     Delete,
 }
 
-impl Deed {
-    /// The last segment of its address, as the router has it.
+impl ConfirmedAction {
+    /// The last segment of its route.
     fn word(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -56,36 +56,36 @@ impl Deed {
         }
     }
 
-    /// What becomes of the daemon.
+    /// What happens to the daemon.
     fn meaning(self) -> &'static str {
         match self {
             Self::Stop => {
-                "Its control daemon and its servers end, and it stays stopped until somebody starts it."
+                "Its control daemon and its servers end, and it stays stopped until someone starts it."
             }
             Self::Restart => {
                 "Its control daemon and its servers end, and new ones are started with all settings and partitions."
             }
             Self::Drain => {
-                "It takes no new clients, and those that are there are waited for. Drained, it stays cordoned and runs on; \
-                 called off or failed, it is as it was before."
+                "It takes no new clients, and waits for the connected ones. When drained, it stays cordoned and keeps running; if the \
+                 drain is cancelled or fails, it is as before."
             }
             Self::Release => {
-                "The manager forgets it. Its processes, its clients and its settings stay as they are, and nobody keeps them."
+                "The manager deletes it and leaves its processes, clients and settings as they are, unmanaged."
             }
             Self::Delete => {
-                "Its control daemon and its servers end, and the manager forgets it. Its events and audit stay."
+                "Its control daemon and its servers end, and the manager deletes it. Its events and audit log rows remain."
             }
         }
     }
 
-    /// What becomes of its clients.
+    /// What happens to its clients.
     fn fate(self) -> &'static str {
         match self {
             Self::Stop | Self::Restart | Self::Delete => {
-                "They get the grace to end by themselves. After it they lose their server, and with it the work that is on the GPU."
+                "They get the grace period to end by themselves. After it they lose their server, and with it their work on the GPU."
             }
-            Self::Drain => "They go on until they end by themselves, or until the time is over.",
-            Self::Release => "They go on, and no limit of theirs is watched any more.",
+            Self::Drain => "They keep running until they end by themselves, or until the timeout.",
+            Self::Release => "They keep running, and their limits are no longer monitored.",
         }
     }
 
@@ -97,13 +97,15 @@ impl Deed {
         self == Self::Drain
     }
 
-    fn request(self, asked: &Asked) -> Result<Option<OperationRequest>, ServiceError> {
+    fn request(self, fields: &ActionForm) -> Result<Option<OperationRequest>, ServiceError> {
         Ok(match self {
-            Self::Stop => Some(OperationRequest::StopDaemon { grace_s: checked_grace(asked.grace_s)? }),
-            Self::Restart => Some(OperationRequest::RestartDaemon { grace_s: checked_grace(asked.grace_s)? }),
-            Self::Delete => Some(OperationRequest::DeleteDaemon { grace_s: checked_grace(asked.grace_s)? }),
+            Self::Stop => Some(OperationRequest::StopDaemon { grace_s: checked_grace(fields.grace_s)? }),
+            Self::Restart => {
+                Some(OperationRequest::RestartDaemon { grace_s: checked_grace(fields.grace_s)? })
+            }
+            Self::Delete => Some(OperationRequest::DeleteDaemon { grace_s: checked_grace(fields.grace_s)? }),
             Self::Drain => {
-                let Asked { timeout_s, on_timeout, .. } = *asked;
+                let ActionForm { timeout_s, on_timeout, .. } = *fields;
                 Some(OperationRequest::DrainDaemon { timeout_s, on_timeout })
             }
             Self::Release => None,
@@ -111,10 +113,10 @@ impl Deed {
     }
 }
 
-/// What the form asks for.
+/// The fields of the confirmation form.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct ActionForm {
     #[serde(default = "default_grace")]
     grace_s: u32,
     #[serde(default = "default_drain")]
@@ -135,14 +137,14 @@ const NAMES: [&str; 3] = ["grace_s", "timeout_s", "on_timeout"];
 #[template(path = "daemons/confirm.html")]
 struct ConfirmPage {
     frame: Frame,
-    deed: Deed,
+    action: ConfirmedAction,
     daemon: DaemonView,
     clients: Vec<ClientView>,
     tenants: u64,
     form: Form,
     refused: Refused,
-    /// Why it would be refused if it were asked for now.
-    in_the_way: Option<String>,
+    /// Why it would be refused now.
+    blocker: Option<String>,
 }
 
 impl ConfirmPage {
@@ -152,25 +154,26 @@ impl ConfirmPage {
 }
 
 pub(super) fn router() -> Router<AppState> {
-    // A route of its own for each, since the audit tells what was done by the route.
+    // One route each, since the audit log identifies the action by its route.
     Router::new()
         .route("/daemons/{name}/start", post(start))
         .route("/daemons/{name}/cordon", post(cordon))
         .route("/daemons/{name}/uncordon", post(uncordon))
-        .route("/daemons/{name}/stop", asked_first(Deed::Stop))
-        .route("/daemons/{name}/restart", asked_first(Deed::Restart))
-        .route("/daemons/{name}/drain", asked_first(Deed::Drain))
-        .route("/daemons/{name}/release", asked_first(Deed::Release))
-        .route("/daemons/{name}/delete", asked_first(Deed::Delete))
+        .route("/daemons/{name}/stop", with_confirmation(ConfirmedAction::Stop))
+        .route("/daemons/{name}/restart", with_confirmation(ConfirmedAction::Restart))
+        .route("/daemons/{name}/drain", with_confirmation(ConfirmedAction::Drain))
+        .route("/daemons/{name}/release", with_confirmation(ConfirmedAction::Release))
+        .route("/daemons/{name}/delete", with_confirmation(ConfirmedAction::Delete))
 }
 
-/// What is asked about, and then done.
-fn asked_first(deed: Deed) -> MethodRouter<AppState> {
-    let ask = move |app: State<AppState>, actor: Actor, name: Path<DaemonName>| ask(app, actor, name, deed);
-    let answer = move |app: State<AppState>, actor: Actor, name: Path<DaemonName>, form: Form| {
-        answer(app, actor, name, form, deed)
+/// The confirmation page and its form.
+fn with_confirmation(action: ConfirmedAction) -> MethodRouter<AppState> {
+    let show =
+        move |app: State<AppState>, actor: Actor, name: Path<DaemonName>| confirm(app, actor, name, action);
+    let run = move |app: State<AppState>, actor: Actor, name: Path<DaemonName>, form: Form| {
+        run_confirmed(app, actor, name, form, action)
     };
-    get(ask).post(answer)
+    get(show).post(run)
 }
 
 async fn start(
@@ -202,53 +205,54 @@ async fn set_schedulable(
     Ok(Redirect::to(&back).into_response())
 }
 
-/// Asks whether it is to be done.
-async fn ask(
+/// Shows the confirmation page.
+async fn confirm(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<DaemonName>,
-    deed: Deed,
+    action: ConfirmedAction,
 ) -> Result<Response, Problem> {
     let mut form = Form::default();
     form.set("grace_s", default_grace().to_string());
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
     form.set("on_timeout", "fail");
-    let in_the_way = in_the_way(done(&app, &actor, &name, deed, &form, WriteOptions::rehearsal()).await)?;
-    asking(&app, &actor, &name, deed, form, Refused::default(), in_the_way).await
+    let blocker =
+        rehearsal_refusal(done(&app, &actor, &name, action, &form, WriteOptions::rehearsal()).await)?;
+    confirm_page(&app, &actor, &name, action, form, Refused::default(), blocker).await
 }
 
-#[allow(clippy::too_many_arguments, reason = "what is shown of a question")]
-async fn asking(
+#[allow(clippy::too_many_arguments, reason = "the contents of the page")]
+async fn confirm_page(
     app: &AppState,
     actor: &Actor,
     name: &DaemonName,
-    deed: Deed,
+    action: ConfirmedAction,
     mut form: Form,
     refused: Refused,
-    in_the_way: Option<String>,
+    blocker: Option<String>,
 ) -> Result<Response, Problem> {
     let daemon = app.service.daemon(actor, name, false).await?;
-    // What is confirmed is what is shown, so it goes by what is there now.
+    // The page lists the present clients.
     form.replace("revision", daemon.revision.to_string());
     let clients = clients(app, actor, name).await?;
     let tenants = app.service.tenant_counts(actor).await?.get(name).copied().unwrap_or(0);
     let status = if refused.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-    let title = format!("{} daemon {name}", deed.title());
-    let frame = Frame::of(&app.service, actor, Place::Daemons, &title).await;
-    Ok(page(status, &ConfirmPage { frame, deed, daemon, clients, tenants, form, refused, in_the_way }))
+    let title = format!("{} daemon {name}", action.title());
+    let frame = Frame::of(&app.service, actor, Section::Daemons, &title).await;
+    Ok(page(status, &ConfirmPage { frame, action, daemon, clients, tenants, form, refused, blocker }))
 }
 
-/// Does it, and leads to where it is seen.
-async fn answer(
+/// Runs the action, and redirects to where its effect is shown.
+async fn run_confirmed(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<DaemonName>,
     form: Form,
-    deed: Deed,
+    action: ConfirmedAction,
 ) -> Result<Response, Problem> {
     let if_match = form.text("revision").parse().ok().map(etag);
     let options = WriteOptions { if_match, ..WriteOptions::default() };
-    match done(&app, &actor, &name, deed, &form, options).await {
+    match done(&app, &actor, &name, action, &form, options).await {
         Ok(Some(operation)) => Ok(Redirect::to(&format!("/operations/{operation}")).into_response()),
         Ok(None) => Ok(Redirect::to("/daemons#foreign").into_response()),
         Err(forbidden @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => {
@@ -256,22 +260,22 @@ async fn answer(
         }
         Err(error) => {
             let refused = Refused::of(error, &NAMES);
-            asking(&app, &actor, &name, deed, form, refused, None).await
+            confirm_page(&app, &actor, &name, action, form, refused, None).await
         }
     }
 }
 
-/// Does it or rehearses it; the operation, where it takes one.
+/// Runs or rehearses the action; returns the operation if there is one.
 async fn done(
     app: &AppState,
     actor: &Actor,
     name: &DaemonName,
-    deed: Deed,
+    action: ConfirmedAction,
     form: &Form,
     options: WriteOptions,
 ) -> Result<Option<uuid::Uuid>, ServiceError> {
-    let asked: Asked = form.read(&FIELDS)?;
-    match deed.request(&asked)? {
+    let fields: ActionForm = form.read(&FIELDS)?;
+    match action.request(&fields)? {
         Some(request) => {
             let operation = app.service.operate(actor, name.clone(), request, options, None).await?;
             Ok(Some(operation.id))

@@ -1,4 +1,4 @@
-//! A control daemon that somebody else started: what it is, and what it can be taken up as.
+//! A foreign control daemon, and its adoption.
 
 use askama::Template;
 use axum::extract::State;
@@ -12,15 +12,15 @@ use crate::domain::daemon::Management;
 use crate::domain::{DaemonName, GpuUuid, Priority};
 use crate::http::AppState;
 use crate::http::extract::Path;
+use crate::http::pages::format::{self, Amount, Moment};
 use crate::http::pages::forms::{Form, Refused};
-use crate::http::pages::frame::{Frame, Place};
+use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::pages::page;
-use crate::http::pages::words::{self, Amount, Moment};
 use crate::http::problem::Problem;
-use crate::service::adoption::AdoptRequest;
 use crate::service::daemons::DaemonView;
-use crate::service::foreign::{ForeignClientView, ForeignDaemonView, VerdictView};
+use crate::service::daemons::adoption::AdoptRequest;
+use crate::service::daemons::foreign::{ForeignClientView, ForeignDaemonView, VerdictView};
 use crate::service::{ServiceError, WriteOptions, Written};
 
 const NAMES: [&str; 2] = ["name", "management"];
@@ -39,8 +39,12 @@ impl ForeignPage {
     fn verdicts(&self) -> [(&'static str, &'static str, &VerdictView); 2] {
         let adoption = &self.daemon.adoption;
         [
-            ("managed", "Adopted: kept as it is now, and started again when it dies", &adoption.managed),
-            ("observed", "Observed: looked at, and never changed", &adoption.observed),
+            (
+                "managed",
+                "Managed: settings stay as they are now, and it is restarted when it dies",
+                &adoption.managed,
+            ),
+            ("observed", "Observed: monitored, never changed", &adoption.observed),
         ]
     }
 
@@ -53,13 +57,13 @@ impl ForeignPage {
     }
 }
 
-/// The memory of a client on all GPUs.
+/// The total memory of a client.
 fn held(client: &ForeignClientView) -> String {
     let known = client.memory.iter().filter_map(|memory| memory.used_bytes).reduce(u64::saturating_add);
-    words::or_dash(known.map(Amount))
+    format::or_dash(known.map(Amount))
 }
 
-/// A memory limit as it was read.
+/// A memory limit as read.
 fn limit(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "none".to_owned(), |bytes| Amount(bytes).to_string())
 }
@@ -90,7 +94,7 @@ async fn shown(
     let gpus = named(&daemon, &gpus);
     let status = if refused.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
     let title = format!("Control daemon {}", daemon.pid);
-    let frame = Frame::of(&app.service, actor, Place::Daemons, &title).await;
+    let frame = Frame::of(&app.service, actor, Section::Daemons, &title).await;
     Ok(page(status, &ForeignPage { frame, daemon, gpus, form, refused }))
 }
 

@@ -1,4 +1,4 @@
-//! The logs of a daemon: their end as it is written, and everything before it part by part.
+//! The logs of a daemon: the end is followed as it is written, earlier parts are paged.
 
 use askama::Template;
 use axum::extract::State;
@@ -10,11 +10,11 @@ use crate::domain::DaemonName;
 use crate::domain::access::Actor;
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
-use crate::http::pages::frame::{Frame, Place};
+use crate::http::pages::format::{Amount, Stamped};
+use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::rendered;
-use crate::http::pages::words::{Amount, Stamped};
 use crate::http::problem::Problem;
-use crate::service::logs::{LogFile, LogView, OwnSessions, Part};
+use crate::service::daemons::logs::{LogFile, LogView, OwnSessions, Part};
 
 #[derive(Template)]
 #[template(path = "daemons/logs.html")]
@@ -29,7 +29,7 @@ struct LogsPage {
     part: Part,
 }
 
-/// The way to a file that keeps what was emptied from a log.
+/// The tab of a file with the saved text of an emptied log.
 struct KeptTab {
     href: String,
     name: String,
@@ -59,7 +59,7 @@ impl LogsPage {
         self.own == OwnSessions::Shown
     }
 
-    /// The same part with the manager's own sessions, or without them.
+    /// The same part with or without the manager's own sessions.
     fn other_way(&self) -> String {
         let part = match self.part {
             Part::Last => String::new(),
@@ -75,7 +75,7 @@ impl LogsPage {
         Amount(self.log.excerpt.as_ref().map_or(0, |excerpt| excerpt.size))
     }
 
-    /// The address of another part of the same.
+    /// The address of another part.
     fn at(&self, file: LogFile, part: &str) -> String {
         let q = utf8_percent_encode(&self.q, NON_ALPHANUMERIC);
         let own = if self.shows_own() { "&own=true" } else { "" };
@@ -115,7 +115,7 @@ pub(super) struct LogQuery {
     q: String,
     before: Option<u64>,
     from: Option<u64>,
-    /// Whether lines of the manager's own sessions are shown.
+    /// Whether to show lines of the manager's own sessions.
     #[serde(default)]
     own: bool,
 }
@@ -151,7 +151,7 @@ pub(super) async fn show(
     let own = if query.own { OwnSessions::Shown } else { OwnSessions::Hidden };
     let log = app.service.daemon_log(&actor, &name, file, part, q.clone(), own).await?;
     let is_last = part == Part::Last;
-    let frame = Frame::of(&app.service, &actor, Place::Daemons, &format!("Logs of {name}")).await;
+    let frame = Frame::of(&app.service, &actor, Section::Daemons, &format!("Logs of {name}")).await;
     let frame = if is_last { frame.live() } else { frame };
     Ok(rendered(&LogsPage { frame, name, file, q, log, is_last, own, part }))
 }

@@ -1,4 +1,4 @@
-//! Daemons: all of them, one with everything that is known of it, and what is done to one.
+//! Daemons: the list, one daemon, and actions on it.
 
 mod actions;
 mod foreign;
@@ -13,17 +13,19 @@ use axum::response::Response;
 use axum::routing::{get, post};
 
 use self::settings::Setting;
-use super::frame::{Frame, Place};
+use super::format::{self, Amount, Badge, Moment, Tone};
+use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
 use super::lists::ROWS;
 use super::operations::{OperationRow, under_way};
 use super::overview::{DaemonRow, daemon_rows};
 use super::rendered;
-use super::words::{self, Amount, Moment, State as Stands, Tone};
+use super::spec_form;
 use crate::domain::access::Actor;
-use crate::domain::daemon::{DesiredState, Management, Mode, Phase};
+use crate::domain::daemon::{DaemonSpec, DesiredState, Management, Mode, Phase};
 use crate::domain::drift::DriftPolicy;
 use crate::domain::event::{Event, EventFilter};
+use crate::domain::gpu::GpuRef;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::record::PartitionDrift;
@@ -34,22 +36,24 @@ use crate::domain::{DaemonName, GpuUuid};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
-use crate::service::clients::{ClientFilter, ClientView};
+use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::events::Order;
-use crate::service::foreign::ForeignDaemonView;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::TenantFilter;
 use crate::service::tenants::TenantView;
+use crate::service::tenants::clients::{ClientFilter, ClientView};
 
-/// Events that are shown of a daemon.
+/// Events shown for a daemon.
 const EVENTS: u32 = 10;
+
+type Spec = DaemonSpec<GpuRef>;
 
 pub(super) fn router() -> Router<AppState> {
     Router::new()
         .route("/daemons", get(list))
-        .route("/daemons/-/new", get(form::new).post(form::create))
+        .route("/daemons/-/new", get(form::new).post(spec_form::create::<Spec>))
         .route("/daemons/{name}", get(show))
-        .route("/daemons/{name}/edit", get(form::edit).post(form::change))
+        .route("/daemons/{name}/edit", get(spec_form::edit::<Spec>).post(spec_form::change::<Spec>))
         .route("/daemons/{name}/logs", get(logs::show))
         .route("/foreign-daemons/{id}", get(foreign::show))
         .route("/foreign-daemons/{id}/adopt", post(foreign::adopt))
@@ -69,11 +73,11 @@ struct DaemonsPage {
 struct Listed {
     row: DaemonRow,
     tenants: u64,
-    /// Memory that is promised to its tenants on all of its GPUs.
+    /// Memory promised to its tenants on all its GPUs.
     promised: Amount,
 }
 
-/// A control daemon of somebody else's in the list.
+/// A foreign control daemon in the list.
 struct ForeignRow {
     daemon: ForeignDaemonView,
     gpus: Vec<(GpuUuid, String)>,
@@ -90,14 +94,14 @@ struct DaemonPage {
     has_more_tenants: bool,
     events: Vec<Event>,
     is_adopted: bool,
-    /// Operations on it that are not over.
+    /// Its operations that have not ended.
     under_way: Vec<OperationRow>,
 }
 
 /// A tenant of a daemon.
 struct TenantRow {
     tenant: TenantView,
-    ready: Stands,
+    ready: Badge,
     limit: Option<Amount>,
 }
 
@@ -115,7 +119,7 @@ impl DaemonPage {
         phase == Some(Phase::Stopped) || !self.is_wanted()
     }
 
-    /// Whether it is cordoned by an operation that is not over, and that would be undone by hand.
+    /// Whether an operation that is still running cordoned it, which uncordoning would undermine.
     fn is_drained(&self) -> bool {
         self.under_way.iter().any(|row| {
             matches!(
@@ -143,18 +147,18 @@ impl DaemonPage {
         effective.is_none_or(|effective| effective.servers.is_empty())
     }
 
-    /// A partition that is not as the layout made it, in words, by what people call its GPU.
+    /// A drifted partition in words, with the display name of its GPU.
     fn drifted(&self, drift: &PartitionDrift) -> String {
         drift.to_string().replace(drift.gpu.as_str(), &self.called(&drift.gpu))
     }
 
-    /// The clients that a server has.
+    /// The number of clients of a server.
     fn clients_of(&self, server: u32) -> usize {
         self.clients.iter().filter(|client| client.server == server).count()
     }
 }
 
-/// How many partitions of the layout are there, of those that it has.
+/// How many partitions of the layout exist, and how many it has.
 fn made(layout: &LayoutStatus) -> String {
     let of = layout.partitions.len();
     let made = match layout.enforcement {
@@ -189,11 +193,11 @@ async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Pro
         foreign.into_iter().map(|daemon| ForeignRow { gpus: named(&daemon, &gpus), daemon }).collect();
     let free = |row: &GpuRow| row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true);
     let unheld = gpus.into_iter().filter(free).collect();
-    let frame = Frame::of(service, &actor, Place::Daemons, "Daemons").await.live();
+    let frame = Frame::of(service, &actor, Section::Daemons, "Daemons").await.live();
     Ok(rendered(&DaemonsPage { frame, rows, unheld, foreign }))
 }
 
-/// What people call the GPUs of a foreign daemon.
+/// The display names of a foreign daemon's GPUs.
 fn named(daemon: &ForeignDaemonView, gpus: &[GpuRow]) -> Vec<(GpuUuid, String)> {
     let called = |uuid: &GpuUuid| {
         let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
@@ -215,7 +219,7 @@ async fn show(
     let tenants = service.tenants(&actor, &TenantFilter::of(&name), &Page::first(ROWS)).await?;
     let has_more_tenants = tenants.next_cursor.is_some();
     let tenants = tenants.items.into_iter().map(|tenant| TenantRow {
-        ready: words::ready(&tenant.status.conditions),
+        ready: format::ready(&tenant.status.conditions),
         limit: tenant.spec.device_memory_limit.map(|limit| Amount(limit.bytes())),
         tenant,
     });
@@ -231,7 +235,7 @@ async fn show(
         gpus.iter().find(|row| row.gpu.uuid == *uuid).map_or_else(|| uuid.to_string(), GpuRow::called)
     });
     let under_way = under_way(&app, &actor, Some(&name)).await?;
-    let frame = Frame::of(service, &actor, Place::Daemons, &format!("Daemon {name}")).await.live();
+    let frame = Frame::of(service, &actor, Section::Daemons, &format!("Daemon {name}")).await.live();
     Ok(rendered(&DaemonPage {
         frame,
         row,

@@ -1,15 +1,15 @@
-//! Settings: what is wanted of each beside what was read back.
+//! Settings: desired values beside those read back.
 
 use crate::domain::GpuUuid;
 use crate::domain::daemon::{Effective, MemoryReading};
 use crate::domain::plan::Desired;
 use crate::domain::{MemoryLimit, Priority, ThreadPercentage};
-use crate::http::pages::words::{Amount, State, Tone};
+use crate::http::pages::format::{Amount, Badge, Tone};
 
 /// One setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setting {
-    /// What it is.
+    /// Its name.
     pub(super) name: String,
     pub(super) wanted: String,
     pub(super) read: String,
@@ -17,22 +17,22 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// Whether it was read otherwise than it should be.
+    /// Whether the value read back differs from the desired one.
     pub(super) fn differs(&self) -> bool {
         self.agrees == Some(false)
     }
 
-    /// How it stands; `None` where that cannot be said.
-    pub(super) fn stands(&self) -> State {
+    /// Its state; `None` if that is unknown.
+    pub(super) fn badge(&self) -> Badge {
         match self.agrees {
-            Some(true) => State { word: "as wanted", tone: Tone::Good },
-            Some(false) => State { word: "differs", tone: Tone::Warn },
-            None => State { word: "not known", tone: Tone::Quiet },
+            Some(true) => Badge { word: "as desired", tone: Tone::Good },
+            Some(false) => Badge { word: "differs", tone: Tone::Warn },
+            None => Badge { word: "unknown", tone: Tone::Quiet },
         }
     }
 }
 
-/// All settings of a daemon: those of servers to come, and those of each server that there is.
+/// All settings of a daemon: defaults for new servers, and those of each running server.
 pub(super) fn of(
     desired: Option<&Desired>,
     effective: Option<&Effective>,
@@ -98,7 +98,7 @@ fn memory(name: String, wanted: Option<MemoryLimit>, reading: Option<&MemoryRead
     if let Some(text) = &reading.unreadable {
         return Setting { name, wanted, read: text.clone(), agrees: Some(false) };
     }
-    // The daemon prints whole GiB, rounded down, where nothing else tells.
+    // Without another source there is only the daemon's reply, in whole GiB rounded down.
     let (read, agrees) = match reading.bytes {
         Some(seen) if !reading.exact => (
             format!("{} or a part of a GiB more", Amount(seen)),
@@ -124,21 +124,21 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_printed_in_whole_gib_agrees_with_any_in_it() {
+    fn rounded_limit_agrees_within_its_gib() {
         let wanted = Some(MemoryLimit::parse("1536M").expect("a limit"));
-        let look = |of: MemoryReading| memory("x".into(), wanted, Some(&of));
-        let rounded = look(reading(Some(1 << 30), false, None));
+        let setting = |of: MemoryReading| memory("x".into(), wanted, Some(&of));
+        let rounded = setting(reading(Some(1 << 30), false, None));
         assert!(!rounded.differs());
         assert_eq!(
             (rounded.wanted.as_str(), rounded.read.as_str()),
             ("1.5 GiB", "1 GiB or a part of a GiB more")
         );
-        assert!(look(reading(Some(2 << 30), false, None)).differs());
-        assert!(!look(reading(Some(1536 << 20), true, None)).differs());
-        assert!(look(reading(Some(1 << 30), true, None)).differs());
-        assert!(look(reading(None, true, None)).differs());
-        assert!(look(reading(None, false, Some("0G"))).differs());
+        assert!(setting(reading(Some(2 << 30), false, None)).differs());
+        assert!(!setting(reading(Some(1536 << 20), true, None)).differs());
+        assert!(setting(reading(Some(1 << 30), true, None)).differs());
+        assert!(setting(reading(None, true, None)).differs());
+        assert!(setting(reading(None, false, Some("0G"))).differs());
         let unread = memory("x".into(), None, None);
-        assert_eq!((unread.wanted.as_str(), unread.stands().word), ("none", "not known"));
+        assert_eq!((unread.wanted.as_str(), unread.badge().word), ("none", "unknown"));
     }
 }

@@ -1,4 +1,4 @@
-//! A GPU that is gone for good: another one put in its place, for its daemon and all tenants that name it.
+//! Replacing a permanently missing GPU, for its daemon and all tenants that name it.
 
 use askama::Template;
 use axum::extract::State;
@@ -10,12 +10,12 @@ use crate::domain::access::{Actor, Right};
 use crate::domain::gpu::GpuRef;
 use crate::http::AppState;
 use crate::http::extract::Path;
-use crate::http::pages::forms::{Field, Form, Refused, Shape, in_the_way};
-use crate::http::pages::frame::{Frame, Place};
-use crate::http::pages::lists::Asked;
+use crate::http::pages::forms::{Field, Form, Refused, Shape, rehearsal_refusal};
+use crate::http::pages::frame::{Frame, Section};
+use crate::http::pages::lists::ListQuery;
 use crate::http::pages::{refused_with, rendered};
 use crate::http::problem::Problem;
-use crate::service::replace::ReplaceRequest;
+use crate::service::daemons::replace::ReplaceRequest;
 use crate::service::{ServiceError, WriteOptions};
 
 const FIELDS: [Field; 1] = [("with", Shape::Text)];
@@ -29,11 +29,11 @@ struct ReplacePage {
     refused: Refused,
 }
 
-/// A GPU that could take the place, and what would come of it.
+/// A candidate for the replacement, and what it would change.
 struct Choice {
     row: GpuRow,
-    /// Why it cannot.
-    in_the_way: Option<String>,
+    /// Why it cannot be used.
+    blocker: Option<String>,
     chosen: bool,
 }
 
@@ -41,9 +41,9 @@ pub(super) async fn ask(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<String>,
-    asked: Asked,
+    query: ListQuery,
 ) -> Result<Response, Problem> {
-    Ok(rendered(&replace_page(&app, &actor, &name, asked.form(), Refused::default()).await?))
+    Ok(rendered(&replace_page(&app, &actor, &name, query.form(), Refused::default()).await?))
 }
 
 pub(super) async fn replace(
@@ -82,22 +82,22 @@ async fn replace_page(
             |row: &GpuRow| row.gpu.present && row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true);
         let gpus = app.service.gpu_views(actor).await?;
         for other in gpus.into_iter().map(GpuRow::of).filter(free) {
-            let in_the_way = rehearsed(app, actor, row.key(), other.key()).await?;
+            let blocker = rehearsed(app, actor, row.key(), other.key()).await?;
             let chosen = form.has("with", other.key().as_str());
-            choices.push(Choice { row: other, in_the_way, chosen });
+            choices.push(Choice { row: other, blocker, chosen });
         }
-        // The first that fits, where nobody has chosen.
+        // The first possible one is preselected.
         if !choices.iter().any(|choice| choice.chosen)
-            && let Some(first) = choices.iter_mut().find(|choice| choice.in_the_way.is_none())
+            && let Some(first) = choices.iter_mut().find(|choice| choice.blocker.is_none())
         {
             first.chosen = true;
         }
     }
-    let frame = Frame::of(&app.service, actor, Place::Gpus, &format!("Replace {}", row.called())).await;
+    let frame = Frame::of(&app.service, actor, Section::Gpus, &format!("Replace {}", row.called())).await;
     Ok(ReplacePage { frame, row, choices, refused })
 }
 
-/// Why a GPU cannot take the place of another, if so.
+/// Why a GPU cannot replace another.
 async fn rehearsed(
     app: &AppState,
     actor: &Actor,
@@ -106,12 +106,12 @@ async fn rehearsed(
 ) -> Result<Option<String>, Problem> {
     let request = ReplaceRequest { with: GpuRef(new.to_string()) };
     let options = WriteOptions::rehearsal();
-    in_the_way(app.service.replace_gpu(actor, old.to_string(), request, options).await)
+    rehearsal_refusal(app.service.replace_gpu(actor, old.to_string(), request, options).await)
 }
 
 impl ReplacePage {
-    /// Whether anything could be put in its place.
+    /// Whether any replacement is possible.
     fn is_possible(&self) -> bool {
-        self.choices.iter().any(|choice| choice.in_the_way.is_none())
+        self.choices.iter().any(|choice| choice.blocker.is_none())
     }
 }

@@ -1,4 +1,4 @@
-//! A layout put on a daemon: first what it would come to, as a diff, then the wish to have it. And whether a daemon has it.
+//! Applying a layout to a daemon: the plan as a diff, then the request. Also asserting it.
 
 use askama::Template;
 use axum::extract::State;
@@ -10,22 +10,22 @@ use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
 use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::assertion::Assertion;
-use crate::domain::layout::outlook::{LayoutPlan, StepOutlook};
+use crate::domain::layout::outlook::{LayoutPlan, LayoutPlanStep};
 use crate::domain::layout::plan::{Action, Blocked, Reason};
 use crate::domain::layout::{Version, VersionRef};
 use crate::domain::{GpuUuid, LayoutName};
 use crate::http::AppState;
 use crate::http::extract::Path;
+use crate::http::pages::format::Moment;
 use crate::http::pages::forms::{Form, Refused};
-use crate::http::pages::frame::{Frame, Place};
-use crate::http::pages::lists::Asked;
+use crate::http::pages::frame::{Frame, Section};
+use crate::http::pages::lists::ListQuery;
 use crate::http::pages::page;
-use crate::http::pages::words::Moment;
 use crate::http::problem::Problem;
-use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::daemons::DaemonView;
 use crate::service::layouts::{ApplyRequest, LayoutTarget};
 use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::{ServiceError, WriteOptions};
 
 #[derive(Template)]
@@ -38,7 +38,7 @@ struct ApplyPage<'a> {
     daemon: Option<DaemonView>,
     roles: Vec<RoleChoice>,
     plan: Option<LayoutPlan>,
-    /// The clients that the plan names, as far as they are connected.
+    /// The clients that the plan names, if they are connected.
     clients: Vec<ClientView>,
     form: &'a Form,
     refused: Refused,
@@ -58,9 +58,9 @@ pub(super) async fn plan(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<LayoutName>,
-    asked: Asked,
+    query: ListQuery,
 ) -> Result<Response, Problem> {
-    planned(&app, &actor, name, asked.form(), None).await
+    planned(&app, &actor, name, query.form(), None).await
 }
 
 pub(super) async fn apply(
@@ -113,7 +113,7 @@ async fn version_of(
     }
 }
 
-/// The plan, and what was refused before it.
+/// The plan, and the error of a refused request.
 async fn planned(
     app: &AppState,
     actor: &Actor,
@@ -122,7 +122,7 @@ async fn planned(
     error: Option<ServiceError>,
 ) -> Result<Response, Problem> {
     let (version, mistyped) = match version_of(app, actor, &name, form).await {
-        // The page is there to choose another.
+        // Without a daemon, the page offers the choice.
         Err(error @ ServiceError::Invalid(_)) => {
             (app.service.layout(actor, &name).await?.newest, Some(error))
         }
@@ -135,7 +135,7 @@ async fn planned(
     let daemon = places.daemon(form.text("daemon"), version.layout.enforcement).cloned();
     let (mut roles, mut plan, mut refusal) = (Vec::new(), None, mistyped);
     if refusal.is_some() {
-        // Nothing is planned of a version that nobody asked for.
+        // A version is only planned on request.
     } else if let Some(daemon) = &daemon {
         roles = places.roles(&name, &version.layout, daemon, form);
         let target = LayoutTarget {
@@ -153,12 +153,12 @@ async fn planned(
         refusal = Some(ServiceError::NotFound { kind, name: form.text("daemon").chars().take(80).collect() });
     }
     let status = if error.is_some() { status(error.as_ref()) } else { status(refusal.as_ref()) };
-    // What the plan tells in full stands there, and is not said twice.
-    let told = match (&plan, error) {
+    // Blockers are shown in the plan, and not repeated.
+    let unplanned = match (&plan, error) {
         (Some(plan), Some(ServiceError::Blocked { .. })) if !plan.blocked.is_empty() => None,
         (_, error) => error.or(refusal),
     };
-    let refused = told.map(|error| Refused::of(error, &["note", "version"])).unwrap_or_default();
+    let refused = unplanned.map(|error| Refused::of(error, &["note", "version"])).unwrap_or_default();
     let clients = match &plan {
         Some(plan) if plan.blocked.iter().any(|one| matches!(one.what, Blocked::InUse { .. })) => {
             app.service.clients(actor, &ClientFilter::default(), false, &all).await?.items
@@ -166,7 +166,7 @@ async fn planned(
         _ => Vec::new(),
     };
     let title = format!("Plan layout {name}");
-    let frame = Frame::of(&app.service, actor, Place::Layouts, &title).await;
+    let frame = Frame::of(&app.service, actor, Section::Layouts, &title).await;
     let shown = ApplyPage { frame, version, numbers, places, daemon, roles, plan, clients, form, refused };
     Ok(page(status, &shown))
 }
@@ -182,7 +182,7 @@ impl ApplyPage<'_> {
         self.daemon.as_ref().is_some_and(|chosen| chosen.name == daemon.name)
     }
 
-    /// The steps of a GPU in their order.
+    /// The steps for a GPU, in order.
     fn steps<'p>(plan: &'p LayoutPlan, gpu: &GpuUuid) -> Vec<PlanRow<'p>> {
         plan.steps.iter().filter(|step| step.step.gpu == *gpu).map(PlanRow).collect()
     }
@@ -191,14 +191,14 @@ impl ApplyPage<'_> {
         self.places.called(gpu)
     }
 
-    /// Those who are in the way, with what they are where they are connected.
+    /// The processes that block a plan, with their clients if they are connected.
     fn holders(&self, what: &Blocked) -> Vec<(ClientId, Option<&ClientView>)> {
         let Blocked::InUse { clients, .. } = what else { return Vec::new() };
         let view = |id: &ClientId| (*id, self.clients.iter().find(|client| client.id == *id));
         clients.iter().map(view).collect()
     }
 
-    /// What to do about it; `None` where that is offered once all else is out of the way.
+    /// The remedy for a blocker; `None` if it is offered elsewhere on the page.
     fn remedy(&self, plan: &LayoutPlan, what: &Blocked) -> Option<Remedy> {
         let daemon = self.daemon.as_ref().map_or("", |daemon| daemon.name.as_str());
         let (href, label) = match what {
@@ -218,7 +218,7 @@ impl ApplyPage<'_> {
         Some(Remedy { href, label })
     }
 
-    /// Whether it can be applied as it is planned, with everything allowed that can be.
+    /// Whether it can be applied if everything is allowed that can be.
     fn is_possible(plan: &LayoutPlan) -> bool {
         plan.refusals(true).next().is_none()
     }
@@ -230,7 +230,7 @@ struct Remedy {
 }
 
 /// A step of the plan in the diff.
-struct PlanRow<'p>(&'p StepOutlook);
+struct PlanRow<'p>(&'p LayoutPlanStep);
 
 impl PlanRow<'_> {
     fn class(&self) -> &'static str {
@@ -244,7 +244,7 @@ impl PlanRow<'_> {
     fn word(&self) -> &'static str {
         match (self.0.step.action, self.0.step.reason) {
             (Action::Keep, _) => "stays",
-            (Action::Add, Reason::MadeAgain) => "made again",
+            (Action::Add, Reason::MadeAgain) => "recreated",
             (Action::Add, _) => "made",
             (Action::Remove, _) => "removed",
         }
@@ -252,12 +252,12 @@ impl PlanRow<'_> {
 
     fn why(&self) -> &'static str {
         match (self.0.step.action, self.0.step.reason) {
-            (Action::Keep, _) => "as it is, and not touched",
-            (_, Reason::Layout) => "the layout says so",
-            (_, Reason::NotInLayout) => "the layout does not have it",
-            (_, Reason::MadeAgain) => "in the layout's order, for the ID that the layout gives",
-            (_, Reason::CutShort) => "made by steps that were cut short",
-            (_, Reason::Unknown) => "somebody else made it",
+            (Action::Keep, _) => "unchanged",
+            (_, Reason::Layout) => "required by the layout",
+            (_, Reason::NotInLayout) => "not in the layout",
+            (_, Reason::MadeAgain) => "in the layout's order, so that it gets the layout's ID",
+            (_, Reason::CutShort) => "left by interrupted steps",
+            (_, Reason::Unknown) => "created by someone else",
         }
     }
 
@@ -272,9 +272,9 @@ pub(super) async fn assert(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<LayoutName>,
-    asked: Asked,
+    query: ListQuery,
 ) -> Result<Response, Problem> {
-    let form = asked.form();
+    let form = query.form();
     let version = version_of(&app, &actor, &name, form).await?;
     let places = Places::of(&app, &actor).await?;
     let daemon = places.daemon(form.text("daemon"), version.layout.enforcement).cloned();
@@ -290,6 +290,6 @@ pub(super) async fn assert(
     };
     let assertion = app.service.assert_layout(&actor, &name, &target).await?;
     let title = format!("Layout {name} on {}", daemon.name);
-    let frame = Frame::of(&app.service, &actor, Place::Layouts, &title).await;
+    let frame = Frame::of(&app.service, &actor, Section::Layouts, &title).await;
     Ok(page(StatusCode::OK, &AssertPage { frame, version, daemon, places, assertion }))
 }

@@ -1,19 +1,21 @@
 //! Two versions of a layout side by side.
 
+use similar::{Algorithm, DiffTag};
+
 use super::draft::names;
 use crate::domain::count::counted;
 use crate::domain::layout::{Layout, Step};
 
-/// How a line of one version stands to the other.
+/// How a line differs between two versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LineChange {
     Same,
     Changed,
     Gone,
     New,
 }
 
-impl Kind {
+impl LineChange {
     /// Its class in the style sheet.
     pub(super) fn class(self) -> &'static str {
         match self {
@@ -24,7 +26,7 @@ impl Kind {
         }
     }
 
-    /// Its word.
+    /// Its label.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Same => "same",
@@ -35,15 +37,15 @@ impl Kind {
     }
 }
 
-/// A line of both, or of one of them.
+/// A line of both versions, or of one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
-    pub(super) kind: Kind,
+    pub(super) kind: LineChange,
     pub(super) left: Option<String>,
     pub(super) right: Option<String>,
 }
 
-/// What a step says, in a line.
+/// A step in one line.
 pub(super) fn line(step: &Step) -> String {
     match step {
         Step::Add(add) => {
@@ -64,48 +66,25 @@ fn lines(layout: &Layout) -> Vec<String> {
     head.into_iter().chain(layout.steps.iter().map(line)).collect()
 }
 
-/// The lines of both in their order; what stands in for what is in one row.
+/// The lines of both versions in order; a replaced line shares its row with its replacement.
 pub(super) fn rows(left: &Layout, right: &Layout) -> Vec<Row> {
     let (left, right) = (lines(left), lines(right));
-    // How many lines both have in common from each place on.
-    let mut common = vec![vec![0u16; right.len() + 1]; left.len() + 1];
-    for l in (0..left.len()).rev() {
-        for r in (0..right.len()).rev() {
-            common[l][r] = if left[l] == right[r] {
-                common[l + 1][r + 1] + 1
-            } else {
-                common[l + 1][r].max(common[l][r + 1])
+    let mut rows = Vec::new();
+    for operation in similar::capture_diff_slices(Algorithm::Lcs, &left, &right) {
+        let (tag, old, new) = operation.as_tag_tuple();
+        for row in 0..old.len().max(new.len()) {
+            let left = left[old.clone()].get(row).cloned();
+            let right = right[new.clone()].get(row).cloned();
+            let kind = match (tag, &left, &right) {
+                (DiffTag::Equal, ..) => LineChange::Same,
+                (_, _, None) => LineChange::Gone,
+                (_, None, _) => LineChange::New,
+                _ => LineChange::Changed,
             };
+            rows.push(Row { kind, left, right });
         }
     }
-    let (mut rows, mut gone, mut new) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut l, mut r) = (0, 0);
-    while l < left.len() || r < right.len() {
-        if l < left.len() && r < right.len() && left[l] == right[r] {
-            settle(&mut rows, &mut gone, &mut new);
-            rows.push(Row { kind: Kind::Same, left: Some(left[l].clone()), right: Some(right[r].clone()) });
-            (l, r) = (l + 1, r + 1);
-        } else if r == right.len() || (l < left.len() && common[l + 1][r] >= common[l][r + 1]) {
-            gone.push(left[l].clone());
-            l += 1;
-        } else {
-            new.push(right[r].clone());
-            r += 1;
-        }
-    }
-    settle(&mut rows, &mut gone, &mut new);
     rows
-}
-
-/// Puts what is gone beside what is new in its place.
-fn settle(rows: &mut Vec<Row>, gone: &mut Vec<String>, new: &mut Vec<String>) {
-    let mut new = new.drain(..);
-    for left in gone.drain(..) {
-        let right = new.next();
-        let kind = if right.is_some() { Kind::Changed } else { Kind::Gone };
-        rows.push(Row { kind, left: Some(left), right });
-    }
-    rows.extend(new.map(|right| Row { kind: Kind::New, left: None, right: Some(right) }));
 }
 
 #[cfg(test)]
@@ -124,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_stands_in_one_row_and_the_order_is_kept() {
+    fn replaced_lines_share_a_row() {
         let rows = rows(&layout(&["a 7", "b 2", "c 5"]), &layout(&["a 7", "b 3", "c 5", "b", "d 1"]));
         let kinds: Vec<&str> = rows.iter().map(|row| row.kind.class()).collect();
         assert_eq!(kinds, ["same", "same", "same", "changed", "same", "new", "new"]);
@@ -145,7 +124,7 @@ mod tests {
             let side = |of: fn(&Row) -> Option<String>| rows.iter().filter_map(of).collect::<Vec<_>>();
             proptest::prop_assert_eq!(side(|row| row.left.clone()), lines(&left));
             proptest::prop_assert_eq!(side(|row| row.right.clone()), lines(&right));
-            let identical = rows.iter().all(|row| row.kind == Kind::Same);
+            let identical = rows.iter().all(|row| row.kind == LineChange::Same);
             proptest::prop_assert_eq!(identical, left == right);
         }
     }

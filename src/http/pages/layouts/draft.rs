@@ -1,29 +1,29 @@
-//! A layout as it is being written: what was typed, step by step, with what is wrong beside each step.
+//! A layout being edited: what was typed, step by step, with errors beside each step.
 //!
-//! Nothing that was typed is ever lost: a draft is read from its form and shown again as it was, whatever of it is no layout
-//! yet. A step has the number of its place, in its fields' names as in the pointers of what is refused.
+//! Nothing typed is ever lost: a draft is read from its form and shown again as it was, valid or not. A step is numbered by
+//! its position, in its fields' names and in the pointers of errors.
 
 use crate::domain::layout::{AddStep, Enforcement, Layout, RemoveStep, Step};
 use crate::domain::{PartitionName, TenantName};
 use crate::http::pages::forms::Form;
 use crate::service::FieldError;
 
-/// Steps that a form may bring: one more than a layout may have, so that the refusal is seen.
-const MOST: usize = crate::domain::layout::MAX_STEPS + 1;
+/// Most steps of a form: one more than a layout may have, so that the error is shown.
+const MAX_STEPS: usize = crate::domain::layout::MAX_STEPS + 1;
 
-/// A layout as it is being written.
+/// A layout being edited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Draft {
     pub(super) percentage: bool,
     pub(super) sku: String,
     pub(super) steps: Vec<DraftStep>,
-    /// What is wrong beside the steps.
+    /// Errors that belong to no step.
     pub(super) wrong: Vec<String>,
-    /// What is wrong with the product name.
+    /// The error of the product name.
     pub(super) wrong_sku: Option<String>,
 }
 
-/// A step as it is being written.
+/// A step being edited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct DraftStep {
     pub(super) removes: bool,
@@ -31,16 +31,16 @@ pub(super) struct DraftStep {
     pub(super) partition: String,
     pub(super) chunks: String,
     pub(super) tenants: String,
-    /// What is wrong, by the name of the field.
+    /// Errors by field name.
     pub(super) wrong: Vec<(&'static str, String)>,
-    /// What does not fit the GPU that it is looked at on.
+    /// Why it does not fit the selected kind of GPU.
     pub(super) unfit: Option<String>,
-    /// Whether the reader goes on here.
+    /// Whether it gets the focus.
     pub(super) focus: bool,
 }
 
 impl DraftStep {
-    /// What is wrong with a field.
+    /// The error of a field.
     pub(super) fn wrong(&self, field: &str) -> Option<&str> {
         self.wrong.iter().find(|(name, _)| *name == field).map(|(_, why)| why.as_str())
     }
@@ -56,19 +56,19 @@ impl DraftStep {
 
 /// A button of the editor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pressed {
+pub(super) enum EditorButton {
     Add,
     Remove,
     Drop(usize),
     Up(usize),
     Down(usize),
-    /// Shows what was typed and what is wrong with it.
-    Look,
+    /// Shows the form again with its errors.
+    Check,
     Save,
 }
 
-impl Pressed {
-    /// The button by its value; whatever is none looks.
+impl EditorButton {
+    /// The button with this value; unknown values mean a check.
     pub(super) fn of(value: &str) -> Self {
         let numbered = value.split_once('-').and_then(|(verb, number)| Some((verb, number.parse().ok()?)));
         match (value, numbered) {
@@ -78,13 +78,13 @@ impl Pressed {
             (_, Some(("drop", number))) => Self::Drop(number),
             (_, Some(("up", number))) => Self::Up(number),
             (_, Some(("down", number))) => Self::Down(number),
-            _ => Self::Look,
+            _ => Self::Check,
         }
     }
 }
 
 impl Draft {
-    /// A layout to go on from.
+    /// A draft that starts from a layout.
     pub(super) fn of(layout: &Layout) -> Self {
         let step = |step: &Step| match step {
             Step::Add(add) => DraftStep {
@@ -106,7 +106,7 @@ impl Draft {
         }
     }
 
-    /// What was typed.
+    /// The draft in a submitted form.
     pub(super) fn typed(form: &Form) -> Self {
         let step = |key: &str| {
             let of = |field: &str| form.typed(&format!("step-{key}-{field}")).to_owned();
@@ -122,38 +122,42 @@ impl Draft {
         Self {
             percentage: form.text("enforcement") == "percentage",
             sku: form.typed("sku").to_owned(),
-            steps: form.all("step").take(MOST).map(step).collect(),
+            steps: form.all("step").take(MAX_STEPS).map(step).collect(),
             ..Self::default()
         }
     }
 
-    /// Does what a button says.
-    pub(super) fn press(&mut self, pressed: Pressed) {
+    /// Applies a button.
+    pub(super) fn press(&mut self, pressed: EditorButton) {
         let last = self.steps.len();
         match pressed {
-            Pressed::Add => {
+            EditorButton::Add => {
                 let role = self.steps.iter().rev().find(|step| !step.removes).map(|step| step.gpu.clone());
                 self.steps.push(DraftStep::added(role.unwrap_or_else(|| "0".to_owned())));
             }
-            Pressed::Remove => {
+            EditorButton::Remove => {
                 self.steps.push(DraftStep { removes: true, focus: true, ..DraftStep::default() });
             }
-            Pressed::Drop(number) if number < last => {
+            EditorButton::Drop(number) if number < last => {
                 self.steps.remove(number);
                 let next = number.min(self.steps.len().saturating_sub(1));
                 self.focus(next);
             }
-            Pressed::Up(number) if number > 0 && number < last => {
+            EditorButton::Up(number) if number > 0 && number < last => {
                 self.steps.swap(number, number - 1);
                 self.focus(number - 1);
             }
-            Pressed::Down(number) if number + 1 < last => {
+            EditorButton::Down(number) if number + 1 < last => {
                 self.steps.swap(number, number + 1);
                 self.focus(number + 1);
             }
-            Pressed::Drop(_) | Pressed::Up(_) | Pressed::Down(_) | Pressed::Look | Pressed::Save => {}
+            EditorButton::Drop(_)
+            | EditorButton::Up(_)
+            | EditorButton::Down(_)
+            | EditorButton::Check
+            | EditorButton::Save => {}
         }
-        self.steps.truncate(MOST);
+        self.steps.truncate(MAX_STEPS);
     }
 
     fn focus(&mut self, number: usize) {
@@ -162,7 +166,7 @@ impl Draft {
         }
     }
 
-    /// The partitions that a removal can name at its place.
+    /// The partitions that a removal at its position can name.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "templates call it with references")]
     pub(super) fn before(&self, number: &usize) -> Vec<&str> {
         let (mut there, until) = (Vec::new(), (*number).min(self.steps.len()));
@@ -177,8 +181,7 @@ impl Draft {
         there
     }
 
-    /// The steps that are whole, each with its place, with what is wrong beside the others; `strict` holds what was not filled
-    /// in against it, too.
+    /// The complete steps with their positions, and errors for the others; `strict` also reports missing values.
     pub(super) fn read(&mut self, strict: bool) -> Vec<(usize, Step)> {
         let mut whole = Vec::new();
         for (number, step) in self.steps.iter_mut().enumerate() {
@@ -191,7 +194,7 @@ impl Draft {
         whole
     }
 
-    /// The layout, where nothing is wrong with it.
+    /// The layout, if the draft has no errors.
     pub(super) fn layout(&mut self) -> Option<Layout> {
         let steps = self.read(true).into_iter().map(|(_, step)| step).collect();
         self.is_right().then(|| self.layout_of(steps))
@@ -209,7 +212,7 @@ impl Draft {
             && self.steps.iter().all(|step| step.wrong.is_empty())
     }
 
-    /// Takes up what the service refuses; gives what is of no step.
+    /// Assigns validation errors to steps; returns those that belong to no step.
     pub(super) fn refuse_all(&mut self, errors: Vec<FieldError>) -> Vec<FieldError> {
         let places: Vec<usize> = (0..self.steps.len()).collect();
         let of_layout = |error: &FieldError| error.pointer.starts_with("/layout/");
@@ -220,7 +223,7 @@ impl Draft {
         others
     }
 
-    /// Puts a refusal beside the step that its pointer names; `places` are those of the layout's steps.
+    /// Assigns an error to the step that its pointer names; `places` are the positions of the layout's steps.
     fn refuse(&mut self, pointer: &str, why: String, places: &[usize]) {
         let mut parts = pointer.trim_start_matches('/').split('/');
         let step = match (parts.next(), parts.next().and_then(|number| number.parse::<usize>().ok())) {
@@ -303,7 +306,7 @@ impl DraftStep {
     }
 }
 
-/// Names with commas between them.
+/// Names separated by commas.
 pub(super) fn names(tenants: &[TenantName]) -> String {
     let names: Vec<&str> = tenants.iter().map(TenantName::as_str).collect();
     names.join(", ")
@@ -321,7 +324,7 @@ mod tests {
                        &step-0-tenants=a,+b&step=1&step-1-kind=remove&step-1-partition=web";
 
     #[test]
-    fn a_layout_is_the_same_after_it_was_shown_and_sent() {
+    fn layout_survives_the_form() {
         let mut typed = draft(TWO.replace("a,+b", "").as_str());
         let layout = typed.layout().expect("a layout");
         assert_eq!(layout.steps.len(), 2);
@@ -330,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_stands_beside_its_step_and_what_was_typed_is_kept() {
+    fn errors_are_assigned_to_steps() {
         let mut typed = draft(TWO);
         assert_eq!(typed.layout(), None);
         let why = typed.steps[0].wrong("tenants").expect("a word");
@@ -344,9 +347,9 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_step_is_held_against_nobody_before_it_is_saved() {
+    fn unfinished_steps_are_errors_only_on_save() {
         let mut typed = draft(TWO.replace("a,+b", "").as_str());
-        typed.press(Pressed::Add);
+        typed.press(EditorButton::Add);
         assert_eq!((typed.read(false).len(), typed.is_right()), (2, true));
         assert_eq!(typed.layout(), None);
         assert_eq!(typed.steps[2].wrong("partition"), Some("fill this in"));
@@ -360,17 +363,17 @@ mod tests {
     }
 
     #[test]
-    fn buttons_add_drop_and_move_and_the_rest_stays() {
+    fn buttons_change_only_their_step() {
         let mut typed = draft(TWO);
-        typed.press(Pressed::of("add"));
+        typed.press(EditorButton::of("add"));
         assert_eq!((typed.steps[2].gpu.as_str(), typed.steps[2].focus), ("0", true));
-        typed.press(Pressed::of("up-2"));
+        typed.press(EditorButton::of("up-2"));
         assert!(!typed.steps[1].removes && typed.steps[2].removes);
-        typed.press(Pressed::of("drop-1"));
+        typed.press(EditorButton::of("drop-1"));
         assert_eq!(typed.steps.len(), 2);
         for nothing in ["up-0", "down-1", "drop-7", "up-x", "", "drop-", "up-18446744073709551615"] {
             let before = typed.clone();
-            typed.press(Pressed::of(nothing));
+            typed.press(EditorButton::of(nothing));
             assert_eq!(typed, before, "{nothing}");
         }
         assert_eq!(typed.before(&1), ["web"]);
@@ -379,10 +382,10 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_sent_is_shown_again(bytes in proptest::collection::vec(0u8.., 0..300), number in 0usize..5) {
+        fn any_form_is_shown_again(bytes in proptest::collection::vec(0u8.., 0..300), number in 0usize..5) {
             let mut typed = Draft::typed(&Form::parse(&bytes));
-            typed.press(Pressed::Up(number));
-            typed.press(Pressed::Drop(number));
+            typed.press(EditorButton::Up(number));
+            typed.press(EditorButton::Drop(number));
             typed.read(true);
         }
     }

@@ -1,7 +1,7 @@
-//! The editor: a list of steps beside the SM map that they come to.
+//! The editor: a list of steps beside the SM map that they give.
 //!
-//! Its form is sent with the button that was pressed, and shown again; a script sends it without a reload. Nothing is kept
-//! anywhere before it is saved, as a new version that nobody else's is lost by.
+//! Each button submits the form, which is shown again; a script does that without a reload. Nothing is stored before it is
+//! saved, as a new version that replaces no one else's.
 
 use askama::Template;
 use axum::extract::State;
@@ -9,15 +9,15 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use serde::Deserialize;
 
-use super::draft::{Draft, Pressed};
-use super::ground::{self, Ground, Outcome, choose, outcome};
+use super::draft::{Draft, EditorButton};
+use super::gpu_kind::{self, GpuKind, LayoutPreview, choose};
 use crate::domain::LayoutName;
 use crate::domain::access::{Actor, Right};
 use crate::domain::layout::{Layout, VersionRef};
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
 use crate::http::pages::forms::{Form, Refused};
-use crate::http::pages::frame::{Frame, Place};
+use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
 use crate::http::problem::Problem;
 use crate::service::layouts::{LayoutRequest, LayoutView};
@@ -27,33 +27,33 @@ use crate::service::{ServiceError, WriteOptions, etag};
 #[template(path = "layouts/editor.html")]
 struct EditorPage<'a> {
     frame: Frame,
-    /// Where the form goes.
+    /// Where the form is sent.
     action: String,
-    /// The layout; `None` for one that is new.
+    /// The layout; `None` for a new one.
     name: Option<&'a LayoutName>,
     form: &'a Form,
     draft: Draft,
-    grounds: Vec<Ground>,
-    ground: Option<Ground>,
-    outcome: Outcome,
+    gpu_kinds: Vec<GpuKind>,
+    gpu_kind: Option<GpuKind>,
+    preview: LayoutPreview,
     refused: Refused,
-    /// The version that is written on; empty for a new layout.
+    /// The version being edited; empty for a new layout.
     base: String,
-    /// Somebody else's version that came in between.
+    /// A version that someone else saved in between.
     between: Option<u32>,
 }
 
-/// What a new layout begins with.
+/// What a new draft starts from.
 #[derive(Debug, Deserialize)]
-pub(super) struct Begin {
+pub(super) struct EditorQuery {
     /// The daemon that it is for.
     daemon: Option<String>,
-    /// The version that an edit begins with; the newest without it.
+    /// The version to start from; by default the newest.
     version: Option<u32>,
 }
 
-/// What is shown: which layout, what was typed, and what came of it.
-struct Shown<'a> {
+/// The state of the editor: the layout, the draft, and the result.
+struct EditorState<'a> {
     name: Option<&'a LayoutName>,
     form: &'a Form,
     draft: Draft,
@@ -66,15 +66,15 @@ struct Shown<'a> {
 pub(super) async fn new(
     State(app): State<AppState>,
     actor: Actor,
-    Query(begin): Query<Begin>,
+    Query(begin): Query<EditorQuery>,
 ) -> Result<Response, Problem> {
     actor.may(Right::Operate)?;
     let mut form = Form::default();
     form.set("on", begin.daemon.unwrap_or_default());
     let mut draft = Draft::default();
-    draft.press(Pressed::Add);
+    draft.press(EditorButton::Add);
     draft.steps[0].focus = false;
-    let shown = Shown::first(None, &form, draft, String::new());
+    let shown = EditorState::first(None, &form, draft, String::new());
     shown.answer(&app, &actor).await
 }
 
@@ -82,7 +82,7 @@ pub(super) async fn edit(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<LayoutName>,
-    Query(begin): Query<Begin>,
+    Query(begin): Query<EditorQuery>,
 ) -> Result<Response, Problem> {
     actor.may(Right::Operate)?;
     let view = app.service.layout(&actor, &name).await?;
@@ -96,7 +96,7 @@ pub(super) async fn edit(
     let mut form = Form::default();
     let holder = view.daemons.first().map(ToString::to_string);
     form.set("on", begin.daemon.or(holder).unwrap_or_default());
-    Shown::first(Some(&name), &form, Draft::of(&layout), base.to_string()).answer(&app, &actor).await
+    EditorState::first(Some(&name), &form, Draft::of(&layout), base.to_string()).answer(&app, &actor).await
 }
 
 pub(super) async fn write_new(
@@ -115,7 +115,7 @@ pub(super) async fn write(
     mut form: Form,
 ) -> Result<Response, Problem> {
     actor.may(Right::Operate)?;
-    // Where the layout is gone, the form becomes that of a new one.
+    // If the layout was deleted, the form becomes that of a new one.
     form.replace("name", name.as_str());
     written(&app, &actor, Some(name), &form).await
 }
@@ -126,14 +126,14 @@ async fn written(
     name: Option<LayoutName>,
     form: &Form,
 ) -> Result<Response, Problem> {
-    let pressed = Pressed::of(form.text("do"));
+    let pressed = EditorButton::of(form.text("do"));
     let mut draft = Draft::typed(form);
     draft.press(pressed);
     let base = form.text("base").to_owned();
     let name = name.as_ref();
-    if pressed != Pressed::Save {
-        draft.read(pressed == Pressed::Look && form.text("lenient").is_empty());
-        return Shown::first(name, form, draft, base).answer(app, actor).await;
+    if pressed != EditorButton::Save {
+        draft.read(pressed == EditorButton::Check && form.text("lenient").is_empty());
+        return EditorState::first(name, form, draft, base).answer(app, actor).await;
     }
     let layout = draft.layout();
     let target = match name {
@@ -141,7 +141,7 @@ async fn written(
         None if form.text("name").is_empty() => Err("fill this in".to_owned()),
         None => LayoutName::parse(form.text("name")).map_err(|error| error.to_string()),
     };
-    let mut shown = Shown::first(name, form, draft, base);
+    let mut shown = EditorState::first(name, form, draft, base);
     shown.status = StatusCode::UNPROCESSABLE_ENTITY;
     let (layout, target) = match (layout, target) {
         (Some(layout), Ok(target)) => (layout, target),
@@ -165,7 +165,7 @@ async fn put(
     form: &Form,
     is_new: bool,
 ) -> Result<(), ServiceError> {
-    // Browsers end the lines of a form with CR LF, and no note has a CR.
+    // Browsers end the lines of a form with CR LF, which is not allowed in a note.
     let note = form.text("note").replace("\r\n", "\n");
     let note = Some(note).filter(|note| !note.is_empty());
     let base = form.text("base").parse::<i64>().ok();
@@ -174,13 +174,13 @@ async fn put(
     app.service.put_layout(actor, name.clone(), LayoutRequest { layout, note }, options).await.map(|_| ())
 }
 
-impl<'a> Shown<'a> {
+impl<'a> EditorState<'a> {
     fn first(name: Option<&'a LayoutName>, form: &'a Form, draft: Draft, base: String) -> Self {
         let (refused, between, status) = (Refused::default(), None, StatusCode::OK);
         Self { name, form, draft, refused, base, between, status }
     }
 
-    /// Takes up what the service refuses, where it can be mended here.
+    /// Assigns an error to the form, if it can be corrected there.
     async fn refuse(
         mut self,
         app: &AppState,
@@ -195,7 +195,7 @@ impl<'a> Shown<'a> {
                 self.refused = Refused::of(ServiceError::field("/name", why), &["name"]);
             }
             ServiceError::PreconditionFailed(_) => {
-                // What they save next is written after what came in between, which they have been told of.
+                // The user has been informed of the other version, so the next save is based on it.
                 self.status = StatusCode::PRECONDITION_FAILED;
                 match app.service.layout(actor, target).await {
                     Ok(LayoutView { newest, .. }) => {
@@ -206,8 +206,8 @@ impl<'a> Shown<'a> {
                         self.name = None;
                         self.base = String::new();
                         self.refused = Refused::whole_form(&format!(
-                            "Somebody deleted layout {target} while you were writing. What you typed is kept: saved from here, \
-                             it is a new layout."
+                            "Someone deleted layout {target} while you were editing it. Your draft is kept: saving it creates a new \
+                             layout."
                         ));
                     }
                     Err(error) => return Err(error.into()),
@@ -232,29 +232,41 @@ impl<'a> Shown<'a> {
 
     async fn answer(self, app: &AppState, actor: &Actor) -> Result<Response, Problem> {
         let Self { name, form, mut draft, refused, base, between, status } = self;
-        let grounds = ground::all(app, actor).await?;
+        let gpu_kinds = gpu_kind::all(app, actor).await?;
         let sku = draft.sku.trim();
-        let ground = choose(&grounds, form.text("on"), Some(sku).filter(|sku| !sku.is_empty())).cloned();
-        // Read from a copy, which has been told already what is wrong.
+        let gpu_kind = choose(&gpu_kinds, form.text("on"), Some(sku).filter(|sku| !sku.is_empty())).cloned();
+        // Parsed from a copy, whose errors are shown already.
         let whole = draft.clone().read(false);
         let steps = whole.iter().map(|(number, step)| (*number, step));
-        let outcome = ground.as_ref().map(|ground| outcome(steps, ground)).unwrap_or_default();
-        for (number, why) in &outcome.too_many {
+        let preview =
+            gpu_kind.as_ref().map(|gpu_kind| gpu_kind::preview(steps, gpu_kind)).unwrap_or_default();
+        for (number, why) in &preview.too_many {
             if let Some(step) = draft.steps.get_mut(*number) {
                 step.unfit = Some(why.clone());
             }
         }
         let title = name.map_or_else(|| "New layout".to_owned(), |name| format!("Edit layout {name}"));
         let action = name.map_or_else(|| "/layouts/-/new".to_owned(), |name| format!("/layouts/{name}/edit"));
-        let frame = Frame::of(&app.service, actor, Place::Layouts, &title).await;
-        let shown =
-            EditorPage { frame, action, name, form, draft, grounds, ground, outcome, refused, base, between };
+        let frame = Frame::of(&app.service, actor, Section::Layouts, &title).await;
+        let shown = EditorPage {
+            frame,
+            action,
+            name,
+            form,
+            draft,
+            gpu_kinds,
+            gpu_kind,
+            preview,
+            refused,
+            base,
+            between,
+        };
         Ok(page(status, &shown))
     }
 }
 
 impl EditorPage<'_> {
-    /// Whether anything is wrong in the form.
+    /// Whether the form has errors.
     fn is_refused(&self) -> bool {
         !self.refused.is_empty()
             || !self.draft.wrong.is_empty()
@@ -262,7 +274,7 @@ impl EditorPage<'_> {
             || self.draft.steps.iter().any(|step| !step.wrong.is_empty())
     }
 
-    fn is_on(&self, ground: &Ground) -> bool {
-        self.ground.as_ref() == Some(ground)
+    fn is_on(&self, gpu_kind: &GpuKind) -> bool {
+        self.gpu_kind.as_ref() == Some(gpu_kind)
     }
 }

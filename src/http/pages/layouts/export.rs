@@ -1,4 +1,4 @@
-//! A layout as a file: with the IDs that its steps gave on a daemon, or bare.
+//! A layout as a file: with the IDs that its steps gave on a daemon, or without.
 
 use axum::extract::State;
 use axum::http::header;
@@ -13,13 +13,13 @@ use crate::http::AppState;
 use crate::http::extract::{Path, Query};
 use crate::http::problem::Problem;
 
-/// What is exported.
+/// The options of an export.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
-    /// The daemon whose IDs go with it; none without it.
+pub(super) struct ExportQuery {
+    /// The daemon whose IDs are included; by default none.
     daemon: Option<DaemonName>,
-    /// The version, where no daemon says which; the newest without it.
+    /// The version, if there is no daemon; by default the newest.
     version: Option<u32>,
     #[serde(default)]
     format: Spelling,
@@ -37,7 +37,7 @@ pub(super) async fn download(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<LayoutName>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<ExportQuery>,
 ) -> Result<Response, Problem> {
     let (document, called) = match (&wanted.daemon, wanted.version) {
         (Some(daemon), _) => {

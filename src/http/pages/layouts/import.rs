@@ -1,7 +1,7 @@
-//! Layouts from a text: a document that was exported or written by hand, or a shell script.
+//! Importing layouts from a document.
 //!
-//! The text is typed or pasted into one field, and a script puts a file's text there: so what is sent is seen first, a
-//! refusal is shown with the text that it is about, and no other way of sending a file has to be read.
+//! The text is typed or pasted into one field, and a script puts a file's text there: the user sees what is sent, errors are
+//! shown with the text they refer to, and no file upload has to be parsed.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,9 @@ use crate::domain::layout::document::Document;
 use crate::domain::layout::text::{self, Format};
 use crate::http::AppState;
 use crate::http::pages::forms::{Form, Refused};
-use crate::http::pages::frame::{Frame, Place};
+use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
 use crate::http::problem::Problem;
-use crate::service::layouts::LayoutText;
 use crate::service::{ServiceError, WriteOptions};
 
 #[derive(Template)]
@@ -32,11 +31,17 @@ struct ImportPage<'a> {
 
 pub(super) async fn show(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
     actor.may(Right::Operate)?;
-    Ok(asked(&app, &actor, &Form::default(), Refused::default(), StatusCode::OK).await)
+    Ok(import_page(&app, &actor, &Form::default(), Refused::default(), StatusCode::OK).await)
 }
 
-async fn asked(app: &AppState, actor: &Actor, form: &Form, refused: Refused, status: StatusCode) -> Response {
-    let frame = Frame::of(&app.service, actor, Place::Layouts, "Import layouts").await;
+async fn import_page(
+    app: &AppState,
+    actor: &Actor,
+    form: &Form,
+    refused: Refused,
+    status: StatusCode,
+) -> Response {
+    let frame = Frame::of(&app.service, actor, Section::Layouts, "Import layouts").await;
     page(status, &ImportPage { frame, form, refused })
 }
 
@@ -46,7 +51,7 @@ pub(super) async fn import(
     form: Form,
 ) -> Result<Response, Problem> {
     let imported = match read(&form) {
-        Ok(text) => app.service.import_layouts(&actor, text, WriteOptions::default()).await,
+        Ok((text, format)) => app.service.import_layouts(&actor, text, format, WriteOptions::default()).await,
         Err(error) => Err(error),
     };
     match imported.as_deref() {
@@ -54,14 +59,14 @@ pub(super) async fn import(
         Ok(_) => Ok(Redirect::to("/layouts").into_response()),
         Err(error @ (ServiceError::Invalid(_) | ServiceError::Conflict(_))) => {
             let refused = Refused::of(in_its_place(error.clone()), &["text", "name"]);
-            Ok(asked(&app, &actor, &form, refused, StatusCode::UNPROCESSABLE_ENTITY).await)
+            Ok(import_page(&app, &actor, &form, refused, StatusCode::UNPROCESSABLE_ENTITY).await)
         }
         Err(other) => Err(other.clone().into()),
     }
 }
 
-/// What is imported: a document as it is, or under another name, or a script.
-fn read(form: &Form) -> Result<LayoutText, ServiceError> {
+/// The document to import, with its layout renamed if requested.
+fn read(form: &Form) -> Result<(String, Format), ServiceError> {
     let text = form.typed("text").replace("\r\n", "\n");
     if text.trim().is_empty() {
         return Err(ServiceError::field(
@@ -71,27 +76,22 @@ fn read(form: &Form) -> Result<LayoutText, ServiceError> {
     }
     let name = Some(form.text("name")).filter(|name| !name.is_empty()).map(LayoutName::parse).transpose();
     let name = name.map_err(|error| ServiceError::field("/name", error.to_string()))?;
-    match (form.text("kind"), name) {
-        ("script", Some(name)) => Ok(LayoutText::Script { text, name }),
-        ("script", None) => {
-            Err(ServiceError::field("/name", "a script has no name for its layout: give one"))
-        }
+    match name {
         // JSON is YAML.
-        (_, None) => Ok(LayoutText::Document { text, format: Format::Yaml }),
-        (_, Some(name)) => renamed(&text, name),
+        None => Ok((text, Format::Yaml)),
+        Some(name) => Ok((renamed(&text, name)?, Format::Json)),
     }
 }
 
-/// The document's only layout under another name; what is sealed is sealed again, once its seal is known to be good.
-fn renamed(text: &str, name: LayoutName) -> Result<LayoutText, ServiceError> {
+/// Renames the only layout of a document and returns it as JSON; a valid checksum is computed again.
+fn renamed(text: &str, name: LayoutName) -> Result<String, ServiceError> {
     let read = text::read(text, Format::Yaml)
         .map_err(|error| ServiceError::field(&error.pointer, error.reason.to_string()))?;
     let sealed = read.checksum.is_some();
     let several = read.layouts.len();
     let mut entries = read.layouts.into_values();
     let (Some(entry), None) = (entries.next(), entries.next()) else {
-        let why =
-            format!("the document has {several} layouts, which have names of their own: leave this empty");
+        let why = format!("the document has {several} layouts, which keep their names: leave this empty");
         return Err(ServiceError::field("/name", why));
     };
     let layouts = BTreeMap::from([(name, entry)]);
@@ -100,10 +100,10 @@ fn renamed(text: &str, name: LayoutName) -> Result<LayoutText, ServiceError> {
     } else {
         Document { version: read.version, layouts, checksum: None }
     };
-    Ok(LayoutText::Document { text: text::write(&document, Format::Json), format: Format::Json })
+    Ok(text::write(&document, Format::Json))
 }
 
-/// The place in the document stands before what is wrong there, and the field is that of the text.
+/// Moves an error to the text field, with the pointer as part of its message.
 fn in_its_place(error: ServiceError) -> ServiceError {
     let ServiceError::Invalid(errors) = error else { return error };
     let of_text = |mut error: crate::service::FieldError| {
@@ -133,13 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn a_document_with_one_layout_takes_another_name() {
-        let LayoutText::Document { text, .. } =
-            read(&form(&[("text", DOCUMENT), ("name", "other")])).expect("one")
-        else {
-            panic!("a document");
-        };
-        let read = text::read(&text, Format::Json).expect("a document");
+    fn single_layout_can_be_renamed() {
+        let (text, format) = read(&form(&[("text", DOCUMENT), ("name", "other")])).expect("one");
+        let read = text::read(&text, format).expect("a document");
         assert_eq!(read.layouts.keys().map(LayoutName::as_str).collect::<Vec<_>>(), ["other"]);
         let two = DOCUMENT.replace("web:", "a: {steps: []}, b:");
         let refused = super::read(&form(&[("text", &two), ("name", "other")])).expect_err("two");
@@ -147,12 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_where_in_the_text() {
+    fn errors_name_the_position_in_the_text() {
         let errors =
             vec![crate::service::FieldError { pointer: "/layouts/web/sku".into(), detail: "no".into() }];
         let refused = Refused::of(in_its_place(ServiceError::Invalid(errors)), &["text", "name"]);
         assert_eq!(refused.field("text"), Some("/layouts/web/sku: no"));
-        let script = read(&form(&[("text", "x"), ("kind", "script")])).expect_err("no name");
-        assert_eq!(Refused::of(in_its_place(script), &["text", "name"]).field("text"), None);
+        let name = read(&form(&[("text", "x"), ("name", "NOT A NAME")])).expect_err("no name");
+        assert_eq!(Refused::of(in_its_place(name), &["text", "name"]).field("text"), None);
     }
 }

@@ -1,11 +1,11 @@
-//! Layouts: all of them, one with its versions and where it is, two versions compared, and a layout forgotten.
+//! Layouts: the list, one with its versions and daemons, comparison of two versions, and deletion.
 
 mod apply;
 mod diff;
 mod draft;
 mod editor;
 mod export;
-mod ground;
+mod gpu_kind;
 mod import;
 mod replaying;
 mod replays;
@@ -19,12 +19,12 @@ use axum::routing::get;
 use serde::Deserialize;
 
 use self::diff::{Row, line, rows};
-use self::ground::{Ground, Outcome, choose, outcome};
+use self::gpu_kind::{GpuKind, LayoutPreview, choose};
 use self::target::Places;
+use super::format::{self, Badge, Moment, Tone};
 use super::forms::{Form, Refused};
-use super::frame::{Frame, Place};
-use super::lists::{Asked, Listing, Ways};
-use super::words::{self, Moment, State as Stands, Tone};
+use super::frame::{Frame, Section};
+use super::lists::{ListQuery, Listing, Ways};
 use super::{listed, page, rendered};
 use crate::domain::LayoutName;
 use crate::domain::access::Actor;
@@ -69,11 +69,11 @@ struct ListRow {
     holders: Vec<Holder>,
 }
 
-/// A daemon that holds a version of a layout, or is to.
+/// A daemon that has a version of a layout, or will.
 struct Holder {
     daemon: DaemonView,
     version: u32,
-    stands: Stands,
+    badge: Badge,
 }
 
 impl Holder {
@@ -82,9 +82,9 @@ impl Holder {
         let version = active.version;
         let status = daemon.status.as_ref().and_then(|status| status.layout.as_ref());
         let of_this = status.filter(|status| status.name.as_ref() == Some(name));
-        let unknown = Stands { word: "not looked at yet", tone: Tone::Busy };
-        let stands = of_this.map_or(unknown, |status| words::layout(status.state));
-        Some(Self { daemon, version, stands })
+        let unknown = Badge { word: "not polled yet", tone: Tone::Busy };
+        let badge = of_this.map_or(unknown, |status| format::layout(status.state));
+        Some(Self { daemon, version, badge })
     }
 
     fn status(&self) -> Option<&LayoutStatus> {
@@ -92,7 +92,7 @@ impl Holder {
     }
 }
 
-/// The mode of a daemon in a word.
+/// The mode of a daemon in one word.
 pub(super) fn mode(daemon: &DaemonView) -> &'static str {
     match daemon.spec.mode {
         Mode::Shared => "shared",
@@ -106,7 +106,7 @@ async fn holders(app: &AppState, actor: &Actor) -> Result<Vec<DaemonView>, Probl
     Ok(app.service.daemons(actor, &page).await?.items)
 }
 
-async fn list(State(app): State<AppState>, actor: Actor, paging: Asked) -> Result<Response, Problem> {
+async fn list(State(app): State<AppState>, actor: Actor, paging: ListQuery) -> Result<Response, Problem> {
     let found = async { app.service.layouts(&actor, &paging.page()?).await };
     let found = paging.listing(found.await, &[])?;
     let daemons = holders(&app, &actor).await?;
@@ -116,7 +116,7 @@ async fn list(State(app): State<AppState>, actor: Actor, paging: Asked) -> Resul
         ListRow { layout, holders }
     };
     let list = found.map(row);
-    let frame = Frame::of(&app.service, &actor, Place::Layouts, "Layouts").await;
+    let frame = Frame::of(&app.service, &actor, Section::Layouts, "Layouts").await;
     let (frame, problem) = (list.framed(frame), list.problem());
     Ok(listed(&ListPage { frame, list }, problem))
 }
@@ -126,10 +126,10 @@ async fn list(State(app): State<AppState>, actor: Actor, paging: Asked) -> Resul
 struct LayoutPage {
     frame: Frame,
     version: Version,
-    /// The newest version's number; whether this is it.
+    /// The number of the newest version, to see whether this is it.
     newest: u32,
-    ground: Option<Ground>,
-    outcome: Outcome,
+    gpu_kind: Option<GpuKind>,
+    preview: LayoutPreview,
     holders: Vec<Holder>,
     places: Places,
     versions: Vec<Version>,
@@ -150,7 +150,7 @@ async fn show(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<LayoutName>,
-    paging: Asked,
+    paging: ListQuery,
 ) -> Result<Response, Problem> {
     let view = app.service.layout(&actor, &name).await?;
     shown(&app, &actor, view, None, &paging).await
@@ -160,7 +160,7 @@ async fn version(
     State(app): State<AppState>,
     actor: Actor,
     Path((name, version)): Path<(LayoutName, u32)>,
-    paging: Asked,
+    paging: ListQuery,
 ) -> Result<Response, Problem> {
     let view = app.service.layout(&actor, &name).await?;
     let version = app.service.layout_version(&actor, &VersionRef { name, version }).await?;
@@ -172,7 +172,7 @@ async fn shown(
     actor: &Actor,
     view: LayoutView,
     version: Option<Version>,
-    paging: &Asked,
+    paging: &ListQuery,
 ) -> Result<Response, Problem> {
     let LayoutView { newest, daemons } = view;
     let name = newest.name.clone();
@@ -180,22 +180,22 @@ async fn shown(
     let places = Places::of(app, actor).await?;
     let holders = places.daemons.iter().filter(|daemon| daemons.contains(&daemon.name));
     let holders: Vec<Holder> = holders.filter_map(|daemon| Holder::of(daemon.clone(), &name)).collect();
-    let grounds = ground::all(app, actor).await?;
+    let gpu_kinds = gpu_kind::all(app, actor).await?;
     let number = newest.version;
     let version = version.unwrap_or(newest);
     let on = holders.first().map_or("", |holder| holder.daemon.name.as_str());
-    let ground = choose(&grounds, on, version.layout.sku.as_deref()).cloned();
-    let outcome = outcome_of(&version.layout, ground.as_ref());
+    let gpu_kind = choose(&gpu_kinds, on, version.layout.sku.as_deref()).cloned();
+    let preview = preview_of(&version.layout, gpu_kind.as_ref());
     let title = format!("Layout {name}");
-    let frame = Frame::of(&app.service, actor, Place::Layouts, &title).await.live();
+    let frame = Frame::of(&app.service, actor, Section::Layouts, &title).await.live();
     let ways = paging.ways(paged.next_cursor.as_deref());
     let versions = paged.items;
     Ok(rendered(&LayoutPage {
         frame,
         version,
         newest: number,
-        ground,
-        outcome,
+        gpu_kind,
+        preview,
         holders,
         places,
         versions,
@@ -203,8 +203,8 @@ async fn shown(
     }))
 }
 
-fn outcome_of(layout: &Layout, ground: Option<&Ground>) -> Outcome {
-    ground.map(|ground| outcome(layout.steps.iter().enumerate(), ground)).unwrap_or_default()
+fn preview_of(layout: &Layout, gpu_kind: Option<&GpuKind>) -> LayoutPreview {
+    gpu_kind.map(|gpu_kind| gpu_kind::preview(layout.steps.iter().enumerate(), gpu_kind)).unwrap_or_default()
 }
 
 #[derive(Template)]
@@ -214,20 +214,20 @@ struct ComparePage {
     left: Version,
     right: Version,
     rows: Vec<Row>,
-    /// The versions that can be chosen, the newest first.
+    /// The versions to choose from, newest first.
     numbers: Vec<u32>,
-    ground: Option<Ground>,
-    /// What each comes to.
-    outcomes: [Outcome; 2],
+    gpu_kind: Option<GpuKind>,
+    /// The preview of each.
+    previews: [LayoutPreview; 2],
 }
 
 impl ComparePage {
     fn is_same(&self) -> bool {
-        self.rows.iter().all(|row| row.kind == diff::Kind::Same)
+        self.rows.iter().all(|row| row.kind == diff::LineChange::Same)
     }
 }
 
-/// Which versions are compared: the newest with the one before it, unless others are named.
+/// The versions to compare; by default the newest with the one before it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Compared {
     from: Option<u32>,
@@ -250,12 +250,12 @@ async fn compare(
     let left = app.service.layout_version(&actor, &version(from)).await?;
     let right = app.service.layout_version(&actor, &version(to)).await?;
     let rows = rows(&left.layout, &right.layout);
-    let grounds = ground::all(&app, &actor).await?;
-    let ground = choose(&grounds, "", right.layout.sku.as_deref()).cloned();
-    let outcomes = [&left, &right].map(|version| outcome_of(&version.layout, ground.as_ref()));
+    let gpu_kinds = gpu_kind::all(&app, &actor).await?;
+    let gpu_kind = choose(&gpu_kinds, "", right.layout.sku.as_deref()).cloned();
+    let previews = [&left, &right].map(|version| preview_of(&version.layout, gpu_kind.as_ref()));
     let title = format!("Layout {name}: versions {from} and {to}");
-    let frame = Frame::of(&app.service, &actor, Place::Layouts, &title).await;
-    Ok(rendered(&ComparePage { frame, left, right, rows, numbers, ground, outcomes }))
+    let frame = Frame::of(&app.service, &actor, Section::Layouts, &title).await;
+    Ok(rendered(&ComparePage { frame, left, right, rows, numbers, gpu_kind, previews }))
 }
 
 #[derive(Template)]
@@ -267,17 +267,17 @@ struct DeletePage {
     refused: Refused,
 }
 
-/// What is to be forgotten, and whether it can be.
+/// What would be deleted, and whether it can be.
 async fn confirm(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<LayoutName>,
 ) -> Result<Response, Problem> {
     let tried = app.service.delete_layout(&actor, name.clone(), WriteOptions::rehearsal()).await;
-    asked(&app, &actor, &name, tried.err()).await
+    delete_page(&app, &actor, &name, tried.err()).await
 }
 
-async fn asked(
+async fn delete_page(
     app: &AppState,
     actor: &Actor,
     name: &LayoutName,
@@ -290,7 +290,7 @@ async fn asked(
     };
     let refused = error.map(|error| Refused::of(error, &[])).unwrap_or_default();
     let LayoutView { newest, daemons } = app.service.layout(actor, name).await?;
-    let frame = Frame::of(&app.service, actor, Place::Layouts, &format!("Delete layout {name}")).await;
+    let frame = Frame::of(&app.service, actor, Section::Layouts, &format!("Delete layout {name}")).await;
     let status =
         if refused.is_empty() { axum::http::StatusCode::OK } else { axum::http::StatusCode::CONFLICT };
     Ok(page(status, &DeletePage { frame, newest, daemons, refused }))
@@ -306,6 +306,6 @@ async fn delete(
     let options = WriteOptions { if_match: version.map(etag), ..WriteOptions::default() };
     match app.service.delete_layout(&actor, name.clone(), options).await {
         Ok(()) => Ok(Redirect::to("/layouts").into_response()),
-        Err(error) => asked(&app, &actor, &name, Some(error)).await,
+        Err(error) => delete_page(&app, &actor, &name, Some(error)).await,
     }
 }

@@ -1,4 +1,4 @@
-//! A replay that is asked for: told first, step by step, and begun once somebody has seen that.
+//! Starting a replay: a preview step by step first, then the start.
 
 use askama::Template;
 use axum::extract::{RawQuery, State};
@@ -13,13 +13,13 @@ use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Enforcement, Layout, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::AppState;
+use crate::http::pages::format::Moment;
 use crate::http::pages::forms::{Form, Refused};
-use crate::http::pages::frame::{Frame, Place};
+use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
-use crate::http::pages::words::Moment;
 use crate::http::problem::Problem;
+use crate::service::layouts::replays::ReplayRequest;
 use crate::service::page::{MAX_LIMIT, Page};
-use crate::service::replays::ReplayRequest;
 use crate::service::{FieldError, ServiceError, WriteOptions};
 
 const FIELDS: [&str; 5] = ["text", "entry", "layout", "version", "daemon"];
@@ -32,14 +32,14 @@ struct ReplayingPage<'a> {
     layouts: Vec<LayoutName>,
     places: Places,
     roles: Vec<RoleChoice>,
-    told: Option<Told>,
+    preview: Option<ReplayPreview>,
     refused: Refused,
-    /// In what the GPUs here are not those of the document.
+    /// How the GPUs here differ from those of the document.
     fingerprint: Vec<FieldError>,
 }
 
 /// What the replay would do.
-struct Told {
+struct ReplayPreview {
     daemon: DaemonName,
     steps: Vec<(String, Option<String>)>,
     provenance: Option<Provenance>,
@@ -47,8 +47,8 @@ struct Told {
     enforcement: Enforcement,
 }
 
-/// What is to be replayed, as far as it can be read.
-struct Subject {
+/// The layout to replay, as far as it can be read.
+struct ReplaySource {
     name: LayoutName,
     layout: Layout,
     document: Option<Document>,
@@ -62,7 +62,7 @@ pub(super) async fn ask(
     actor.may(Right::Operate)?;
     let form = Form::parse(query.unwrap_or_default().as_bytes());
     let places = Places::of(&app, &actor).await?;
-    answer(&app, &actor, &form, places, Outcome::default()).await
+    answer(&app, &actor, &form, places, Attempt::default()).await
 }
 
 pub(super) async fn begin(
@@ -72,14 +72,14 @@ pub(super) async fn begin(
 ) -> Result<Response, Problem> {
     actor.may(Right::Operate)?;
     let places = Places::of(&app, &actor).await?;
-    let only_look = form.text("do") != "start";
-    let mut outcome = Outcome::default();
-    let tried = attempt(&app, &actor, &form, &places, only_look, &mut outcome).await;
+    let only_preview = form.text("do") != "start";
+    let mut outcome = Attempt::default();
+    let tried = attempt(&app, &actor, &form, &places, only_preview, &mut outcome).await;
     match tried {
         Ok(Some(replay)) => Ok(Redirect::to(&format!("/replays/{replay}")).into_response()),
         Ok(None) => answer(&app, &actor, &form, places, outcome).await,
         Err(error) => {
-            outcome.told = None;
+            outcome.preview = None;
             outcome.error = Some(error);
             answer(&app, &actor, &form, places, outcome).await
         }
@@ -87,25 +87,24 @@ pub(super) async fn begin(
 }
 
 #[derive(Default)]
-struct Outcome {
+struct Attempt {
     roles: Vec<RoleChoice>,
-    told: Option<Told>,
+    preview: Option<ReplayPreview>,
     error: Option<ServiceError>,
 }
 
-/// Begins the replay and gives its ID, or only says what it would do.
+/// Starts the replay and returns its ID, or only previews it.
 async fn attempt(
     app: &AppState,
     actor: &Actor,
     form: &Form,
     places: &Places,
-    only_look: bool,
-    outcome: &mut Outcome,
+    only_preview: bool,
+    outcome: &mut Attempt,
 ) -> Result<Option<uuid::Uuid>, ServiceError> {
-    let subject = subject(app, actor, form).await?;
+    let subject = source(app, actor, form).await?;
     let daemon = places.daemon(form.text("daemon"), subject.layout.enforcement);
-    let daemon =
-        daemon.ok_or_else(|| ServiceError::field("/daemon", "choose the daemon that it is replayed on"))?;
+    let daemon = daemon.ok_or_else(|| ServiceError::field("/daemon", "choose the daemon to replay it on"))?;
     let roles = places.roles(&subject.name, &subject.layout, daemon, form);
     let map = gpu_map(&roles);
     outcome.roles = roles;
@@ -122,9 +121,9 @@ async fn attempt(
         gpu_map: map,
         force: form.ticked("force"),
     };
-    let options = WriteOptions { dry_run: only_look, ..WriteOptions::default() };
+    let options = WriteOptions { dry_run: only_preview, ..WriteOptions::default() };
     let accepted = app.service.replay(actor, request, options, None).await?;
-    if !only_look {
+    if !only_preview {
         return Ok(Some(accepted.replay));
     }
     let entry = subject.document.as_ref().and_then(|document| document.layouts.get(&subject.name));
@@ -132,7 +131,7 @@ async fn attempt(
     let id = |number: usize| recorded?.ids.get(number).map(ToString::to_string);
     let steps =
         subject.layout.steps.iter().enumerate().map(|(number, step)| (line(step), id(number))).collect();
-    outcome.told = Some(Told {
+    outcome.preview = Some(ReplayPreview {
         daemon: name,
         steps,
         provenance: recorded.map(|recorded| recorded.provenance.clone()),
@@ -142,7 +141,7 @@ async fn attempt(
     Ok(None)
 }
 
-async fn subject(app: &AppState, actor: &Actor, form: &Form) -> Result<Subject, ServiceError> {
+async fn source(app: &AppState, actor: &Actor, form: &Form) -> Result<ReplaySource, ServiceError> {
     if !is_document(form) {
         let name = form.text("layout");
         let name = LayoutName::parse(name)
@@ -153,7 +152,7 @@ async fn subject(app: &AppState, actor: &Actor, form: &Form) -> Result<Subject, 
             }
             None => app.service.layout(actor, &name).await?.newest.layout,
         };
-        return Ok(Subject { name, layout, document: None });
+        return Ok(ReplaySource { name, layout, document: None });
     }
     let typed = form.typed("text");
     if typed.trim().is_empty() {
@@ -172,10 +171,10 @@ async fn subject(app: &AppState, actor: &Actor, form: &Form) -> Result<Subject, 
         ("", 1) => document.layouts.keys().next(),
         _ => document.layouts.keys().find(|name| name.as_str() == wanted),
     };
-    let several = format!("name a layout of the document, which has {}", names.join(", "));
+    let several = format!("choose a layout of the document, which has {}", names.join(", "));
     let name = name.cloned().ok_or_else(|| ServiceError::field("/entry", several))?;
     let layout = document.layouts[&name].layout();
-    Ok(Subject { name, layout, document: Some(document) })
+    Ok(ReplaySource { name, layout, document: Some(document) })
 }
 
 async fn answer(
@@ -183,9 +182,9 @@ async fn answer(
     actor: &Actor,
     form: &Form,
     places: Places,
-    outcome: Outcome,
+    outcome: Attempt,
 ) -> Result<Response, Problem> {
-    let Outcome { roles, told, error } = outcome;
+    let Attempt { roles, preview, error } = outcome;
     let all = Page::first(MAX_LIMIT);
     let layouts = app.service.layouts(actor, &all).await?.items;
     let layouts = layouts.into_iter().map(|layout| layout.newest.name).collect();
@@ -198,11 +197,11 @@ async fn answer(
         Some(error) => (Refused::of(error, &FIELDS), Vec::new()),
         None => (Refused::default(), Vec::new()),
     };
-    let frame = Frame::of(&app.service, actor, Place::Replays, "Replay a layout").await;
-    Ok(page(status, &ReplayingPage { frame, form, layouts, places, roles, told, refused, fingerprint }))
+    let frame = Frame::of(&app.service, actor, Section::Replays, "Replay a layout").await;
+    Ok(page(status, &ReplayingPage { frame, form, layouts, places, roles, preview, refused, fingerprint }))
 }
 
-/// Whether a document is meant: it is chosen, or it alone is given.
+/// Whether a document is meant: it is selected, or only it is given.
 fn is_document(form: &Form) -> bool {
     form.text("kind") == "document"
         || (form.text("layout").is_empty() && !form.typed("text").trim().is_empty())
@@ -223,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn document_alone_is_taken_for_the_source() {
+    fn document_alone_is_the_source() {
         for (form, expected) in [
             ("kind=layout&layout=&text=version%3A+v1", true),
             ("kind=layout&layout=prod&text=version%3A+v1", false),

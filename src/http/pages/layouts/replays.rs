@@ -1,4 +1,4 @@
-//! Replays: all of them, and one step by step, with the ID on record next to the ID that was given.
+//! Replays: the list, and one step by step, with recorded and actual IDs.
 
 use askama::Template;
 use axum::extract::State;
@@ -8,14 +8,14 @@ use uuid::Uuid;
 use super::diff::line;
 use crate::domain::access::Actor;
 use crate::domain::count::counted;
-use crate::domain::layout::execution::Taken;
+use crate::domain::layout::execution::ExecutedStep;
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
-use crate::domain::layout::{Change, Step};
+use crate::domain::layout::{PartitionChange, Step};
 use crate::http::AppState;
 use crate::http::extract::Path;
-use crate::http::pages::frame::{Frame, Place};
-use crate::http::pages::lists::{Asked, Listing};
-use crate::http::pages::words::{Moment, State as Stands, Tone};
+use crate::http::pages::format::{Badge, Moment, Tone};
+use crate::http::pages::frame::{Frame, Section};
+use crate::http::pages::lists::{ListQuery, Listing};
 use crate::http::pages::{listed, rendered};
 use crate::http::problem::Problem;
 
@@ -32,12 +32,12 @@ struct ReplayPage {
     frame: Frame,
     replay: Replay,
     rows: Vec<Row>,
-    /// What was done beside the steps of the layout, and on the way back.
-    others: Vec<Taken>,
+    /// Commands beside the steps of the layout, and those that undid them.
+    others: Vec<ExecutedStep>,
     shares: Vec<ShareRow>,
 }
 
-/// A step of the layout, and what it gave.
+/// A step of the layout, and its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Row {
     number: usize,
@@ -45,10 +45,10 @@ struct Row {
     expected: Option<String>,
     got: Option<String>,
     compared: Compared,
-    /// Whether it is the first that gave something else.
+    /// Whether it is the first difference.
     first: bool,
     taken: bool,
-    /// Whether it was taken, or may have been, and nothing of it was kept.
+    /// Whether it ran, or may have, and left nothing.
     unrecorded: bool,
     trouble: Option<String>,
     duration_us: Option<u64>,
@@ -58,27 +58,27 @@ struct Row {
 enum Compared {
     Same,
     Differs,
-    /// One of both is not known.
+    /// One of the two is unknown.
     Nothing,
 }
 
 impl Row {
-    fn stands(&self) -> Stands {
+    fn badge(&self) -> Badge {
         match (self.compared, self.taken) {
-            (Compared::Same, _) => Stands { word: "same", tone: Tone::Good },
-            (Compared::Differs, _) if self.first => Stands { word: "first difference", tone: Tone::Bad },
-            (Compared::Differs, _) => Stands { word: "differs", tone: Tone::Bad },
-            (Compared::Nothing, true) if self.trouble.is_some() => Stands { word: "failed", tone: Tone::Bad },
-            (Compared::Nothing, true) => Stands { word: "nothing to compare with", tone: Tone::Quiet },
+            (Compared::Same, _) => Badge { word: "same", tone: Tone::Good },
+            (Compared::Differs, _) if self.first => Badge { word: "first difference", tone: Tone::Bad },
+            (Compared::Differs, _) => Badge { word: "differs", tone: Tone::Bad },
+            (Compared::Nothing, true) if self.trouble.is_some() => Badge { word: "failed", tone: Tone::Bad },
+            (Compared::Nothing, true) => Badge { word: "nothing to compare with", tone: Tone::Quiet },
             (Compared::Nothing, false) if self.unrecorded => {
-                Stands { word: "not recorded", tone: Tone::Quiet }
+                Badge { word: "not recorded", tone: Tone::Quiet }
             }
-            (Compared::Nothing, false) => Stands { word: "not taken", tone: Tone::Quiet },
+            (Compared::Nothing, false) => Badge { word: "not run", tone: Tone::Quiet },
         }
     }
 
-    /// Both IDs, each with the part that they have in common and the rest.
-    fn apart(&self) -> [Option<(&str, &str)>; 2] {
+    /// Both IDs, each split into the common part and the rest.
+    fn split_ids(&self) -> [Option<(&str, &str)>; 2] {
         let common = match (&self.expected, &self.got) {
             (Some(expected), Some(got)) if expected != got => {
                 let same = expected.char_indices().zip(got.chars()).take_while(|((_, a), b)| a == b);
@@ -90,7 +90,7 @@ impl Row {
     }
 }
 
-/// What a client was to see in a partition of thread percentages, and what it saw.
+/// What a client should have seen in a partition of thread percentages, and what it saw.
 struct ShareRow {
     partition: String,
     expected: Option<u32>,
@@ -103,8 +103,8 @@ impl ShareRow {
     }
 }
 
-/// The steps of the layout with what they gave, and what was done beside them.
-fn rows(replay: &Replay, steps: Option<&[Step]>) -> (Vec<Row>, Vec<Taken>) {
+/// The steps of the layout with their results, and the other commands.
+fn rows(replay: &Replay, steps: Option<&[Step]>) -> (Vec<Row>, Vec<ExecutedStep>) {
     let of_step = |number: usize| replay.steps.iter().find(|taken| !taken.undo && taken.step == Some(number));
     let known = replay.expected.as_ref().map_or(0, Vec::len).max(steps.map_or(0, <[Step]>::len));
     let highest = replay.steps.iter().filter(|taken| !taken.undo).filter_map(|taken| taken.step).max();
@@ -122,7 +122,7 @@ fn rows(replay: &Replay, steps: Option<&[Step]>) -> (Vec<Row>, Vec<Taken>) {
         let first = compared == Compared::Differs && !differed;
         differed |= first;
         let written = steps.and_then(|steps| steps.get(number)).map(line);
-        let what = written.or_else(|| taken.map(told)).unwrap_or_else(|| "–".to_owned());
+        let what = written.or_else(|| taken.map(describe)).unwrap_or_else(|| "–".to_owned());
         Row {
             number: number + 1,
             what,
@@ -137,16 +137,16 @@ fn rows(replay: &Replay, steps: Option<&[Step]>) -> (Vec<Row>, Vec<Taken>) {
         }
     };
     let rows = (0..known.max(highest.map_or(0, |highest| highest + 1))).map(row).collect();
-    let beside = |taken: &&Taken| taken.undo || taken.step.is_none();
+    let beside = |taken: &&ExecutedStep| taken.undo || taken.step.is_none();
     (rows, replay.steps.iter().filter(beside).cloned().collect())
 }
 
-/// What a command did, where the layout is not there any more.
-fn told(taken: &Taken) -> String {
+/// A command, if the layout no longer exists.
+fn describe(taken: &ExecutedStep) -> String {
     let name = taken.partition.as_ref().map_or_else(|| "a partition".to_owned(), ToString::to_string);
     match taken.change {
-        Change::Add => format!("add {name}: {}", counted(taken.chunks, "chunk")),
-        Change::Remove => format!("remove {name}"),
+        PartitionChange::Add => format!("add {name}: {}", counted(taken.chunks, "chunk")),
+        PartitionChange::Remove => format!("remove {name}"),
     }
 }
 
@@ -166,24 +166,24 @@ fn shares(replay: &Replay) -> Vec<ShareRow> {
     rows
 }
 
-/// How a replay came out.
-fn verdict(replay: &Replay) -> Stands {
+/// The result of a replay.
+fn verdict(replay: &Replay) -> Badge {
     match replay.verdict {
         Verdict::Same if replay.lacks_steps() => {
-            Stands { word: "ended, its steps were not recorded", tone: Tone::Warn }
+            Badge { word: "ended, its steps were not recorded", tone: Tone::Warn }
         }
-        Verdict::Pending => Stands { word: "under way", tone: Tone::Busy },
-        Verdict::Same => Stands { word: "same as on record", tone: Tone::Good },
-        Verdict::First => Stands { word: "first of its kind", tone: Tone::Good },
-        Verdict::Differs => Stands { word: "differs", tone: Tone::Bad },
-        Verdict::Failed => Stands { word: "failed", tone: Tone::Bad },
+        Verdict::Pending => Badge { word: "running", tone: Tone::Busy },
+        Verdict::Same => Badge { word: "same as recorded", tone: Tone::Good },
+        Verdict::First => Badge { word: "first of its kind", tone: Tone::Good },
+        Verdict::Differs => Badge { word: "differs", tone: Tone::Bad },
+        Verdict::Failed => Badge { word: "failed", tone: Tone::Bad },
     }
 }
 
 fn cause(of: ReplayCause) -> &'static str {
     match of {
-        ReplayCause::Asked => "somebody asked for it",
-        ReplayCause::Restart => "the daemon was started again",
+        ReplayCause::Asked => "requested",
+        ReplayCause::Restart => "restart of the daemon",
     }
 }
 
@@ -193,7 +193,7 @@ fn milliseconds(us: u64) -> String {
 }
 
 impl ReplaysPage {
-    fn verdict(replay: &Replay) -> Stands {
+    fn verdict(replay: &Replay) -> Badge {
         verdict(replay)
     }
 
@@ -203,7 +203,7 @@ impl ReplaysPage {
 }
 
 impl ReplayPage {
-    fn verdict(&self) -> Stands {
+    fn verdict(&self) -> Badge {
         verdict(&self.replay)
     }
 
@@ -216,19 +216,19 @@ impl ReplayPage {
         milliseconds(*us)
     }
 
-    fn told(taken: &Taken) -> String {
-        told(taken)
+    fn describe(taken: &ExecutedStep) -> String {
+        describe(taken)
     }
 }
 
 pub(super) async fn list(
     State(app): State<AppState>,
     actor: Actor,
-    paging: Asked,
+    paging: ListQuery,
 ) -> Result<Response, Problem> {
     let found = async { app.service.replays(&actor, &paging.page()?).await };
     let list = paging.listing(found.await, &[])?;
-    let frame = Frame::of(&app.service, &actor, Place::Replays, "Replays").await;
+    let frame = Frame::of(&app.service, &actor, Section::Replays, "Replays").await;
     let (frame, problem) = (list.framed(frame), list.problem());
     Ok(listed(&ReplaysPage { frame, list }, problem))
 }
@@ -239,11 +239,11 @@ pub(super) async fn show(
     Path(id): Path<Uuid>,
 ) -> Result<Response, Problem> {
     let replay = app.service.replay_record(&actor, id).await?;
-    // The layout may have been forgotten since; what was done is on record all the same.
+    // The layout may have been deleted since; the record remains.
     let version = app.service.layout_version(&actor, &replay.version_ref()).await.ok();
     let (rows, others) = rows(&replay, version.as_ref().map(|version| version.layout.steps.as_slice()));
     let title = format!("Replay of {}", replay.layout);
-    let frame = Frame::of(&app.service, &actor, Place::Replays, &title).await;
+    let frame = Frame::of(&app.service, &actor, Section::Replays, &title).await;
     let frame = if replay.verdict == Verdict::Pending { frame.live() } else { frame };
     let shares = shares(&replay);
     Ok(rendered(&ReplayPage { frame, replay, rows, others, shares }))
@@ -271,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_difference_is_marked_once_and_what_was_not_taken_is_told() {
+    fn first_difference_is_marked_once() {
         let (rows, others) = rows(&replay(), None);
-        let words: Vec<&str> = rows.iter().map(|row| row.stands().word).collect();
-        assert_eq!(words, ["same", "first difference", "differs", "not taken"]);
-        assert_eq!(rows[1].apart(), [Some(("AB", "C")), Some(("AB", "X"))]);
-        assert_eq!(rows[0].apart(), [Some(("AAA", "")), Some(("AAA", ""))]);
-        assert_eq!(rows[2].apart()[1], Some(("", "Q")));
+        let words: Vec<&str> = rows.iter().map(|row| row.badge().word).collect();
+        assert_eq!(words, ["same", "first difference", "differs", "not run"]);
+        assert_eq!(rows[1].split_ids(), [Some(("AB", "C")), Some(("AB", "X"))]);
+        assert_eq!(rows[0].split_ids(), [Some(("AAA", "")), Some(("AAA", ""))]);
+        assert_eq!(rows[2].split_ids()[1], Some(("", "Q")));
         assert_eq!((rows[3].expected.as_deref(), rows[3].what.as_str()), (Some("EEE"), "–"));
         assert_eq!((others.len(), milliseconds(1250)), (1, "1.2 ms".to_owned()));
     }
@@ -288,8 +288,8 @@ mod tests {
         let lost = Replay { steps: Vec::new(), ..whole.clone() };
         assert_eq!(verdict(&lost).word, "ended, its steps were not recorded");
         let (rows, _) = rows(&lost, None);
-        assert!(rows.iter().all(|row| row.stands().word == "not recorded"), "{rows:?}");
+        assert!(rows.iter().all(|row| row.badge().word == "not recorded"), "{rows:?}");
         let expected = whole.expected.clone().map(|ids| ids[..3].to_vec());
-        assert_eq!(verdict(&Replay { expected, ..whole }).word, "same as on record");
+        assert_eq!(verdict(&Replay { expected, ..whole }).word, "same as recorded");
     }
 }

@@ -1,4 +1,4 @@
-//! Where a layout is put: which daemon, and which of its GPUs plays which role.
+//! The target of a layout: the daemon, and the GPU for each role.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use crate::http::pages::gpus::GpuRow;
 use crate::http::problem::Problem;
 use crate::service::daemons::DaemonView;
 
-/// The daemons of this host, and the GPUs that they may offer.
+/// The daemons of this host, and their GPUs.
 pub(super) struct Places {
     pub(super) daemons: Vec<DaemonView>,
     gpus: Vec<GpuRow>,
 }
 
-/// A role of the layout, and the GPUs that can play it.
+/// A role of the layout, and the GPUs that can take it.
 pub(super) struct RoleChoice {
     pub(super) role: Role,
     pub(super) gpus: Vec<GpuChoice>,
 }
 
-/// A GPU that can be chosen.
+/// A GPU to choose.
 pub(super) struct GpuChoice {
     pub(super) uuid: GpuUuid,
     pub(super) called: String,
@@ -38,7 +38,7 @@ impl Places {
         Ok(Self { daemons: super::holders(app, actor).await?, gpus })
     }
 
-    /// The daemon that is named, or the only one that can hold the layout.
+    /// The named daemon, or the only one that can hold the layout.
     pub(super) fn daemon(&self, named: &str, enforcement: Enforcement) -> Option<&DaemonView> {
         if !named.is_empty() {
             return self.daemons.iter().find(|daemon| daemon.name.as_str() == named);
@@ -52,13 +52,13 @@ impl Places {
         fit.next().filter(|_| fit.next().is_none())
     }
 
-    /// What people call a GPU.
+    /// The display name of a GPU.
     pub(super) fn called(&self, gpu: &GpuUuid) -> String {
         let known = self.gpus.iter().find(|row| row.gpu.uuid == *gpu);
         known.map_or_else(|| gpu.to_string(), GpuRow::called)
     }
 
-    /// The GPU of each role: as was chosen, as the daemon has it, by the host's order, or else the daemon's in its order.
+    /// The GPU of each role: as chosen, as the daemon has it, by the host's order, otherwise the daemon's in its order.
     pub(super) fn roles(
         &self,
         name: &LayoutName,
@@ -93,7 +93,7 @@ impl Places {
     }
 }
 
-/// The choice as a request says it.
+/// The choice for a request.
 pub(super) fn gpu_map(roles: &[RoleChoice]) -> BTreeMap<Role, GpuRef> {
     let chosen = |choice: &RoleChoice| {
         let gpu = choice.gpus.iter().find(|gpu| gpu.chosen)?;

@@ -1,4 +1,4 @@
-//! What needs somebody: the worst first, each with why and with what to do about it.
+//! What needs attention: worst first, each with its cause and remedy.
 
 use crate::clock::unix_ms;
 use crate::domain::access::Actor;
@@ -7,8 +7,8 @@ use crate::domain::event::{Event, EventFilter, Severity};
 use crate::domain::layout::status::LayoutState;
 use crate::domain::maintenance::MaintenanceState;
 use crate::http::AppState;
+use crate::http::pages::format::{Gauge, Moment, Tone};
 use crate::http::pages::gpus::GpuRow;
-use crate::http::pages::words::{Gauge, Moment, Tone};
 use crate::http::problem::Problem;
 use crate::service::events::Order;
 use crate::service::host::HostView;
@@ -16,29 +16,29 @@ use crate::service::page::Page;
 
 use super::DaemonRow;
 
-/// How far back failures are told of, in milliseconds.
-const LATELY_MS: i64 = 60 * 60 * 1000;
-/// Failures that are looked through; those of one kind are told of once.
+/// How far back failures are shown, in milliseconds.
+const RECENT_MS: i64 = 60 * 60 * 1000;
+/// Failures that are read; those of one kind are shown once.
 const FAILURES: u32 = 50;
-/// Kinds of failures that are told of.
+/// Kinds of failures shown.
 const KINDS: usize = 3;
-/// How long before its end a certificate is told of, in milliseconds.
+/// How long before its expiry a certificate is shown, in milliseconds.
 const CERTIFICATE_MS: i64 = 14 * 24 * 60 * 60 * 1000;
 
-/// One thing that needs somebody.
+/// One thing that needs attention.
 pub(super) struct Attention {
     pub(super) tone: Tone,
-    /// What it is, in a few words.
+    /// A short title.
     pub(super) what: String,
-    /// Why, as whoever found it says it, with the remedy in words where there is one.
+    /// The cause, as reported, with a remedy if there is one.
     pub(super) why: String,
-    /// When, where it is something that happened.
+    /// The time, if it is an event.
     pub(super) at: Option<Moment>,
-    /// Where to see to it.
+    /// Where to handle it.
     pub(super) remedy: Remedy,
 }
 
-/// The place where something is seen to.
+/// A link to where something can be handled.
 pub(super) struct Remedy {
     pub(super) href: String,
     pub(super) label: String,
@@ -54,7 +54,7 @@ fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy
     Attention { tone, what: what.into(), why: why.into(), at: None, remedy }
 }
 
-/// Everything that needs somebody now, the worst first.
+/// Everything that needs attention now, worst first.
 pub(super) async fn all(
     app: &AppState,
     actor: &Actor,
@@ -69,10 +69,10 @@ pub(super) async fn all(
     found.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row))));
     found.extend(gpus.iter().flat_map(of_gpu));
     let failures = failures(app, actor).await?;
-    // What is so still is told of by what is so now.
-    let is_told =
+    // A failure that persists is already shown as a present condition.
+    let is_current =
         |failure: &Attention| found.iter().any(|now| !now.why.is_empty() && failure.why.ends_with(&now.why));
-    let failures: Vec<Attention> = failures.into_iter().filter(|failure| !is_told(failure)).collect();
+    let failures: Vec<Attention> = failures.into_iter().filter(|failure| !is_current(failure)).collect();
     found.extend(failures);
     found.sort_by_key(|attention| attention.tone);
     Ok(found)
@@ -82,34 +82,35 @@ fn of_host(host: &HostView) -> Vec<Attention> {
     let mut found = Vec::new();
     let settings = || Remedy::new("/settings", "Settings");
     if let Some(read_only) = &host.read_only {
-        let what = "Nothing is changed on this host";
+        let what = "This host is read-only";
         found.push(attention(Tone::Bad, what, &read_only.reason, settings()));
     }
     for condition in &host.conditions {
         let what = match condition.kind.as_str() {
-            "DatabaseLost" => "The database is gone from its place",
+            "DatabaseLost" => "The database file is missing",
             "DatabaseDamaged" => "The database is damaged",
             "WritesFail" => "Nothing can be written",
-            "SocketLost" => "Commands on this host do not reach the manager",
-            _ => "The database lost what was written last",
+            "StateDiskFull" => "The disk of the state directory is full",
+            "SocketLost" => "Commands on this host cannot reach the manager",
+            _ => "The database lost its last writes",
         };
         found.push(attention(Tone::Bad, what, &condition.message, settings()));
     }
     if host.listening.insecure {
-        let why = "callers beyond this host are served without TLS, so everybody on the way can read and change what is sent: \
+        let why = "callers beyond this host are served without TLS, so anyone on the network can read and change what is sent: \
                    configure a certificate (docs/access.md)";
         found.push(attention(Tone::Warn, "Served without TLS", why, settings()));
     }
     if let Some(tls) = &host.listening.tls {
         if let Some(error) = &tls.reload_error {
-            found.push(attention(Tone::Bad, "The new certificate is not used", error, settings()));
+            found.push(attention(Tone::Bad, "The new certificate is not in use", error, settings()));
         }
         if tls.not_after - unix_ms() < CERTIFICATE_MS {
-            let why = format!("it is valid until {}: put another in its place", Moment(tls.not_after));
-            found.push(attention(Tone::Warn, "The certificate ends soon", why, settings()));
+            let why = format!("it is valid until {}: replace it", Moment(tls.not_after));
+            found.push(attention(Tone::Warn, "The certificate expires soon", why, settings()));
         }
     }
-    // That a host has no scopes is said in its settings: without systemd there is nothing to be done about it.
+    // Missing scopes are shown in the settings: without systemd nothing can be done about it.
     if host.isolation.private_mounts == Some(true) {
         let why = host.isolation.remarks.last().map_or("", String::as_str);
         found.push(attention(Tone::Warn, "Other processes may not find the daemons", why, settings()));
@@ -119,31 +120,36 @@ fn of_host(host: &HostView) -> Vec<Attention> {
 
 fn of_maintenance(state: MaintenanceState) -> Attention {
     let why = match state {
-        MaintenanceState::Draining => {
-            "its daemons take no new clients, and those that are there are waited for"
-        }
+        MaintenanceState::Draining => "its daemons take no new clients, and wait for the connected ones",
         MaintenanceState::Quitting => "its daemons are being stopped",
-        MaintenanceState::Active => "its daemons are down and the driver is not asked, until it is ended",
+        MaintenanceState::Active => {
+            "its daemons are stopped and the driver is not queried until maintenance ends"
+        }
         MaintenanceState::Ending => "its daemons are being started again",
     };
-    attention(Tone::Warn, "Maintenance", why, Remedy::new("/settings#maintenance", "See to it"))
+    attention(Tone::Warn, "Maintenance", why, Remedy::new("/settings#maintenance", "Show maintenance"))
 }
 
-/// What is to be said of a daemon; one that `rests` is stopped for maintenance, which is told of by itself.
+/// The conditions of a daemon; one that `rests` is stopped for maintenance, which is shown separately.
 fn of_daemon(row: &DaemonRow, rests: bool) -> Vec<Attention> {
     let name = &row.daemon.name;
     let mut found = Vec::new();
     let place = |below: &str, label: &str| Remedy::new(format!("/daemons/{name}{below}"), label);
     let Some(status) = &row.daemon.status else {
-        let why = "nobody drives it, so nothing of it is kept as it should be";
-        found.push(attention(Tone::Bad, format!("Daemon {name} is not driven"), why, place("", "Look")));
+        let why = "it has no driver, so its settings are not maintained";
+        found.push(attention(
+            Tone::Bad,
+            format!("Daemon {name} has no driver"),
+            why,
+            place("", "Show daemon"),
+        ));
         return found;
     };
     let is_wanted = row.daemon.spec.desired_state == DesiredState::Running;
     let expected = match status.phase {
         Phase::Ready | Phase::Observed => true,
         Phase::Stopped => !is_wanted || rests,
-        // What is told of the settings below is why it is not ready.
+        // The drifted settings listed below are why it is not ready.
         Phase::Applying => status.drift.present,
         _ => false,
     };
@@ -152,18 +158,18 @@ fn of_daemon(row: &DaemonRow, rests: bool) -> Vec<Attention> {
             Phase::CrashLoop | Phase::BackOff => place("/logs", "Read its log"),
             Phase::Wedged => place("#actions", "Restart it"),
             Phase::Stopped => place("#actions", "Start it"),
-            _ => place("", "Look"),
+            _ => place("", "Show daemon"),
         };
-        let what = format!("Daemon {name}: {}", row.stands.word);
-        found.push(attention(row.stands.tone, what, why(status), remedy));
+        let what = format!("Daemon {name}: {}", row.badge.word);
+        found.push(attention(row.badge.tone, what, why(status), remedy));
     }
     if !row.daemon.spec.schedulable {
-        let why = "no process is let in, and those that are there go on";
+        let why = "it takes no new processes; connected ones keep running";
         let what = format!("Daemon {name} is cordoned");
         found.push(attention(Tone::Quiet, what, why, place("#actions", "Uncordon it")));
     }
     if status.drift.present {
-        let what = format!("Settings of daemon {name} were changed by somebody else");
+        let what = format!("Settings of daemon {name} were changed by someone else");
         let last: Vec<String> = status.drift.last.iter().map(ToString::to_string).collect();
         found.push(attention(Tone::Warn, what, last.join("; "), place("#drift", "Compare")));
     }
@@ -171,11 +177,11 @@ fn of_daemon(row: &DaemonRow, rests: bool) -> Vec<Attention> {
         let what = |word: &str| format!("The layout of daemon {name} {word}");
         let found_here = match layout.state {
             LayoutState::Drifted => {
-                let why = "somebody else made or removed partitions since it was applied";
+                let why = "someone else created or removed partitions after it was applied";
                 Some((Tone::Warn, what("has drifted"), why.to_owned()))
             }
             LayoutState::Degraded => {
-                let why = "something had to be undone or put back, and not all is as it was";
+                let why = "changes were undone, but not everything is as before";
                 Some((Tone::Warn, what("is degraded"), why.to_owned()))
             }
             LayoutState::Failed => {
@@ -184,59 +190,58 @@ fn of_daemon(row: &DaemonRow, rests: bool) -> Vec<Attention> {
             }
             LayoutState::Pending | LayoutState::Applying | LayoutState::Applied => None,
         };
-        let see = || place("#layout", "Look at it");
+        let see = || place("#layout", "Show layout");
         found.extend(found_here.map(|(tone, what, why)| attention(tone, what, why, see())));
     }
     let waiting: usize = status.queue.iter().map(|queue| queue.waiting.len()).sum();
     if waiting > 0 {
         let what = format!("{waiting} wait for daemon {name}");
-        let why = "it serves one user at a time, and they wait until the clients of another user are gone";
-        found.push(attention(Tone::Warn, what, why, place("#clients", "See whom they wait for")));
+        let why = "it serves one user at a time, so they wait until the clients of another user have ended";
+        found.push(attention(Tone::Warn, what, why, place("#clients", "Show its clients")));
     }
     found
 }
 
-/// Why a daemon is not ready, in its own words.
+/// Why a daemon is not ready, from its conditions.
 fn why(status: &DaemonStatus) -> String {
-    let told = |condition: &&Condition| !condition.status && !condition.message.is_empty();
-    status.conditions.iter().find(told).map(|condition| condition.message.clone()).unwrap_or_default()
+    let failing = |condition: &&Condition| !condition.status && !condition.message.is_empty();
+    status.conditions.iter().find(failing).map(|condition| condition.message.clone()).unwrap_or_default()
 }
 
 fn of_gpu(row: &GpuRow) -> Vec<Attention> {
     let mut found = Vec::new();
     let called = row.called();
-    let look = || Remedy::new(format!("/gpus/{}", row.key()), "Look");
+    let open = || Remedy::new(format!("/gpus/{}", row.key()), "Show GPU");
     if !row.gpu.present {
-        let why = "the driver does not list it, or cannot describe it, and a daemon holds it: see to the host, or put another in \
-                   its place";
-        found.push(attention(Tone::Bad, format!("{called} is missing"), why, look()));
+        let why = "the driver does not list it, or cannot describe it, but a daemon needs it: check the host, or replace the GPU";
+        found.push(attention(Tone::Bad, format!("{called} is missing"), why, open()));
     }
-    // A GPU that nobody manages is nobody's to hold.
+    // A GPU without a daemon is not monitored for bypasses.
     if row.bypasses > 0 && row.gpu.daemon.is_some() {
         let what = match row.bypasses {
-            1 => format!("1 process goes past MPS on {called}"),
-            several => format!("{several} processes go past MPS on {called}"),
+            1 => format!("1 process bypasses MPS on {called}"),
+            several => format!("{several} processes bypass MPS on {called}"),
         };
-        let why = "no limit holds it: end it, or set the daemon's compute mode to exclusive_process";
-        found.push(attention(Tone::Warn, what, why, look()));
+        let why = "no limit applies to it: end it, or set the daemon's compute mode to exclusive_process";
+        found.push(attention(Tone::Warn, what, why, open()));
     }
     if let Some(memory) = row.memory.filter(Gauge::is_overcommitted) {
         let why = format!(
-            "{} are promised to tenants of {} that there are: {} more than all can have at once",
+            "{} of {} are promised to tenants: {} more than they can use at once",
             memory.promised,
             memory.total,
             memory.over()
         );
-        found.push(attention(Tone::Quiet, format!("The memory of {called} is over-committed"), why, look()));
+        found.push(attention(Tone::Quiet, format!("The memory of {called} is over-committed"), why, open()));
     }
     found
 }
 
-/// What failed lately, the last first; what failed in the same way before is counted.
+/// Recent failures, newest first; equal ones are counted.
 async fn failures(app: &AppState, actor: &Actor) -> Result<Vec<Attention>, Problem> {
     let filter = EventFilter {
         severity: Some(Severity::Error),
-        since: Some(unix_ms() - LATELY_MS),
+        since: Some(unix_ms() - RECENT_MS),
         ..EventFilter::default()
     };
     let page = Page::first(FAILURES);
@@ -244,7 +249,7 @@ async fn failures(app: &AppState, actor: &Actor) -> Result<Vec<Attention>, Probl
     let alike =
         |one: &Event, other: &Event| one.kind == other.kind && one.subject.daemon == other.subject.daemon;
     let newest = |at: &usize| !events[..*at].iter().any(|newer| alike(newer, &events[*at]));
-    let mut told = Vec::new();
+    let mut failures = Vec::new();
     for at in (0..events.len()).filter(newest).take(KINDS) {
         let event = &events[at];
         let meaning = event.kind.meaning().trim_end_matches('.');
@@ -257,11 +262,11 @@ async fn failures(app: &AppState, actor: &Actor) -> Result<Vec<Attention>, Probl
         };
         let fault = app.service.fault(actor, event.clone()).await?;
         let why = match fault.over {
-            Some(_) => format!("it is over: {}", event.message),
+            Some(_) => format!("it has ended: {}", event.message),
             None => event.message.clone(),
         };
-        // It happened; whether it is so still is told by what is so now.
-        told.push(Attention { tone: Tone::Quiet, what, why, at: Some(Moment(event.at)), remedy });
+        // It happened; whether it persists is shown by the present conditions.
+        failures.push(Attention { tone: Tone::Quiet, what, why, at: Some(Moment(event.at)), remedy });
     }
-    Ok(told)
+    Ok(failures)
 }

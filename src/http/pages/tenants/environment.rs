@@ -6,15 +6,15 @@ use crate::http::problem::Problem;
 use crate::service::ServiceError;
 use crate::service::tenants::EnvironmentView;
 
-/// What a page has of it.
+/// The environment on a page.
 pub(super) enum Environment {
-    /// Why none is handed out.
+    /// Why there is none.
     Refused(String),
-    /// The same in each format.
+    /// The environment in each format.
     Ready(Vec<Format>),
 }
 
-/// A format that somebody copies it in.
+/// A format to copy.
 pub(super) struct Format {
     pub(super) id: &'static str,
     pub(super) name: &'static str,
@@ -40,20 +40,22 @@ fn all(view: &EnvironmentView, tenant: &TenantName) -> Vec<Format> {
         format(
             "shell",
             "Shell",
-            &format!("mps-manager env {tenant} gives the same. Variables of another tenant are unset first."),
+            &format!(
+                "mps-manager env {tenant} prints the same. Variables of another tenant are unset first."
+            ),
             as_shell(&pairs),
         ),
         format(
             "json",
             "JSON",
-            "As the API gives it.",
+            "As returned by the API.",
             formats::as_json(variables, unset, container.as_ref()),
         ),
     ];
     if let Some(container) = container {
         let mount = format!(
-            "Mounts {}, which holds the one socket that a client needs: nobody in the container is an operator of the daemon. \
-             What the image sets itself is set back.",
+            "Mounts {}, which contains the one socket that a client needs: no process in the container can control the daemon. \
+             Variables set by the image are unset.",
             container.mount
         );
         let text = formats::as_container_options(variables, container);

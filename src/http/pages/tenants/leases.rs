@@ -4,7 +4,7 @@ use askama::Template;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
-use super::super::frame::{Frame, Place};
+use super::super::frame::{Frame, Section};
 use super::super::rendered;
 use crate::domain::TenantName;
 use crate::domain::access::{Actor, Right};
@@ -12,9 +12,9 @@ use crate::domain::client::{ClientId, LeaseKind};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
-use crate::service::leases::HeldLease;
+use crate::service::tenants::leases::HeldLease;
 
-/// How it is known that a process is the tenant's, in a few words.
+/// How the process is known to be the tenant's, in a few words.
 pub(in crate::http::pages) fn kind(kind: LeaseKind) -> &'static str {
     match kind {
         LeaseKind::Own => "its own",
@@ -38,7 +38,7 @@ pub(super) async fn confirm_revoke(
     actor.may(Right::UseTenant(&tenant))?;
     let lease = app.service.held_lease(&actor, &tenant, id).await?;
     let title = format!("Revoke the lease of process {}", id.pid);
-    let frame = Frame::of(&app.service, &actor, Place::Tenants, &title).await;
+    let frame = Frame::of(&app.service, &actor, Section::Tenants, &title).await;
     Ok(rendered(&RevokePage { frame, tenant, lease }))
 }
 

@@ -1,4 +1,4 @@
-//! Tenants: all of them, one with what holds it and what it has, made, changed and forgotten.
+//! Tenants: the list, one tenant, and its creation, change and deletion.
 
 mod environment;
 mod form;
@@ -15,45 +15,50 @@ use axum::routing::{get, post};
 use self::environment::Environment;
 use self::verification::Verified;
 use super::chart::Chart;
-use super::forms::in_the_way;
-use super::frame::{Frame, Place};
+use super::format::{self, Amount, Badge, Moment, Tone, or_dash};
+use super::forms::rehearsal_refusal;
+use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
-use super::lists::{Asked, Listing};
-use super::words::{self, Amount, Moment, State as Stands, Tone, or_dash};
+use super::lists::{ListQuery, Listing};
+use super::spec_form;
 use super::{listed, rendered};
 use crate::domain::access::{Actor, Right, Role};
-use crate::domain::client::{AttributedBy, LeaseKind};
+use crate::domain::attribution::AttributedBy;
+use crate::domain::client::LeaseKind;
 use crate::domain::count::counted;
 use crate::domain::daemon::{Condition, Mode};
 use crate::domain::event::{Event, EventFilter};
+use crate::domain::gpu::GpuRef;
 use crate::domain::layout::status::PartitionStatus;
-use crate::domain::tenant::{WaitingProcess, context_bytes};
+use crate::domain::tenant::{TenantSpec, WaitingProcess, context_bytes};
 use crate::domain::{DaemonName, GpuUuid, Priority, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
-use crate::service::clients::{ClientFilter, ClientView};
 use crate::service::daemons::DaemonView;
 use crate::service::events::Order;
-use crate::service::leases::HeldLease;
 use crate::service::page::{MAX_LIMIT, Page, Paged};
+use crate::service::tenants::clients::{ClientFilter, ClientView};
+use crate::service::tenants::leases::HeldLease;
 use crate::service::tenants::{TenantFilter, TenantView};
 use crate::service::{ServiceError, WriteOptions, etag};
 
+type Spec = TenantSpec<GpuRef>;
+
 pub(super) fn router() -> Router<AppState> {
     Router::new()
-        .route("/tenants", get(all).post(form::create))
+        .route("/tenants", get(all).post(spec_form::create::<Spec>))
         .route("/tenants/-/new", get(form::new))
         .route("/tenants/-/predict", post(form::predict))
         .route("/tenants/{name}", get(show))
-        .route("/tenants/{name}/edit", get(form::edit).post(form::change))
+        .route("/tenants/{name}/edit", get(spec_form::edit::<Spec>).post(spec_form::change::<Spec>))
         .route("/tenants/{name}/delete", get(confirm_delete).post(delete))
         .route("/tenants/{name}/history", get(history))
         .route("/tenants/{name}/leases/{id}/revoke", get(leases::confirm_revoke).post(leases::revoke))
         .route("/tenants/{name}/verify", post(verification::verify))
 }
 
-/// Events that are shown of a tenant.
+/// Events shown for a tenant.
 const EVENTS: u32 = 10;
 
 #[derive(Template)]
@@ -64,7 +69,7 @@ struct TenantsPage {
     q: String,
     daemon: String,
     daemons: Vec<DaemonName>,
-    /// Whether whoever looks may look at the host's daemons.
+    /// Whether the user may see the host's daemons.
     of_host: bool,
 }
 
@@ -74,15 +79,15 @@ impl TenantsPage {
     }
 }
 
-/// A tenant in a line.
+/// A tenant in one line.
 struct TenantRow {
     tenant: TenantView,
-    stands: Stands,
+    badge: Badge,
 }
 
 impl TenantRow {
     fn of(tenant: TenantView) -> Self {
-        Self { stands: words::ready(&tenant.status.conditions), tenant }
+        Self { badge: format::ready(&tenant.status.conditions), tenant }
     }
 
     fn limit(&self) -> Option<Amount> {
@@ -112,7 +117,7 @@ impl TenantRow {
     }
 }
 
-/// The share of the SMs as the spec has it.
+/// The share of the SMs in the spec.
 fn share(tenant: &TenantView) -> String {
     match (tenant.spec.sms, tenant.spec.active_thread_percentage) {
         (Some(sms), _) => format!("{sms} SMs"),
@@ -121,21 +126,21 @@ fn share(tenant: &TenantView) -> String {
     }
 }
 
-async fn all(State(app): State<AppState>, actor: Actor, asked: Asked) -> Result<Response, Problem> {
-    let list = asked.listing(found(&app, &actor, &asked).await, &["q", "daemon"])?.map(TenantRow::of);
-    let frame = Frame::of(&app.service, &actor, Place::Tenants, "Tenants").await;
+async fn all(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
+    let list = query.listing(found(&app, &actor, &query).await, &["q", "daemon"])?.map(TenantRow::of);
+    let frame = Frame::of(&app.service, &actor, Section::Tenants, "Tenants").await;
     let of_host = frame.may(Role::Viewer);
     let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
-    let text = |name| asked.text(name).unwrap_or_default().to_owned();
+    let text = |name| query.text(name).unwrap_or_default().to_owned();
     let (q, daemon) = (text("q"), text("daemon"));
     let (frame, problem) = (list.framed(frame), list.problem());
     Ok(listed(&TenantsPage { frame, list, q, daemon, daemons, of_host }, problem))
 }
 
-async fn found(app: &AppState, actor: &Actor, asked: &Asked) -> Result<Paged<TenantView>, ServiceError> {
-    let daemon = asked.parsed("daemon", DaemonName::parse)?;
-    let filter = TenantFilter { daemon, text: asked.text("q").map(str::to_lowercase) };
-    app.service.tenants(actor, &filter, &asked.page()?).await
+async fn found(app: &AppState, actor: &Actor, query: &ListQuery) -> Result<Paged<TenantView>, ServiceError> {
+    let daemon = query.parsed("daemon", DaemonName::parse)?;
+    let filter = TenantFilter { daemon, text: query.text("q").map(str::to_lowercase) };
+    app.service.tenants(actor, &filter, &query.page()?).await
 }
 
 /// The daemons that a filter or a form offers.
@@ -150,8 +155,8 @@ pub(super) async fn daemon_names(app: &AppState, actor: &Actor) -> Result<Vec<Da
 struct TenantPage {
     frame: Frame,
     tenant: TenantView,
-    stands: Stands,
-    /// Whether whoever looks may look at the host's daemons and GPUs.
+    badge: Badge,
+    /// Whether the user may see the host's daemons and GPUs.
     of_host: bool,
     gpus: Vec<(GpuUuid, String)>,
     settings: Vec<Setting>,
@@ -161,7 +166,7 @@ struct TenantPage {
     waiting: Vec<Waiting>,
     leases: Vec<HeldLease>,
     chart: Chart,
-    /// Since when it is known which clients it had.
+    /// Start of the known history of its clients.
     history_since: Moment,
     environment: Environment,
     events: Vec<Event>,
@@ -181,13 +186,13 @@ impl Waiting {
     }
 }
 
-/// A value that somebody asked for beside the one that holds.
+/// A desired value beside the effective one.
 struct Setting {
     name: &'static str,
     configured: String,
     effective: String,
     exactly: String,
-    enforced: Stands,
+    enforced: Badge,
 }
 
 impl TenantPage {
@@ -195,17 +200,17 @@ impl TenantPage {
         self.tenant.status.conditions.iter()
     }
 
-    /// Whether processes of it may be ended here.
+    /// Whether the user may terminate its processes.
     fn terminates(&self) -> bool {
         self.frame.operates() || self.frame.grant.tenant().is_some()
     }
 
-    /// Whether a lease may be revoked here: what an operator has recorded, by an operator.
+    /// Whether the user may revoke a lease: recorded ones need an operator.
     fn revokes(&self, lease: &HeldLease) -> bool {
         self.frame.operates() || (lease.kind == LeaseKind::Own && self.terminates())
     }
 
-    /// Whether a client may be sent here.
+    /// Whether the user may start a verification.
     fn verifies(&self) -> bool {
         self.terminates()
     }
@@ -222,7 +227,7 @@ async fn show(
 ) -> Result<Response, Problem> {
     let service = &app.service;
     let tenant = service.tenant(&actor, &name, false).await?;
-    let frame = Frame::of(service, &actor, Place::Tenants, name.as_str()).await.live();
+    let frame = Frame::of(service, &actor, Section::Tenants, name.as_str()).await.live();
     let of_host = frame.may(Role::Viewer);
     let daemon = match service.daemon(&actor, &tenant.spec.daemon, false).await {
         Ok(daemon) if of_host => Some(daemon),
@@ -244,12 +249,12 @@ async fn show(
     let newest = Page::first(EVENTS);
     let filter = EventFilter { tenant: Some(name.clone()), ..EventFilter::default() };
     let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
-    // In a partition that costs a look at the daemon each time: what somebody copies has to be what holds.
+    // With partitions this polls the daemon each time, since the copied environment must be valid.
     let environment = Environment::of(service.tenant_environment(&actor, &name).await, &name);
     let chart = Chart::of_tenant(&name, service.tenant_history(&actor, &name).await?);
     let places = places(&name, daemon.as_ref());
     Ok(rendered(&TenantPage {
-        stands: words::ready(&tenant.status.conditions),
+        badge: format::ready(&tenant.status.conditions),
         settings: settings(&tenant, daemon.as_ref(), &places),
         verified: Verified::of(tenant.status.verification.as_ref(), &gpus),
         places,
@@ -267,12 +272,12 @@ async fn show(
     }))
 }
 
-/// What was asked for beside what holds.
+/// Desired values beside effective ones.
 fn settings(tenant: &TenantView, daemon: Option<&DaemonView>, places: &[PartitionStatus]) -> Vec<Setting> {
     let left = |default: Option<String>, or: &str| match (daemon, default) {
-        (None, _) => "left to its daemon".to_owned(),
-        (Some(_), Some(default)) => format!("its daemon's default: {default}"),
-        (Some(_), None) => format!("its daemon's default: {or}"),
+        (None, _) => "daemon's default".to_owned(),
+        (Some(_), Some(default)) => format!("daemon's default: {default}"),
+        (Some(_), None) => format!("daemon's default: {or}"),
     };
     let (spec, defaults) = (&tenant.spec, daemon.map(|daemon| daemon.spec.defaults));
     let effective = tenant.status.effective.as_ref();
@@ -287,7 +292,7 @@ fn settings(tenant: &TenantView, daemon: Option<&DaemonView>, places: &[Partitio
         },
         effective: or_dash(effective.map(|effective| limit(effective.device_memory_limit.bytes))),
         exactly: usable(tenant),
-        enforced: words::enforced_by(effective.map(|effective| effective.device_memory_limit.enforced_by)),
+        enforced: format::enforced_by(effective.map(|effective| effective.device_memory_limit.enforced_by)),
     };
     let default = defaults.and_then(|defaults| defaults.active_thread_percentage);
     let partitioned = daemon.is_some_and(|daemon| daemon.spec.mode == Mode::Static);
@@ -295,7 +300,7 @@ fn settings(tenant: &TenantView, daemon: Option<&DaemonView>, places: &[Partitio
         name: "Share of the SMs",
         configured: match (spec.sms, spec.active_thread_percentage) {
             (None, None) if partitioned && places.is_empty() => {
-                "no layout binds it to a partition".to_owned()
+                "not bound to a partition by any layout".to_owned()
             }
             (None, None) if partitioned => {
                 let names: Vec<&str> = places.iter().map(|place| place.partition.as_str()).collect();
@@ -322,11 +327,9 @@ fn settings(tenant: &TenantView, daemon: Option<&DaemonView>, places: &[Partitio
             _ => String::new(),
         },
         enforced: match effective {
-            Some(_) if partitioned && !places.is_empty() => {
-                Stands { word: "its partition", tone: Tone::Good }
-            }
-            Some(_) if partitioned => Stands { word: "no partition yet", tone: Tone::Warn },
-            effective => words::enforced_by(effective.map(|effective| effective.threads.enforced_by)),
+            Some(_) if partitioned && !places.is_empty() => Badge { word: "its partition", tone: Tone::Good },
+            Some(_) if partitioned => Badge { word: "no partition yet", tone: Tone::Warn },
+            effective => format::enforced_by(effective.map(|effective| effective.threads.enforced_by)),
         },
     };
     let default = defaults.and_then(|defaults| defaults.priority);
@@ -338,25 +341,25 @@ fn settings(tenant: &TenantView, daemon: Option<&DaemonView>, places: &[Partitio
         },
         effective: or_dash(effective.map(|effective| priority(effective.priority.priority))),
         exactly: "a hint to the GPU".to_owned(),
-        enforced: words::enforced_by(effective.map(|effective| effective.priority.enforced_by)),
+        enforced: format::enforced_by(effective.map(|effective| effective.priority.enforced_by)),
     };
     vec![memory, threads, priority]
 }
 
-/// The SMs of a tenant's partitions, as far as they are there.
+/// The SMs of a tenant's partitions that exist.
 fn sms_of(places: &[PartitionStatus]) -> String {
     let made: Vec<String> = places.iter().filter_map(|place| Some(format!("{} SMs", place.sms?))).collect();
     if made.is_empty() { "none".to_owned() } else { made.join(", ") }
 }
 
-/// What is left of the limit to a process.
+/// The memory left to a process within its limit.
 fn usable(tenant: &TenantView) -> String {
-    let told = tenant.status.effective.as_ref().and_then(|effective| {
+    let left = tenant.status.effective.as_ref().and_then(|effective| {
         let (limit, sms) = (effective.device_memory_limit.bytes?, effective.threads.sms()?);
         let left = limit.saturating_sub(context_bytes(sms));
         Some(format!("about {} of it usable, after its context", Amount(left)))
     });
-    told.unwrap_or_default()
+    left.unwrap_or_default()
 }
 
 pub(super) fn priority(priority: Priority) -> &'static str {
@@ -373,13 +376,13 @@ fn places(name: &TenantName, daemon: Option<&DaemonView>) -> Vec<PartitionStatus
     partitions.filter(|partition| partition.tenants.contains(name)).cloned().collect()
 }
 
-/// How it is known whose a client is, in a few words.
+/// How a client's tenant is known, in a few words.
 pub(super) fn attributed(by: AttributedBy) -> &'static str {
     match by {
         AttributedBy::Lease => "started by mps-manager run",
         AttributedBy::Uid => "by its user, which only this tenant has",
-        AttributedBy::Environment => "by its environment, a hint that it could have forged",
-        AttributedBy::Unattributed => "nothing tells",
+        AttributedBy::Environment => "by its environment, a hint that can be forged",
+        AttributedBy::Unattributed => "unknown",
     }
 }
 
@@ -400,8 +403,8 @@ async fn confirm_delete(
     actor.may(Right::Administer)?;
     let tenant = app.service.tenant(&actor, &name, false).await?;
     let refused =
-        in_the_way(app.service.delete_tenant(&actor, name.clone(), WriteOptions::rehearsal()).await)?;
-    let frame = Frame::of(&app.service, &actor, Place::Tenants, &format!("Delete {name}")).await;
+        rehearsal_refusal(app.service.delete_tenant(&actor, name.clone(), WriteOptions::rehearsal()).await)?;
+    let frame = Frame::of(&app.service, &actor, Section::Tenants, &format!("Delete {name}")).await;
     Ok(rendered(&DeletePage { frame, tenant, refused }))
 }
 
@@ -417,7 +420,7 @@ async fn delete(
     Ok(Redirect::to("/tenants").into_response())
 }
 
-/// What a tenant held in the last hour, for the script that draws it.
+/// What a tenant used in the last hour, for the script that draws it.
 async fn history(
     State(app): State<AppState>,
     actor: Actor,

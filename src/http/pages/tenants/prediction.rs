@@ -1,56 +1,58 @@
-//! What a tenant would get, beside the form in which somebody describes it.
+//! What a tenant would get, shown beside its form.
 
-use super::super::words::Amount;
+use super::super::format::Amount;
 use crate::domain::MemoryLimit;
 use crate::domain::daemon::Mode;
 use crate::domain::prediction::{Outlook, Prediction};
 
-/// What the form shows of it.
+/// The prediction that the form shows.
 #[derive(Default)]
-pub(super) struct Outcome {
-    /// What is known of each GPU; `None` where nothing can be told yet.
+pub(super) struct PredictionView {
+    /// The prediction per GPU; `None` if none is possible yet.
     pub(super) prediction: Option<Prediction>,
-    /// What would be refused, by field where it is of one.
+    /// Errors, by field if they belong to one.
     pub(super) refusals: Vec<(String, String)>,
-    /// Whether nobody has typed anything yet: what is missing then is no mistake.
+    /// Whether the form is still untouched, when missing values are no errors.
     pub(super) is_untouched: bool,
 }
 
-impl Outcome {
+impl PredictionView {
     pub(super) fn is_static(&self) -> bool {
-        self.prediction.as_ref().is_some_and(|told| told.mode == Mode::Static)
+        self.prediction.as_ref().is_some_and(|prediction| prediction.mode == Mode::Static)
     }
 
-    /// Why no client could start, though nothing would be refused; the same for several GPUs is said once.
+    /// Why no client could start although the spec is valid; equal warnings of several GPUs are shown once.
     pub(super) fn warnings(&self) -> Vec<&str> {
-        let gpus = self.prediction.iter().flat_map(|told| &told.gpus);
+        let gpus = self.prediction.iter().flat_map(|prediction| &prediction.gpus);
         let mut warnings: Vec<&str> = gpus.filter_map(|gpu| gpu.below_context.as_deref()).collect();
         warnings.dedup();
         warnings
     }
 
     pub(super) fn gpus(&self) -> impl Iterator<Item = OutlookRow<'_>> {
-        self.prediction.iter().flat_map(|told| told.gpus.iter().map(move |gpu| OutlookRow { told, gpu }))
+        self.prediction
+            .iter()
+            .flat_map(|prediction| prediction.gpus.iter().map(move |gpu| OutlookRow { prediction, gpu }))
     }
 }
 
 /// A GPU of the tenant.
 pub(super) struct OutlookRow<'a> {
-    told: &'a Prediction,
+    prediction: &'a Prediction,
     pub(super) gpu: &'a Outlook,
 }
 
 impl OutlookRow<'_> {
     pub(super) fn sms(&self) -> String {
         match (self.gpu.sms, self.gpu.total_sms) {
-            _ if self.told.mode == Mode::Static => "those of its partition".to_owned(),
+            _ if self.prediction.mode == Mode::Static => "those of its partition".to_owned(),
             (Some(sms), Some(total)) => format!("{sms} of {total}"),
-            _ => "not known".to_owned(),
+            _ => "unknown".to_owned(),
         }
     }
 
     pub(super) fn how(&self) -> String {
-        match self.told.percentage {
+        match self.prediction.percentage {
             Some(_) if !self.gpu.is_measured => "predicted; not measured on this kind of GPU".to_owned(),
             Some(percentage) => format!("{percentage} %, as measured on this kind of GPU"),
             None => String::new(),
@@ -58,7 +60,7 @@ impl OutlookRow<'_> {
     }
 
     pub(super) fn limit(&self) -> Amount {
-        Amount(self.told.limit.map_or(self.gpu.memory, MemoryLimit::bytes))
+        Amount(self.prediction.limit.map_or(self.gpu.memory, MemoryLimit::bytes))
     }
 
     pub(super) fn usable(&self) -> Option<Amount> {
@@ -90,6 +92,6 @@ impl OutlookRow<'_> {
     }
 
     pub(super) fn ceiling(&self) -> u32 {
-        self.told.ceiling
+        self.prediction.ceiling
     }
 }

@@ -1,4 +1,4 @@
-//! What a CUDA client saw in a tenant's environment, beside what is configured.
+//! What a CUDA client saw in a tenant's environment, beside the configuration.
 
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
@@ -10,41 +10,41 @@ use crate::domain::verification::{
 use crate::domain::{GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
-use crate::http::pages::words::{self, Amount, Moment, State as Stands, or_dash};
+use crate::http::pages::format::{self, Amount, Badge, Moment, or_dash};
 use crate::http::problem::Problem;
 use crate::service::WriteOptions;
 
-/// What a page has of it.
+/// The verification on a page.
 #[derive(Default)]
 pub(super) struct Verified {
-    /// Since when a client is on its way.
+    /// Since when a client is running.
     pub(super) running_since: Option<Moment>,
     pub(super) last: Option<Last>,
 }
 
-/// What the last client came to.
+/// The last result.
 pub(super) struct Last {
-    pub(super) stands: Stands,
+    pub(super) badge: Badge,
     pub(super) at: Moment,
-    /// Why it is no longer about what is there.
+    /// Why it is outdated.
     pub(super) stale: Option<&'static str>,
-    /// Why no client could look.
+    /// Why no client could run.
     pub(super) obstacle: Option<String>,
     pub(super) rows: Vec<Row>,
 }
 
-/// A setting in a line.
+/// A setting in one line.
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) expected: String,
     pub(super) seen: String,
-    pub(super) stands: Stands,
+    pub(super) badge: Badge,
     pub(super) reason: Option<String>,
     pub(super) remedy: Option<String>,
 }
 
 impl Verified {
-    /// `gpus` are the tenant's, each with what it is called.
+    /// `gpus` are the tenant's, each with its display name.
     pub(super) fn of(verification: Option<&Verification>, gpus: &[(GpuUuid, String)]) -> Self {
         let Some(verification) = verification else { return Self::default() };
         let last = verification.last.as_ref().map(|last| Last::of(last, gpus));
@@ -55,7 +55,7 @@ impl Verified {
 impl Last {
     fn of(result: &VerificationResult, gpus: &[(GpuUuid, String)]) -> Self {
         Self {
-            stands: words::verification(result.outcome),
+            badge: format::verification(result.outcome),
             at: Moment(result.observed_at),
             stale: result.stale.map(Staleness::meaning),
             obstacle: result.obstacle.as_ref().map(|obstacle| obstacle.message.clone()),
@@ -98,14 +98,14 @@ impl Row {
             name,
             expected: or_dash(one.expected.as_ref().map(|text| format!("{about}{}", shown(text)))),
             seen: or_dash(one.seen.as_ref().map(shown)),
-            stands: words::verdict(one.verdict),
+            badge: format::verdict(one.verdict),
             reason: one.reason.clone(),
             remedy: one.remedy.clone(),
         }
     }
 }
 
-/// Sends a client, and leads back to the tenant, whose page says what comes of it.
+/// Starts a verification, and redirects to the tenant, whose page shows the result.
 pub(super) async fn verify(
     State(app): State<AppState>,
     actor: Actor,

@@ -1,0 +1,289 @@
+//! The manager without its sockets: put together, served by a router, and ended in order.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::platform::Platform;
+use super::{DATABASE, StartError, durable_records, guarding, platform, refused, seed, token_file, trusted};
+use crate::clock::unix_ms;
+use crate::config::Config;
+use crate::domain::access::{Actor, UserMap};
+use crate::domain::daemon::DesiredState;
+use crate::domain::health::HostHealth;
+use crate::domain::listening::Listening;
+use crate::domain::token::Secret;
+use crate::gpu::Inventory;
+use crate::gpu::probe::Prober;
+use crate::http::auth::{Authenticator, Entrance};
+use crate::http::bounds::Rates;
+use crate::http::{AppParts, AppState, router};
+use crate::metrics::Metrics;
+use crate::metrics::wire::Wire;
+use crate::operations::Engine;
+use crate::service::access::Access;
+use crate::service::events::writer;
+use crate::service::host::startup::NO_MACHINE_ID;
+use crate::service::{Parts, Service};
+use crate::store::audit_head::AuditHead;
+use crate::store::lock::StateLock;
+use crate::store::{self, Store, StoreError};
+use crate::supervisor::report::event_queue::EventQueue;
+use crate::supervisor::{Context, Fleet, ForeignDaemonScanner, GpuPresence, Handouts, OwnedComputeModes};
+use crate::{host, mps};
+
+/// How long the last events may take to be written.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// What is checked, locked and read before a port is taken and the database is opened.
+pub struct Prepared {
+    lock: StateLock,
+    users: UserMap,
+    machine_id: String,
+    /// `None` for a simulated host, which is written and so made later.
+    real: Option<Platform>,
+    remembered: Option<crate::gpu::Remembered>,
+    admin_token: Option<Secret>,
+    /// What the daemons of a new simulated host should be.
+    seeded: DesiredState,
+}
+
+impl Prepared {
+    /// Looks at a real host, takes the state directory's lock, and refuses a state directory that has lost its database.
+    ///
+    /// `new_database` begins with an empty one instead.
+    pub async fn new(config: &Config, new_database: bool) -> Result<Self, StartError> {
+        let users = config.users().map_err(refused)?;
+        let database = config.state_dir.join(DATABASE);
+        let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
+        let remembered =
+            platform::remembered(store::maintenance::peek_inventory(&database, &machine_id).await.as_deref());
+        let real = config.sim.is_none().then(|| platform::real(config, remembered.clone())).transpose()?;
+        let lock = store::lock::take(&config.state_dir).await.map_err(refused)?;
+        let admin_token = token_file::read(&config.state_dir)?;
+        guarding::check_database(&config.state_dir, new_database)?;
+        trusted::make_runtime_directory(&config.runtime_dir)?;
+        Ok(Self { lock, users, machine_id, real, remembered, admin_token, seeded: DesiredState::Running })
+    }
+
+    /// Leaves the daemons of a new simulated host stopped.
+    #[must_use]
+    pub fn stopped(self) -> Self {
+        Self { seeded: DesiredState::Stopped, ..self }
+    }
+}
+
+/// The manager.
+pub struct App {
+    state: AppState,
+    store: Store,
+    engine: Engine,
+    fleet: Fleet,
+    health: HostHealth,
+    audit_head: AuditHead,
+    events: EventQueue,
+    listening: watch::Sender<Listening>,
+    new_token: bool,
+    /// What requests have begun and may outlive them.
+    tasks: TaskTracker,
+    event_writer: JoinHandle<()>,
+    record_writer: JoinHandle<()>,
+    background: Vec<JoinHandle<()>>,
+    lock: StateLock,
+}
+
+impl App {
+    /// Opens the database, adopts or starts what is on record, and seeds a new simulated host.
+    ///
+    /// `address` is what it will be reached at, `listening` what it says of that; `stop` ends what would go on for ever.
+    pub async fn build(
+        config: &Config,
+        prepared: Prepared,
+        address: SocketAddr,
+        listening: Listening,
+        stop: CancellationToken,
+    ) -> Result<Self, StartError> {
+        let Prepared { lock, users, machine_id, real, remembered, admin_token, seeded } = prepared;
+        let platform = real.map_or_else(|| platform::simulated(config, remembered), Ok)?;
+        let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
+        let health = HostHealth::default();
+        let store = open_store(&config.state_dir.join(DATABASE), health.clone()).await?;
+        // After the database: a token without one shows that it was lost.
+        let new_token = admin_token.is_none();
+        let token = admin_token.map_or_else(|| token_file::create(&config.state_dir), Ok)?;
+        platform.apply_maintenance(maintenance_inventory(&store, &machine_id).await?)?;
+        let manager_uid = rustix::process::geteuid().as_raw();
+        let (recorder, records) = mpsc::channel(durable_records::QUEUE);
+        let events = EventQueue::default();
+        let simulated = platform.simulated;
+        let inventory: Arc<dyn Inventory> = platform.inventory.clone();
+        let fleet = Fleet::new(Context {
+            binaries: platform.binaries,
+            capability,
+            inventory: Arc::clone(&inventory),
+            prober: Arc::new(Prober::new(&platform.extra_env)),
+            gpu_presence: watch::Sender::new(GpuPresence::default()),
+            scopes: host::systemd::Scopes::detect(manager_uid),
+            runtime_dir: config.runtime_dir.clone(),
+            foreign_daemons: ForeignDaemonScanner::new(Arc::clone(&inventory), &platform.extra_env),
+            extra_env: platform.extra_env,
+            boot_id: host::boot_id().map_err(refused)?,
+            check_interval: config.refresh_interval(),
+            poll: Duration::from_secs(config.look_interval_s.into()),
+            deadline: Duration::from_secs(config.control_deadline_s.into()),
+            grace_s: config.stop_grace_s,
+            timings: config.timings,
+            modes: OwnedComputeModes::default(),
+            handouts: Handouts::new(&config.runtime_dir, Duration::from_secs(config.client_wait_s.into())),
+            recorder,
+            events: events.clone(),
+        });
+        let record_writer = tokio::spawn(durable_records::write_all(store.clone(), records));
+        let boot_id = fleet.context().boot_id.clone();
+        let event_writer = tokio::spawn(writer::write_queued_events(store.clone(), events.clone(), boot_id));
+        let engine = Engine::new(store.clone(), fleet.clone(), platform.inventory, manager_uid);
+        let tls = listening.tls.is_some();
+        let (listening, listening_now) = watch::channel(listening);
+        let tasks = TaskTracker::new();
+        let metrics = Metrics { operations: engine.outcomes().clone(), ..Metrics::default() };
+        let service = Service::new(Parts {
+            store: store.clone(),
+            access: Access::new(&token, manager_uid, users, config.access.session_limits()),
+            fleet: fleet.clone(),
+            engine: engine.clone(),
+            inventory: Arc::clone(&inventory),
+            machine_id,
+            manager_uid,
+            patience: Duration::from_secs(config.fresh_patience_s.into()),
+            listening: listening_now,
+            metrics: metrics.clone(),
+            tasks: tasks.clone(),
+            streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
+            health: health.clone(),
+        });
+        let first_start = service.start().await.map_err(refused)?;
+        let audit_head = AuditHead::in_directory(&config.state_dir);
+        guarding::compare_audit(&store, &audit_head, &health, &service.machine_id()).await?;
+        let mut background = spawn_background_tasks(&service, config);
+        let watching = guarding::watch(store.clone(), config.state_dir.clone(), health.clone());
+        background.push(tokio::spawn(watching));
+        let unfinished = config.state_dir.join(seed::SEEDING);
+        // A copied state directory may bring the file along: what is sealed gets nothing new.
+        if simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
+            seed::seed_simulated_host(&service, &inventory, seeded, &unfinished).await?;
+        }
+        let (hosts, open_metrics) = (config.access.hosts.clone(), config.access.open_metrics);
+        let auth = Authenticator::new(Entrance { address, tls, hosts, open_metrics });
+        let rates = Rates::new(&config.limits, manager_uid);
+        let state = AppState::new(AppParts { service, auth, stop, limits: config.limits, rates, metrics });
+        Ok(Self {
+            state,
+            store,
+            engine,
+            fleet,
+            health,
+            audit_head,
+            events,
+            listening,
+            new_token,
+            tasks,
+            event_writer,
+            record_writer,
+            background,
+            lock,
+        })
+    }
+
+    /// The API, its document, the pages and the probes; a request brings its [`Peer`](crate::http::auth::Peer).
+    pub fn router(&self) -> Router {
+        router(self.state.clone())
+    }
+
+    /// How it is reached, and the way to change that.
+    pub(super) fn listening(&self) -> &watch::Sender<Listening> {
+        &self.listening
+    }
+
+    pub(super) fn health(&self) -> HostHealth {
+        self.health.clone()
+    }
+
+    /// What is counted of connections.
+    pub(super) fn wire(&self) -> Wire {
+        self.state.metrics.wire.clone()
+    }
+
+    /// An address at which the operator logs in once, if this is the first start.
+    pub(super) async fn first_login(&self) -> Result<Option<Secret>, StartError> {
+        if !self.new_token {
+            return Ok(None);
+        }
+        let made = self.state.service.create_login_code(&Actor::manager()).await.map_err(refused)?;
+        Ok(Some(self.state.auth.login_url(&made.code)))
+    }
+
+    /// Ends everything but the daemons: first who may still write, then the writers, then the database, then the lock.
+    pub async fn shutdown(self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.engine.shutdown().await;
+        self.fleet.shutdown().await;
+        self.background.iter().for_each(JoinHandle::abort);
+        self.record_writer.abort();
+        flush_events(&self.events, self.event_writer, &self.state.service).await;
+        guarding::remember(&self.store, &self.audit_head, &self.health).await;
+        self.store.close().await;
+        drop(self.lock);
+    }
+}
+
+/// What runs beside the requests for as long as the manager does.
+fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<()>> {
+    let every = config.refresh_interval();
+    let keep = writer::Keep { days: config.events.keep_days, count: config.events.keep_count };
+    vec![
+        tokio::spawn(service.clone().watch_gpus(every)),
+        tokio::spawn(service.clone().collect_tenant_directories(every)),
+        tokio::spawn(service.clone().write_uses()),
+        tokio::spawn(service.clone().prune_events(keep)),
+        tokio::spawn(service.clone().keep_audit()),
+        tokio::spawn(service.clone().refresh_metrics_snapshot()),
+        tokio::spawn(service.clone().keep_history()),
+    ]
+}
+
+/// Writes the last events, unless that takes too long, and that the manager stops.
+async fn flush_events(events: &EventQueue, mut writer: JoinHandle<()>, service: &Service) {
+    service.write_last_uses().await;
+    events.close();
+    if tokio::time::timeout(FLUSH, &mut writer).await.is_err() {
+        tracing::error!("the last events could not be written in time");
+        writer.abort();
+    }
+    service.flush_refusals().await;
+    service.record_stop().await;
+}
+
+async fn open_store(database: &Path, health: HostHealth) -> Result<Store, StartError> {
+    Store::open_with(database, unix_ms(), health).await.map_err(|error| match error {
+        StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
+        other => refused(other),
+    })
+}
+
+/// The GPUs as a maintenance that has begun remembers them.
+async fn maintenance_inventory(
+    store: &Store,
+    machine_id: &str,
+) -> Result<Option<crate::gpu::Remembered>, StartError> {
+    let mut reader = store.read().await.map_err(refused)?;
+    let written = store::maintenance::inventory(&mut reader, machine_id).await.map_err(refused)?;
+    Ok(platform::remembered(written.as_deref()))
+}

@@ -1,0 +1,140 @@
+//! The examination of a host: what a manager needs here, and what of it is missing, with or without one that serves.
+//!
+//! Nothing is changed, nothing that is started stays, and CUDA is not touched: this process would be a client. The parts
+//! that `serve` uses are checked, so that what is found here is what `serve` would find.
+
+mod around;
+mod devices;
+mod files;
+
+use std::path::PathBuf;
+
+use super::{StartError, refused};
+use crate::config::Config;
+use crate::domain::checkup::{Check, Checkup};
+use crate::domain::gpu::Gpu;
+use crate::host;
+use crate::service::host::startup::NO_MACHINE_ID;
+use crate::sim;
+use crate::store::{self, inspect::Contents};
+
+/// Every check, in the order in which they are made and shown.
+pub const CHECKS: [&str; 25] = [
+    "configuration",
+    "driver",
+    "gpus",
+    "mig",
+    "compute_mode",
+    "outside_mps",
+    "programs",
+    "static_partitions",
+    "manager",
+    "state_directory",
+    "database",
+    "machine",
+    "disk_space",
+    "runtime_directory",
+    "pipe_directories",
+    "default_pipe_directory",
+    "tenants",
+    "open_files",
+    "tasks",
+    "environment",
+    "foreign_daemons",
+    "isolation",
+    "listen",
+    "certificate",
+    "clock",
+];
+
+/// Who serves from the state directory.
+#[derive(Clone, Copy)]
+enum Manager {
+    /// Nobody.
+    None,
+    /// This process.
+    Process(u32),
+    /// One that this user may not see.
+    Unseen,
+}
+
+impl Manager {
+    fn pid(self) -> Option<u32> {
+        if let Self::Process(pid) = self { Some(pid) } else { None }
+    }
+}
+
+/// What the checks share.
+struct Examination {
+    config: Config,
+    checks: Vec<Check>,
+    /// The directory of the simulated host, where one is examined.
+    world: Option<PathBuf>,
+    machine_id: String,
+    manager: Manager,
+    gpus: Vec<Gpu>,
+    contents: Option<Contents>,
+}
+
+/// Refuses, as `serve` does, a simulated host that there is none of: nothing could be said of it.
+pub fn refuse_unknown(profile: &str) -> Result<(), StartError> {
+    sim::world::check_profile(profile).map_err(refused)
+}
+
+/// Examines the host as a manager with this configuration would find it; `fault` is why a file of it was refused.
+pub async fn examine(config: Config, fault: Option<String>) -> Checkup {
+    let sim = config.sim.clone();
+    let world = sim.as_ref().map(|_| config.runtime_dir.join("sim"));
+    let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
+    let mut examination = Examination {
+        config,
+        checks: Vec::new(),
+        world,
+        machine_id,
+        manager: Manager::None,
+        gpus: Vec::new(),
+        contents: None,
+    };
+    examination.add(match fault {
+        Some(why) => Check::fail(
+            "configuration",
+            why,
+            "mend the file; `mps-manager config check` says whether it is right",
+        ),
+        None => Check::ok(
+            "configuration",
+            format!(
+                "state in {}, runtime in {}",
+                examination.config.state_dir.display(),
+                examination.config.runtime_dir.display()
+            ),
+        ),
+    });
+    let database = examination.config.state_dir.join(super::DATABASE);
+    let in_maintenance =
+        store::maintenance::peek_inventory(&database, &examination.machine_id).await.is_some();
+    examination.devices(in_maintenance);
+    examination.programs().await;
+    examination.manager().await;
+    examination.state_directory();
+    examination.database(&database).await;
+    examination.space();
+    examination.runtime_directory();
+    examination.pipe_directories();
+    examination.tenants();
+    examination.limits();
+    examination.environment();
+    examination.foreign_daemons();
+    examination.isolation();
+    examination.listen().await;
+    examination.certificate();
+    examination.clock();
+    Checkup { manager_version: env!("CARGO_PKG_VERSION"), sim, checks: examination.checks }
+}
+
+impl Examination {
+    fn add(&mut self, check: Check) {
+        debug_assert_eq!(CHECKS.get(self.checks.len()), Some(&check.id), "in the order of the list");
+        self.checks.push(check);
+    }
+}

@@ -1,0 +1,80 @@
+//! What a new simulated host starts with: a daemon for each GPU and two example tenants.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{StartError, refused};
+use crate::domain::access::Actor;
+use crate::domain::audit::{Attempt, Target};
+use crate::domain::daemon::{DaemonSpec, DesiredState};
+use crate::domain::gpu::GpuRef;
+use crate::domain::{DaemonName, TenantName};
+use crate::gpu::Inventory;
+use crate::service::access::audit_log::with_attempt;
+use crate::service::{Service, ServiceError, WriteOptions};
+
+/// A file that is there while a new simulated host is seeded: a manager that was killed meanwhile continues.
+pub(super) const SEEDING: &str = "seeding";
+
+/// Memory of a GPU below which the example tenants get less.
+const EXAMPLE_MEMORY: u64 = 40 << 30;
+
+/// Adds the daemons and tenants that are not there yet.
+pub(super) async fn seed_simulated_host(
+    service: &Service,
+    inventory: &Arc<dyn Inventory>,
+    daemons: DesiredState,
+    unfinished: &Path,
+) -> Result<(), StartError> {
+    let begun = std::fs::write(unfinished, "");
+    begun.map_err(|error| StartError(format!("{}: {error}", unfinished.display())))?;
+    let manager = Actor::manager();
+    let new = WriteOptions { must_be_new: true, ..WriteOptions::default() };
+    let gpus = inventory.gpus().map_err(refused)?;
+    for gpu in &gpus {
+        let name = DaemonName::parse(&format!("gpu{}", gpu.index)).map_err(refused)?;
+        let spec =
+            DaemonSpec { desired_state: daemons, ..DaemonSpec::of(vec![GpuRef(gpu.uuid.to_string())]) };
+        let attempt = Attempt::of(&manager, None, "seed".to_owned(), Target::Daemon(name.clone()));
+        there(with_attempt(attempt, service.put_daemon(&manager, name, spec, new.clone())).await)?;
+    }
+    let tenants = [
+        (
+            "demo",
+            r#"{"device_memory_limit": "4G", "active_thread_percentage": 25, "labels": {"example": "true"}}"#,
+        ),
+        (
+            "batch",
+            r#"{"device_memory_limit": "8G", "max_clients": 4, "sms": 66, "priority": "below_normal", "labels": {"example": "true"}}"#,
+        ),
+    ];
+    let sms = gpus.first().and_then(|gpu| gpu.sms);
+    let is_small = gpus.first().is_some_and(|gpu| gpu.memory_total < EXAMPLE_MEMORY);
+    for (name, json) in tenants {
+        let mut value: serde_json::Value = serde_json::from_str(json).map_err(refused)?;
+        if let Some(most) = sms
+            && value["sms"].as_u64().is_some_and(|wanted| wanted > u64::from(most))
+        {
+            // A smaller GPU than the example was written for: half of it.
+            value["sms"] = (most / 4 * 2).max(8).into();
+        }
+        if is_small {
+            value["device_memory_limit"] = if name == "demo" { "1G" } else { "2G" }.into();
+        }
+        value["daemon"] = "gpu0".into();
+        value["uid"] = rustix::process::geteuid().as_raw().into();
+        let spec = serde_json::from_value(value).map_err(refused)?;
+        let name = TenantName::parse(name).map_err(refused)?;
+        let attempt = Attempt::of(&manager, None, "seed".to_owned(), Target::Tenant(name.clone()));
+        there(with_attempt(attempt, service.put_tenant(&manager, name, spec, new.clone())).await)?;
+    }
+    std::fs::remove_file(unfinished).map_err(|error| StartError(format!("{}: {error}", unfinished.display())))
+}
+
+/// Accepts what was there before.
+fn there<T>(written: Result<T, ServiceError>) -> Result<(), StartError> {
+    match written {
+        Ok(_) | Err(ServiceError::PreconditionFailed(_)) => Ok(()),
+        Err(error) => Err(refused(error)),
+    }
+}

@@ -1,0 +1,217 @@
+//! Attribution: which tenant's a process is.
+
+use serde::{Deserialize, Serialize};
+
+use super::client::{ClientFacts, ClientId, Lease};
+use super::tenant::Tenant;
+use super::{DaemonName, TenantName};
+
+/// Evidence of which tenant a process belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signs {
+    /// The process.
+    pub id: ClientId,
+    /// Its parent processes, nearest first.
+    pub ancestors: Vec<ClientId>,
+    /// Its user.
+    pub uid: Option<u32>,
+    /// `MPS_MANAGER_TENANT` in the environment it was started with.
+    pub hint: Option<String>,
+}
+
+impl From<&ClientFacts> for Signs {
+    fn from(client: &ClientFacts) -> Self {
+        let ClientFacts { id, ancestors, uid, hint, .. } = client;
+        Self { id: *id, ancestors: ancestors.clone(), uid: *uid, hint: hint.clone() }
+    }
+}
+
+/// How it is known whose a client is, the surest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AttributedBy {
+    /// It, or a parent of it, was started by `mps-manager run`.
+    Lease,
+    /// Only one tenant of the daemon has its user, and other tenants have others.
+    Uid,
+    /// Its environment says so; a hint that the process could have forged.
+    Environment,
+    /// Not known.
+    Unattributed,
+}
+
+/// A tenant as attribution sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its name.
+    pub tenant: TenantName,
+    /// The daemon that serves it.
+    pub daemon: DaemonName,
+    /// Its user.
+    pub uid: u32,
+}
+
+impl Candidate {
+    /// The tenants of a daemon.
+    pub fn of(tenants: &[Tenant], daemon: &DaemonName) -> Vec<Self> {
+        let here = tenants.iter().filter(|tenant| tenant.spec.daemon == *daemon);
+        here.map(|tenant| Self { tenant: tenant.name.clone(), daemon: daemon.clone(), uid: tenant.spec.uid })
+            .collect()
+    }
+}
+
+/// Finds the tenant of a process that is, or may become, a client of `daemon`.
+pub fn attribute(
+    client: &Signs,
+    daemon: &DaemonName,
+    leases: &[Lease],
+    candidates: &[Candidate],
+) -> (Option<TenantName>, AttributedBy) {
+    let chain = std::iter::once(&client.id).chain(&client.ancestors);
+    if let Some(lease) = chain.into_iter().find_map(|id| leases.iter().find(|lease| lease.holder == *id)) {
+        return (Some(lease.tenant.clone()), AttributedBy::Lease);
+    }
+    let here = || candidates.iter().filter(|candidate| candidate.daemon == *daemon);
+    let mut of_user = here().filter(|candidate| Some(candidate.uid) == client.uid);
+    // A user that every tenant shares proves nothing, root least of all.
+    if let (Some(only), None) = (of_user.next(), of_user.next())
+        && here().count() > 1
+        && only.uid != 0
+    {
+        return (Some(only.tenant.clone()), AttributedBy::Uid);
+    }
+    let hinted = here().find(|candidate| Some(candidate.tenant.as_str()) == client.hint.as_deref());
+    match hinted {
+        Some(candidate) if Some(candidate.uid) == client.uid => {
+            (Some(candidate.tenant.clone()), AttributedBy::Environment)
+        }
+        _ => (None, AttributedBy::Unattributed),
+    }
+}
+
+/// The tenant of a process in a partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Occupant {
+    /// All evidence agrees on it.
+    Of(TenantName),
+    /// The evidence disagrees, as this text explains.
+    Disputed(String),
+    /// There is no evidence.
+    Unknown,
+}
+
+/// Finds the tenant of a process in a partition of `daemon`. A single piece of evidence may be older than the rest: a user stays
+/// when a tenant goes, and so does an environment. So all of them have to agree.
+pub fn occupant(client: &Signs, daemon: &DaemonName, leases: &[Lease], candidates: &[Candidate]) -> Occupant {
+    let (Some(owner), by) = attribute(client, daemon, leases, candidates) else { return Occupant::Unknown };
+    let by = match by {
+        AttributedBy::Lease => "lease",
+        AttributedBy::Uid => "user",
+        AttributedBy::Environment | AttributedBy::Unattributed => "environment",
+    };
+    let disputed = |whose: &str, sign: &str| {
+        Occupant::Disputed(format!("of tenant {owner} by its {by} and of {whose} by its {sign}"))
+    };
+    if let Some(hint) = client.hint.as_deref().filter(|hint| !hint.is_empty() && *hint != owner.as_str()) {
+        let whose = TenantName::parse(hint)
+            .map_or_else(|_| "no possible tenant".to_owned(), |hinted| format!("tenant {hinted}"));
+        return disputed(&whose, "environment");
+    }
+    // Root's processes may be anybody's.
+    let uid = client.uid.filter(|uid| *uid != 0);
+    let mut of_user = candidates
+        .iter()
+        .filter(|candidate| candidate.daemon == *daemon && Some(candidate.uid) == uid)
+        .map(|candidate| &candidate.tenant)
+        .peekable();
+    match of_user.peek().copied() {
+        Some(another) if !of_user.any(|tenant| *tenant == owner) => {
+            disputed(&format!("tenant {another}"), "user")
+        }
+        _ => Occupant::Of(owner),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> TenantName {
+        TenantName::parse(text).expect("name")
+    }
+
+    fn client(uid: u32, hint: Option<&str>) -> ClientFacts {
+        ClientFacts {
+            id: ClientId { pid: 10, start_time: 5 },
+            server: 1,
+            uid: Some(uid),
+            command: "x".into(),
+            since: 0,
+            memory: vec![],
+            ancestors: vec![ClientId { pid: 9, start_time: 4 }],
+            hint: hint.map(Into::into),
+            sm_partition: None,
+        }
+    }
+
+    #[test]
+    fn lease_beats_user_and_user_beats_hint() {
+        let daemon = DaemonName::parse("gpu0").expect("name");
+        let candidates: Vec<Candidate> = [("a", 1000), ("b", 1001), ("c", 1001)]
+            .map(|(tenant, uid)| Candidate { tenant: name(tenant), daemon: daemon.clone(), uid })
+            .into();
+        let lease = Lease { holder: ClientId { pid: 9, start_time: 4 }, tenant: name("b") };
+        let who =
+            |client: &ClientFacts, leases: &[Lease]| attribute(&client.into(), &daemon, leases, &candidates);
+        assert_eq!(who(&client(1000, Some("c")), &[lease]), (Some(name("b")), AttributedBy::Lease));
+        assert_eq!(who(&client(1000, Some("c")), &[]), (Some(name("a")), AttributedBy::Uid));
+        assert_eq!(who(&client(1001, Some("c")), &[]), (Some(name("c")), AttributedBy::Environment));
+        assert_eq!(who(&client(1001, Some("a")), &[]), (None, AttributedBy::Unattributed));
+        let reused = Lease { holder: ClientId { pid: 9, start_time: 99 }, tenant: name("b") };
+        assert_eq!(who(&client(0, None), &[reused]), (None, AttributedBy::Unattributed));
+    }
+
+    #[test]
+    fn occupant_needs_all_evidence_to_agree() {
+        let daemon = DaemonName::parse("gpu0").expect("name");
+        let candidates: Vec<Candidate> = [("a", 1000), ("b", 1001), ("c", 1001)]
+            .map(|(tenant, uid)| Candidate { tenant: name(tenant), daemon: daemon.clone(), uid })
+            .into();
+        let lease = [Lease { holder: ClientId { pid: 9, start_time: 4 }, tenant: name("b") }];
+        let who = |uid: u32, hint: Option<&str>, leases: &[Lease]| {
+            occupant(&Signs::from(&client(uid, hint)), &daemon, leases, &candidates)
+        };
+        let disputed = |words: &str| Occupant::Disputed(words.to_owned());
+        for (uid, hint, leases, expected) in [
+            (1001, Some("b"), &lease[..], Occupant::Of(name("b"))),
+            // Root, and a user that no tenant has, prove nothing.
+            (0, None, &lease, Occupant::Of(name("b"))),
+            (7, Some(""), &lease, Occupant::Of(name("b"))),
+            (
+                1001,
+                Some("c"),
+                &lease,
+                disputed("of tenant b by its lease and of tenant c by its environment"),
+            ),
+            (1000, Some("b"), &lease, disputed("of tenant b by its lease and of tenant a by its user")),
+            (1000, None, &[], Occupant::Of(name("a"))),
+            (1000, Some("a"), &[], Occupant::Of(name("a"))),
+            (
+                1000,
+                Some("gone"),
+                &[],
+                disputed("of tenant a by its user and of tenant gone by its environment"),
+            ),
+            (
+                1000,
+                Some("\n"),
+                &[],
+                disputed("of tenant a by its user and of no possible tenant by its environment"),
+            ),
+            (1001, Some("gone"), &[], Occupant::Unknown),
+            (1001, Some("b"), &[], Occupant::Of(name("b"))),
+        ] {
+            assert_eq!(who(uid, hint, leases), expected, "{uid} {hint:?} {leases:?}");
+        }
+    }
+}

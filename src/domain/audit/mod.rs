@@ -1,0 +1,323 @@
+//! The audit: who did what, from where, and what came of it, chained so that a row that is changed, deleted or put in is found.
+//!
+//! `docs/audit.md` says how a third party checks the chain; [`AuditRecord::digest`] is the same in code.
+
+mod target;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+pub use target::{Target, shown_path};
+
+use super::access::{Actor, Grant, Origin, Role, Subject};
+
+/// What stands in the place of the hash before the first row.
+pub const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// What came of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = AuditOutcome)]
+pub enum Outcome {
+    /// It was done: this row was written in the same transaction.
+    Done,
+    /// It was refused, and nothing was done.
+    Refused,
+    /// The manager failed at it; what it had written before stands in rows of its own.
+    Failed,
+}
+
+impl Outcome {
+    /// The word in the store and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// An attempted action.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// Who.
+    pub actor: String,
+    /// What they are granted.
+    pub granted: String,
+    /// From where.
+    pub origin: String,
+    /// Whether it is the manager itself.
+    pub is_manager: bool,
+    /// The request, by the ID that its answer has.
+    pub request: Option<String>,
+    /// What, as method and route.
+    pub action: String,
+    /// On what.
+    pub target: Target,
+    /// Whether it adopts or releases a daemon: the daemon is not created or deleted then.
+    pub adoption: bool,
+}
+
+impl Attempt {
+    /// A caller tries something.
+    pub fn of(actor: &Actor, request: Option<String>, action: String, target: Target) -> Self {
+        Self {
+            actor: actor.subject.to_string(),
+            granted: actor.grant.to_string(),
+            origin: actor.origin.to_string(),
+            is_manager: actor.subject == Subject::Manager,
+            request,
+            action,
+            target,
+            adoption: false,
+        }
+    }
+
+    /// A user of this host does something with the database's file at the command line.
+    pub fn at_command_line(uid: u32, action: &str, file: &std::path::Path) -> Self {
+        let path = file.to_string_lossy();
+        Self {
+            actor: Subject::User(uid).to_string(),
+            granted: Grant::Host(Role::Admin).to_string(),
+            origin: "command line".to_owned(),
+            is_manager: false,
+            request: None,
+            action: action.to_owned(),
+            target: Target::Other(path.chars().take(1024).collect()),
+            adoption: false,
+        }
+    }
+
+    /// Leaves what this one and another have in common; what differs becomes empty.
+    ///
+    /// A row for both that said more would say of one what only the other did.
+    pub fn keep_common(&mut self, other: &Self) {
+        let keep = |mine: &mut String, others: &str| {
+            if mine != others {
+                mine.clear();
+            }
+        };
+        keep(&mut self.actor, &other.actor);
+        keep(&mut self.granted, &other.granted);
+        keep(&mut self.origin, &other.origin);
+        keep(&mut self.action, &other.action);
+        if self.request != other.request {
+            self.request = None;
+        }
+        if self.target != other.target {
+            self.target = Target::Other(String::new());
+        }
+    }
+
+    /// A caller without valid credentials tries anything.
+    pub fn of_stranger(origin: Origin) -> Self {
+        Self {
+            actor: "nobody".to_owned(),
+            granted: "nothing".to_owned(),
+            origin: origin.to_string(),
+            is_manager: false,
+            request: None,
+            action: "authenticate".to_owned(),
+            target: Target::Other(String::new()),
+            adoption: false,
+        }
+    }
+}
+
+/// A row of the audit; of one that stands for several attempts (`count`), what these differ in is empty.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct AuditRecord {
+    /// Its number: one more than that of the row before.
+    pub id: i64,
+    /// When, in unix milliseconds.
+    pub at: i64,
+    /// Who.
+    pub actor: String,
+    /// What they were granted then.
+    pub granted: String,
+    /// From where: an address, `socket`, `command line`, or `manager`.
+    pub origin: String,
+    /// The request: the `X-Request-Id` of its answer.
+    pub request: Option<String>,
+    /// What they tried: method and route, or `backup` or `restore` at the command line; with `?dry_run=true` where a dry run was
+    /// refused.
+    #[schema(example = "PUT /api/v1/tenants/{name}")]
+    pub action: String,
+    /// On what.
+    #[schema(example = "tenants/web")]
+    pub target: String,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// The type of the problem, where it was refused or failed.
+    pub problem: Option<String>,
+    /// How many attempts it stands for; more than one where refused ones were counted.
+    #[schema(minimum = 1)]
+    pub count: i64,
+    /// The spec before, as JSON text, where it changed.
+    pub before: Option<String>,
+    /// The spec after, as JSON text, where it changed.
+    pub after: Option<String>,
+    /// The hash of the row before.
+    pub previous: String,
+    /// The hash of this one.
+    pub hash: String,
+}
+
+/// Why a chain is broken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("row {id} does not fit: {why}")]
+pub struct Broken {
+    /// The first row that does not fit.
+    pub id: i64,
+    /// Why.
+    pub why: String,
+}
+
+/// How far a chain was checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = AuditHead)]
+pub struct Head {
+    /// The number of the last row; 0 where there is none.
+    #[schema(minimum = 0)]
+    pub id: i64,
+    /// Its hash; 64 zeros where there is none.
+    pub hash: String,
+}
+
+impl Head {
+    /// Before the first row.
+    pub fn genesis() -> Self {
+        Self { id: 0, hash: GENESIS.to_owned() }
+    }
+
+    /// Checks the next row, and stands behind it.
+    pub fn advance(&mut self, row: &AuditRecord) -> Result<(), Broken> {
+        let broken = |why: String| Err(Broken { id: row.id, why });
+        if row.id != self.id + 1 {
+            let missing = self.id + 1;
+            return broken(format!("row {missing} should stand there: a row was deleted or put in"));
+        }
+        if row.previous != self.hash {
+            return broken("it does not hold the hash of the row before".to_owned());
+        }
+        let digest = row.digest();
+        if row.hash != digest {
+            return broken(format!("its hash is {} and should be {digest}: it was changed", row.hash));
+        }
+        (self.id, self.hash) = (row.id, digest);
+        Ok(())
+    }
+}
+
+impl AuditRecord {
+    /// The hash of everything else in the row.
+    ///
+    /// SHA-256 over the fields in the order of this struct, `previous` included: each a `-` where it is not there, or else the
+    /// length of its text in bytes, a colon and the text; a newline after each. Numbers are their decimal text.
+    pub fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        let mut field = |text: Option<&str>| match text {
+            None => hash.update(b"-\n"),
+            Some(text) => {
+                hash.update(text.len().to_string().as_bytes());
+                hash.update(b":");
+                hash.update(text.as_bytes());
+                hash.update(b"\n");
+            }
+        };
+        field(Some(&self.id.to_string()));
+        field(Some(&self.at.to_string()));
+        field(Some(&self.actor));
+        field(Some(&self.granted));
+        field(Some(&self.origin));
+        field(self.request.as_deref());
+        field(Some(&self.action));
+        field(Some(&self.target));
+        field(Some(self.outcome.as_str()));
+        field(self.problem.as_deref());
+        field(Some(&self.count.to_string()));
+        field(self.before.as_deref());
+        field(self.after.as_deref());
+        field(Some(&self.previous));
+        hex::encode(hash.finalize())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(head: &Head) -> AuditRecord {
+        let mut row = AuditRecord {
+            id: head.id + 1,
+            at: 5,
+            actor: "uid 0".into(),
+            granted: "admin".into(),
+            origin: "socket".into(),
+            request: None,
+            action: "PUT /api/v1/tenants/{name}".into(),
+            target: "tenants/web".into(),
+            outcome: Outcome::Done,
+            problem: None,
+            count: 1,
+            before: None,
+            after: Some("{}".into()),
+            previous: head.hash.clone(),
+            hash: String::new(),
+        };
+        row.hash = row.digest();
+        row
+    }
+
+    fn chain(length: usize) -> Vec<AuditRecord> {
+        let mut head = Head::genesis();
+        (0..length)
+            .map(|_| {
+                let row = row(&head);
+                head.advance(&row).expect("it fits");
+                row
+            })
+            .collect()
+    }
+
+    fn broken_at(rows: &[AuditRecord]) -> Option<i64> {
+        let mut head = Head::genesis();
+        rows.iter().find_map(|row| head.advance(row).err()).map(|broken| broken.id)
+    }
+
+    #[test]
+    fn tampered_audit_rows_are_detected() {
+        let rows = chain(5);
+        assert_eq!(broken_at(&rows), None);
+        let changes: [fn(&mut AuditRecord); 8] = [
+            |row| row.at += 1,
+            |row| row.actor.push('x'),
+            |row| row.outcome = Outcome::Refused,
+            |row| row.count += 1,
+            |row| (row.before, row.after) = (row.after.take(), None),
+            |row| row.request = Some(String::new()),
+            |row| row.previous.replace_range(..1, "f"),
+            |row| row.hash.replace_range(..1, "g"),
+        ];
+        for (position, change) in changes.into_iter().enumerate() {
+            let mut rows = rows.clone();
+            change(&mut rows[2]);
+            assert_eq!(broken_at(&rows), Some(3), "change {position}");
+        }
+        let mut deleted = rows.clone();
+        deleted.remove(1);
+        assert_eq!(broken_at(&deleted), Some(3));
+        // Renumbered and rehashed, it still does not hold the hash of the row before.
+        let mut put_in = rows.clone();
+        put_in.insert(2, row(&Head { id: 2, hash: GENESIS.to_owned() }));
+        assert_eq!(broken_at(&put_in), Some(3));
+    }
+
+    #[test]
+    fn documented_audit_hash_is_current() {
+        let documented = include_str!("../../../docs/audit.md");
+        let first = &chain(1)[0];
+        assert!(documented.contains(&first.hash), "write {} into docs/audit.md", first.hash);
+    }
+}

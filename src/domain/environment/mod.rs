@@ -1,0 +1,146 @@
+//! The environment that puts a process under its tenant's limits.
+//!
+//! GPUs are named by UUID, both for visibility and as keys of the memory limit: ordinals are the client's own
+//! and change with `CUDA_VISIBLE_DEVICES`, UUID keys survive that; and there is never an entry for a GPU that
+//! the client does not see, since one such entry drops every limit (recordings 05 and 07).
+
+pub mod container;
+pub mod formats;
+
+use super::percentage::ThreadPercentage;
+use super::tenant::{Resolved, Tenant};
+
+/// Variables that decide how a process meets MPS; code that hands out an environment clears the others of these.
+pub const MANAGED: [&str; 11] = [
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    // With it, the percentage is a context's and not the process's (NVIDIA's documentation).
+    "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
+    "CUDA_MPS_CLIENT_PRIORITY",
+    SM_PARTITION,
+    "CUDA_MPS_PROTOCOL_VERSION",
+    // More connections for one client leave room for fewer clients (recording 08).
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    // It renumbers GPUs that are named by ordinals. NVIDIA_VISIBLE_DEVICES is for container runtimes: no process reads it.
+    "CUDA_DEVICE_ORDER",
+];
+
+/// How the names of all variables that MPS reads begin: what a later release reads is cleared with those that are known.
+pub const PREFIX: &str = "CUDA_MPS_";
+
+/// Whether a variable changes what a CUDA process meets, so that nobody but its tenant may set it.
+pub fn is_managed(name: &str) -> bool {
+    name.starts_with(PREFIX) || MANAGED.contains(&name)
+}
+
+/// The variable by which a client of a daemon in static mode says which partitions it runs in.
+pub const SM_PARTITION: &str = "CUDA_MPS_SM_PARTITION";
+
+/// The name of the hint by which a process says whose it is.
+pub const TENANT_HINT: &str = "MPS_MANAGER_TENANT";
+
+/// The variables for a process of `tenant`, in a stable order.
+pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> Vec<(String, String)> {
+    let mut variables = vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), pipe_directory.to_owned())];
+    let uuids: Vec<&str> = resolved.gpus.iter().map(super::GpuUuid::as_str).collect();
+    variables.push(("CUDA_VISIBLE_DEVICES".into(), uuids.join(",")));
+    if let Some(limit) = resolved.memory {
+        let entries: Vec<String> = uuids.iter().map(|uuid| format!("{uuid}={}", limit.as_mps())).collect();
+        variables.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT".into(), entries.join(",")));
+    }
+    if resolved.percentage != ThreadPercentage::FULL {
+        variables.push(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".into(), resolved.percentage.to_string()));
+    }
+    variables.push(("CUDA_MPS_CLIENT_PRIORITY".into(), resolved.priority.as_mps().to_string()));
+    variables.push((TENANT_HINT.into(), tenant.name.as_str().to_owned()));
+    variables
+}
+
+/// The managed variables that are not among `variables`: a caller that applies these unsets those.
+pub fn unset(variables: &[(String, String)]) -> Vec<String> {
+    MANAGED
+        .iter()
+        .filter(|name| variables.iter().all(|(set, _)| set != *name))
+        .map(ToString::to_string)
+        .collect()
+}
+
+/// The variables as lines for a POSIX shell: first what is unset, by name and whatever else MPS may read, then what is exported.
+pub fn as_shell(variables: &[(String, String)]) -> String {
+    let mut lines = format!(
+        "for mps_manager_name in $(env | sed -n 's/^\\({PREFIX}[A-Za-z0-9_]*\\)=.*/\\1/p'); do unset \"$mps_manager_name\"; done\n\
+         unset mps_manager_name\n"
+    );
+    for name in unset(variables) {
+        lines.push_str("unset ");
+        lines.push_str(&name);
+        lines.push('\n');
+    }
+    for (name, value) in variables {
+        lines.push_str("export ");
+        lines.push_str(name);
+        lines.push('=');
+        lines.push_str(&quoted(value));
+        lines.push('\n');
+    }
+    lines
+}
+
+/// The value in single quotes, unless it is plain.
+fn quoted(value: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-./,=:+".contains(&b);
+    if !value.is_empty() && value.bytes().all(plain) {
+        return value.to_owned();
+    }
+    format!("'{}'", value.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_survive_a_shell() {
+        for value in ["plain", "", "two words", "it's", "$HOME", "a\nb", "GPU-1=4096M,GPU-2=4096M"] {
+            let line = as_shell(&[("X".into(), value.into())]);
+            let out = std::process::Command::new("sh")
+                .arg("-c")
+                .arg(format!("{line}printf %s \"$X\""))
+                .output()
+                .expect("sh runs");
+            assert_eq!(String::from_utf8_lossy(&out.stdout), value);
+        }
+    }
+
+    #[test]
+    fn shell_unsets_every_mps_variable() {
+        let lines = as_shell(&[("CUDA_MPS_CLIENT_PRIORITY".into(), "0".into())]);
+        let out = std::process::Command::new("sh")
+            .arg("-euc")
+            .arg(format!("{lines}env"))
+            .env("CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING", "1")
+            .env("CUDA_MPS_OF_A_LATER_RELEASE", "a b\nCUDA_MPS_NOT_A_NAME=1")
+            .env("CUDA_MPS_CLIENT_PRIORITY", "1")
+            .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+            .env("CUDA_HOME", "/usr/local/cuda")
+            .output()
+            .expect("sh runs");
+        let left = String::from_utf8_lossy(&out.stdout);
+        let cuda: Vec<&str> = left.lines().filter(|line| line.starts_with("CUDA_")).collect();
+        assert_eq!(cuda.len(), 2, "{cuda:?} {out:?}");
+        for kept in ["CUDA_HOME=/usr/local/cuda", "CUDA_MPS_CLIENT_PRIORITY=0"] {
+            assert!(cuda.contains(&kept), "{cuda:?}");
+        }
+        assert!(!left.contains("mps_manager_name"), "{left}");
+    }
+
+    #[test]
+    fn mps_variables_not_set_are_unset() {
+        let text = as_shell(&[("CUDA_VISIBLE_DEVICES".into(), "0".into())]);
+        assert!(text.contains("unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n"));
+        assert!(!text.contains("unset CUDA_VISIBLE_DEVICES"));
+    }
+}

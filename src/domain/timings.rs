@@ -1,0 +1,75 @@
+//! Pauses and deadlines that no operator has to set, in one place so that tests can pass shorter ones.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Pauses and deadlines, in milliseconds.
+///
+/// `[timings]` in the configuration of a simulated host overrides them; on a real host they are what they are here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timings {
+    /// Longest pause between two readings of processes and GPUs, and between two polls of a daemon whose logs do not
+    /// report every change.
+    pub refresh_ms: u32,
+    /// Pause before something that is blocked is tried again: a start, a probe, a compute mode.
+    pub blocked_retry_ms: u32,
+    /// Pause between two polls of a daemon that does not answer.
+    pub hung_poll_ms: u32,
+    /// Pause after the second of several deaths of a daemon; it doubles with each further one.
+    pub backoff_first_ms: u32,
+    /// Longest such pause.
+    pub backoff_longest_ms: u32,
+    /// Pause between two checks of a drain of which no process has ended.
+    pub drain_poll_ms: u32,
+    /// Longest time for one call of the GPU driver.
+    pub driver_call_ms: u32,
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self {
+            refresh_ms: 8_000,
+            blocked_retry_ms: 5_000,
+            hung_poll_ms: 1_000,
+            backoff_first_ms: 1_000,
+            backoff_longest_ms: 60_000,
+            drain_poll_ms: 2_000,
+            driver_call_ms: 5_000,
+        }
+    }
+}
+
+impl Timings {
+    /// A number of milliseconds as a duration.
+    pub fn duration(milliseconds: u32) -> Duration {
+        Duration::from_millis(milliseconds.into())
+    }
+
+    /// Pause before a blocked start is retried, in milliseconds of unix time.
+    pub fn blocked_retry(&self) -> i64 {
+        self.blocked_retry_ms.into()
+    }
+
+    /// Pause after this many deaths in a row, in milliseconds.
+    pub fn backoff(&self, deaths: usize) -> i64 {
+        match deaths {
+            0 | 1 => 0,
+            several => {
+                (i64::from(self.backoff_first_ms) << (several - 2).min(6)).min(self.backoff_longest_ms.into())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_doubles_up_to_its_longest() {
+        let pauses: Vec<i64> = (0..10).map(|deaths| Timings::default().backoff(deaths)).collect();
+        assert_eq!(pauses, [0, 0, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]);
+    }
+}

@@ -1,0 +1,75 @@
+//! Headers and links of answers.
+
+use serde_json::{Map, Value, json};
+
+const LOCATION: &str = "The path of the resource that shows the progress.";
+
+/// Describes the entity tags of answers, and says where an accepted action can be followed.
+pub(super) fn add(method: &str, operation: &mut Value) {
+    let can_be_dry_run =
+        operation["parameters"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == "dry_run"));
+    let responses = operation.get_mut("responses").and_then(Value::as_object_mut);
+    for (status, response) in responses.into_iter().flat_map(Map::iter_mut) {
+        if let Some(tag) = response.pointer_mut("/headers/ETag") {
+            *tag = etag(method == "get", can_be_dry_run && status == "200");
+        }
+        if status == "202" {
+            response["headers"]["Location"] =
+                json!({"description": LOCATION, "required": true, "schema": {"type": "string"}});
+        }
+    }
+}
+
+fn etag(of_read: bool, may_be_of_dry_run: bool) -> Value {
+    let more = match (of_read, may_be_of_dry_run) {
+        (true, _) => " `If-None-Match` of a later read compares all of it, `If-Match` its revision only.",
+        (false, true) => " A dry run has none.",
+        (false, false) => "",
+    };
+    let (pattern, example) = if of_read {
+        ("^\"[0-9]+-[0-9a-f]{16}\"$", "\"3-0123456789abcdef\"")
+    } else {
+        ("^\"[0-9]+\"$", "\"3\"")
+    };
+    json!({
+        "description": format!("The entity tag, for `If-Match` of a later write.{more}"),
+        "required": !may_be_of_dry_run,
+        "schema": {"type": "string", "pattern": pattern, "examples": [example]},
+    })
+}
+
+/// Links an accepted action to its operation, and a resource to the requests about it.
+pub(super) fn links(operation: &mut Value) {
+    let of_name =
+        |id: &str| (id.to_owned(), json!({"operationId": id, "parameters": {"name": "$request.path.name"}}));
+    let id = operation["operationId"].as_str().unwrap_or_default().to_owned();
+    let requests: &[&str] = match id.as_str() {
+        "put_tenant" => &["get_tenant", "get_tenant_environment", "list_tenant_clients", "delete_tenant"],
+        "put_daemon" | "adopt_daemon" => {
+            &["get_daemon", "cordon_daemon", "uncordon_daemon", "list_partitions", "delete_daemon"]
+        }
+        "put_layout" => &["get_layout", "list_layout_versions", "delete_layout"],
+        _ => &[],
+    };
+    let Some(responses) = operation.get_mut("responses").and_then(Value::as_object_mut) else { return };
+    for status in ["200", "201"] {
+        if let Some(response) = responses.get_mut(status).filter(|_| !requests.is_empty()) {
+            let links: Map<String, Value> = requests.iter().map(|id| of_name(id)).collect();
+            response["links"] = Value::Object(links);
+        }
+    }
+    if let Some(response) = responses.get_mut("202") {
+        if id == "verify_tenant" {
+            response["links"] = Value::Object(Map::from_iter([of_name("get_tenant")]));
+            return;
+        }
+        let place = if id == "create_replay" { "$response.body#/operation/id" } else { "$response.body#/id" };
+        response["links"] = json!({
+            "get_operation": {"operationId": "get_operation", "parameters": {"id": place}},
+        });
+        if id == "create_replay" {
+            response["links"]["get_replay"] =
+                json!({"operationId": "get_replay", "parameters": {"id": "$response.body#/replay"}});
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Completes the document that the handlers give with what follows from an operation's own parts, so that no handler repeats it.
+//!
+//! The order matters: names first, since everything else refers to them; then each operation; then the schemas of answers; and at
+//! last what several operations share becomes a component.
+
+mod directions;
+mod headers;
+mod names;
+pub(super) mod openapi_3_0;
+mod problems;
+mod shared;
+pub(super) mod unions;
+
+use serde_json::{Map, Value, json};
+
+use crate::http::endpoint::KEY_POLICY;
+use crate::http::extract::Idempotency;
+
+const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
+
+/// Completes the document that the handlers give.
+pub(super) fn complete(document: &utoipa::openapi::OpenApi) -> Value {
+    let mut document = serde_json::to_value(document).expect("the document holds nothing that JSON cannot");
+    names::rename(&mut document);
+    if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
+        unions::name_variants(schemas);
+    }
+    integers(&mut document);
+    document["servers"] = json!([{"url": "/", "description": "The manager that this document comes from"}]);
+    for_each_operation(&mut document, |method, path, operation| {
+        conditional(method, operation);
+        key(operation);
+        parameters(method, operation);
+        problems::add(method, path, operation);
+        headers::add(method, operation);
+        headers::links(operation);
+        if let Some(fields) = operation.as_object_mut() {
+            fields.remove(KEY_POLICY);
+        }
+    });
+    document["components"]["responses"] = problems::components();
+    directions::split(&mut document);
+    shared::parameters(&mut document);
+    document
+}
+
+fn for_each_operation(document: &mut Value, mut change: impl FnMut(&str, &str, &mut Value)) {
+    let paths = document.get_mut("paths").and_then(Value::as_object_mut);
+    for (path, item) in paths.into_iter().flat_map(Map::iter_mut) {
+        for method in METHODS {
+            if let Some(operation) = item.get_mut(method) {
+                change(method, path, operation);
+            }
+        }
+    }
+}
+
+fn add_parameter(operation: &mut Value, parameter: Value) {
+    match operation.get_mut("parameters").and_then(Value::as_array_mut) {
+        Some(parameters) => parameters.push(parameter),
+        None => operation["parameters"] = json!([parameter]),
+    }
+}
+
+/// A read whose answer has an entity tag takes `If-None-Match`.
+fn conditional(method: &str, operation: &mut Value) {
+    if method != "get" || operation.pointer("/responses/200/headers/ETag").is_none() {
+        return;
+    }
+    let condition = json!({
+        "name": "If-None-Match",
+        "in": "header",
+        "required": false,
+        "description": "Answer only if the entity tag is none of these, and 304 otherwise.",
+    });
+    add_parameter(operation, condition);
+    operation["responses"]["304"] = json!({
+        "description": "Nothing changed since the read that gave the entity tag.",
+        "headers": {"ETag": {"schema": {"type": "string"}}},
+    });
+}
+
+/// `Idempotency-Key`, where the handler does not read it itself.
+fn key(operation: &mut Value) {
+    if matches!(operation[KEY_POLICY].as_str(), None | Some("refuse")) {
+        return;
+    }
+    for parameter in <Idempotency as utoipa::IntoParams>::into_params(|| None) {
+        let parameter = json!(parameter);
+        let same = |other: &Value| other["name"] == parameter["name"];
+        if !operation["parameters"].as_array().is_some_and(|all| all.iter().any(same)) {
+            add_parameter(operation, parameter);
+        }
+    }
+}
+
+/// An unsigned integer of 32 bits is more than an `int32` holds.
+fn integers(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if fields.get("format").is_some_and(|format| format == "int32")
+                && fields.get("minimum").and_then(Value::as_f64).is_some_and(|minimum| minimum >= 0.0)
+            {
+                fields.insert("format".into(), json!("int64"));
+                fields.entry("maximum").or_insert(json!(u32::MAX));
+            }
+            fields.values_mut().for_each(integers);
+        }
+        Value::Array(items) => items.iter_mut().for_each(integers),
+        _ => {}
+    }
+}
+
+/// What the parameters that many operations have may be, as they are read.
+fn parameters(method: &str, operation: &mut Value) {
+    let Some(parameters) = operation.get_mut("parameters").and_then(Value::as_array_mut) else { return };
+    // OpenAPI has a place of its own for what is accepted: the media types of the answers.
+    parameters.retain(|parameter| parameter["name"] != "Accept");
+    for parameter in parameters {
+        let schema = match parameter["name"].as_str().unwrap_or_default() {
+            "If-Match" => tags(),
+            "If-None-Match" if method == "get" => tags(),
+            "If-None-Match" => json!({"type": "string", "enum": ["*"]}),
+            "Idempotency-Key" => {
+                json!({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"})
+            }
+            "gpu" if parameter["in"] == "path" => json!({"$ref": "#/components/schemas/GpuRef"}),
+            "cursor" => json!({"type": "string", "pattern": "^[A-Za-z0-9_-]*$"}),
+            _ => not_null(&parameter["schema"]),
+        };
+        parameter["schema"] = schema;
+    }
+}
+
+/// Entity tags, or `*`.
+fn tags() -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "pattern": "^(\\*|(W/)?\"[!#-+.-~-]*\"( *, *(W/)?\"[!#-+.-~-]*\")*)$",
+        "examples": ["\"3\""],
+    })
+}
+
+/// A value that may be missing, without `null`: a parameter, or a field that is left out.
+fn not_null(schema: &Value) -> Value {
+    let null = |schema: &Value| schema["type"] == "null" || *schema == "null";
+    let mut schema = schema.clone();
+    if let Some(types) = schema["type"].as_array().cloned() {
+        let rest: Vec<Value> = types.into_iter().filter(|one| !null(one)).collect();
+        schema["type"] = if let [only] = rest.as_slice() { only.clone() } else { Value::Array(rest) };
+    }
+    if let Some(variants) = schema["oneOf"].as_array() {
+        let rest: Vec<&Value> = variants.iter().filter(|one| !null(one)).collect();
+        if let [only] = rest.as_slice() {
+            return (*only).clone();
+        }
+    }
+    schema
+}

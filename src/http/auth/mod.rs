@@ -1,0 +1,368 @@
+//! Authentication of callers: by token, session cookie, or peer user on the unix socket.
+
+#[cfg(test)]
+mod fuzz;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+
+use super::audit::RequestedChange;
+use super::guard::cross_site_problem;
+use super::problem::Problem;
+use super::{AppState, audit};
+use crate::domain::access::{Actor, Origin};
+use crate::domain::throttle::{Held, Source};
+use crate::domain::token::Secret;
+use crate::metrics::wire::Limit;
+use crate::service::ServiceError;
+use crate::service::access::redaction::with_caller;
+use crate::service::access::sessions::NewSession;
+use crate::service::access::{Admission, Lifetime, LocalUser, SessionKey};
+use crate::service::tenants::leases::LeaseCaller;
+
+/// Longest text accepted as a token: far more than any has.
+const LONGEST_TOKEN: usize = 256;
+
+/// The peer of a connection.
+#[derive(Debug, Clone, Copy)]
+pub enum Peer {
+    /// Over TCP, from this address; it needs a token.
+    Tcp(SocketAddr),
+    /// Over the unix socket, as this user; `None` if the kernel does not report it.
+    Unix(Option<LocalUser>),
+}
+
+impl Peer {
+    /// The peer of a connection that was just accepted on the unix socket.
+    pub fn local(socket: &tokio::net::UnixStream) -> Self {
+        Self::Unix(LocalUser::connected(socket).ok())
+    }
+
+    /// The caller of a lease request.
+    pub fn lease_caller(self) -> LeaseCaller {
+        match self {
+            Self::Tcp(_) => LeaseCaller::Remote,
+            Self::Unix(user) => LeaseCaller::Local(user.and_then(|user| user.process)),
+        }
+    }
+
+    /// Where it calls from.
+    pub fn origin(self) -> Origin {
+        match self {
+            // An IPv4 address on an IPv6 socket is the same one.
+            Self::Tcp(address) => Origin::Address(address.ip().to_canonical()),
+            Self::Unix(_) => Origin::Socket,
+        }
+    }
+
+    /// The source whose failures are counted.
+    fn source(self) -> Source {
+        match self {
+            Self::Tcp(address) => Source::of(address.ip()),
+            Self::Unix(user) => Source::User(user.map(|user| user.uid)),
+        }
+    }
+
+    /// Whether unrelated callers share this peer's address.
+    fn is_shared(self) -> bool {
+        matches!(self, Self::Tcp(address) if address.ip().to_canonical().is_loopback())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Actor {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        // Every route with this extractor is behind `admit`, which inserts the actor.
+        let actor = parts.extensions.get::<Self>().cloned();
+        actor.ok_or_else(|| ServiceError::Internal("the caller was not authenticated".into()).into())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Lifetime {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let lifetime = parts.extensions.get::<Self>().cloned();
+        lifetime.ok_or_else(|| ServiceError::Internal("the caller was not authenticated".into()).into())
+    }
+}
+
+/// The credentials of a request.
+enum Credentials {
+    /// Nothing.
+    Nothing,
+    /// A token, valid or not.
+    Token(Secret),
+    /// A malformed header, and what is wrong with it.
+    Wrong(&'static str),
+}
+
+fn shown(headers: &HeaderMap) -> Credentials {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = values.next() else { return Credentials::Nothing };
+    if values.next().is_some() {
+        return Credentials::Wrong("the request has several Authorization headers: send one");
+    }
+    let Ok(text) = value.to_str() else {
+        return Credentials::Wrong(
+            "the Authorization header is not printable ASCII: send Bearer and the token",
+        );
+    };
+    let token = text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    match token.map(|(_, token)| token.trim()) {
+        None => Credentials::Wrong("the Authorization header has no token: send Bearer and the token"),
+        Some("") => Credentials::Wrong("the Authorization header has no token after Bearer"),
+        Some(token) if token.len() > LONGEST_TOKEN => {
+            Credentials::Wrong("the token in the Authorization header is too long: send Bearer and the token")
+        }
+        Some(token) => Credentials::Token(Secret::shown(token)),
+    }
+}
+
+/// The caller of a request, attached to it; its rights are checked by each use case.
+pub(super) async fn admit(state: &AppState, peer: Peer, request: &mut Request) -> Result<Actor, Response> {
+    let access = state.service.access();
+    let now = crate::clock::unix_ms();
+    let headers = request.headers();
+    let mut key = None;
+    let admission = match (shown(headers), peer) {
+        // A token must be valid also on the unix socket: a wrong one is a mistake that must be reported.
+        (Credentials::Token(token), _) => match access.holder(&token, peer.origin(), now) {
+            Some(admission) => admission,
+            None => return Err(failed(state, peer, NOT_VALID).await),
+        },
+        (Credentials::Wrong(why), _) => return Err(failed(state, peer, why).await),
+        (Credentials::Nothing, _) if let Some((admission, found)) = session(state, peer, headers) => {
+            if !request.method().is_safe()
+                && let Err(problem) = same_site(headers)
+            {
+                return Err(problem.into_response());
+            }
+            key = Some(found);
+            admission
+        }
+        (Credentials::Nothing, _) if state.auth.entrance.open_metrics && asks_for_metrics(request) => {
+            Admission::anonymous(peer.origin())
+        }
+        (Credentials::Nothing, Peer::Tcp(_)) if state.auth.cookies(headers).next().is_some() => {
+            return Err(failed(state, peer, OVER).await);
+        }
+        (Credentials::Nothing, Peer::Tcp(_)) => return Err(unauthorized(NEEDED).into_response()),
+        (Credentials::Nothing, Peer::Unix(user)) => match user.and_then(|user| access.user(user)) {
+            Some(admission) => admission,
+            None => return Err(unauthorized(&unmapped(user)).into_response()),
+        },
+    };
+    Ok(note(request, admission, key))
+}
+
+/// Attaches the caller to a request.
+pub(super) fn note(request: &mut Request, admission: Admission, key: Option<SessionKey>) -> Actor {
+    let extensions = request.extensions_mut();
+    extensions.insert(admission.actor.clone());
+    extensions.insert(admission.lifetime);
+    extensions.insert(CurrentSession(key));
+    admission.actor
+}
+
+/// Whether a request reads the metrics, and does nothing else.
+fn asks_for_metrics(request: &Request) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD) && request.uri().path() == "/metrics"
+}
+
+/// The caller of a request that was refused before authentication.
+pub(super) fn known(state: &AppState, peer: Peer, headers: &HeaderMap) -> Option<Actor> {
+    let access = state.service.access();
+    let admission = match (shown(headers), peer) {
+        (Credentials::Token(token), _) => access.holder(&token, peer.origin(), crate::clock::unix_ms()),
+        (Credentials::Nothing, _) if let Some((admission, _)) = session(state, peer, headers) => {
+            Some(admission)
+        }
+        (Credentials::Nothing, Peer::Unix(Some(user))) => access.user(user),
+        (Credentials::Wrong(_) | Credentials::Nothing, _) => None,
+    };
+    admission.map(|admission| admission.actor)
+}
+
+/// The session in the cookie of a request.
+pub(super) fn session(state: &AppState, peer: Peer, headers: &HeaderMap) -> Option<(Admission, SessionKey)> {
+    let (access, now) = (state.service.access(), crate::clock::unix_ms());
+    state.auth.cookies(headers).find_map(|cookie| access.session(&cookie, peer.origin(), now))
+}
+
+/// Opens a session for a caller that just authenticated, by this login code if it used one, and records the result.
+pub(super) async fn log_in(
+    state: &AppState,
+    actor: &Actor,
+    code: Option<&Secret>,
+    requested: RequestedChange,
+    answer: impl FnOnce(NewSession) -> Response,
+) -> Response {
+    let opening = with_caller(actor.clone(), async {
+        let opened = Box::pin(state.service.open_session(actor, code)).await;
+        opened.map_or_else(|error| Problem::from(error).into_response(), answer)
+    });
+    audit::record_refusal_of(&state.service, &requested.about("session"), actor, opening).await
+}
+
+/// Refuses to change anything for a session unless the browser states that a page of this server sent the request.
+///
+/// The layer for all requests checks the value of that header; here it must only be present.
+pub(super) fn same_site(headers: &HeaderMap) -> Result<(), Problem> {
+    // That layer ignores an empty one.
+    let says = |name: &str| headers.get(name).is_some_and(|value| !value.is_empty());
+    if says("sec-fetch-site") || says("origin") {
+        return Ok(());
+    }
+    Err(cross_site_problem())
+}
+
+const OVER: &str = "the session has ended: log in again";
+pub(super) const NOT_VALID: &str = "the token is not valid: it is mistyped, expired or revoked. The admin token is in admin.token in \
+                         the state directory, and `mps-manager token create` creates others";
+const NEEDED: &str = "a token is required: send Authorization: Bearer with one created by `mps-manager token create`, or with the content \
+                      of admin.token in the state directory, or use the unix socket";
+
+/// The error for a user without a grant.
+fn unmapped(user: Option<LocalUser>) -> String {
+    let who = user.map_or_else(
+        || "your user is unknown".to_owned(),
+        |user| format!("uid {} has no role here", user.uid),
+    );
+    format!(
+        "{who}: have the host's admin add it, or one of its groups, to [access] in the configuration and restart the manager, \
+         or send Authorization: Bearer with a token (the admin's is in admin.token in the state directory)"
+    )
+}
+
+/// Answers a failed attempt, or throttles it.
+///
+/// An address is refused for a time. On loopback, where many users and programs share one address, the answer is delayed
+/// instead: refusing would reveal to one that another fails. A caller with a valid token never gets here.
+pub(super) async fn failed(state: &AppState, peer: Peer, why: &str) -> Response {
+    let held = state.service.access().failed(peer.source(), crate::clock::unix_ms());
+    let Held::For(ms) = held else { return unauthorized(why).into_response() };
+    let seconds = ms.max(0).unsigned_abs().div_ceil(1000);
+    if peer.is_shared()
+        && let Ok(_place) = state.auth.waiting.try_acquire()
+    {
+        tokio::time::sleep(FAILURE_DELAY).await;
+        return unauthorized(why).into_response();
+    }
+    let detail = format!(
+        "too many attempts with invalid tokens: try again in {seconds} s; a valid token is accepted at any time"
+    );
+    Problem::too_many("too-many-failures", Limit::Failures, "Too many failed attempts", detail, seconds)
+        .into_response()
+}
+
+/// Delay of a failure on loopback after too many.
+const FAILURE_DELAY: Duration = Duration::from_secs(1);
+/// Most failures delayed at the same time: each holds a connection.
+const MAX_DELAYED: usize = 64;
+
+/// How the server is reached.
+#[derive(Debug, Clone)]
+pub struct Entrance {
+    /// The address that it listens on.
+    pub address: SocketAddr,
+    /// Whether it is reached by TLS.
+    pub tls: bool,
+    /// Its names on loopback, beside addresses and `localhost`.
+    pub hosts: Vec<String>,
+    /// Whether the metrics are public.
+    pub open_metrics: bool,
+}
+
+/// The part of authentication that does not depend on the caller.
+#[derive(Debug)]
+pub struct Authenticator {
+    entrance: Entrance,
+    /// Slots for delayed failures.
+    waiting: tokio::sync::Semaphore,
+}
+
+impl Authenticator {
+    /// For a server reached like this.
+    pub fn new(entrance: Entrance) -> Self {
+        Self { entrance, waiting: tokio::sync::Semaphore::new(MAX_DELAYED) }
+    }
+
+    /// Whether it is reachable over TCP only from this host.
+    pub(super) fn on_loopback(&self) -> bool {
+        self.entrance.address.ip().to_canonical().is_loopback()
+    }
+
+    /// Whether a Host header may have this name.
+    pub(super) fn is_called(&self, host: &str) -> bool {
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        bare.parse::<std::net::IpAddr>().is_ok()
+            || host.eq_ignore_ascii_case("localhost")
+            || self.entrance.hosts.iter().any(|name| name.eq_ignore_ascii_case(host))
+    }
+
+    /// The name of the cookie. With TLS, its prefix makes browsers bind it to this host and to TLS.
+    fn cookie_name(&self) -> &'static str {
+        if self.entrance.tls { "__Host-mps_manager_session" } else { "mps_manager_session" }
+    }
+
+    /// The cookie of a session.
+    pub(super) fn cookie(&self, secret: &Secret, max_age_s: i64) -> String {
+        let secure = if self.entrance.tls { "; Secure" } else { "" };
+        format!(
+            "{}={}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Strict{secure}",
+            self.cookie_name(),
+            secret.reveal()
+        )
+    }
+
+    /// The header that deletes the cookie.
+    pub(super) fn no_cookie(&self) -> String {
+        self.cookie(&Secret::shown(""), 0)
+    }
+
+    /// The values of our cookie. There may be several, since another server on this host may have set one too; only a few are
+    /// checked.
+    fn cookies(&self, headers: &HeaderMap) -> impl Iterator<Item = Secret> {
+        let name = self.cookie_name();
+        let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+        let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        let named = pairs.filter(move |(key, value)| *key == name && !value.is_empty());
+        named
+            .take(COOKIES)
+            .filter(|(_, value)| value.len() <= LONGEST_TOKEN)
+            .map(|(_, value)| Secret::shown(value))
+    }
+
+    /// The URL with a login code.
+    pub fn login_url(&self, code: &Secret) -> Secret {
+        let scheme = if self.entrance.tls { "https" } else { "http" };
+        Secret::shown(&format!("{scheme}://{}/login?code={}", self.entrance.address, code.reveal()))
+    }
+}
+
+/// Most cookies of our name that are checked.
+const COOKIES: usize = 4;
+
+/// The session of a request; `None` for a token or a local user.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CurrentSession(pub(super) Option<SessionKey>);
+
+impl<S: Send + Sync> FromRequestParts<S> for CurrentSession {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let session = parts.extensions.get::<Self>().copied();
+        session.ok_or_else(|| ServiceError::Internal("the caller was not authenticated".into()).into())
+    }
+}
+
+pub(super) fn unauthorized(detail: &str) -> Problem {
+    Problem::new("unauthorized", StatusCode::UNAUTHORIZED, "No valid token", detail)
+}

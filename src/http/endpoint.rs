@@ -1,0 +1,125 @@
+//! What a handler declares about its endpoint, beside its route: the router, its middleware, the API's document and the tests
+//! read it from there, so that no endpoint is listed twice.
+//!
+//! A handler declares both as extensions of its operation: `extensions(("x-right" = json!(RequiredRight::View)))`.
+
+use axum::http::Method;
+use serde::{Deserialize, Serialize};
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::path::Operation;
+
+/// The extension that names the right which an operation requires.
+pub(super) const RIGHT: &str = "x-right";
+/// The extension that says what `Idempotency-Key` does, where the handler does not read that header itself.
+pub(super) const KEY_POLICY: &str = "x-idempotency-key";
+
+/// The right that an operation requires of its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RequiredRight {
+    /// None: it needs no token.
+    Public,
+    /// A valid token in the body.
+    LogIn,
+    /// Any valid token: the operation is about the caller itself.
+    OwnAccount,
+    /// Any valid token: the answer lists what the caller may see.
+    OwnItems,
+    View,
+    Operate,
+    Administer,
+    /// To see the tenant in the path.
+    ViewTenant,
+    /// To use the tenant in the path.
+    UseTenant,
+    /// To see the client in the path.
+    ViewClient,
+    /// To end the client in the path.
+    EndClient,
+    /// To see the event in the path.
+    ViewEvent,
+    /// To see the operation in the path.
+    ViewOperation,
+}
+
+impl RequiredRight {
+    /// Whether a caller with a valid token may be refused with 403. Otherwise there is always something to show, or what the caller
+    /// may not see does not exist for it (404).
+    pub(super) fn can_be_forbidden(self) -> bool {
+        matches!(self, Self::View | Self::Operate | Self::Administer | Self::UseTenant | Self::EndClient)
+    }
+}
+
+/// What an `Idempotency-Key` does to a POST whose handler does not read it itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum KeyPolicy {
+    /// The answer is stored after it was given: for operations of several steps, or those that can be done twice with the same effect.
+    StoreAnswer,
+    /// Nothing: the operation changes nothing, or its effect is the same when it is done twice.
+    NoEffect,
+    /// The request is refused: its answer holds a secret, which is stored nowhere.
+    Refuse,
+}
+
+/// One operation of the API.
+pub(super) struct Endpoint<'d> {
+    pub(super) method: Method,
+    pub(super) route: &'d str,
+    pub(super) operation: &'d Operation,
+}
+
+impl Endpoint<'_> {
+    /// The right that it requires.
+    pub(super) fn right(&self) -> RequiredRight {
+        self.declared(RIGHT).unwrap_or_else(|| panic!("{} {} declares no {RIGHT}", self.method, self.route))
+    }
+
+    /// What an `Idempotency-Key` does; `None` where the handler reads it, or where it is no POST.
+    pub(super) fn key_policy(&self) -> Option<KeyPolicy> {
+        self.declared(KEY_POLICY)
+    }
+
+    fn declared<T: for<'v> Deserialize<'v>>(&self, extension: &str) -> Option<T> {
+        T::deserialize(self.operation.extensions.as_ref()?.get(extension)?).ok()
+    }
+}
+
+/// The operations of the API's document.
+pub(super) fn endpoints(document: &OpenApi) -> impl Iterator<Item = Endpoint<'_>> {
+    document.paths.paths.iter().flat_map(|(route, item)| {
+        let operations = [
+            (Method::GET, &item.get),
+            (Method::PUT, &item.put),
+            (Method::POST, &item.post),
+            (Method::DELETE, &item.delete),
+        ];
+        operations.into_iter().filter_map(move |(method, operation)| {
+            Some(Endpoint { method, route, operation: operation.as_ref()? })
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::api;
+
+    #[test]
+    fn every_endpoint_declares_its_right() {
+        let (_, _, document) = api::router();
+        let mut known = 0;
+        for endpoint in endpoints(&document) {
+            let needs_no_token = matches!(endpoint.right(), RequiredRight::Public | RequiredRight::LogIn);
+            assert_eq!(
+                endpoint.operation.security.is_some(),
+                needs_no_token,
+                "{} {}",
+                endpoint.method,
+                endpoint.route
+            );
+            known += 1;
+        }
+        assert!(known > 70, "{known}");
+    }
+}

@@ -1,0 +1,203 @@
+//! The layers that requests pass on their way to a handler, and responses on their way back, from the outside in.
+//!
+//! ```text
+//!   every request:  span, headers, count ▸ refusals as pages ▸ audit of refusals ▸ rate, size of the head ▸ time, panics ▸ host
+//!   of the API:     who calls ▸ rate of the actor ▸ audit ▸ right ▸ query ▸ repeats or conditional reads
+//! ```
+
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::FutureExt as _;
+use tracing::Instrument as _;
+use utoipa::openapi::OpenApi;
+
+use super::auth::{self, Peer};
+use super::problem::{Limited, Problem};
+use super::query::Queries;
+use super::repeats::Repeats;
+use super::rights::RequiredRights;
+use super::{AppState, audit, bounds, conditional, guard, pages, query, repeats, rights};
+use crate::config::Limits;
+use crate::domain::access::Actor;
+use crate::domain::audit::shown_path;
+use crate::domain::token::without_secrets;
+use crate::service::ServiceError;
+use crate::service::access::redaction::with_caller;
+
+/// What the layers know of each operation, by route.
+#[derive(Clone)]
+pub(super) struct Tables {
+    app: AppState,
+    rights: RequiredRights,
+    repeats: Repeats,
+    queries: Queries,
+}
+
+impl Tables {
+    pub(super) fn new(app: AppState, document: &OpenApi) -> Self {
+        Self {
+            app,
+            rights: RequiredRights::of(document),
+            repeats: Repeats::of(document),
+            queries: Queries::of(document),
+        }
+    }
+}
+
+/// Counts a request, enforces limits, and adds the headers that every response has.
+pub(super) async fn every_request(
+    State(app): State<AppState>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let began = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map(MatchedPath::as_str);
+    let method = request.method().clone();
+    let span = span(route, &request);
+    async {
+        let mut response = answered(&app, peer, request, next).await;
+        if let Some(Limited(limit)) = response.extensions().get() {
+            app.metrics.wire.limited(*limit);
+        }
+        let (status, took) = (response.status().as_u16(), began.elapsed());
+        app.metrics.http.answered(route, method.as_str(), status, took);
+        tracing::debug!(status, ?took, "answered");
+        guard::add_headers(&mut response);
+        response
+    }
+    .instrument(span)
+    .await
+}
+
+/// The log span of a request, without its query or unmatched path, which may contain secrets.
+fn span(route: Option<&str>, request: &Request) -> tracing::Span {
+    tracing::debug_span!(
+        "request",
+        method = %request.method(),
+        path = &*without_secrets(&shown_path(route.unwrap_or("none"), request.uri().path()))
+    )
+}
+
+/// The response, as a page for a browser, with its refusal recorded.
+async fn answered(app: &AppState, peer: Peer, mut request: Request, next: Next) -> Response {
+    let reader = pages::reader(&request);
+    let attempt = audit::Tracked::begin(&mut request);
+    let refusal = bounds::too_many_requests(app, peer).or_else(|| bounds::large_head(&app.limits, &request));
+    let response = match refusal {
+        Some(refusal) => refusal,
+        None => in_time(app, peer, request, next).await,
+    };
+    let response = attempt.end(app, peer, response).await;
+    match reader {
+        Some(reader) => pages::shown(app, peer, reader, response).await,
+        None => response,
+    }
+}
+
+/// The response of the handler, or the problem that it timed out or failed.
+async fn in_time(app: &AppState, peer: Peer, request: Request, next: Next) -> Response {
+    if let Some(refusal) = guard::wrong_host(app, peer, &request) {
+        return refusal;
+    }
+    let longest = Duration::from_secs(app.limits.request_timeout_s.into());
+    let work = AssertUnwindSafe(next.run(request)).catch_unwind();
+    match tokio::time::timeout(longest, work).await {
+        Ok(Ok(response)) if response.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            body_too_large(&app.limits, &response)
+        }
+        Ok(Ok(response)) => response,
+        Ok(Err(_)) => {
+            let detail = "a request handler failed; the log has the details".to_owned();
+            Problem::from(ServiceError::Internal(detail)).into_response()
+        }
+        Err(_) => {
+            let detail = format!(
+                "the request took longer than {} s (limits.request_timeout_s)",
+                app.limits.request_timeout_s
+            );
+            Problem::from(ServiceError::TimedOut(detail)).into_response()
+        }
+    }
+}
+
+/// Turns the plain text of the body limit layer, and of extractors that read in chunks, into a problem.
+fn body_too_large(limits: &Limits, plain: &Response) -> Response {
+    let detail = format!(
+        "the request's body is over {} bytes (limits.body_bytes): no request here needs as much",
+        limits.body_bytes
+    );
+    let mut answer = Problem::new("body-too-large", StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail)
+        .into_response();
+    // It may have been recorded already.
+    if let Some(seen_to) = plain.extensions().get::<audit::RefusalHandled>() {
+        answer.extensions_mut().insert(*seen_to);
+    }
+    answer
+}
+
+/// Runs an API request as its authenticated caller.
+pub(super) async fn authenticated(
+    State(tables): State<Tables>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let app = tables.app.clone();
+    let response = match auth::admit(&app, peer, &mut request).await {
+        Ok(actor) => {
+            let allowed = |request| allowed(tables, actor.clone(), request, next);
+            Box::pin(as_actor(&app, &actor, request, allowed)).await
+        }
+        Err(refusal) => refusal,
+    };
+    audit::count_unauthenticated(&app, peer, &response);
+    response
+}
+
+/// Runs a request as an actor: enforces its rate, records its refusal, and redacts its errors.
+pub(super) async fn as_actor<F: Future<Output = Response>>(
+    app: &AppState,
+    actor: &Actor,
+    request: Request,
+    work: impl FnOnce(Request) -> F,
+) -> Response {
+    if let Err(too_many) = app.rates.of_actor(actor) {
+        return too_many.into_response(&app.limits);
+    }
+    let requested = request.extensions().get::<audit::RequestedChange>().cloned();
+    let work = with_caller(actor.clone(), work(request));
+    match requested {
+        Some(requested) => audit::record_refusal_of(&app.service, &requested, actor, work).await,
+        None => work.await,
+    }
+}
+
+/// Refuses what the actor has no right to, and a query that is not accepted.
+async fn allowed(tables: Tables, actor: Actor, request: Request, next: Next) -> Response {
+    match rights::check(&tables.app.service, &tables.rights, &actor, request).await {
+        Ok(request) => once(tables, request, next).await,
+        Err(refusal) => refusal,
+    }
+}
+
+/// Runs a request that needs no token.
+pub(super) async fn open(State(tables): State<Tables>, request: Request, next: Next) -> Response {
+    once(tables, request, next).await
+}
+
+async fn once(tables: Tables, request: Request, next: Next) -> Response {
+    if let Some(refusal) = query::refused(&tables.queries, &request) {
+        return refusal;
+    }
+    match *request.method() {
+        Method::GET | Method::HEAD => conditional::reads(request, next).await,
+        _ => repeats::once(State((tables.app, tables.repeats)), request, next).await,
+    }
+}

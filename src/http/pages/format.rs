@@ -1,0 +1,440 @@
+//! How pages show values: badges for states, amounts with their units, times.
+
+use std::fmt;
+
+use crate::clock::unix_ms;
+use crate::domain::audit::Outcome;
+use crate::domain::daemon::{Condition, DaemonStatus, Phase};
+use crate::domain::event::Severity;
+use crate::domain::gpu::ComputeMode;
+use crate::domain::layout::status::LayoutState;
+use crate::domain::operation::OperationState;
+use crate::domain::tenant::EnforcedBy;
+use crate::domain::token::TokenState;
+use crate::domain::verification::{ComparisonVerdict, VerificationOutcome};
+
+/// The severity of a badge, always with a sign and never by colour alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Tone {
+    /// Something does not work.
+    Bad,
+    /// Needs attention.
+    Warn,
+    /// In progress.
+    Busy,
+    /// As desired.
+    Good,
+    /// Neutral.
+    Quiet,
+}
+
+impl Tone {
+    /// Its CSS class.
+    pub(super) fn class(self) -> &'static str {
+        match self {
+            Self::Bad => "bad",
+            Self::Warn => "warn",
+            Self::Busy => "busy",
+            Self::Good => "good",
+            Self::Quiet => "quiet",
+        }
+    }
+}
+
+/// A state as a page shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Badge {
+    pub(super) word: &'static str,
+    pub(super) tone: Tone,
+}
+
+const fn badge(word: &'static str, tone: Tone) -> Badge {
+    Badge { word, tone }
+}
+
+/// The state of a daemon; `None` has no driver.
+pub(super) fn daemon(status: Option<&DaemonStatus>) -> Badge {
+    match status {
+        // An observed daemon's settings are not expected to change.
+        Some(status) if status.phase == Phase::Applying && status.drift.present => {
+            badge("drifted", Tone::Warn)
+        }
+        status => phase(status.map(|status| status.phase)),
+    }
+}
+
+fn phase(phase: Option<Phase>) -> Badge {
+    match phase {
+        None => badge("no driver", Tone::Bad),
+        Some(Phase::Unknown) => badge("not polled yet", Tone::Busy),
+        Some(Phase::Starting) => badge("starting", Tone::Busy),
+        Some(Phase::Applying) => badge("applying", Tone::Busy),
+        Some(Phase::Ready) => badge("ready", Tone::Good),
+        Some(Phase::Wedged) => badge("wedged", Tone::Bad),
+        Some(Phase::BackOff) => badge("waiting to start again", Tone::Warn),
+        Some(Phase::CrashLoop) => badge("crash loop", Tone::Bad),
+        Some(Phase::Stopping) => badge("stopping", Tone::Busy),
+        Some(Phase::Stopped) => badge("stopped", Tone::Quiet),
+        Some(Phase::Blocked) => badge("blocked", Tone::Bad),
+        Some(Phase::Observed) => badge("observed", Tone::Good),
+        Some(Phase::Absent) => badge("absent", Tone::Warn),
+    }
+}
+
+/// The severity of an event.
+pub(super) fn severity(severity: Severity) -> Badge {
+    match severity {
+        Severity::Info => badge("info", Tone::Quiet),
+        Severity::Warning => badge("warning", Tone::Warn),
+        Severity::Error => badge("error", Tone::Bad),
+        Severity::Critical => badge("critical", Tone::Bad),
+    }
+}
+
+/// The state of an operation.
+pub(super) fn operation(of: OperationState) -> Badge {
+    match of {
+        OperationState::Pending => badge("waiting", Tone::Busy),
+        OperationState::Running => badge("running", Tone::Busy),
+        OperationState::Succeeded => badge("succeeded", Tone::Good),
+        OperationState::Failed => badge("failed", Tone::Bad),
+        OperationState::Cancelled => badge("cancelled", Tone::Quiet),
+    }
+}
+
+/// The outcome of a verification.
+pub(super) fn verification(of: VerificationOutcome) -> Badge {
+    match of {
+        VerificationOutcome::Verified => badge("verified", Tone::Good),
+        VerificationOutcome::Differs => badge("differs", Tone::Bad),
+        VerificationOutcome::NotVerified => badge("not verified", Tone::Warn),
+    }
+}
+
+/// Whether what a client saw matches.
+pub(super) fn verdict(of: ComparisonVerdict) -> Badge {
+    match of {
+        ComparisonVerdict::Holds => badge("holds", Tone::Good),
+        ComparisonVerdict::Differs => badge("differs", Tone::Bad),
+        ComparisonVerdict::NotSeen => badge("not seen", Tone::Quiet),
+    }
+}
+
+/// The outcome of an attempt.
+pub(super) fn outcome(of: Outcome) -> Badge {
+    match of {
+        Outcome::Done => badge("done", Tone::Good),
+        Outcome::Refused => badge("refused", Tone::Warn),
+        Outcome::Failed => badge("failed", Tone::Bad),
+    }
+}
+
+/// Whether a token is valid.
+pub(super) fn token(of: TokenState) -> Badge {
+    match of {
+        TokenState::Active => badge("active", Tone::Good),
+        TokenState::Expired => badge("expired", Tone::Quiet),
+        TokenState::Revoked => badge("revoked", Tone::Quiet),
+    }
+}
+
+/// The state of a layout on a daemon.
+pub(super) fn layout(of: LayoutState) -> Badge {
+    match of {
+        LayoutState::Pending => badge("pending", Tone::Busy),
+        LayoutState::Applying => badge("applying", Tone::Busy),
+        LayoutState::Applied => badge("applied", Tone::Good),
+        LayoutState::Drifted => badge("drifted", Tone::Warn),
+        LayoutState::Degraded => badge("degraded", Tone::Warn),
+        LayoutState::Failed => badge("failed", Tone::Bad),
+    }
+}
+
+/// Whether something is ready, by its condition `Ready`.
+pub(super) fn ready(conditions: &[Condition]) -> Badge {
+    match conditions.iter().find(|condition| condition.kind == "Ready") {
+        Some(ready) if ready.status => badge("ready", Tone::Good),
+        Some(ready) if ready.reason == "AwaitingReadBack" => badge("applying", Tone::Busy),
+        Some(_) => badge("not ready", Tone::Warn),
+        None => badge("unknown", Tone::Quiet),
+    }
+}
+
+/// What enforces a value; `None` if unknown.
+pub(super) fn enforced_by(of: Option<EnforcedBy>) -> Badge {
+    match of {
+        Some(EnforcedBy::Server) => badge("the server", Tone::Good),
+        Some(EnforcedBy::Environment) => badge("the environment only", Tone::Warn),
+        Some(EnforcedBy::None) => badge("nothing: there is no limit", Tone::Quiet),
+        None => badge("unknown", Tone::Quiet),
+    }
+}
+
+/// A number of bytes, rounded, and exact on hover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Amount(pub(super) u64);
+
+const UNITS: [(u64, &str); 3] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")];
+
+impl Amount {
+    /// The exact number of bytes.
+    pub(super) fn exact(self) -> String {
+        format!("{} bytes", grouped(self.0))
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((unit, name)) = UNITS.into_iter().find(|(unit, _)| self.0 >= *unit) else {
+            return match self.0 {
+                0 => f.write_str("0 MiB"),
+                bytes if bytes < 1 << 10 => write!(f, "{bytes} B"),
+                bytes => write!(f, "{} KiB", bytes >> 10),
+            };
+        };
+        // Rounded to a tenth, in integers: a limit of 4 GiB must not read as one of 3.9.
+        let tenths = (u128::from(self.0) * 10 + u128::from(unit) / 2) / u128::from(unit);
+        match (tenths / 10, tenths % 10) {
+            (whole, 0) => write!(f, "{whole} {name}"),
+            (whole, tenth) => write!(f, "{whole}.{tenth} {name}"),
+        }
+    }
+}
+
+/// A number with thin spaces between thousands.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::with_capacity(digits.len() * 2);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            grouped.push('\u{2009}');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A time: sent in UTC, and shown in the reader's time zone by a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Moment(pub(super) i64);
+
+impl Moment {
+    fn timestamp(self) -> jiff::Timestamp {
+        jiff::Timestamp::from_millisecond(self.0).unwrap_or_default()
+    }
+
+    /// Exact, for programs: `2026-11-22T06:10:05.123Z`.
+    pub(super) fn machine(self) -> String {
+        self.timestamp().strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.timestamp().strftime("%Y-%m-%d %H:%M:%S UTC"))
+    }
+}
+
+/// A line of an MPS log with its timestamp, in the host's time zone.
+pub(super) struct Stamped<'a> {
+    pub(super) before: &'a str,
+    /// The time as written in the log.
+    pub(super) text: &'a str,
+    pub(super) at: Moment,
+    pub(super) after: &'a str,
+}
+
+impl<'a> Stamped<'a> {
+    /// `[2026-11-22 06:20:05.123 Control  4711] …`; `None` for a line without a time.
+    pub(super) fn of(line: &'a str) -> Option<Self> {
+        const LENGTH: usize = "2026-11-22 06:20:05.123".len();
+        let rest = line.strip_prefix('[')?;
+        let (text, after) = rest.split_at_checked(LENGTH)?;
+        let at: jiff::civil::DateTime = text.parse().ok()?;
+        let at = at.to_zoned(jiff::tz::TimeZone::system()).ok()?.timestamp().as_millisecond();
+        Some(Self { before: &line[..1], text, at: Moment(at), after })
+    }
+}
+
+/// A duration in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lasting(pub(super) i64);
+
+impl Lasting {
+    /// From one time to another; without an end, until now.
+    pub(super) fn between(from: i64, to: Option<i64>) -> Self {
+        Self(to.unwrap_or_else(unix_ms).saturating_sub(from).max(0))
+    }
+
+    /// To the millisecond.
+    pub(super) fn exact(self) -> String {
+        format!("{} ms", grouped(self.0.unsigned_abs()))
+    }
+}
+
+impl fmt::Display for Lasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0 / 1000;
+        let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+        match (days, hours, minutes) {
+            (0, 0, 0) if self.0 < 1000 => write!(f, "{} ms", self.0),
+            (0, 0, 0) if seconds < 10 => write!(f, "{}.{} s", seconds, self.0 % 1000 / 100),
+            (0, 0, 0) => write!(f, "{seconds} s"),
+            (0, 0, _) => write!(f, "{minutes} min {:02} s", seconds % 60),
+            (0, _, _) => write!(f, "{hours} h {minutes:02} min"),
+            _ => write!(f, "{days} d {hours:02} h"),
+        }
+    }
+}
+
+/// A part of a bar, in percent of its length.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Share {
+    pub(super) from: f64,
+    pub(super) length: f64,
+}
+
+/// Memory on one bar: used, promised and total. The bar is as long as the largest, so that memory promised beyond the total
+/// is visible.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Gauge {
+    pub(super) used: Amount,
+    pub(super) promised: Amount,
+    pub(super) total: Amount,
+}
+
+impl Gauge {
+    pub(super) fn new(used: u64, promised: u64, total: u64) -> Self {
+        Self { used: Amount(used), promised: Amount(promised), total: Amount(total) }
+    }
+
+    /// Whether more is promised than exists.
+    pub(super) fn is_overcommitted(&self) -> bool {
+        self.promised.0 > self.total.0
+    }
+
+    /// How much more is promised than exists.
+    pub(super) fn over(&self) -> Amount {
+        Amount(self.promised.0.saturating_sub(self.total.0))
+    }
+
+    pub(super) fn used_share(&self) -> Share {
+        self.share(0, self.used.0)
+    }
+
+    pub(super) fn promised_share(&self) -> Share {
+        self.share(0, self.promised.0.min(self.total.0))
+    }
+
+    /// The part that is promised beyond the total.
+    pub(super) fn over_share(&self) -> Share {
+        self.share(self.total.0, self.over().0)
+    }
+
+    /// The position of the total on the bar.
+    pub(super) fn end(&self) -> f64 {
+        self.share(0, self.total.0).length
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "a place on a bar")]
+    fn share(&self, from: u64, length: u64) -> Share {
+        let longest = self.total.0.max(self.promised.0).max(self.used.0).max(1) as f64;
+        let percent = |bytes: u64| (bytes as f64 / longest * 10_000.0).round() / 100.0;
+        Share { from: percent(from), length: percent(length) }
+    }
+}
+
+/// A compute mode, as `nvidia-smi` calls it.
+pub(super) fn compute_mode(mode: ComputeMode) -> &'static str {
+    match mode {
+        ComputeMode::Default => "default",
+        ComputeMode::ExclusiveProcess => "exclusive process",
+        ComputeMode::Prohibited => "prohibited",
+    }
+}
+
+/// A value, or a dash if it is unknown.
+pub(super) fn or_dash<T: fmt::Display>(value: Option<T>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_rounded_to_a_tenth() {
+        for (bytes, shown) in [
+            (0, "0 MiB"),
+            (512, "512 B"),
+            (2048, "2 KiB"),
+            (1 << 20, "1 MiB"),
+            (512 << 20, "512 MiB"),
+            (4 << 30, "4 GiB"),
+            ((4 << 30) - 1, "4 GiB"),
+            (3_758_096_384, "3.5 GiB"),
+            (150_109_880_320, "139.8 GiB"),
+            (1 << 40, "1 TiB"),
+            (u64::MAX, "16777216 TiB"),
+        ] {
+            assert_eq!(Amount(bytes).to_string(), shown, "{bytes}");
+        }
+        assert_eq!(Amount(4_294_967_296).exact(), "4\u{2009}294\u{2009}967\u{2009}296 bytes");
+    }
+
+    #[test]
+    fn times_are_in_utc() {
+        let moment = Moment(1_795_328_405_123);
+        assert_eq!(moment.to_string(), "2026-11-22 06:20:05 UTC");
+        assert_eq!(moment.machine(), "2026-11-22T06:20:05.123Z");
+        assert_eq!(Moment(i64::MAX).to_string(), "1970-01-01 00:00:00 UTC");
+    }
+
+    #[test]
+    fn log_line_is_split_after_its_time() {
+        let line = "[2026-11-22 06:20:05.123 Control  4711] Starting";
+        let stamped = Stamped::of(line).expect("a time");
+        assert_eq!(format!("{}{}{}", stamped.before, stamped.text, stamped.after), line);
+        assert_eq!(stamped.at.0 % 60_000, 5_123, "zones differ by whole minutes");
+        for other in [
+            "",
+            "[",
+            "NEW SERVER 4711: Ready",
+            "[2026-11-22 06:20:05.1é3 Control 4711]",
+            "[2026-13-22 06:20:05.123 x",
+        ] {
+            assert!(Stamped::of(other).is_none(), "{other}");
+        }
+    }
+
+    #[test]
+    fn durations_have_adaptive_precision() {
+        for (ms, shown) in [
+            (0, "0 ms"),
+            (840, "840 ms"),
+            (1_840, "1.8 s"),
+            (9_999, "9.9 s"),
+            (10_000, "10 s"),
+            (185_000, "3 min 05 s"),
+            (3_600_000, "1 h 00 min"),
+            (90_000_000, "1 d 01 h"),
+        ] {
+            assert_eq!(Lasting(ms).to_string(), shown);
+        }
+        assert_eq!(Lasting(12_345).exact(), "12\u{2009}345 ms");
+        assert_eq!(Lasting::between(5_000, Some(4_000)), Lasting(0), "a clock that was set back");
+    }
+
+    #[test]
+    fn overcommitted_memory_extends_the_bar() {
+        let gauge = Gauge::new(25, 150, 100);
+        assert!(gauge.is_overcommitted());
+        assert_eq!(gauge.over(), Amount(50));
+        assert!((gauge.end() - 66.67).abs() < 1e-9);
+        assert_eq!(gauge.used_share(), Share { from: 0.0, length: 16.67 });
+        assert_eq!(gauge.promised_share(), Share { from: 0.0, length: 66.67 });
+        assert_eq!(gauge.over_share(), Share { from: 66.67, length: 33.33 });
+        let empty = Gauge::new(0, 0, 0);
+        assert_eq!(empty.used_share(), Share { from: 0.0, length: 0.0 });
+    }
+}

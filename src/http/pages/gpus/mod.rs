@@ -1,0 +1,260 @@
+//! GPUs: the list, and one GPU with its SM map, memory and processes.
+
+mod replace;
+
+use askama::Template;
+use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::get;
+
+use super::chart::Chart;
+use super::format::{Amount, Gauge, compute_mode, or_dash};
+use super::frame::{Frame, Section};
+use super::rendered;
+use super::sm_map::{Named, SmMap};
+use crate::domain::access::Actor;
+use crate::domain::daemon::Mode;
+use crate::domain::gpu::ChunkCensus;
+use crate::domain::layout::Enforcement;
+use crate::domain::{GpuUuid, TenantName};
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::problem::Problem;
+use crate::service::daemons::DaemonView;
+use crate::service::host::{GpuProcessKind, GpuView};
+use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::tenants::clients::{ClientFilter, ClientView};
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/gpus", get(list))
+        .route("/gpus/{gpu}", get(show))
+        .route("/gpus/{gpu}/history", get(history))
+        .route("/gpus/{gpu}/replace", get(replace::ask).post(replace::replace))
+}
+
+#[derive(Template)]
+#[template(path = "gpus.html")]
+struct GpusPage {
+    frame: Frame,
+    gpus: Vec<GpuRow>,
+}
+
+#[derive(Template)]
+#[template(path = "gpu.html")]
+struct GpuPage {
+    frame: Frame,
+    row: GpuRow,
+    daemon: Option<DaemonView>,
+    map: Option<SmMap>,
+    /// Whether the map shows partitions, or SMs shared by all clients.
+    partitioned: bool,
+    /// Partitions enforced by thread percentages, which reserve nothing.
+    shares: Vec<ShareRow>,
+    processes: Option<Vec<ProcessRow>>,
+    /// What tenants used of it in the last hour.
+    chart: Chart,
+}
+
+/// A GPU as lists and its page show it.
+pub(super) struct GpuRow {
+    pub(super) gpu: GpuView,
+    /// Its memory; `None` if it is missing.
+    pub(super) memory: Option<Gauge>,
+    /// Processes that bypass MPS.
+    pub(super) bypasses: usize,
+}
+
+impl GpuRow {
+    pub(super) fn of(gpu: GpuView) -> Self {
+        let memory = gpu.memory_total.zip(gpu.memory_used);
+        let memory = memory.map(|(total, used)| Gauge::new(used, gpu.memory_promised, total));
+        let bypass = |kind: &GpuProcessKind| *kind == GpuProcessKind::Bypass;
+        let bypasses = gpu.processes.iter().flatten().filter(|process| bypass(&process.kind)).count();
+        Self { gpu, memory, bypasses }
+    }
+
+    /// Its display name.
+    pub(super) fn called(&self) -> String {
+        match self.gpu.index {
+            Some(index) => format!("GPU {index}"),
+            None => format!("GPU {}", self.gpu.uuid),
+        }
+    }
+
+    /// The last segment of its page's address, which survives a reboot.
+    pub(super) fn key(&self) -> &GpuUuid {
+        &self.gpu.uuid
+    }
+
+    pub(super) fn product(&self) -> String {
+        or_dash(self.gpu.name.as_ref())
+    }
+
+    fn sms(&self) -> String {
+        or_dash(self.gpu.sms)
+    }
+
+    fn capability(&self) -> String {
+        or_dash(self.gpu.compute_capability)
+    }
+
+    fn bus(&self) -> String {
+        or_dash(self.gpu.pci_bus_id.as_ref())
+    }
+
+    fn compute_mode(&self) -> String {
+        or_dash(self.gpu.compute_mode.map(compute_mode))
+    }
+
+    fn mig(&self) -> &'static str {
+        match self.gpu.mig_enabled {
+            Some(true) => "on: listed, but not managed",
+            Some(false) => "off",
+            None => "–",
+        }
+    }
+}
+
+/// The display names of the GPUs; users without access to the host get none.
+pub(super) async fn names(app: &AppState, actor: &Actor) -> Vec<(GpuUuid, String)> {
+    let gpus = app.service.gpu_views(actor).await.unwrap_or_default();
+    gpus.into_iter().map(GpuRow::of).map(|row| (row.key().clone(), row.called())).collect()
+}
+
+/// The display name of a GPU, or its UUID.
+pub(super) fn name_of(names: &[(GpuUuid, String)], uuid: &GpuUuid) -> String {
+    let known = names.iter().find(|(gpu, _)| gpu == uuid);
+    known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
+}
+
+/// A partition enforced by thread percentages.
+struct ShareRow {
+    name: String,
+    tenants: Vec<TenantName>,
+    percentage: String,
+    sms: String,
+}
+
+/// A process on the GPU.
+struct ProcessRow {
+    pid: u32,
+    kind: GpuProcessKind,
+    memory: Option<Amount>,
+    client: Option<ClientView>,
+    uid: Option<u32>,
+    command: Option<String>,
+}
+
+impl ProcessRow {
+    fn kind(&self) -> &'static str {
+        match self.kind {
+            GpuProcessKind::Server => "MPS server",
+            GpuProcessKind::Client => "MPS client",
+            GpuProcessKind::Bypass => "bypass",
+        }
+    }
+
+    fn is_bypass(&self) -> bool {
+        self.kind == GpuProcessKind::Bypass
+    }
+}
+
+async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+    let gpus = app.service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
+    let frame = Frame::of(&app.service, &actor, Section::Gpus, "GPUs").await.live();
+    Ok(rendered(&GpusPage { frame, gpus }))
+}
+
+async fn show(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    let row = GpuRow::of(app.service.gpu(&actor, &name).await?);
+    let daemon = match &row.gpu.daemon {
+        Some(daemon) => Some(app.service.daemon(&actor, daemon, false).await?),
+        None => None,
+    };
+    let map = daemon.as_ref().and_then(|daemon| partition_map(&row.gpu, daemon));
+    let partitioned = map.is_some();
+    let counted = app.service.chunk_counts(&actor).await?.remove(row.key());
+    let map = map.or_else(|| shared_map(&row.gpu, daemon.as_ref(), counted.as_ref()));
+    let colours = map.as_ref().map(SmMap::colours).unwrap_or_default();
+    let shares = daemon.as_ref().map(|daemon| shares(&row.gpu, daemon)).unwrap_or_default();
+    let processes = processes(&app, &actor, &row.gpu).await?;
+    let chart =
+        Chart::of_gpu(row.key(), &app.service.gpu_history(&actor, row.key()).await?).coloured(&colours);
+    let frame = Frame::of(&app.service, &actor, Section::Gpus, &row.called()).await.live();
+    Ok(rendered(&GpuPage { frame, row, daemon, map, partitioned, shares, processes, chart }))
+}
+
+/// The map of a GPU with partitions.
+fn partition_map(gpu: &GpuView, daemon: &DaemonView) -> Option<SmMap> {
+    let status = daemon.status.as_ref()?;
+    let listings = status.effective.as_ref()?.partitions.as_ref()?;
+    let listed = listings.iter().find(|listing| listing.gpu == gpu.uuid)?;
+    let layout = status.layout.iter().flat_map(|layout| &layout.partitions);
+    let named: Vec<Named<'_>> = layout
+        .filter(|partition| partition.gpu == gpu.uuid)
+        .map(|partition| Named {
+            id: partition.id.as_ref(),
+            name: partition.partition.as_str(),
+            tenants: &partition.tenants,
+        })
+        .collect();
+    Some(SmMap::partitioned(listed, gpu.compute_capability?.chunk_sms(), &named))
+}
+
+/// The map of an unpartitioned GPU.
+fn shared_map(gpu: &GpuView, daemon: Option<&DaemonView>, counted: Option<&ChunkCensus>) -> Option<SmMap> {
+    // In static mode clients use partitions; nothing is known before they are listed.
+    let shares = daemon.is_none_or(|daemon| daemon.spec.mode == Mode::Shared);
+    shares.then_some(())?;
+    Some(SmMap::shared(gpu.sms?, gpu.compute_capability?.chunk_sms(), counted))
+}
+
+fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<ShareRow> {
+    let layout = daemon.status.as_ref().and_then(|status| status.layout.as_ref());
+    let layout = layout.filter(|layout| layout.enforcement == Enforcement::Percentage);
+    let partitions = layout.into_iter().flat_map(|layout| &layout.partitions);
+    partitions
+        .filter(|partition| partition.gpu == gpu.uuid)
+        .map(|partition| ShareRow {
+            name: partition.partition.to_string(),
+            tenants: partition.tenants.clone(),
+            percentage: or_dash(partition.percentage.map(|percentage| format!("{percentage} %"))),
+            sms: or_dash(partition.sms),
+        })
+        .collect()
+}
+
+async fn processes(app: &AppState, actor: &Actor, gpu: &GpuView) -> Result<Option<Vec<ProcessRow>>, Problem> {
+    let Some(listed) = &gpu.processes else { return Ok(None) };
+    let page = Page::first(MAX_LIMIT);
+    let clients = app.service.clients(actor, &ClientFilter::default(), false, &page).await?.items;
+    let row = |process: &crate::service::host::GpuProcessView| ProcessRow {
+        pid: process.pid,
+        kind: process.kind,
+        memory: process.used_memory.map(Amount),
+        client: clients.iter().find(|client| client.pid == process.pid).cloned(),
+        uid: process.uid,
+        command: process.command.clone(),
+    };
+    let mut rows: Vec<ProcessRow> = listed.iter().map(row).collect();
+    // Processes that bypass all limits need attention.
+    rows.sort_by_key(|row| (!row.is_bypass(), row.pid));
+    Ok(Some(rows))
+}
+
+/// What tenants used of a GPU in the last hour, for the script that draws it.
+async fn history(
+    State(app): State<AppState>,
+    actor: Actor,
+    Path(name): Path<String>,
+) -> Result<axum::Json<Chart>, Problem> {
+    let gpu = app.service.gpu(&actor, &name).await?.uuid;
+    let lines = app.service.gpu_history(&actor, &gpu).await?;
+    Ok(axum::Json(Chart::of_gpu(&gpu, &lines)))
+}

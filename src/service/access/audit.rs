@@ -1,0 +1,55 @@
+//! Reading the audit log, and its periodic maintenance.
+
+use std::time::Duration;
+
+use crate::domain::access::{Actor, Right};
+use crate::domain::audit::{AuditRecord, Head};
+use crate::service::page::{Page, Paged};
+use crate::service::{Service, ServiceError};
+pub use crate::store::audit::AuditFilter;
+use crate::store::{self, StoreError};
+
+/// How often counted refusals are written to the audit log.
+const MINUTE: Duration = Duration::from_secs(60);
+/// The chain's head is logged after this many of those intervals.
+const HOUR: u32 = 60;
+
+impl Service {
+    /// Rows of the audit log, newest first.
+    pub async fn audit(
+        &self,
+        actor: &Actor,
+        filter: &AuditFilter,
+        page: &Page,
+    ) -> Result<Paged<AuditRecord>, ServiceError> {
+        actor.may(Right::Administer)?;
+        let before = page.key::<u32>()?.map(i64::from);
+        let mut reader = self.parts.store.read().await?;
+        let rows = store::audit::page(&mut reader, filter, before, page.rows()).await?;
+        Ok(page.cut(rows, |row| row.id.to_string()))
+    }
+
+    /// The head of the hash chain.
+    pub async fn audit_head(&self, actor: &Actor) -> Result<Head, ServiceError> {
+        actor.may(Right::Administer)?;
+        Ok(store::audit::head(&mut *self.parts.store.read().await?).await?)
+    }
+
+    /// Writes counted refusals every minute, and logs the head of the chain every hour so that a copy exists outside the
+    /// database.
+    pub async fn keep_audit(self) {
+        for minute in 1u32.. {
+            tokio::time::sleep(MINUTE).await;
+            self.flush_refusals().await;
+            if minute.is_multiple_of(HOUR)
+                && let Ok(Head { id, hash }) = self.head_now().await
+            {
+                tracing::info!(id, %hash, "head of the audit log");
+            }
+        }
+    }
+
+    async fn head_now(&self) -> Result<Head, StoreError> {
+        store::audit::head(&mut *self.parts.store.read().await?).await
+    }
+}

@@ -1,0 +1,371 @@
+//! Who acts, and on what. This follows the task of a writing use case, so that the event and the audit row of a change are
+//! written in the same transaction and under the same name.
+//!
+//! All use cases write through [`Service::write`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::BoxFuture;
+
+use crate::clock::unix_ms;
+use crate::domain::DaemonName;
+use crate::domain::TenantName;
+use crate::domain::audit::{Attempt, Target};
+use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
+use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject, changed_fields};
+use crate::domain::layout::Version;
+use crate::service::{Service, ServiceError};
+use crate::store::audit::Came;
+use crate::store::{self, Fate, StoreError, Transaction};
+
+/// First path segments of requests that change neither a daemon nor a tenant.
+const WITHOUT_SPECS: [&str; 8] =
+    ["clients", "layouts", "login", "logout", "operations", "sessions", "tokens", "users"];
+
+tokio::task_local! {
+    static ATTEMPT: Attempt;
+}
+
+/// Runs work as part of an attempt.
+pub async fn with_attempt<T>(attempt: Attempt, work: impl Future<Output = T>) -> T {
+    ATTEMPT.scope(attempt, work).await
+}
+
+/// Runs work as the current attempt with another target: the path names neither a resource that is being created nor one
+/// given in the query.
+pub(in crate::service) async fn with_target<T>(target: Target, work: impl Future<Output = T>) -> T {
+    match current_attempt() {
+        Some(attempt) => with_attempt(Attempt { target, ..attempt }, work).await,
+        None => work.await,
+    }
+}
+
+/// Runs work as the current attempt, adopting or releasing this daemon.
+pub(in crate::service) async fn with_adoption_target<T>(
+    daemon: DaemonName,
+    work: impl Future<Output = T>,
+) -> T {
+    match current_attempt() {
+        Some(attempt) => {
+            let target = Target::Daemon(daemon);
+            with_attempt(Attempt { target, adoption: true, ..attempt }, work).await
+        }
+        None => work.await,
+    }
+}
+
+/// Runs work as the current attempt on whatever task polls it.
+pub(in crate::service) fn inherit_attempt<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+    let attempt = current_attempt();
+    async move {
+        match attempt {
+            Some(attempt) => with_attempt(attempt, work).await,
+            None => work.await,
+        }
+    }
+}
+
+/// The current attempt, if there is one.
+pub(in crate::service) fn current_attempt() -> Option<Attempt> {
+    ATTEMPT.try_with(Clone::clone).ok()
+}
+
+/// The cause of what is done now.
+pub(in crate::service) fn current_cause() -> Cause {
+    match current_attempt() {
+        Some(attempt) if !attempt.is_manager => Cause::Actor { subject: attempt.actor },
+        _ => Cause::Manager,
+    }
+}
+
+impl Service {
+    /// Runs a job on the writer, and writes the change's event and audit rows in the same transaction.
+    ///
+    /// A dry run writes neither.
+    pub(in crate::service) async fn write<T, F>(&self, job: F) -> Result<T, ServiceError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), ServiceError>> + Send + 'static,
+    {
+        let Some(attempt) = current_attempt() else { return self.parts.store.write(job).await };
+        let by = current_cause();
+        self.parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let mut before = specs(&mut *db, &attempt.target).await?;
+                    let written = store::layouts::last_row(&mut *db).await?;
+                    let (value, fate) = job(&mut *db).await?;
+                    if fate == Fate::Commit {
+                        let mut after = specs(&mut *db, &attempt.target).await?;
+                        if matches!(attempt.target, Target::Other(_)) {
+                            new_layouts(&mut *db, written, &mut before, &mut after).await?;
+                        }
+                        let now = unix_ms();
+                        let (old, new) = (before.get(&attempt.target), after.get(&attempt.target));
+                        if let Some(event) = change_event(&attempt, by, old, new) {
+                            store::events::append(&mut *db, &event, now).await?;
+                        }
+                        // A single row for an attempt that writes several times could not be in each of its transactions.
+                        for (target, came) in changes(&attempt.target, before, after) {
+                            let attempt = Attempt { target, ..attempt.clone() };
+                            store::audit::append(&mut *db, &attempt, came, 1, now).await?;
+                        }
+                    }
+                    Ok((value, fate))
+                })
+            })
+            .await
+    }
+}
+
+/// The specs that an attempt may change, as they are in this transaction: the target's, or those of all daemons and tenants
+/// if the path names no target.
+async fn specs(
+    db: Transaction<'_>,
+    target: &Target,
+) -> Result<BTreeMap<Target, serde_json::Value>, StoreError> {
+    let json = |spec: Result<serde_json::Value, serde_json::Error>| {
+        spec.map_err(|error| StoreError::Corrupt { what: "a spec", detail: error.to_string() })
+    };
+    let (mut daemons, mut tenants, mut layouts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut tokens = Vec::new();
+    match target {
+        Target::Daemon(name) => daemons.extend(store::daemons::get(db, name).await?),
+        Target::Tenant(name) => {
+            tenants.extend(store::tenants::get(&mut *db, name).await?);
+            // Deleting the tenant revokes them.
+            tokens = store::tokens::of_tenant(db, name).await?;
+        }
+        Target::Lease(tenant, holder) => {
+            let found = store::leases::of(db, tenant, *holder).await?;
+            return Ok(found.map(|record| (target.clone(), lease_on_record(&record))).into_iter().collect());
+        }
+        Target::Layout(name) => layouts.extend(store::layouts::newest(db, name).await?),
+        Target::Token(id) => tokens.extend(store::tokens::get(db, id).await?),
+        Target::Other(path) if WITHOUT_SPECS.contains(&path.split('/').next().unwrap_or_default()) => {}
+        Target::Other(_) => {
+            daemons = store::daemons::all(&mut *db).await?;
+            tenants = store::tenants::page(&mut *db, None, None, "", i64::MAX).await?;
+        }
+    }
+    let mut specs = BTreeMap::new();
+    for daemon in daemons {
+        specs.insert(Target::Daemon(daemon.name), json(serde_json::to_value(&daemon.spec))?);
+    }
+    for tenant in tenants {
+        specs.insert(Target::Tenant(tenant.name), json(serde_json::to_value(&tenant.spec))?);
+    }
+    for version in layouts {
+        let (target, spec) = layout_spec(version)?;
+        specs.insert(target, spec);
+    }
+    for token in tokens {
+        let spec = token.on_record();
+        specs.insert(Target::Token(token.id), spec);
+    }
+    Ok(specs)
+}
+
+fn layout_spec(version: Version) -> Result<(Target, serde_json::Value), StoreError> {
+    let content = serde_json::to_value(&version.layout)
+        .map_err(|error| StoreError::Corrupt { what: "a spec", detail: error.to_string() })?;
+    let spec = serde_json::json!({ "version": version.version, "layout": content });
+    Ok((Target::Layout(version.name), spec))
+}
+
+/// Adds the layouts that got a version after `row`, as they were before and after. There may be thousands of others, which
+/// are not read.
+async fn new_layouts(
+    db: Transaction<'_>,
+    row: i64,
+    before: &mut BTreeMap<Target, serde_json::Value>,
+    after: &mut BTreeMap<Target, serde_json::Value>,
+) -> Result<(), StoreError> {
+    for version in store::layouts::written_after(&mut *db, row).await? {
+        if let Some(previous) =
+            store::layouts::versions(&mut *db, &version.name, Some(version.version), 1).await?.pop()
+        {
+            let (target, spec) = layout_spec(previous)?;
+            before.entry(target).or_insert(spec);
+        }
+        let (target, spec) = layout_spec(version)?;
+        after.insert(target, spec);
+    }
+    Ok(())
+}
+
+/// A lease as stored in the audit log.
+fn lease_on_record(record: &LeaseRecord) -> serde_json::Value {
+    let ClientId { pid, start_time } = record.lease.holder;
+    serde_json::json!({
+        "pid": pid, "start_time": start_time, "kind": record.kind.as_str(), "command": record.command,
+    })
+}
+
+/// The event for a lease that was granted, claimed by its process, or revoked.
+fn lease_event(
+    tenant: &TenantName,
+    holder: ClientId,
+    before: Option<&serde_json::Value>,
+    after: Option<&serde_json::Value>,
+) -> Option<NewEvent> {
+    let kind_of =
+        |lease: &serde_json::Value| lease["kind"].as_str().and_then(|kind| LeaseKind::parse(kind).ok());
+    let before = before.and_then(|lease| Some((lease, kind_of(lease)?)));
+    let after = after.and_then(|lease| Some((lease, kind_of(lease)?)));
+    let pid = holder.pid;
+    let (event, (lease, kind), message) = match (before, after) {
+        (Some((_, old)), Some((_, new))) if old == new => return None,
+        (_, Some(new)) if new.1 == LeaseKind::Own => {
+            (EventType::LeaseGranted, new, format!("process {pid} took a lease of tenant {tenant}"))
+        }
+        (_, Some(new)) => (
+            EventType::LeaseGranted,
+            new,
+            format!("process {pid} was recorded as a process of tenant {tenant}"),
+        ),
+        (Some(old), None) => {
+            let message = format!(
+                "the lease of process {pid} for tenant {tenant} was revoked; the process was left as it is"
+            );
+            (EventType::LeaseRevoked, old, message)
+        }
+        (None, None) => return None,
+    };
+    // Only the program's name, as for clients.
+    let first = lease["command"].as_str().and_then(|command| command.split_whitespace().next());
+    let program = first.and_then(|first| first.rsplit('/').next()).filter(|name| !name.is_empty());
+    let details = Details::Lease {
+        pid,
+        start_time: holder.start_time,
+        lease: kind,
+        program: program.map(|name| name.chars().take(64).collect()),
+    };
+    let subject = Subject { tenant: Some(tenant.clone()), client: Some(holder), ..Subject::default() };
+    Some(NewEvent::new(event, subject, message).with(details))
+}
+
+/// The audit rows of an attempt: one for each resource that changed, or a single one without specs.
+fn changes(
+    target: &Target,
+    mut before: BTreeMap<Target, serde_json::Value>,
+    mut after: BTreeMap<Target, serde_json::Value>,
+) -> Vec<(Target, Came)> {
+    let targets: BTreeSet<Target> = before.keys().chain(after.keys()).cloned().collect();
+    let mut rows = Vec::new();
+    for target in targets {
+        let (before, after) = (before.remove(&target), after.remove(&target));
+        if before != after {
+            let text = |spec: Option<serde_json::Value>| spec.map(|spec| spec.to_string());
+            rows.push((target, Came { problem: None, before: text(before), after: text(after) }));
+        }
+    }
+    if rows.is_empty() {
+        rows.push((target.clone(), Came::default()));
+    }
+    rows
+}
+
+/// The event for a change of a daemon, a tenant or a layout.
+fn change_event(
+    attempt: &Attempt,
+    by: Cause,
+    before: Option<&serde_json::Value>,
+    after: Option<&serde_json::Value>,
+) -> Option<NewEvent> {
+    if let Target::Lease(tenant, holder) = &attempt.target {
+        return lease_event(tenant, *holder, before, after).map(|event| event.because(by));
+    }
+    let (created, changed, deleted) = match &attempt.target {
+        Target::Daemon(_) if attempt.adoption => {
+            (EventType::DaemonAdopted, EventType::DaemonChanged, EventType::DaemonReleased)
+        }
+        Target::Daemon(_) => (EventType::DaemonCreated, EventType::DaemonChanged, EventType::DaemonDeleted),
+        Target::Tenant(_) => (EventType::TenantCreated, EventType::TenantChanged, EventType::TenantDeleted),
+        // The event of a version is written with the version itself, which happens elsewhere too.
+        Target::Layout(_) if after.is_some() => return None,
+        Target::Layout(_) => {
+            (EventType::LayoutVersionWritten, EventType::LayoutVersionWritten, EventType::LayoutDeleted)
+        }
+        // Their events are written elsewhere; a token that is deleted with its tenant is no target.
+        Target::Lease(..) | Target::Token(_) | Target::Other(_) => return None,
+    };
+    let (kind, what) = match (before, after) {
+        (None, Some(_)) => (created, "was created"),
+        (Some(before), Some(after)) if before != after => (changed, "was changed"),
+        (Some(_), None) => (deleted, "was deleted"),
+        _ => return None,
+    };
+    let spec = after.or(before);
+    let daemon = spec.and_then(|spec| spec["daemon"].as_str());
+    let (subject, name) = match &attempt.target {
+        Target::Daemon(name) => (Subject::daemon(name), format!("daemon {name}")),
+        Target::Tenant(name) => {
+            let daemon = daemon.and_then(|daemon| daemon.parse().ok());
+            let subject = Subject { tenant: Some(name.clone()), daemon, ..Subject::default() };
+            (subject, format!("tenant {name}"))
+        }
+        Target::Layout(name) => {
+            let subject = Subject { layout: Some(name.clone()), ..Subject::default() };
+            (subject, format!("layout {name}"))
+        }
+        Target::Lease(..) | Target::Token(_) | Target::Other(_) => return None,
+    };
+    let details = match (&attempt.target, spec) {
+        (Target::Layout(_), Some(spec)) => Details::Layout {
+            version: spec["version"].as_u64().and_then(|version| u32::try_from(version).ok()),
+            drift: Vec::new(),
+            degraded: Vec::new(),
+        },
+        _ => Details::Changed { fields: changed_fields(before, after) },
+    };
+    Some(NewEvent::new(kind, subject, format!("{name} {what}")).because(by).with(details))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::access::{Actor, Grant, Origin, Role, Subject as Who};
+
+    fn attempt_of(path: &str, action: &str) -> Attempt {
+        let grant = Grant::Host(Role::Admin);
+        let actor = Actor { subject: Who::User(7), grant, origin: Origin::Socket };
+        Attempt::of(&actor, None, action.to_owned(), Target::of_request(path, path))
+    }
+
+    #[test]
+    fn change_event_lists_changed_fields() {
+        let attempt = attempt_of("tenants/web", "PUT /api/v1/tenants/{name}");
+        let (small, large) = (
+            serde_json::json!({ "daemon": "gpu0", "uid": 7, "sms": 8 }),
+            serde_json::json!({ "daemon": "gpu0", "uid": 7, "sms": 16 }),
+        );
+        let event = |before, after| change_event(&attempt, Cause::Manager, before, after);
+        let created = event(None, Some(&small)).expect("an event");
+        assert_eq!(
+            (created.kind, created.details),
+            (EventType::TenantCreated, Some(Details::Changed { fields: vec![] }))
+        );
+        let changed = event(Some(&small), Some(&large)).expect("an event");
+        assert_eq!(changed.details, Some(Details::Changed { fields: vec!["sms".to_owned()] }));
+        assert_eq!(changed.subject.daemon.as_ref().map(ToString::to_string), Some("gpu0".to_owned()));
+        assert!(event(Some(&small), Some(&small)).is_none());
+        assert_eq!(event(Some(&small), None).expect("an event").kind, EventType::TenantDeleted);
+        assert!(super::change_event(&attempt_of("host", "POST"), Cause::Manager, None, None).is_none());
+    }
+
+    #[test]
+    fn adoption_and_release_have_events_of_their_own() {
+        let usual = attempt_of("daemons/gpu0", "PUT /api/v1/daemons/{name}");
+        let adoption = Attempt { adoption: true, ..usual.clone() };
+        let spec = serde_json::json!({ "gpus": ["0"] });
+        let kind = |attempt: &Attempt, before, after| {
+            change_event(attempt, Cause::Manager, before, after).expect("an event").kind
+        };
+        assert_eq!(kind(&usual, None, Some(&spec)), EventType::DaemonCreated);
+        assert_eq!(kind(&usual, Some(&spec), None), EventType::DaemonDeleted);
+        assert_eq!(kind(&adoption, None, Some(&spec)), EventType::DaemonAdopted);
+        assert_eq!(kind(&adoption, Some(&spec), None), EventType::DaemonReleased);
+    }
+}

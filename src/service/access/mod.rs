@@ -1,0 +1,585 @@
+//! Authentication: turns secrets into actors, from a table in memory.
+//!
+//! The table holds what every request needs of the store, so that no request waits for SQLite. It changes after the commit
+//! and before the answer: a revocation is in force when it is answered.
+
+pub mod audit;
+pub mod audit_log;
+pub mod redaction;
+pub(super) mod refusals;
+pub mod sessions;
+pub mod tokens;
+pub mod whoami;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Grant, Origin, Role, Subject, UserMap};
+use crate::domain::session::{Holder, Session, SessionLimits};
+use crate::domain::throttle::{Buckets, Held, Source, Throttle};
+use crate::domain::token::{Digest, Secret, Token, TokenId, TokenState};
+use crate::host;
+use crate::service::{Service, ServiceError};
+use crate::store::{self, Fate, StoreError};
+
+/// How often the last uses of tokens are written.
+const WRITING_USES: Duration = Duration::from_secs(60);
+/// Lifetime of a login code, in milliseconds.
+const CODE_MS: i64 = 15 * 60 * 1000;
+/// Burst of logins for one holder: as many as it may have sessions.
+const LOGIN_BURST: u32 = 32;
+/// After the burst, one login per this time, in milliseconds: each leaves rows that are never deleted.
+const LOGIN_INTERVAL_MS: i64 = 60 * 1000;
+/// Most login codes at the same time.
+const CODES: usize = 16;
+
+/// The peer of a unix socket connection, as the kernel recorded it at connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalUser {
+    /// Its uid.
+    pub uid: u32,
+    /// Its gid.
+    pub gid: u32,
+    /// Its PID.
+    pub pid: Option<u32>,
+    /// A handle to the process, if it was alive when the connection was accepted.
+    pub process: Option<host::Identity>,
+}
+
+impl LocalUser {
+    /// The peer of a connection that was just accepted.
+    pub fn connected(socket: &impl AsFd) -> std::io::Result<Self> {
+        let host::Peer { uid, gid, pid, process } = host::peer(socket)?;
+        Ok(Self { uid, gid, pid, process })
+    }
+
+    /// The gid and the supplementary groups of the process, while it lives and belongs to this user.
+    ///
+    /// They are read from the process itself: a user database tells what the next login will get, may be queried over a
+    /// network, and the process may have dropped groups on purpose. A process that has ended has no groups, so it has no more
+    /// rights than it had.
+    fn groups(self) -> Vec<u32> {
+        let own = self.pid.and_then(host::process::groups).filter(|(owner, _)| *owner == self.uid);
+        std::iter::once(self.gid).chain(own.into_iter().flat_map(|(_, groups)| groups)).collect()
+    }
+}
+
+/// An authenticated actor, and how long that is valid.
+#[derive(Debug, Clone)]
+pub struct Admission {
+    /// The actor.
+    pub actor: Actor,
+    /// How long it is valid.
+    pub lifetime: Lifetime,
+}
+
+impl Admission {
+    /// For anonymous requests to something public; valid for nothing else.
+    pub fn anonymous(origin: Origin) -> Self {
+        let actor = Actor { subject: Subject::Anybody, grant: Grant::Host(Role::Viewer), origin };
+        Self { actor, lifetime: Lifetime::unlimited() }
+    }
+}
+
+/// How long an admission is valid: a stream that began under it ends with it.
+#[derive(Debug, Clone)]
+pub struct Lifetime {
+    ended: CancellationToken,
+    expires_at: Option<i64>,
+    session: Option<Arc<LiveSession>>,
+}
+
+impl Lifetime {
+    /// Valid until the manager stops.
+    fn unlimited() -> Self {
+        Self { ended: CancellationToken::new(), expires_at: None, session: None }
+    }
+
+    /// Counts a long-running stream as use of its session: an open page keeps its session alive.
+    pub fn in_use(&self) -> InUse {
+        if let Some(session) = &self.session {
+            session.watched.fetch_add(1, Ordering::Relaxed);
+        }
+        InUse(self.session.clone())
+    }
+
+    /// Whether it has expired at `now`.
+    pub fn is_over(&self, now: i64) -> bool {
+        self.ended.is_cancelled() || self.expires_at.is_some_and(|end| end <= now)
+    }
+
+    /// Waits until it ends: revoked, logged out, or expired.
+    pub async fn over(&self) {
+        let left = self.expires_at.map(|end| {
+            Duration::from_millis(u64::try_from(end.saturating_sub(unix_ms())).unwrap_or_default())
+        });
+        match left {
+            None => self.ended.cancelled().await,
+            Some(left) => {
+                let _ = tokio::time::timeout(left, self.ended.cancelled()).await;
+            }
+        }
+    }
+}
+
+/// An open stream; its session counts as used until this is dropped.
+#[derive(Debug)]
+pub struct InUse(Option<Arc<LiveSession>>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        if let Some(session) = &self.0 {
+            session.last_used.fetch_max(unix_ms(), Ordering::Relaxed);
+            session.watched.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A valid token.
+#[derive(Debug)]
+struct LiveToken {
+    token: Token,
+    last_used: AtomicI64,
+    written_use: AtomicI64,
+    ended: CancellationToken,
+}
+
+/// A valid session.
+#[derive(Debug)]
+struct LiveSession {
+    session: Session,
+    last_used: AtomicI64,
+    written_use: AtomicI64,
+    /// Open streams that count as use.
+    watched: AtomicUsize,
+    ended: CancellationToken,
+}
+
+/// A single-use login code in a URL.
+#[derive(Debug)]
+struct LoginCode {
+    digest: Digest,
+    holder: Holder,
+    expires_at: i64,
+}
+
+/// The session that a request came with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionKey(pub(super) Digest);
+
+/// Why no session is possible for an actor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoHolder {
+    /// Its role was granted to a group of its process.
+    #[error(
+        "uid {0} has its role through a group, which a browser session does not have: log in with a token made by \
+         `mps-manager token create`, or name the user in access.users of the configuration"
+    )]
+    OfAGroup(u32),
+    /// It is anonymous.
+    #[error("a session belongs to a token or to a user of this host: send a token")]
+    Anonymous,
+}
+
+/// Everyone with access.
+#[derive(Debug)]
+pub struct Access {
+    admin: Digest,
+    manager_uid: u32,
+    users: UserMap,
+    limits: SessionLimits,
+    tokens: RwLock<HashMap<TokenId, Arc<LiveToken>>>,
+    sessions: RwLock<HashMap<[u8; 32], Arc<LiveSession>>>,
+    codes: Mutex<Vec<LoginCode>>,
+    throttle: Mutex<Throttle>,
+    logins: Mutex<Buckets<Holder>>,
+    /// Held from reading the rows until the table is replaced, so that a revocation in between is not undone.
+    loading: tokio::sync::Mutex<()>,
+}
+
+impl Access {
+    /// Reads the admin token once, and keeps its digest.
+    pub fn new(admin: &Secret, manager_uid: u32, users: UserMap, limits: SessionLimits) -> Self {
+        Self {
+            admin: admin.digest(),
+            manager_uid,
+            users,
+            limits,
+            tokens: RwLock::default(),
+            sessions: RwLock::default(),
+            codes: Mutex::default(),
+            throttle: Mutex::default(),
+            logins: Mutex::new(Buckets::new(LOGIN_BURST, LOGIN_INTERVAL_MS)),
+            loading: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// The actor for a secret, if it is valid.
+    ///
+    /// An unknown ID, a wrong secret and a malformed token take the same steps: two digests are computed and compared.
+    pub fn holder(&self, shown: &Secret, origin: Origin, now: i64) -> Option<Admission> {
+        let (id, secret) = match shown.parts() {
+            Some((id, secret)) => (Some(id), secret),
+            None => (None, shown.clone()),
+        };
+        let live = id.as_ref().and_then(|id| self.live(id));
+        let digest = secret.digest();
+        let expected = live.as_ref().map_or(self.admin, |live| live.token.digest);
+        let equal = digest == expected;
+        match (id, live) {
+            (None, _) if equal => Some(admin(origin)),
+            (Some(_), Some(live)) if equal => live.admission(origin, now),
+            _ => None,
+        }
+    }
+
+    /// The actor and key of a session, if it is valid.
+    pub fn session(&self, cookie: &Secret, origin: Origin, now: i64) -> Option<(Admission, SessionKey)> {
+        let digest = cookie.digest();
+        let live = self.live_session(&SessionKey(digest))?;
+        let Session { holder, created_at, .. } = &live.session;
+        if live.ended.is_cancelled() || live.end(self.limits, now) <= now {
+            return None;
+        }
+        let of = match holder {
+            Holder::AdminToken => admin(origin),
+            Holder::Token(id) => self.live(id)?.admission(origin, now)?,
+            Holder::User(uid) => self.user_without_groups(*uid, origin)?,
+        };
+        live.last_used.fetch_max(now, Ordering::Relaxed);
+        let end = self.limits.last_end(*created_at);
+        let expires_at = Some(of.lifetime.expires_at.map_or(end, |token| token.min(end)));
+        let lifetime = Lifetime { ended: live.ended.clone(), expires_at, session: Some(live) };
+        Some((Admission { actor: of.actor, lifetime }, SessionKey(digest)))
+    }
+
+    /// Stores a single-use login code for this holder.
+    pub(super) fn keep_code(&self, code: &Secret, holder: Holder, now: i64) -> i64 {
+        let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+        codes.retain(|code| code.expires_at > now);
+        if codes.len() >= CODES {
+            codes.remove(0);
+        }
+        let expires_at = now + CODE_MS;
+        codes.push(LoginCode { digest: code.digest(), holder, expires_at });
+        expires_at
+    }
+
+    /// The actor of a login code, which the login then consumes.
+    pub fn coded(&self, code: &Secret, origin: Origin, now: i64) -> Option<Admission> {
+        let digest = code.digest();
+        let codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = codes.iter().find(|code| code.digest == digest && code.expires_at > now)?;
+        let holder = found.holder.clone();
+        drop(codes);
+        match holder {
+            Holder::AdminToken => Some(admin(origin)),
+            Holder::Token(id) => self.live(&id)?.admission(origin, now),
+            Holder::User(uid) => self.user_without_groups(uid, origin),
+        }
+    }
+
+    /// Consumes a code; returns whether it was valid.
+    pub(super) fn consume_code(&self, code: &Secret, now: i64) -> bool {
+        let digest = code.digest();
+        let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+        codes.retain(|code| code.expires_at > now);
+        let found = codes.iter().position(|code| code.digest == digest);
+        found.map(|found| codes.remove(found)).is_some()
+    }
+
+    /// The actor for a user of this host, if it has a grant.
+    pub fn user(&self, user: LocalUser) -> Option<Admission> {
+        let grant = match user.uid {
+            uid if uid == 0 || uid == self.manager_uid => Some(Grant::Host(Role::Admin)),
+            uid if self.users.groups.is_empty() => self.users.grant(uid, &[]),
+            uid => self.users.grant(uid, &user.groups()),
+        };
+        let actor = Actor { subject: Subject::User(user.uid), grant: grant?, origin: Origin::Socket };
+        Some(Admission { actor, lifetime: Lifetime::unlimited() })
+    }
+
+    /// The same without a process: grants to groups do not apply.
+    fn user_without_groups(&self, uid: u32, origin: Origin) -> Option<Admission> {
+        let grant = self.users.grant(uid, &[])?;
+        let actor = Actor { subject: Subject::User(uid), grant, origin };
+        Some(Admission { actor, lifetime: Lifetime::unlimited() })
+    }
+
+    /// The holder of sessions that an actor may open for itself, or why it can have none.
+    pub(super) fn holder_of(&self, actor: &Actor) -> Result<Holder, NoHolder> {
+        match &actor.subject {
+            Subject::AdminToken | Subject::Manager => Ok(Holder::AdminToken),
+            Subject::Token { id, .. } => Ok(Holder::Token(id.clone())),
+            Subject::User(uid) => self.holder_of_user(*uid),
+            Subject::Anybody => Err(NoHolder::Anonymous),
+        }
+    }
+
+    /// The same for a user of this host.
+    pub(super) fn holder_of_user(&self, uid: u32) -> Result<Holder, NoHolder> {
+        match uid {
+            // It could read the admin token as well.
+            uid if uid == 0 || uid == self.manager_uid => Ok(Holder::AdminToken),
+            uid if self.users.users.contains_key(&uid) => Ok(Holder::User(uid)),
+            uid => Err(NoHolder::OfAGroup(uid)),
+        }
+    }
+
+    /// Counts a failed attempt, and returns whether it is still answered.
+    pub fn failed(&self, source: Source, now: i64) -> Held {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner).failed(source, now)
+    }
+
+    /// Counts a login, and returns whether there were too many.
+    pub(super) fn logged_in(&self, holder: &Holder, now: i64) -> Held {
+        self.logins.lock().unwrap_or_else(PoisonError::into_inner).take(holder.clone(), now)
+    }
+
+    /// When a token was last used, if it is valid.
+    pub(super) fn last_used(&self, id: &TokenId) -> Option<i64> {
+        self.live(id).map(|live| live.last_used.load(Ordering::Relaxed)).filter(|at| *at > 0)
+    }
+
+    /// A session as of now, and when it ends if unused.
+    pub(super) fn session_now(&self, key: &SessionKey) -> Option<(Session, i64)> {
+        let live = self.live_session(key)?;
+        let now = unix_ms();
+        Some((Session { last_used_at: live.used(now), ..live.session.clone() }, live.end(self.limits, now)))
+    }
+
+    /// Maximum lifetime of a session, in seconds.
+    pub(super) fn session_seconds(&self) -> i64 {
+        self.limits.max_ms / 1000
+    }
+
+    /// The sessions of a holder, least recently used first.
+    pub(super) fn sessions_of(&self, holder: &Holder) -> Vec<Digest> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let mut found: Vec<(i64, Digest)> = sessions
+            .values()
+            .filter(|live| live.session.holder == *holder)
+            .map(|live| (live.last_used.load(Ordering::Relaxed), live.session.digest))
+            .collect();
+        found.sort_by_key(|(used, _)| *used);
+        found.into_iter().map(|(_, digest)| digest).collect()
+    }
+
+    /// Adds a session, if its token is still valid.
+    pub(super) fn begin_session(&self, session: Session) {
+        let ended = match &session.holder {
+            Holder::AdminToken | Holder::User(_) => CancellationToken::new(),
+            Holder::Token(id) => match self.live(id) {
+                Some(live) => live.ended.child_token(),
+                None => return,
+            },
+        };
+        let used = session.last_used_at;
+        let key = session.digest.key();
+        let live = LiveSession {
+            session,
+            last_used: AtomicI64::new(used),
+            written_use: AtomicI64::new(used),
+            watched: AtomicUsize::new(0),
+            ended,
+        };
+        self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::new(live));
+    }
+
+    /// Ends sessions.
+    pub(super) fn end_sessions(&self, digests: &[Digest]) {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        for digest in digests {
+            if let Some(live) = sessions.remove(&digest.key()) {
+                live.ended.cancel();
+            }
+        }
+    }
+
+    /// Ends expired sessions and those whose token expired; returns the others with unwritten uses.
+    fn sweep(&self, now: i64) -> Vec<(Arc<LiveSession>, i64)> {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        sessions.retain(|_, live| {
+            let lives = !live.ended.is_cancelled() && live.end(self.limits, now) > now;
+            if !lives {
+                live.ended.cancel();
+            }
+            lives
+        });
+        sessions
+            .values()
+            .map(|live| (Arc::clone(live), live.used(now)))
+            .filter(|(live, at)| *at > live.written_use.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    fn live_session(&self, SessionKey(digest): &SessionKey) -> Option<Arc<LiveSession>> {
+        self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(&digest.key()).cloned()
+    }
+
+    fn unwritten_uses(&self) -> Vec<(Arc<LiveToken>, i64)> {
+        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
+        tokens
+            .values()
+            .map(|live| (Arc::clone(live), live.last_used.load(Ordering::Relaxed)))
+            .filter(|(live, at)| *at > live.written_use.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    fn live(&self, id: &TokenId) -> Option<Arc<LiveToken>> {
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    /// Ends a revoked token and everything opened with it.
+    pub(super) async fn end(&self, ids: &[TokenId]) {
+        let _one = self.loading.lock().await;
+        let mut tokens = self.tokens.write().unwrap_or_else(PoisonError::into_inner);
+        for id in ids {
+            if let Some(live) = tokens.remove(id) {
+                live.ended.cancel();
+            }
+        }
+    }
+}
+
+impl LiveSession {
+    /// When it was last used: now, while a stream is open.
+    fn used(&self, now: i64) -> i64 {
+        if self.watched.load(Ordering::Relaxed) > 0 {
+            self.last_used.fetch_max(now, Ordering::Relaxed);
+        }
+        self.last_used.load(Ordering::Relaxed)
+    }
+
+    /// When it ends if unused.
+    fn end(&self, limits: SessionLimits, now: i64) -> i64 {
+        limits.end(self.session.created_at, self.used(now))
+    }
+}
+
+fn admin(origin: Origin) -> Admission {
+    Admission {
+        actor: Actor { subject: Subject::AdminToken, grant: Grant::Host(Role::Admin), origin },
+        lifetime: Lifetime::unlimited(),
+    }
+}
+
+impl LiveToken {
+    fn admission(&self, origin: Origin, now: i64) -> Option<Admission> {
+        if self.token.state(now) != TokenState::Active {
+            return None;
+        }
+        self.last_used.fetch_max(now, Ordering::Relaxed);
+        let Token { id, name, grant, expires_at, .. } = self.token.clone();
+        Some(Admission {
+            actor: Actor { subject: Subject::Token { id, name }, grant, origin },
+            lifetime: Lifetime { ended: self.ended.clone(), expires_at, session: None },
+        })
+    }
+}
+
+impl Service {
+    /// Everyone with access.
+    pub fn access(&self) -> &Access {
+        &self.parts.access
+    }
+
+    /// Loads the tokens from the store.
+    pub(super) async fn load_tokens(&self) -> Result<(), StoreError> {
+        let access = &self.parts.access;
+        let _one = access.loading.lock().await;
+        let living = store::tokens::living(&mut *self.parts.store.read().await?, unix_ms()).await?;
+        let mut tokens = access.tokens.write().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *tokens);
+        for token in living {
+            let live = before.remove(&token.id).unwrap_or_else(|| {
+                let used = token.last_used_at.unwrap_or_default();
+                Arc::new(LiveToken {
+                    token: token.clone(),
+                    last_used: AtomicI64::new(used),
+                    written_use: AtomicI64::new(used),
+                    ended: CancellationToken::new(),
+                })
+            });
+            tokens.insert(token.id, live);
+        }
+        // Revoked or expired.
+        for gone in before.into_values() {
+            gone.ended.cancel();
+        }
+        Ok(())
+    }
+
+    /// Loads the sessions from the store, at startup.
+    pub(super) async fn load_sessions(&self) -> Result<(), StoreError> {
+        let access = &self.parts.access;
+        let sessions = store::sessions::all(&mut *self.parts.store.read().await?, &access.admin).await?;
+        for session in sessions {
+            access.begin_session(session);
+        }
+        Ok(())
+    }
+
+    /// The digest of the admin token, with which its sessions are stored.
+    pub(super) fn admin_digest(&self) -> Digest {
+        self.parts.access.admin
+    }
+
+    /// Periodically writes when tokens and sessions were last used, and ends expired ones; no request waits for it.
+    pub async fn write_uses(self) {
+        loop {
+            tokio::time::sleep(WRITING_USES).await;
+            self.write_last_uses().await;
+        }
+    }
+
+    /// The same once, at shutdown.
+    pub async fn write_last_uses(&self) {
+        if let Err(error) = self.write_uses_now().await {
+            tracing::warn!(%error, "the last uses of tokens could not be written");
+        }
+    }
+
+    async fn write_uses_now(&self) -> Result<(), ServiceError> {
+        let now = unix_ms();
+        let access = &self.parts.access;
+        let (uses, sessions) = (access.unwritten_uses(), access.sweep(now));
+        if self.parts.store.is_sealed() {
+            return Ok(());
+        }
+        let (written, written_sessions) = (uses.clone(), sessions.clone());
+        let (limits, admin) = (access.limits, access.admin);
+        self.parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    for (live, at) in &written {
+                        store::tokens::used(&mut *db, &live.token.id, *at).await?;
+                    }
+                    for (live, at) in &written_sessions {
+                        store::sessions::used(&mut *db, &live.session.digest, *at).await?;
+                    }
+                    let (idle, opened) = (now - limits.idle_ms, now - limits.max_ms);
+                    store::sessions::delete_old(db, idle, opened, &admin).await?;
+                    Ok::<_, StoreError>(((), Fate::Commit))
+                })
+            })
+            .await?;
+        for (live, at) in uses {
+            live.written_use.fetch_max(at, Ordering::Relaxed);
+        }
+        for (live, at) in sessions {
+            live.written_use.fetch_max(at, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,311 @@
+//! Redaction for users bound to a tenant: the one place that decides what they see.
+//!
+//! Full texts are for host users: they name processes, users, command lines and other tenants. A tenant user sees an error
+//! about its own request, an error marked as visible ([`ServiceError::visible_to_tenants`]), or the text written for it
+//! ([`ServiceError::for_audience`]); any other error becomes a generic one. Events and operations are let through by type. So
+//! the default is redacted.
+
+use crate::domain::access::Actor;
+use crate::domain::event::{Cause, Details, Event, EventType};
+use crate::domain::operation::{Operation, Step};
+use crate::domain::verification::{Verification, VerificationObstacle, VerificationResult};
+use crate::operations::TERMINATION_OUTCOMES;
+use crate::service::ServiceError;
+
+const BLOCKED: &str =
+    "a condition on the host prevents this: ask the host's operator, who can see the details";
+const UNAVAILABLE: &str =
+    "something this needs on the host is unavailable: try again, or ask the host's operator";
+const TIMED_OUT: &str = "something on the host did not answer in time: try again, or ask the host's operator";
+const READ_ONLY: &str = "the host is read-only at the moment: ask the host's operator";
+const FAULT: &str = "an internal error of the manager: ask the host's operator, whose log has the details";
+const FAILED: &str =
+    "it failed because of a condition on the host: ask the host's operator, who can see the details";
+
+tokio::task_local! {
+    static CALLER: Actor;
+}
+
+/// Runs work for a caller, for whom its errors are redacted.
+pub async fn with_caller<T>(actor: Actor, work: impl Future<Output = T>) -> T {
+    CALLER.scope(actor, work).await
+}
+
+/// An error redacted for the current caller.
+pub fn redact_for_caller(error: ServiceError) -> ServiceError {
+    let caller = CALLER.try_with(Clone::clone);
+    match caller {
+        Ok(actor) => error.for_actor(&actor),
+        // No caller, or not authenticated yet; such requests reach nothing that could name others.
+        Err(_) => error.into_host_error(),
+    }
+}
+
+/// Two texts of the same message: the full one, and one for users bound to a tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::service) struct AudienceText {
+    host: String,
+    tenant: String,
+}
+
+impl AudienceText {
+    /// A text for each audience.
+    pub(in crate::service) fn new(host: impl Into<String>, tenant: impl Into<String>) -> Self {
+        Self { host: host.into(), tenant: tenant.into() }
+    }
+
+    /// One text for both.
+    pub(in crate::service) fn same(text: &str) -> Self {
+        Self::new(text, text)
+    }
+
+    /// Changes both texts alike.
+    pub(in crate::service) fn map(self, frame: impl Fn(&str) -> String) -> Self {
+        Self { host: frame(&self.host), tenant: frame(&self.tenant) }
+    }
+
+    /// The text for an actor.
+    pub(in crate::service) fn text_for(self, actor: &Actor) -> String {
+        if actor.scope().is_some() { self.tenant } else { self.host }
+    }
+}
+
+/// A conflict with the present state.
+impl From<AudienceText> for ServiceError {
+    fn from(AudienceText { host, tenant }: AudienceText) -> Self {
+        Self::for_audience(Self::Conflict(host), Self::Conflict(tenant))
+    }
+}
+
+impl ServiceError {
+    /// An error with a different text for users bound to a tenant.
+    pub(in crate::service) fn for_audience(host: Self, tenant: Self) -> Self {
+        Self::ForAudience { host: Box::new(host), tenant: Box::new(tenant) }
+    }
+
+    /// An error whose full text may be seen by every tenant concerned.
+    #[must_use]
+    pub(in crate::service) fn visible_to_tenants(self) -> Self {
+        Self::for_audience(self.clone(), self)
+    }
+
+    /// The full error.
+    pub(in crate::service) fn host_error(&self) -> &Self {
+        match self {
+            Self::ForAudience { host, .. } => host,
+            error => error,
+        }
+    }
+
+    /// The full error, as host users see it.
+    #[must_use]
+    pub(super) fn into_host_error(self) -> Self {
+        match self {
+            Self::ForAudience { host, .. } => *host,
+            error => error,
+        }
+    }
+
+    /// The error as an actor may see it.
+    #[must_use]
+    pub(in crate::service) fn for_actor(self, actor: &Actor) -> Self {
+        if actor.scope().is_none() {
+            return self.into_host_error();
+        }
+        match self {
+            Self::ForAudience { tenant, .. } => *tenant,
+            // These are about the request itself.
+            error @ (Self::NotFound { .. }
+            | Self::Forbidden(_)
+            | Self::Invalid(_)
+            | Self::PreconditionFailed(_)
+            | Self::KeyReused(_)
+            | Self::TooMany { .. }) => error,
+            Self::Conflict(_) | Self::NotAdmitted(_) | Self::Blocked { .. } | Self::OtherHardware { .. } => {
+                Self::Conflict(BLOCKED.to_owned())
+            }
+            Self::ReadOnly(_) => Self::ReadOnly(READ_ONLY.to_owned()),
+            Self::DatabaseLost(_) => Self::DatabaseLost(READ_ONLY.to_owned()),
+            Self::Unavailable(_) => Self::Unavailable(UNAVAILABLE.to_owned()),
+            Self::TimedOut(_) => Self::TimedOut(TIMED_OUT.to_owned()),
+            Self::Internal(_) => Self::Internal(FAULT.to_owned()),
+        }
+    }
+}
+
+/// Something with details that not every reader may see.
+pub(in crate::service) trait Redact: Sized {
+    /// What users bound to its tenant may see of it.
+    fn redact(self) -> Self;
+
+    /// What an actor may see of it.
+    fn redacted_for(self, actor: &Actor) -> Self {
+        if actor.scope().is_some() { self.redact() } else { self }
+    }
+}
+
+impl Redact for Operation {
+    fn redact(self) -> Self {
+        let step = |step: Step| Step { outcome: step.outcome.map(outcome), ..step };
+        Self {
+            error: self.error.map(|_| FAILED.to_owned()),
+            steps: self.steps.into_iter().map(step).collect(),
+            ..self
+        }
+    }
+}
+
+/// The outcome of a step, if it is known to name no one else.
+fn outcome(outcome: String) -> String {
+    if TERMINATION_OUTCOMES.contains(&outcome.as_str()) { outcome } else { FAILED.to_owned() }
+}
+
+impl Redact for Verification {
+    fn redact(self) -> Self {
+        let redacted = |obstacle: VerificationObstacle| VerificationObstacle {
+            message: obstacle.code.redacted_message().to_owned(),
+            ..obstacle
+        };
+        let last = self.last.map(|last| VerificationResult { obstacle: last.obstacle.map(redacted), ..last });
+        Self { last, ..self }
+    }
+}
+
+/// Whether events of this type, where they are about a tenant, concern nothing else.
+fn is_own(kind: EventType) -> bool {
+    matches!(
+        kind,
+        EventType::ClientConnected
+            | EventType::ClientLeft
+            | EventType::ClientTerminated
+            | EventType::LeaseGranted
+            | EventType::LeaseRevoked
+            | EventType::TenantCreated
+            | EventType::TenantChanged
+            | EventType::TenantDeleted
+            | EventType::TenantVerified
+            | EventType::TenantVerificationFailed
+            | EventType::TokenCreated
+            | EventType::TokenRevoked
+            | EventType::SessionOpened
+            | EventType::SessionEnded
+            | EventType::OperationRequested
+            | EventType::OperationStarted
+            | EventType::OperationCancelRequested
+            | EventType::OperationFinished
+            | EventType::OperationCancelled
+            | EventType::EventsLost
+    )
+}
+
+impl Redact for Event {
+    fn redact(self) -> Self {
+        let (message, details) = match (self.kind, self.details) {
+            (kind, details)
+                if is_own(kind) && !(kind == EventType::EventsLost && self.subject.daemon.is_some()) =>
+            {
+                (self.message, details)
+            }
+            (EventType::OperationStep, Some(Details::Step { step, outcome: came })) => {
+                let came = outcome(came);
+                (format!("{step}: {came}"), Some(Details::Step { step, outcome: came }))
+            }
+            (EventType::OperationFailed, Some(Details::Operation { operation, daemons, gpus, .. })) => {
+                let message = format!("{operation}: {FAILED}");
+                let error = Some(FAILED.to_owned());
+                (message, Some(Details::Operation { operation, daemons, gpus, error }))
+            }
+            (kind, _) => (kind.meaning().to_owned(), None),
+        };
+        let cause = match self.cause {
+            Cause::Outsider { .. } => Cause::Outsider { command: None },
+            cause => cause,
+        };
+        Self { cause, message, details, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::access::{Grant, Origin, Subject};
+    use crate::domain::event::{NewEvent, Subject as About};
+    use crate::service::FieldError;
+
+    /// What no tenant may see.
+    const SECRET: &str = "process 7 of tenant batch: sh -c secret";
+
+    fn actor(grant: &str) -> Actor {
+        Actor {
+            subject: Subject::User(7),
+            grant: Grant::parse(grant).expect("a grant"),
+            origin: Origin::Socket,
+        }
+    }
+
+    #[test]
+    fn errors_are_redacted_for_tenants_by_default() {
+        let text = || SECRET.to_owned();
+        let errors = || vec![FieldError { pointer: "/x".to_owned(), detail: text() }];
+        let errors = [
+            ServiceError::Conflict(text()),
+            ServiceError::NotAdmitted(errors().remove(0)),
+            ServiceError::Blocked { detail: text(), errors: errors() },
+            ServiceError::OtherHardware { detail: text(), errors: errors() },
+            ServiceError::ReadOnly(text()),
+            ServiceError::Unavailable(text()),
+            ServiceError::TimedOut(text()),
+            ServiceError::Internal(text()),
+            ServiceError::for_audience(
+                ServiceError::Conflict(text()),
+                ServiceError::Conflict("so".to_owned()),
+            ),
+        ];
+        for error in errors {
+            assert!(format!("{error:?}").contains(SECRET));
+            let redacted = error.clone().for_actor(&actor("tenant:web"));
+            assert!(!format!("{redacted:?}").contains("batch"), "{redacted:?}");
+            let whole = error.clone().for_actor(&actor("viewer"));
+            assert_eq!(whole, error.into_host_error());
+        }
+        let own = ServiceError::Conflict("tenant web has 2 of at most 2 processes".to_owned());
+        assert_eq!(own.clone().visible_to_tenants().for_actor(&actor("tenant:web")), own);
+    }
+
+    #[test]
+    fn events_are_redacted_for_tenants_whatever_their_type() {
+        for kind in EventType::ALL {
+            let details = [
+                Details::Reason { reason: SECRET.to_owned() },
+                Details::Refused { reason: SECRET.to_owned(), logged_at: None },
+                Details::Step { step: "terminate".to_owned(), outcome: SECRET.to_owned() },
+                Details::Operation {
+                    operation: "terminate_client".to_owned(),
+                    daemons: Vec::new(),
+                    gpus: Vec::new(),
+                    error: Some(SECRET.to_owned()),
+                },
+            ];
+            for details in details {
+                let NewEvent { kind, severity, subject, .. } = NewEvent::new(*kind, About::default(), "");
+                let event = Event {
+                    id: 1,
+                    at: 1,
+                    kind,
+                    severity,
+                    subject,
+                    cause: Cause::Outsider { command: Some(SECRET.to_owned()) },
+                    message: SECRET.to_owned(),
+                    details: Some(details),
+                };
+                assert_eq!(event.clone().redacted_for(&actor("viewer")), event);
+                let redacted = event.redacted_for(&actor("tenant:web"));
+                assert_eq!(redacted.cause, Cause::Outsider { command: None });
+                // These concern only the tenant, by how they are written.
+                if !is_own(kind) {
+                    assert!(!format!("{redacted:?}").contains("batch"), "{redacted:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Browser sessions: opened with a token or a code, listed, and ended.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Grant, Right, Subject};
+use crate::domain::audit::Target;
+use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject as About};
+use crate::domain::session::{Holder, Session};
+use crate::domain::throttle::Held;
+use crate::domain::token::{Digest, Secret, Token, TokenId};
+use crate::metrics::wire::Limit;
+use crate::service::access::audit_log::{current_cause, with_target};
+use crate::service::access::tokens::{not_found, random};
+use crate::service::access::{NoHolder, SessionKey};
+use crate::service::{Service, ServiceError, StoreError, Transaction};
+use crate::store::{self, Fate};
+
+/// Sessions per token; a further one ends the least recently used.
+const MAX_SESSIONS: usize = 32;
+
+/// A session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct SessionView {
+    /// Name of its user.
+    #[schema(example = "token 0123456789abcdef (ci)")]
+    pub subject: String,
+    /// Its user's grant: a role, or `tenant:` and the name of a tenant.
+    #[schema(value_type = String, example = "operator")]
+    pub grant: Grant,
+    /// When it was opened, in unix milliseconds.
+    pub created_at: i64,
+    /// When it was last used, in unix milliseconds.
+    pub last_used_at: i64,
+    /// When it ends if unused, in unix milliseconds.
+    pub ends_at: i64,
+}
+
+/// A new session, with the secret for its cookie.
+#[derive(Debug)]
+pub struct NewSession {
+    /// The session.
+    pub session: SessionView,
+    /// The cookie's value.
+    pub cookie: Secret,
+    /// Its maximum lifetime in seconds.
+    pub max_age_s: i64,
+}
+
+/// A single-use login code.
+#[derive(Debug)]
+pub struct NewCode {
+    /// The code.
+    pub code: Secret,
+    /// When it expires, in unix milliseconds.
+    pub expires_at: i64,
+}
+
+/// The owner whose sessions end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionsOf {
+    /// The caller's own.
+    Own,
+    /// Those of the admin token.
+    AdminToken,
+    /// Those of a token.
+    Token(TokenId),
+    /// Those of a user of this host.
+    User(u32),
+}
+
+impl Service {
+    /// Opens a session for a token or a code. A code is consumed only by success, so that a caller that must wait can use it
+    /// again.
+    pub async fn open_session(
+        &self,
+        actor: &Actor,
+        code: Option<&Secret>,
+    ) -> Result<NewSession, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        let holder = self.parts.access.holder_of(actor)?;
+        let now = unix_ms();
+        if let Held::For(ms) = self.parts.access.logged_in(&holder, now) {
+            return Err(too_many(ms));
+        }
+        if code.is_some_and(|code| !self.parts.access.consume_code(code, now)) {
+            return Err(ServiceError::Conflict("this login link was used a moment ago".to_owned()));
+        }
+        let cookie = Secret::new(random()?);
+        let session = Session { digest: cookie.digest(), holder, created_at: now, last_used_at: now };
+        let (service, actor) = (self.clone(), actor.clone());
+        self.run_to_completion(async move {
+            let open = service.parts.access.sessions_of(&session.holder);
+            let surplus: Vec<Digest> =
+                open.iter().copied().take((open.len() + 1).saturating_sub(MAX_SESSIONS)).collect();
+            let (written, ended, admin) = (session.clone(), surplus.clone(), service.admin_digest());
+            let by = current_cause();
+            service
+                .write(move |db| {
+                    Box::pin(async move {
+                        end(&mut *db, &written.holder, &ended, &by, now).await?;
+                        store::sessions::insert(&mut *db, &written, &admin).await?;
+                        let opened =
+                            session_event(&mut *db, EventType::SessionOpened, &written.holder).await?;
+                        store::events::append(db, &opened.because(by), now).await?;
+                        Ok::<_, ServiceError>(((), Fate::Commit))
+                    })
+                })
+                .await?;
+            let access = &service.parts.access;
+            access.end_sessions(&surplus);
+            let key = SessionKey(session.digest);
+            access.begin_session(session);
+            let Some((session, ends_at)) = access.session_now(&key) else {
+                return Err(ServiceError::Conflict("the token was revoked a moment ago".to_owned()));
+            };
+            let max_age_s = access.session_seconds();
+            Ok(NewSession { session: view(&actor, &session, ends_at), cookie, max_age_s })
+        })
+        .await
+    }
+
+    /// The session of the request.
+    #[allow(clippy::unused_async, reason = "as every use case is called")]
+    pub async fn session(&self, actor: &Actor, key: Option<SessionKey>) -> Result<SessionView, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        let found = key.and_then(|key| self.parts.access.session_now(&key));
+        found.map(|(session, ends_at)| view(actor, &session, ends_at)).ok_or_else(no_session)
+    }
+
+    /// Ends the session of the request.
+    pub async fn end_session(&self, actor: &Actor, key: Option<SessionKey>) -> Result<(), ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        let open = key.and_then(|key| self.parts.access.session_now(&key));
+        let (session, _) = open.ok_or_else(no_session)?;
+        self.end_these(session.holder, vec![session.digest]).await
+    }
+
+    /// Ends all sessions of a token or a user: the caller's own, or another's for an admin.
+    pub async fn end_sessions(&self, actor: &Actor, of: SessionsOf) -> Result<(), ServiceError> {
+        let right = match of {
+            SessionsOf::Own => Right::ViewOwn,
+            SessionsOf::AdminToken | SessionsOf::Token(_) | SessionsOf::User(_) => Right::Administer,
+        };
+        actor.may(right)?;
+        let access = &self.parts.access;
+        let (holder, target) = match of {
+            SessionsOf::Own => match access.holder_of(actor) {
+                Ok(holder) => (holder, None),
+                // It may have sessions from when it was named itself.
+                Err(NoHolder::OfAGroup(uid)) => (Holder::User(uid), None),
+                // They have none.
+                Err(NoHolder::Anonymous) => {
+                    return self.write(|_| Box::pin(async { Ok(((), Fate::Commit)) })).await;
+                }
+            },
+            SessionsOf::AdminToken => (Holder::AdminToken, None),
+            SessionsOf::Token(id) => {
+                // A mistyped ID must not look like success.
+                let token = store::tokens::get(&mut *self.parts.store.read().await?, &id).await?;
+                let id = token.ok_or_else(|| not_found(&id))?.id;
+                (Holder::Token(id.clone()), Some(Target::Token(id)))
+            }
+            SessionsOf::User(uid) => {
+                let holder = access.holder_of_user(uid).unwrap_or(Holder::User(uid));
+                let known = access.holder_of_user(uid).is_ok() || !access.sessions_of(&holder).is_empty();
+                if !known {
+                    return Err(ServiceError::NotFound { kind: "user with sessions", name: uid.to_string() });
+                }
+                (holder, Some(Target::Other(format!("users/{uid}"))))
+            }
+        };
+        let open = self.parts.access.sessions_of(&holder);
+        let ending = self.end_these(holder, open);
+        match target {
+            Some(target) => Box::pin(with_target(target, ending)).await,
+            None => ending.await,
+        }
+    }
+
+    /// Makes a single-use login code for the caller.
+    pub async fn create_login_code(&self, actor: &Actor) -> Result<NewCode, ServiceError> {
+        actor.may(Right::Administer)?;
+        let code = Secret::new(random()?);
+        let holder = self.parts.access.holder_of(actor)?;
+        // The code is kept in memory only; its creation is recorded. The manager's own code at its first start is not
+        // recorded: that must also work with a read-only database.
+        if actor.subject != Subject::Manager {
+            self.write(|_| Box::pin(async { Ok::<_, ServiceError>(((), Fate::Commit)) })).await?;
+        }
+        let expires_at = self.parts.access.keep_code(&code, holder, unix_ms());
+        Ok(NewCode { code, expires_at })
+    }
+
+    /// Ends sessions in memory at once, then in the store.
+    async fn end_these(&self, holder: Holder, digests: Vec<Digest>) -> Result<(), ServiceError> {
+        self.parts.access.end_sessions(&digests);
+        let service = self.clone();
+        self.run_to_completion(async move {
+            let by = current_cause();
+            service
+                .write(move |db| {
+                    Box::pin(async move {
+                        end(db, &holder, &digests, &by, unix_ms()).await?;
+                        Ok::<_, ServiceError>(((), Fate::Commit))
+                    })
+                })
+                .await
+        })
+        .await
+    }
+}
+
+/// Deletes sessions of a holder, with an event for each that was not ended by someone else at the same time.
+async fn end(
+    db: Transaction<'_>,
+    holder: &Holder,
+    digests: &[Digest],
+    by: &Cause,
+    now: i64,
+) -> Result<(), StoreError> {
+    for digest in digests {
+        if store::sessions::delete(&mut *db, digest).await? {
+            let over = session_event(&mut *db, EventType::SessionEnded, holder).await?;
+            store::events::append(&mut *db, &over.because(by.clone()), now).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The event for a session: whose it is, and nothing that identifies the session.
+///
+/// The token is read from the store, because an expired or revoked one is known only there.
+async fn session_event(
+    db: Transaction<'_>,
+    kind: EventType,
+    holder: &Holder,
+) -> Result<NewEvent, StoreError> {
+    let token = match holder {
+        Holder::Token(id) => store::tokens::get(db, id).await?,
+        Holder::AdminToken | Holder::User(_) => None,
+    };
+    let details = |id: &dyn ToString, name: &dyn ToString| {
+        Some(Details::Token { id: id.to_string(), name: name.to_string() })
+    };
+    let (whose, details, tenant) = match (holder, token) {
+        (Holder::AdminToken, _) => ("the admin token".to_owned(), details(&"admin", &"admin"), None),
+        (Holder::User(uid), _) => (format!("uid {uid}"), None, None),
+        (Holder::Token(_), Some(Token { id, name, grant, .. })) => {
+            (format!("token {id} ({name})"), details(&id, &name), grant.tenant().cloned())
+        }
+        (Holder::Token(id), None) => (format!("token {id}"), None, None),
+    };
+    let what = if kind == EventType::SessionOpened { "was opened" } else { "was ended" };
+    let about = About { tenant, ..About::default() };
+    let event = NewEvent::new(kind, about, format!("a session of {whose} {what}"));
+    Ok(NewEvent { details, ..event })
+}
+
+fn too_many(wait: i64) -> ServiceError {
+    let wait_s = wait.max(0).unsigned_abs().div_ceil(1000);
+    let detail = format!(
+        "too many logins with the same token or by the same user: use an open session, or try again in {wait_s} s"
+    );
+    ServiceError::TooMany { detail, wait_s, of: Limit::LogIn }
+}
+
+impl From<NoHolder> for ServiceError {
+    fn from(none: NoHolder) -> Self {
+        Self::Conflict(none.to_string())
+    }
+}
+
+fn view(actor: &Actor, session: &Session, ends_at: i64) -> SessionView {
+    SessionView {
+        subject: actor.subject.to_string(),
+        grant: actor.grant.clone(),
+        created_at: session.created_at,
+        last_used_at: session.last_used_at,
+        ends_at,
+    }
+}
+
+fn no_session() -> ServiceError {
+    ServiceError::NotFound { kind: "session", name: "of this request".to_owned() }
+}

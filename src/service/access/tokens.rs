@@ -1,0 +1,279 @@
+//! Tokens: created, read and revoked.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Grant, Right};
+use crate::domain::audit::Target;
+use crate::domain::event::{Cause, EventType};
+use crate::domain::token::{Secret, Token, TokenId, TokenState};
+use crate::domain::{TenantName, TokenName};
+use crate::service::access::audit_log::{current_cause, with_target};
+use crate::service::page::{Page, Paged};
+use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once, stored_answer};
+use crate::store::{self, StoreError, Transaction};
+
+/// Most valid tokens: few enough to review by hand.
+const MAX_TOKENS: usize = 1000;
+/// Shortest lifetime of a token that expires, in seconds.
+const MIN_LIFETIME_S: u64 = 60;
+/// Longest lifetime, in seconds: ten years.
+const MAX_LIFETIME_S: u64 = 10 * 366 * 24 * 60 * 60;
+
+/// A token to be created.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenRequest {
+    /// What it is for; several may have the same name.
+    #[schema(value_type = String, pattern = "^[a-z][a-z0-9_]{0,63}$", example = "ci")]
+    pub name: TokenName,
+    /// What it grants: a role, or `tenant:` and an existing tenant.
+    #[schema(value_type = String, pattern = "^(viewer|operator|admin|tenant:[a-z][a-z0-9_]{0,63})$", example = "operator")]
+    pub grant: Grant,
+    /// Seconds until it expires; without it, it is valid until revoked.
+    #[serde(default)]
+    #[schema(minimum = 60, maximum = 316_224_000, example = 86_400)]
+    pub expires_in_s: Option<u64>,
+}
+
+/// A token without its secret, which is not stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TokenView {
+    /// Its ID: the middle part of its text.
+    #[schema(value_type = String, example = "0123456789abcdef")]
+    pub id: TokenId,
+    /// What it is for.
+    #[schema(value_type = String, example = "ci")]
+    pub name: TokenName,
+    /// What it grants: a role, or `tenant:` and the name of a tenant.
+    #[schema(value_type = String, example = "operator")]
+    pub grant: Grant,
+    /// Whether it is valid now.
+    pub state: TokenState,
+    /// When it was created, in unix milliseconds.
+    pub created_at: i64,
+    /// Who created it.
+    #[schema(example = "admin token")]
+    pub created_by: String,
+    /// When it expires, in unix milliseconds.
+    pub expires_at: Option<i64>,
+    /// When it was last used, in unix milliseconds; to the minute after a restart.
+    pub last_used_at: Option<i64>,
+    /// When it was revoked, in unix milliseconds.
+    pub revoked_at: Option<i64>,
+}
+
+/// A new token, with its text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct NewToken {
+    /// The token.
+    pub token: TokenView,
+    /// Its text, shown only this once; `null` in a dry run and for a repeated request.
+    #[schema(value_type = Option<String>, example = "mpsm_0123456789abcdef_…")]
+    pub secret: Option<Secret>,
+}
+
+impl Service {
+    /// Creates a token; its secret is only in the answer.
+    ///
+    /// A request that is repeated under a key creates no other token, and is answered without the secret, which is not
+    /// stored.
+    pub async fn create_token(
+        &self,
+        actor: &Actor,
+        request: TokenRequest,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<NewToken, ServiceError> {
+        actor.may(Right::Administer)?;
+        let lifetime = request.expires_in_s.map(checked_lifetime).transpose()?;
+        let secret = Secret::new(random()?);
+        let now = unix_ms();
+        let token = Token {
+            id: TokenId::new(random()?),
+            name: request.name,
+            digest: secret.digest(),
+            grant: request.grant,
+            created_at: now,
+            created_by: actor.subject.to_string(),
+            expires_at: lifetime.map(|ms| now + ms),
+            last_used_at: None,
+            revoked_at: None,
+        };
+        let service = self.clone();
+        self.run_to_completion(async move {
+            if let Some(key) = &key
+                && let Some(made) =
+                    stored_answer::<TokenId>(&mut *service.parts.store.read().await?, key).await?
+            {
+                return service.created_before(&made).await;
+            }
+            let (written, dry_run, by) = (token.clone(), options.dry_run, current_cause());
+            let writing = service.write(move |db| {
+                Box::pin(async move {
+                    let making = async |db: Transaction<'_>| make(db, &written, by, now).await;
+                    Ok((once(db, key.as_ref(), now, making).await?, fate(&options)))
+                })
+            });
+            let made = with_target(Target::Token(token.id.clone()), writing).await?;
+            if dry_run {
+                return Ok(NewToken { token: service.token_view(token), secret: None });
+            }
+            if made != token.id {
+                return service.created_before(&made).await;
+            }
+            service.load_tokens().await?;
+            tracing::info!(token = %token.id, name = %token.name, grant = %token.grant, by = token.created_by, "a token was created");
+            let text = secret.token(&token.id);
+            Ok(NewToken { token: service.token_view(token), secret: Some(text) })
+        })
+        .await
+    }
+
+    /// The token that a repeated request created the first time, without its text.
+    async fn created_before(&self, id: &TokenId) -> Result<NewToken, ServiceError> {
+        let token = store::tokens::get(&mut *self.parts.store.read().await?, id).await?;
+        let token = token.ok_or_else(|| not_found(id))?;
+        Ok(NewToken { token: self.token_view(token), secret: None })
+    }
+
+    /// One token.
+    pub async fn token(&self, actor: &Actor, id: &TokenId) -> Result<TokenView, ServiceError> {
+        actor.may(Right::Administer)?;
+        let token = store::tokens::get(&mut *self.parts.store.read().await?, id).await?;
+        token.map(|token| self.token_view(token)).ok_or_else(|| not_found(id))
+    }
+
+    /// Tokens by ID, including those that are no longer valid.
+    pub async fn tokens(&self, actor: &Actor, page: &Page) -> Result<Paged<TokenView>, ServiceError> {
+        actor.may(Right::Administer)?;
+        let mut reader = self.parts.store.read().await?;
+        page.key::<TokenId>()?;
+        let tokens = store::tokens::page(&mut reader, &page.after, page.rows()).await?;
+        let paged = page.cut(tokens, |token| token.id.to_string());
+        let items = paged.items.into_iter().map(|token| self.token_view(token)).collect();
+        Ok(Paged { items, next_cursor: paged.next_cursor })
+    }
+
+    /// Revokes a token, in force when it is answered; sessions and streams opened with it end.
+    ///
+    /// A token that was revoked before stays as it is.
+    pub async fn revoke_token(
+        &self,
+        actor: &Actor,
+        id: TokenId,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        actor.may(Right::Administer)?;
+        let (service, by) = (self.clone(), actor.subject.to_string());
+        self.run_to_completion(async move {
+            let (revoked, dry_run, because) = (id.clone(), options.dry_run, current_cause());
+            service
+                .write(move |db| {
+                    Box::pin(async move {
+                        let Some(token) = store::tokens::get(&mut *db, &id).await? else {
+                            return Err(not_found(&id));
+                        };
+                        let now = unix_ms();
+                        if store::tokens::revoke(&mut *db, &id, now).await? {
+                            let event = token.event(EventType::TokenRevoked).because(because);
+                            store::events::append(db, &event, now).await?;
+                        }
+                        Ok(((), fate(&options)))
+                    })
+                })
+                .await?;
+            if !dry_run {
+                tracing::info!(token = %revoked, by, "a token was revoked");
+                service.parts.access.end(&[revoked]).await;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    fn token_view(&self, token: Token) -> TokenView {
+        let state = token.state(unix_ms());
+        let used = self.parts.access.last_used(&token.id).max(token.last_used_at);
+        let Token { id, name, grant, created_at, created_by, expires_at, revoked_at, .. } = token;
+        TokenView {
+            id,
+            name,
+            grant,
+            state,
+            created_at,
+            created_by,
+            expires_at,
+            last_used_at: used,
+            revoked_at,
+        }
+    }
+}
+
+/// Stores a new token, with its event.
+async fn make(db: Transaction<'_>, token: &Token, by: Cause, now: i64) -> Result<TokenId, ServiceError> {
+    if let Some(tenant) = token.grant.tenant()
+        && store::tenants::get(&mut *db, tenant).await?.is_none()
+    {
+        return Err(ServiceError::field(
+            "/grant",
+            format!("there is no tenant {tenant}: create it first, or name one that exists"),
+        ));
+    }
+    if store::tokens::living(&mut *db, now).await?.len() >= MAX_TOKENS {
+        return Err(ServiceError::Conflict(format!(
+            "there are {MAX_TOKENS} valid tokens, which is the limit: revoke unused ones"
+        )));
+    }
+    store::tokens::insert(&mut *db, token).await?;
+    let event = token.event(EventType::TokenCreated).because(by);
+    store::events::append(db, &event, now).await?;
+    Ok(token.id.clone())
+}
+
+/// Revokes every token of a tenant, each with its event; returns those whose sessions and streams must end.
+pub(in crate::service) async fn revoke_of(
+    db: Transaction<'_>,
+    tenant: &TenantName,
+    by: &Cause,
+) -> Result<Vec<TokenId>, StoreError> {
+    let now = unix_ms();
+    let revoked = store::tokens::revoke_of(&mut *db, tenant, now).await?;
+    for id in &revoked {
+        if let Some(token) = store::tokens::get(&mut *db, id).await? {
+            let event = token.event(EventType::TokenRevoked).because(by.clone());
+            store::events::append(&mut *db, &event, now).await?;
+        }
+    }
+    Ok(revoked)
+}
+
+/// A checked lifetime, in milliseconds.
+fn checked_lifetime(seconds: u64) -> Result<i64, ServiceError> {
+    let refused = || {
+        ServiceError::field(
+            "/expires_in_s",
+            format!(
+                "expires_in_s is {seconds}: give {MIN_LIFETIME_S} to {MAX_LIFETIME_S} seconds, or leave it out for a token that is \
+                 valid until it is revoked"
+            ),
+        )
+    };
+    if !(MIN_LIFETIME_S..=MAX_LIFETIME_S).contains(&seconds) {
+        return Err(refused());
+    }
+    i64::try_from(seconds * 1000).map_err(|_| refused())
+}
+
+/// Random bytes from the system.
+pub(super) fn random<const N: usize>() -> Result<[u8; N], ServiceError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| ServiceError::Internal(format!("the system gives no random bytes: {error}")))?;
+    Ok(bytes)
+}
+
+/// That there is no such token.
+pub(in crate::service) fn not_found(id: &TokenId) -> ServiceError {
+    ServiceError::NotFound { kind: "token", name: id.to_string() }
+}

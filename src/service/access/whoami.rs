@@ -1,0 +1,33 @@
+//! Who the caller is.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::access::{Actor, Grant, Right};
+use crate::service::{Service, ServiceError};
+
+/// Who the caller is, and what it may do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct WhoamiView {
+    /// Name of the caller.
+    #[schema(example = "token 0123456789abcdef (ci)")]
+    pub subject: String,
+    /// What the caller may do: a role, or `tenant:` and the name of a tenant.
+    #[schema(value_type = String, example = "operator")]
+    pub grant: Grant,
+    /// Where the call comes from: an address, or `socket`.
+    #[schema(example = "127.0.0.1")]
+    pub origin: String,
+}
+
+impl Service {
+    /// Who the caller is.
+    #[allow(clippy::unused_async, reason = "as every use case is called")]
+    pub async fn whoami(&self, actor: &Actor) -> Result<WhoamiView, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        Ok(WhoamiView {
+            subject: actor.subject.to_string(),
+            grant: actor.grant.clone(),
+            origin: actor.origin.to_string(),
+        })
+    }
+}

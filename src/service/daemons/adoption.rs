@@ -1,0 +1,317 @@
+//! Foreign daemons: adopted, taken over, and released.
+//!
+//! Nothing here starts, stops or signals a process, and adoption writes nothing to one: the spec is read back from the
+//! settings in effect, so that keeping it changes nothing.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::unix_ms;
+use crate::domain::DaemonName;
+use crate::domain::access::{Actor, Right};
+use crate::domain::client::ClientId;
+use crate::domain::daemon::{
+    CurrentDaemon, Daemon, DaemonSpec, Home, Incarnation, Management, Phase, check_management,
+};
+use crate::domain::foreign::Reading;
+use crate::domain::gpu::Gpu;
+use crate::host::{self, Identity};
+use crate::service::access::audit_log::with_adoption_target;
+use crate::service::daemons::foreign::held;
+use crate::service::daemons::maintenance::refuse_in_maintenance;
+use crate::service::daemons::{DaemonView, not_found, refuse_with_tenants};
+use crate::service::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::store;
+use crate::supervisor::{ForeignDaemon, RememberedDaemon, token};
+
+/// Longest wait for a driver to release a daemon; an action in progress may take two seconds more.
+pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A running control daemon to adopt under a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdoptRequest {
+    /// Its process ID and start time, as the list of foreign daemons gives them.
+    #[schema(pattern = "^[1-9][0-9]{0,8}-(0|[1-9][0-9]{0,17})$", example = "1234-567890")]
+    pub process: String,
+    /// Whether to manage it or only to observe it.
+    pub management: Management,
+}
+
+impl Service {
+    /// Adopts a foreign control daemon, with a spec read back from the settings in effect.
+    pub async fn adopt_daemon(
+        &self,
+        actor: &Actor,
+        name: DaemonName,
+        request: AdoptRequest,
+        options: WriteOptions,
+    ) -> Result<Written<DaemonView>, ServiceError> {
+        actor.may(Right::Administer)?;
+        let (service, daemon) = (self.clone(), name.clone());
+        let work = self.run_to_completion(async move { service.adopt_now(name, request, options).await });
+        Box::pin(with_adoption_target(daemon, work)).await
+    }
+
+    async fn adopt_now(
+        &self,
+        name: DaemonName,
+        request: AdoptRequest,
+        options: WriteOptions,
+    ) -> Result<Written<DaemonView>, ServiceError> {
+        self.check_name_fits(&name)?;
+        let (neighbour, identity) = self.named_process(&request.process).await?;
+        let context = self.parts.fleet.context();
+        if let Some(owner) = context.foreign_daemons.owner(&neighbour.daemon) {
+            return Err(ServiceError::Conflict(format!(
+                "process {} is daemon {owner} of this manager already",
+                request.process
+            )));
+        }
+        let gpus = self.gpus().await?;
+        let poll = Box::pin(context.read_foreign(&neighbour)).await;
+        let verdict =
+            self.candidate(&neighbour, &poll).adopt(request.management, self.parts.manager_uid, &gpus);
+        let cannot = |reason: String| {
+            ServiceError::Conflict(format!("process {} cannot be adopted: {reason}", request.process))
+        };
+        let Reading { spec, notes } = verdict.map_err(|reason| cannot(reason.to_string()))?;
+        let incarnation = self.incarnation_of(&neighbour, identity).map_err(cannot)?;
+        let (manager_uid, dry_run) = (self.parts.manager_uid, options.dry_run);
+        let process = request.process.clone();
+        let (daemon, desired, incarnation) = self
+            .write(move |db| {
+                Box::pin(async move {
+                    let current = store::daemons::get(&mut *db, &name).await?;
+                    check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
+                    if current.is_some() {
+                        return Err(ServiceError::Conflict(format!(
+                            "there is a daemon {name} already: choose another name, or delete that one first"
+                        )));
+                    }
+                    if let Some(pair) = incarnation.process
+                        && let Some(owner) =
+                            store::daemons::with_process(&mut *db, &incarnation.boot_id, pair).await?
+                    {
+                        // Another request adopted it a moment ago.
+                        return Err(ServiceError::Conflict(format!(
+                            "process {process} is daemon {owner} of this manager already"
+                        )));
+                    }
+                    for gpu in spec.gpus.iter().filter(|_| spec.management == Management::Managed) {
+                        if let Some(holder) = store::daemons::holder(&mut *db, gpu).await? {
+                            return Err(ServiceError::Conflict(held(gpu, &holder)));
+                        }
+                    }
+                    if spec.management == Management::Managed {
+                        // It would be stopped at once.
+                        refuse_in_maintenance(&mut *db, &name, &spec).await?;
+                    }
+                    if !host::process::is_alive(identity) {
+                        return Err(ServiceError::Conflict(format!(
+                            "process {process} ended while it was being adopted: nothing was written"
+                        )));
+                    }
+                    let now = unix_ms();
+                    store::daemons::put(&mut *db, &name, &spec, now).await?;
+                    store::gpus::remember(&mut *db, &gpus, now).await?;
+                    let daemon = store::daemons::get(&mut *db, &name)
+                        .await?
+                        .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
+                    // Its settings were read back a moment ago, so nothing has to be written. The generation is not 1 if
+                    // there was a daemon of that name before.
+                    let incarnation = Incarnation { applied: daemon.generation, ..incarnation };
+                    store::daemons::put_incarnation(&mut *db, &name, &incarnation, now).await?;
+                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
+                    Ok(((daemon, desired, incarnation), fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            tracing::info!(daemon = %daemon.name, process = %identity, management = ?request.management, ?notes, "adopted a foreign control daemon");
+            if let Some(desired) = desired {
+                self.parts.fleet.publish(desired, Some(RememberedDaemon::of(incarnation)));
+            }
+        }
+        Ok(Written { value: self.daemon_view(daemon), created: true })
+    }
+
+    /// The control daemon named by a caller.
+    async fn named_process(&self, process: &str) -> Result<(ForeignDaemon, Identity), ServiceError> {
+        let shown: String = process.chars().take(40).collect();
+        let id = ClientId::parse(process).map_err(|_| {
+            ServiceError::field(
+                "/process",
+                format!(
+                    "{shown:?} is not a process: give its ID, a hyphen and its start time, as the list of foreign daemons does"
+                ),
+            )
+        })?;
+        let identity = Identity::from(id);
+        let neighbour = self.parts.fleet.context().foreign_daemons.inspect(identity).await;
+        let neighbour = neighbour.map_err(|reason| ServiceError::field("/process", reason))?;
+        Ok((neighbour, identity))
+    }
+
+    /// What the store keeps of an adopted process.
+    fn incarnation_of(&self, neighbour: &ForeignDaemon, identity: Identity) -> Result<Incarnation, String> {
+        let around = neighbour.daemon.environment.clone()?;
+        let pipe_inode = around.reachable?;
+        Ok(Incarnation {
+            // Names the row in the store only; the process has no token of ours.
+            token: token(),
+            boot_id: self.parts.fleet.context().boot_id.clone(),
+            process: Some((identity.pid, identity.start_time)),
+            pipe_inode: Some(pipe_inode),
+            // The row does not exist yet.
+            applied: 0,
+            home: Some(Home {
+                pipe_directory: around.pipe_directory,
+                log_directory: around.log_directory,
+                foreign: true,
+            }),
+        })
+    }
+
+    /// Why this manager may not manage a daemon that it only observed so far; `None` if it may.
+    pub(super) async fn objection_to_manage(
+        &self,
+        name: &DaemonName,
+        gpus: &[Gpu],
+    ) -> Result<Option<String>, ServiceError> {
+        let current = store::daemons::get(&mut *self.parts.store.read().await?, name).await?;
+        if current.is_none_or(|daemon| !daemon.spec.is_observed()) {
+            return Ok(None);
+        }
+        let context = self.parts.fleet.context();
+        let scanner = &context.foreign_daemons;
+        let seen = scanner.scan().await;
+        let own = seen.iter().find(|neighbour| scanner.owner(&neighbour.daemon).as_ref() == Some(name));
+        let Some(own) = own else { return Ok(None) };
+        let poll = Box::pin(context.read_foreign(own)).await;
+        let mut candidate = self.candidate(own, &poll);
+        let verdict = if scanner.carries_claimed_token(name, &own.daemon) {
+            candidate.held = false;
+            candidate.take_back(self.parts.manager_uid)
+        } else {
+            candidate.adopt(Management::Managed, self.parts.manager_uid, gpus).map(drop)
+        };
+        Ok(verdict.err().map(|reason| reason.to_string()))
+    }
+
+    /// Refuses a spec that would release a daemon that cannot be released, or observe one that does not exist.
+    pub(super) async fn check_management(
+        &self,
+        db: store::Transaction<'_>,
+        current: Option<&Daemon>,
+        name: &DaemonName,
+        spec: &DaemonSpec,
+    ) -> Result<(), ServiceError> {
+        let refused = |reason: crate::domain::InvalidValue| ServiceError::Conflict(reason.to_string());
+        let Some(current) = current else { return check_management(None, spec).map_err(refused) };
+        let status = self.parts.fleet.get(name).map(|handle| handle.observed().status);
+        let otherwise = |kind: &str| kind == "RestartRequired";
+        let runs_as_specified = status.is_some_and(|status| {
+            status.pid.is_some() && !status.conditions.iter().any(|condition| otherwise(&condition.kind))
+        });
+        let has_tenants = !store::tenants::of_daemon(&mut *db, name).await?.is_empty();
+        let standing = CurrentDaemon { spec: &current.spec, has_tenants, runs_as_specified };
+        check_management(Some(standing), spec).map_err(refused)?;
+        if spec.management != current.spec.management {
+            refuse_in_maintenance(&mut *db, name, spec).await?;
+            refuse_while_operated(db, name).await?;
+        }
+        Ok(())
+    }
+
+    /// Publishes the stored state of a daemon, if there is one.
+    async fn publish_remembered(&self, name: &DaemonName) -> Result<(), ServiceError> {
+        let gpus = self.gpus().await?;
+        let mut reader = self.parts.store.read().await?;
+        let earlier = self.remembered_daemon(&mut reader, name).await?;
+        let desired = store::plans::desired(&mut reader, name, &gpus, self.parts.manager_uid).await?;
+        if let Some(desired) = desired {
+            self.parts.fleet.publish(desired, earlier);
+        }
+        Ok(())
+    }
+
+    /// Whether the daemon was adopted, so that it can be released.
+    pub async fn is_adopted(&self, actor: &Actor, name: &DaemonName) -> Result<bool, ServiceError> {
+        actor.may(Right::View)?;
+        let mut reader = self.parts.store.read().await?;
+        Ok(is_foreign(store::daemons::incarnation(&mut reader, name).await?.as_ref()))
+    }
+
+    /// Releases an adopted daemon: deletes it here and leaves its process running.
+    pub async fn release_daemon(
+        &self,
+        actor: &Actor,
+        name: DaemonName,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        actor.may(Right::Administer)?;
+        let (service, daemon) = (self.clone(), name.clone());
+        let work = self.run_to_completion(async move {
+            let handle = service.parts.fleet.get(&name);
+            let status = handle.as_ref().map(|handle| handle.observed().status);
+            let absent = status.is_none_or(|status| status.phase == Phase::Absent);
+            let (released, dry_run) = (name.clone(), options.dry_run);
+            let revision = service
+                .write(move |db| {
+                    Box::pin(async move {
+                        let daemon =
+                            store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                        check_precondition(&options, Some(daemon.revision))?;
+                        refuse_with_tenants(&mut *db, &name).await?;
+                        refuse_while_operated(&mut *db, &name).await?;
+                        let earlier = store::daemons::incarnation(&mut *db, &name).await?;
+                        // Other blockers do not matter: a foreign process is never kept because of them.
+                        let foreign = is_foreign(earlier.as_ref());
+                        let observed = daemon.spec.is_observed();
+                        if !(foreign || observed && absent) {
+                            let first = if observed { "set its management to managed, and then " } else { "" };
+                            return Err(ServiceError::Conflict(format!(
+                                "daemon {name} was started by this manager, so releasing it would leave its process unmanaged: \
+                                 {first}delete it, which stops it"
+                            )));
+                        }
+                        store::daemons::delete(db, &name, unix_ms()).await?;
+                        Ok::<_, ServiceError>((daemon.revision, fate(&options)))
+                    })
+                })
+                .await?;
+            if !dry_run {
+                service.parts.fleet.forget(&released, Some(revision));
+                if let Some(handle) = handle {
+                    handle.ended(RELEASE_TIMEOUT).await;
+                }
+                // Someone may have created a daemon of that name since the commit, and published it to the driver that has
+                // just ended.
+                service.publish_remembered(&released).await?;
+                tracing::info!(daemon = %released, "released a daemon, and left its process running");
+            }
+            Ok(())
+        });
+        Box::pin(with_adoption_target(daemon, work)).await
+    }
+}
+
+/// Whether the stored control process was started outside this manager.
+pub(super) fn is_foreign(earlier: Option<&Incarnation>) -> bool {
+    earlier.and_then(|earlier| earlier.home.as_ref()).is_some_and(|home| home.foreign)
+}
+
+/// Refuses to change a daemon's manager or GPUs while an operation runs on it.
+pub(super) async fn refuse_while_operated(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+) -> Result<(), ServiceError> {
+    match store::operations::unfinished(db, name).await? {
+        None => Ok(()),
+        Some(operation) => Err(ServiceError::Conflict(format!(
+            "operation {operation} on daemon {name} is still running: wait for it, or cancel it"
+        ))),
+    }
+}

@@ -1,0 +1,239 @@
+//! Control daemons outside this manager: listed, and checked for adoption.
+
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+
+use crate::domain::access::{Actor, Right};
+use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::daemon::{Effective, Management, Mode};
+use crate::domain::foreign::{Candidate, InForce, Reading};
+use crate::domain::gpu::Gpu;
+use crate::domain::{DaemonName, GpuUuid};
+use crate::host::Identity;
+use crate::service::tenants::clients::ClientMemory;
+use crate::service::{Service, ServiceError};
+use crate::store;
+use crate::supervisor::{ForeignDaemon, ForeignPoll};
+
+/// A control daemon on this host that is not this manager's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ForeignDaemonView {
+    /// Its process ID and start time, which identify the process.
+    pub id: ClientId,
+    /// Its process ID.
+    pub pid: u32,
+    /// The user it runs as.
+    pub uid: Option<u32>,
+    /// Its command line.
+    pub options: Vec<String>,
+    /// Whether it takes clients of several users (`-M`).
+    pub multi_user: bool,
+    /// Whether it serves static SM partitions (`-S`).
+    pub static_partitions: bool,
+    /// The GPUs it serves, in its own order; `null` if unknown.
+    pub gpus: Option<Vec<GpuUuid>>,
+    /// Its pipe directory, as it sees it; `null` if that cannot be read.
+    pub pipe_directory: Option<String>,
+    /// Its log directory, as it sees it.
+    pub log_directory: Option<String>,
+    /// The token of another manager in its environment, which may change it at any time.
+    pub held_by: Option<String>,
+    /// Its settings, read in one session; `null` if they could not be read.
+    pub effective: Option<Effective>,
+    /// Its clients; empty if they could not be read.
+    pub clients: Vec<ForeignClientView>,
+    /// What could not be read, and why.
+    pub unreadable: Option<String>,
+    /// How it can be adopted.
+    pub adoption: AdoptionView,
+}
+
+/// A client of a foreign daemon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ForeignClientView {
+    /// Its process ID and start time.
+    pub id: ClientId,
+    /// Its process ID.
+    pub pid: u32,
+    /// The server it is connected to, by process ID.
+    pub server: u32,
+    /// Its user.
+    pub uid: Option<u32>,
+    /// Its command line.
+    pub command: String,
+    /// When it started, in unix milliseconds.
+    pub since: i64,
+    /// Its memory on each GPU.
+    pub memory: Vec<ClientMemory>,
+}
+
+/// How a foreign daemon can be adopted, as of now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct AdoptionView {
+    /// As a managed daemon.
+    pub managed: VerdictView,
+    /// As an observed one.
+    pub observed: VerdictView,
+}
+
+/// Whether something is possible.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct VerdictView {
+    /// Whether it is.
+    pub possible: bool,
+    /// Why not, with the remedy.
+    pub reason: Option<String>,
+    /// What to know before.
+    pub notes: Vec<String>,
+}
+
+impl Service {
+    /// Every foreign control daemon by process ID, each read in its own session.
+    pub async fn foreign_daemons(&self, actor: &Actor) -> Result<Vec<ForeignDaemonView>, ServiceError> {
+        actor.may(Right::View)?;
+        let scanner = &self.parts.fleet.context().foreign_daemons;
+        let seen = scanner.scan().await;
+        let mut foreign: Vec<ForeignDaemon> =
+            seen.iter().filter(|neighbour| scanner.owner(&neighbour.daemon).is_none()).cloned().collect();
+        foreign.sort_by_key(|neighbour| neighbour.daemon.identity.pid);
+        let gpus = self.gpus().await?;
+        let views = join_all(foreign.into_iter().map(|neighbour| self.foreign_view(neighbour, &gpus))).await;
+        views.into_iter().collect()
+    }
+
+    /// One foreign control daemon by its process ID and start time.
+    pub async fn foreign_daemon(&self, actor: &Actor, id: &str) -> Result<ForeignDaemonView, ServiceError> {
+        actor.may(Right::View)?;
+        let not_found = |reason: &str| ServiceError::NotFound {
+            kind: "foreign control daemon",
+            name: format!("{}: {reason}", id.chars().take(40).collect::<String>()),
+        };
+        let known = ClientId::parse(id)
+            .map_err(|_| not_found("give its process ID, a hyphen and its start time, as in the list"))?;
+        let identity = Identity::from(known);
+        let scanner = &self.parts.fleet.context().foreign_daemons;
+        let neighbour = scanner.inspect(identity).await.map_err(|reason| not_found(&reason))?;
+        if let Some(owner) = scanner.owner(&neighbour.daemon) {
+            return Err(not_found(&format!("it is daemon {owner} of this manager")));
+        }
+        let gpus = self.gpus().await?;
+        self.foreign_view(neighbour, &gpus).await
+    }
+
+    async fn foreign_view(
+        &self,
+        neighbour: ForeignDaemon,
+        gpus: &[Gpu],
+    ) -> Result<ForeignDaemonView, ServiceError> {
+        let poll = Box::pin(self.parts.fleet.context().read_foreign(&neighbour)).await;
+        let candidate = self.candidate(&neighbour, &poll);
+        let adoption = AdoptionView {
+            managed: self.verdict(&candidate, Management::Managed, gpus).await?,
+            observed: self.verdict(&candidate, Management::Observed, gpus).await?,
+        };
+        let (poll, unreadable) = match poll {
+            Ok(poll) => (Some(poll), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        let (effective, clients) =
+            poll.map_or((None, Vec::new()), |poll| (Some(poll.effective), poll.clients));
+        let ForeignDaemon { daemon, gpus } = neighbour;
+        let around = daemon.environment.ok();
+        Ok(ForeignDaemonView {
+            id: ClientId { pid: daemon.identity.pid, start_time: daemon.identity.start_time },
+            pid: daemon.identity.pid,
+            uid: daemon.uid,
+            options: daemon.options,
+            multi_user: daemon.multi_user,
+            static_partitions: daemon.mode == Mode::Static,
+            gpus: gpus.ok(),
+            pipe_directory: around.as_ref().map(|around| around.pipe_directory.display().to_string()),
+            log_directory: around.as_ref().map(|around| around.log_directory.display().to_string()),
+            held_by: around.and_then(|around| around.token),
+            effective,
+            clients: clients.into_iter().map(client_view).collect(),
+            unreadable,
+            adoption,
+        })
+    }
+
+    async fn verdict(
+        &self,
+        candidate: &Candidate,
+        management: Management,
+        gpus: &[Gpu],
+    ) -> Result<VerdictView, ServiceError> {
+        let impossible =
+            |reason: String| VerdictView { possible: false, reason: Some(reason), notes: Vec::new() };
+        let Reading { spec, notes } = match candidate.adopt(management, self.parts.manager_uid, gpus) {
+            Ok(reading) => reading,
+            Err(reason) => return Ok(impossible(reason.to_string())),
+        };
+        if management == Management::Managed {
+            let mut reader = self.parts.store.read().await?;
+            for gpu in &spec.gpus {
+                if let Some(holder) = store::daemons::holder(&mut reader, gpu).await? {
+                    return Ok(impossible(held(gpu, &holder)));
+                }
+            }
+        }
+        Ok(VerdictView { possible: true, reason: None, notes })
+    }
+
+    /// What the check for adoption needs to know.
+    pub(super) fn candidate(
+        &self,
+        neighbour: &ForeignDaemon,
+        poll: &Result<ForeignPoll, String>,
+    ) -> Candidate {
+        let ForeignDaemon { daemon, gpus } = neighbour;
+        let around = daemon.environment.as_ref();
+        let reachable = match around {
+            Ok(around)
+                if around.pipe_directory.to_str().is_none() || around.log_directory.to_str().is_none() =>
+            {
+                Err("the names of its directories are not valid UTF-8".to_owned())
+            }
+            Ok(around) => around.reachable.clone(),
+            Err(reason) => Err(reason.clone()),
+        };
+        let in_force = gpus.clone().and_then(|gpus| {
+            let poll = poll.as_ref().map_err(Clone::clone)?;
+            Ok(InForce {
+                gpus,
+                mode: daemon.mode,
+                multi_user: daemon.multi_user,
+                effective: poll.effective.clone(),
+                limited_by_uuid: poll.limited_by_uuid.clone(),
+            })
+        });
+        let capability = &self.parts.fleet.context().capability;
+        Candidate {
+            uid: daemon.uid,
+            held: around.is_ok_and(|around| around.token.is_some()),
+            mode: daemon.mode,
+            mode_unsupported: capability.lacks_static().filter(|_| daemon.mode == Mode::Static),
+            multi_user: daemon.multi_user,
+            unreachable: reachable.err(),
+            gpus: gpus.clone(),
+            in_force,
+        }
+    }
+}
+
+/// Why a GPU cannot be used: another daemon of this manager has it.
+pub(in crate::service) fn held(gpu: &GpuUuid, holder: &DaemonName) -> String {
+    format!("GPU {gpu} belongs to daemon {holder}: remove it there first, or choose another GPU")
+}
+
+fn client_view(client: ClientFacts) -> ForeignClientView {
+    ForeignClientView {
+        id: client.id,
+        pid: client.id.pid,
+        server: client.server,
+        uid: client.uid,
+        command: client.command,
+        since: client.since,
+        memory: client.memory.into_iter().map(|(gpu, used_bytes)| ClientMemory { gpu, used_bytes }).collect(),
+    }
+}

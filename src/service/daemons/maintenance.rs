@@ -1,0 +1,253 @@
+//! Host maintenance.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::access::{Actor, Right};
+use crate::domain::daemon::DaemonSpec;
+use crate::domain::maintenance::{
+    Holder, LONGEST_DRAIN_S, Maintenance, MaintenanceRequest, MaintenanceState,
+};
+use crate::domain::operation::{Operation, OperationRequest};
+use crate::domain::{DaemonName, GpuUuid};
+use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions};
+use crate::store::{self, Transaction};
+
+/// The maintenance of the host, and which processes have its GPUs open.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct MaintenanceView {
+    /// Its phase; `null` when there is none.
+    pub state: Option<MaintenanceState>,
+    /// When it began, in unix milliseconds.
+    pub since: Option<i64>,
+    /// The operation that began it; its journal has the details.
+    pub operation: Option<uuid::Uuid>,
+    /// The GPUs in maintenance.
+    pub gpus: Vec<GpuUuid>,
+    /// The daemons with one of these GPUs.
+    pub daemons: Vec<DaemonName>,
+    /// Whether the driver is queried; while it is not, GPUs are shown as last seen.
+    pub live: bool,
+    /// Processes that have the device files of these GPUs open; `null` when that is unknown.
+    pub holders: Option<Vec<Holder>>,
+    /// Why it is unknown.
+    pub holders_unknown: Option<String>,
+    /// Processes that the manager may not inspect and that may be holders too: other users', unless it runs as root.
+    pub unexamined: u32,
+    /// GPUs whose holders are unknown because the device file is unknown or missing.
+    pub unproven: Vec<GpuUuid>,
+}
+
+impl Service {
+    /// The current maintenance.
+    pub async fn maintenance(&self, actor: &Actor) -> Result<MaintenanceView, ServiceError> {
+        actor.may(Right::View)?;
+        let mut reader = self.parts.store.read().await?;
+        let live = self.parts.inventory.live();
+        let Some(maintenance) = store::maintenance::get(&mut reader).await? else {
+            return Ok(MaintenanceView {
+                state: None,
+                since: None,
+                operation: None,
+                gpus: Vec::new(),
+                daemons: Vec::new(),
+                live,
+                holders: Some(Vec::new()),
+                holders_unknown: None,
+                unexamined: 0,
+                unproven: Vec::new(),
+            });
+        };
+        let daemons = store::daemons::managed_on(&mut reader, &maintenance.gpus).await?;
+        drop(reader);
+        // The phase must be readable even when the driver is faulty or hangs.
+        let patience = self.parts.patience;
+        let found = tokio::time::timeout(patience, self.parts.engine.holders(&maintenance.gpus)).await;
+        let found = found.unwrap_or_else(|_| {
+            Err(format!(
+                "the processes that have the GPUs open were not found within {} s",
+                patience.as_secs_f64()
+            ))
+        });
+        let (found, holders_unknown) = match found {
+            Ok(found) => (Some(found), None),
+            Err(why) => (None, Some(why)),
+        };
+        let unexamined = found.as_ref().map_or(0, |found| found.unexamined);
+        let unproven =
+            found.as_ref().map_or_else(|| maintenance.gpus.clone(), |found| found.unproven.clone());
+        Ok(MaintenanceView {
+            state: Some(maintenance.state),
+            since: Some(maintenance.since),
+            operation: Some(maintenance.operation),
+            gpus: maintenance.gpus,
+            daemons,
+            live,
+            holders: found.map(|found| found.processes),
+            holders_unknown,
+            unexamined,
+            unproven,
+        })
+    }
+
+    /// Requests maintenance of some GPUs, or of all.
+    pub async fn begin_maintenance(
+        &self,
+        actor: &Actor,
+        request: MaintenanceRequest,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Operation, ServiceError> {
+        actor.may(Right::Operate)?;
+        let (service, actor) = (self.clone(), actor.clone());
+        self.run_to_completion(async move {
+            let timeout_s = checked_drain(request.timeout_s)?;
+            let present = service.gpus().await?;
+            let named = request.gpus.map(|named| {
+                named
+                    .iter()
+                    .enumerate()
+                    .map(|(position, gpu)| {
+                        gpu.resolve(&present)
+                            .map(|gpu| gpu.uuid.clone())
+                            .map_err(|error| ServiceError::field(&format!("/gpus/{position}"), error.to_string()))
+                    })
+                    .collect::<Result<Vec<GpuUuid>, ServiceError>>()
+            });
+            let named = named.transpose()?;
+            if named.as_ref().is_some_and(Vec::is_empty) {
+                return Err(ServiceError::field("/gpus", "gpus is empty: name one, or leave it out for all"));
+            }
+            let on_timeout = request.on_timeout;
+            service
+                .request_operation(&actor, options, key, move |db, _| {
+                    Box::pin(async move {
+                        refuse_another(&mut *db).await?;
+                        if let Some(now) = store::maintenance::get(&mut *db).await? {
+                            return Err(ServiceError::Conflict(format!(
+                                "the host is in maintenance already ({}): end that first (DELETE /api/v1/host/maintenance)",
+                                now.state.as_str()
+                            )));
+                        }
+                        let mut gpus = match named {
+                            Some(named) => named,
+                            None => {
+                                // Includes GPUs that a daemon has and that are missing on the host.
+                                let daemons = store::daemons::all(&mut *db).await?;
+                                let held = daemons.into_iter().flat_map(|daemon| daemon.spec.gpus);
+                                present.into_iter().map(|gpu| gpu.uuid).chain(held).collect()
+                            }
+                        };
+                        let daemons = store::daemons::managed_on(&mut *db, &gpus).await?;
+                        gpus.sort();
+                        gpus.dedup();
+                        Ok((OperationRequest::BeginMaintenance { gpus, timeout_s, on_timeout }, daemons))
+                    })
+                })
+                .await
+        })
+        .await
+    }
+
+    /// Requests the end of maintenance.
+    pub async fn end_maintenance(
+        &self,
+        actor: &Actor,
+        options: WriteOptions,
+    ) -> Result<Operation, ServiceError> {
+        actor.may(Right::Operate)?;
+        let (service, actor) = (self.clone(), actor.clone());
+        self.run_to_completion(async move {
+            service
+                .request_operation(&actor, options, None, |db, _| {
+                    Box::pin(async move {
+                        refuse_another(&mut *db).await?;
+                        let Some(maintenance) = store::maintenance::get(&mut *db).await? else {
+                            return Err(ServiceError::Conflict(
+                                "the host is not in maintenance: there is nothing to end".to_owned(),
+                            ));
+                        };
+                        let daemons = store::daemons::managed_on(&mut *db, &maintenance.gpus).await?;
+                        Ok((OperationRequest::EndMaintenance, daemons))
+                    })
+                })
+                .await
+        })
+        .await
+    }
+}
+
+/// Refuses an implausibly long drain timeout.
+pub(super) fn checked_drain(timeout_s: u32) -> Result<u32, ServiceError> {
+    if timeout_s <= LONGEST_DRAIN_S {
+        return Ok(timeout_s);
+    }
+    Err(ServiceError::field(
+        "/timeout_s",
+        format!("timeout_s is {timeout_s}: give at most {LONGEST_DRAIN_S} seconds"),
+    ))
+}
+
+/// Refuses a second operation on maintenance while one is running.
+async fn refuse_another(db: Transaction<'_>) -> Result<(), ServiceError> {
+    match store::operations::unfinished_maintenance(db).await? {
+        None => Ok(()),
+        Some(operation) => Err(ServiceError::Conflict(format!(
+            "operation {} ({}) is still running: wait for it, or cancel it",
+            operation.id,
+            operation.request.kind()
+        ))),
+    }
+}
+
+/// Refuses new clients of a daemon that takes none.
+pub(in crate::service) async fn refuse_cordoned(
+    db: Transaction<'_>,
+    name: &DaemonName,
+    spec: &DaemonSpec,
+) -> Result<(), ServiceError> {
+    let maintenance = store::maintenance::get(db).await?;
+    cordoned(name, spec, maintenance.as_ref())
+}
+
+/// The same with a maintenance that is known already.
+pub(in crate::service) fn cordoned(
+    name: &DaemonName,
+    spec: &DaemonSpec,
+    maintenance: Option<&Maintenance>,
+) -> Result<(), ServiceError> {
+    refuse_covered(name, spec, maintenance)?;
+    if spec.schedulable {
+        return Ok(());
+    }
+    let refused =
+        format!("daemon {name} takes no new clients: uncordon it (set schedulable on it), or use another");
+    Err(ServiceError::Conflict(refused).visible_to_tenants())
+}
+
+/// Refuses changes that a daemon in maintenance cannot take.
+pub(in crate::service) async fn refuse_in_maintenance(
+    db: Transaction<'_>,
+    name: &DaemonName,
+    spec: &DaemonSpec,
+) -> Result<(), ServiceError> {
+    let maintenance = store::maintenance::get(db).await?;
+    refuse_covered(name, spec, maintenance.as_ref())
+}
+
+fn refuse_covered(
+    name: &DaemonName,
+    spec: &DaemonSpec,
+    maintenance: Option<&Maintenance>,
+) -> Result<(), ServiceError> {
+    match maintenance.filter(|maintenance| maintenance.covers(&spec.gpus)) {
+        None => Ok(()),
+        Some(maintenance) => {
+            let refused = format!(
+                "the host is in maintenance with GPUs of daemon {name} ({}), which takes no new clients and is not started \
+                 meanwhile: end that first (DELETE /api/v1/host/maintenance), or use another daemon",
+                maintenance.state.as_str()
+            );
+            Err(ServiceError::Conflict(refused).visible_to_tenants())
+        }
+    }
+}

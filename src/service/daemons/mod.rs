@@ -1,0 +1,438 @@
+//! Daemons: created, read, started, stopped.
+
+pub mod adoption;
+pub mod foreign;
+pub mod logs;
+pub mod maintenance;
+pub mod replace;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
+use crate::domain::audit::Target;
+use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Management, Mode, Phase};
+use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::operation::{Operation, OperationRequest};
+use crate::domain::plan::Desired;
+use crate::domain::{DaemonName, admission, compute_mode};
+use crate::service::access::audit_log::with_target;
+use crate::service::daemons::adoption::{RELEASE_TIMEOUT, is_foreign};
+use crate::service::daemons::foreign::held;
+use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
+use crate::service::layouts::fit_layout;
+use crate::service::page::{Page, Paged};
+use crate::service::{
+    IdempotencyKey, Service, ServiceError, WriteOptions, Written, check_precondition, fate,
+};
+use crate::store;
+use crate::supervisor::LONGEST_PATH;
+
+/// A daemon: desired state and status.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct DaemonView {
+    /// Its name.
+    pub name: DaemonName,
+    /// Rises with every change of its desired state, including changes of its tenants.
+    pub generation: i64,
+    /// When it was created, in unix milliseconds.
+    pub created_at: i64,
+    /// When its spec was last changed, in unix milliseconds.
+    pub updated_at: i64,
+    /// Its desired state.
+    pub spec: DaemonSpec,
+    /// Its observed state; `null` if it has no driver: in the dry run of a new daemon, while the database is read-only, or if
+    /// the shares of its tenants cannot be computed.
+    pub status: Option<DaemonStatus>,
+    /// Revision of the spec, which is also the entity tag.
+    #[serde(skip)]
+    pub revision: i64,
+}
+
+impl Service {
+    pub(super) fn daemon_view(&self, daemon: Daemon) -> DaemonView {
+        let status = self.parts.fleet.get(&daemon.name).map(|handle| handle.status());
+        let Daemon { name, spec, revision, generation, created_at, updated_at } = daemon;
+        DaemonView { name, generation, created_at, updated_at, spec, status, revision }
+    }
+
+    /// Creates or replaces a daemon; the supervisor reconciles it.
+    pub async fn put_daemon(
+        &self,
+        actor: &Actor,
+        name: DaemonName,
+        spec: DaemonSpec<GpuRef>,
+        options: WriteOptions,
+    ) -> Result<Written<DaemonView>, ServiceError> {
+        actor.may(Right::Administer)?;
+        let (service, target) = (self.clone(), Target::Daemon(name.clone()));
+        let putting =
+            self.run_to_completion(async move { service.put_daemon_now(name, spec, options).await });
+        Box::pin(with_target(target, putting)).await
+    }
+
+    async fn put_daemon_now(
+        &self,
+        name: DaemonName,
+        spec: DaemonSpec<GpuRef>,
+        options: WriteOptions,
+    ) -> Result<Written<DaemonView>, ServiceError> {
+        let gpus = self.gpus().await?;
+        let spec =
+            spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        spec.check().map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        spec.check_default_percentage()
+            .map_err(|error| ServiceError::field("/defaults/active_thread_percentage", error.to_string()))?;
+        compute_mode::check(spec.compute_mode)
+            .map_err(|error| ServiceError::field("/compute_mode", error.to_string()))?;
+        self.check_name_fits(&name)?;
+        let objection = match spec.management {
+            Management::Managed => Box::pin(self.objection_to_manage(&name, &gpus)).await?,
+            Management::Observed => None,
+        };
+        let capability = &self.parts.fleet.context().capability;
+        let (ceiling, lacks_static) = (capability.client_ceiling(), capability.lacks_static());
+        let service = self.clone();
+        let manager_uid = self.parts.manager_uid;
+        let dry_run = options.dry_run;
+        let mut spec = spec;
+        let (daemon, desired, created, let_go) = self
+            .write(move |db| {
+                Box::pin(async move {
+                    let current = store::daemons::get(&mut *db, &name).await?;
+                    check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
+                    service.check_management(&mut *db, current.as_ref(), &name, &spec).await?;
+                    refuse_move(&mut *db, &name, current.as_ref(), &spec).await?;
+                    let observed = |daemon: &Daemon| daemon.spec.management == Management::Observed;
+                    if let Some(reason) = objection.filter(|_| current.as_ref().is_some_and(observed)) {
+                        return Err(ServiceError::Conflict(format!(
+                            "daemon {name} cannot be managed: {reason}"
+                        )));
+                    }
+                    for gpu in spec.gpus.iter().filter(|_| spec.management == Management::Managed) {
+                        if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
+                            && holder != name
+                        {
+                            return Err(ServiceError::Conflict(held(gpu, &holder)));
+                        }
+                    }
+                    refuse_mig(&spec, current.as_ref(), &gpus)?;
+                    refuse_static_mode(&name, &spec, current.as_ref(), lacks_static)?;
+                    let runs = service.runs(&name);
+                    spec.layout = fit_layout(&mut *db, &name, current.as_ref(), &spec, &gpus, runs).await?;
+                    let tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &name)
+                        .await?
+                        .into_iter()
+                        .map(|tenant| (tenant.name, tenant.spec))
+                        .collect();
+                    admission::admit(name.as_str(), &spec, &tenants, &gpus, ceiling)
+                        .map_err(|refusal| ServiceError::Conflict(refusal.detail))?;
+                    let changed = current.as_ref().is_none_or(|daemon| daemon.spec != spec);
+                    if changed {
+                        store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
+                        store::gpus::remember(&mut *db, &gpus, unix_ms()).await?;
+                    }
+                    let daemon = store::daemons::get(&mut *db, &name)
+                        .await?
+                        .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
+                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
+                    let let_go =
+                        spec.is_observed() && current.as_ref().is_some_and(|now| !now.spec.is_observed());
+                    Ok(((daemon, desired, current.is_none(), let_go), fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            self.publish(desired);
+        }
+        if let Some(handle) = self.parts.fleet.get(&daemon.name).filter(|_| let_go && !dry_run) {
+            // No command is written to it after the answer: a running session ends first.
+            let patience = self.parts.fleet.context().deadline + RELEASE_TIMEOUT;
+            if !handle.followed(patience).await {
+                tracing::warn!(daemon = %daemon.name, ?patience, "an action is still running on a daemon that is to be only observed");
+            }
+        }
+        Ok(Written { value: self.daemon_view(daemon), created })
+    }
+
+    /// Whether a daemon has a control process, or may have one that was not found yet.
+    fn runs(&self, name: &DaemonName) -> bool {
+        self.parts.fleet.get(name).is_some_and(|handle| {
+            let status = handle.observed().status;
+            status.pid.is_some() || status.phase == Phase::Unknown
+        })
+    }
+
+    /// Refuses a name whose pipe directory would be too long for sockets.
+    pub(super) fn check_name_fits(&self, name: &DaemonName) -> Result<(), ServiceError> {
+        let pipe = self.parts.fleet.context().pipe_directory(name);
+        let length = pipe.as_os_str().len();
+        if length <= LONGEST_PATH {
+            return Ok(());
+        }
+        Err(ServiceError::Conflict(format!(
+            "the pipe directory {} would have {length} bytes, and the path of a socket leaves room for {LONGEST_PATH}: \
+             choose a shorter name, or serve with a shorter --runtime-dir",
+            pipe.display()
+        )))
+    }
+
+    /// Sets whether a daemon takes new clients, and nothing else.
+    pub async fn set_schedulable(
+        &self,
+        actor: &Actor,
+        name: DaemonName,
+        schedulable: bool,
+        options: WriteOptions,
+    ) -> Result<Written<DaemonView>, ServiceError> {
+        actor.may(Right::Operate)?;
+        let service = self.clone();
+        self.run_to_completion(async move {
+            let gpus = service.gpus().await?;
+            let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
+            let (daemon, desired) = service
+                .write(move |db| {
+                    Box::pin(async move {
+                        let mut daemon =
+                            store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                        check_precondition(&options, Some(daemon.revision))?;
+                        if daemon.spec.schedulable != schedulable {
+                            let spec = DaemonSpec { schedulable, ..daemon.spec };
+                            store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
+                            let written = store::daemons::get(&mut *db, &name).await?;
+                            daemon = written.ok_or_else(|| {
+                                ServiceError::Internal("the daemon just written is gone".into())
+                            })?;
+                        }
+                        let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
+                        Ok::<_, ServiceError>(((daemon, desired), fate(&options)))
+                    })
+                })
+                .await?;
+            if !dry_run {
+                service.publish(desired);
+            }
+            Ok(Written { value: service.daemon_view(daemon), created: false })
+        })
+        .await
+    }
+
+    /// One daemon; with `fresh`, after a new poll.
+    pub async fn daemon(
+        &self,
+        actor: &Actor,
+        name: &DaemonName,
+        fresh: bool,
+    ) -> Result<DaemonView, ServiceError> {
+        actor.may(Right::View)?;
+        let daemon = self.stored_daemon(name).await?.ok_or_else(|| not_found(name))?;
+        if fresh && let Some(handle) = self.parts.fleet.get(name) {
+            handle.fresh(self.parts.patience).await?;
+        }
+        Ok(self.daemon_view(daemon))
+    }
+
+    /// The desired state computed from a daemon's spec and tenants; `None` if it has no driver.
+    #[allow(clippy::unused_async, reason = "as every use case is called")]
+    pub async fn daemon_desired(
+        &self,
+        actor: &Actor,
+        name: &DaemonName,
+    ) -> Result<Option<Desired>, ServiceError> {
+        actor.may(Right::View)?;
+        Ok(self.parts.fleet.get(name).map(|handle| handle.desired()))
+    }
+
+    /// Daemons by name.
+    pub async fn daemons(&self, actor: &Actor, page: &Page) -> Result<Paged<DaemonView>, ServiceError> {
+        actor.may(Right::View)?;
+        page.key::<DaemonName>()?;
+        let daemons = self.stored_daemons().await?;
+        let rest = daemons.iter().filter(|daemon| daemon.name.as_str() > page.after.as_str());
+        let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+        let daemons: Vec<Daemon> = rest.take(rows).cloned().collect();
+        let paged = page.cut(daemons, |daemon| daemon.name.to_string());
+        let items = paged.items.into_iter().map(|daemon| self.daemon_view(daemon)).collect();
+        Ok(Paged { items, next_cursor: paged.next_cursor })
+    }
+
+    /// Requests an operation on a daemon.
+    pub async fn operate(
+        &self,
+        actor: &Actor,
+        name: DaemonName,
+        request: OperationRequest,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Operation, ServiceError> {
+        // Only an admin changes a daemon's definition, which includes deleting it.
+        let right = match request {
+            OperationRequest::DeleteDaemon { .. } => Right::Administer,
+            _ => Right::Operate,
+        };
+        actor.may(right)?;
+        self.operate_now(actor, name, request, options, key).await
+    }
+
+    /// The same for an actor whose right was already checked.
+    pub(super) async fn operate_now(
+        &self,
+        actor: &Actor,
+        name: DaemonName,
+        request: OperationRequest,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Operation, ServiceError> {
+        let (service, actor) = (self.clone(), actor.clone());
+        self.run_to_completion(async move {
+            if let OperationRequest::DrainDaemon { timeout_s, .. } = request {
+                checked_drain(timeout_s)?;
+            }
+            let precondition = options.clone();
+            service
+                .request_operation(&actor, options, key, move |db, _| {
+                    Box::pin(async move {
+                        let daemon =
+                            store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                        check_precondition(&precondition, Some(daemon.revision))?;
+                        refuse_observed(&mut *db, &daemon, &request).await?;
+                        if matches!(request, OperationRequest::DeleteDaemon { .. }) {
+                            refuse_with_tenants(&mut *db, &name).await?;
+                        }
+                        let brings_up = matches!(
+                            request,
+                            OperationRequest::StartDaemon
+                                | OperationRequest::RestartDaemon { .. }
+                                | OperationRequest::DrainDaemon { .. }
+                        );
+                        if brings_up {
+                            refuse_in_maintenance(&mut *db, &name, &daemon.spec).await?;
+                        }
+                        Ok((request, vec![name]))
+                    })
+                })
+                .await
+        })
+        .await
+    }
+
+    /// Whether the store can be read.
+    pub async fn check_store(&self) -> Result<(), ServiceError> {
+        store::daemons::page(&mut *self.parts.store.read().await?, "", 1).await?;
+        Ok(())
+    }
+
+    /// The daemons that have not reached their desired state, with their phase; all or one of them.
+    ///
+    /// A stored daemon without a driver, as when its GPUs are gone, has an unknown phase and is never ready.
+    pub async fn not_ready(
+        &self,
+        one: Option<&DaemonName>,
+    ) -> Result<Vec<(DaemonName, Phase)>, ServiceError> {
+        let stored = self.stored_daemons().await?;
+        let mut names = stored.iter().map(|daemon| daemon.name.clone());
+        let names: Vec<DaemonName> = match one {
+            Some(name) => vec![names.find(|known| known == name).ok_or_else(|| not_found(name))?],
+            None => names.collect(),
+        };
+        let mut phases: std::collections::BTreeMap<_, _> = self.parts.fleet.not_ready().into_iter().collect();
+        let unready = names.into_iter().filter_map(|name| {
+            let unmanaged = || self.parts.fleet.get(&name).is_none().then_some(Phase::Unknown);
+            let phase = phases.remove(&name).or_else(unmanaged)?;
+            Some((name, phase))
+        });
+        Ok(unready.collect())
+    }
+}
+
+/// Refuses to move a daemon to or from GPUs in maintenance: its clients would not be drained.
+async fn refuse_move(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+    current: Option<&Daemon>,
+    spec: &DaemonSpec,
+) -> Result<(), ServiceError> {
+    let Some(current) = current.filter(|current| current.spec.gpus != spec.gpus) else { return Ok(()) };
+    refuse_in_maintenance(&mut *db, name, &current.spec).await?;
+    refuse_in_maintenance(db, name, spec).await
+}
+
+/// Refuses a GPU in MIG mode; a daemon whose GPU was switched to MIG mode later may still be changed.
+fn refuse_mig(spec: &DaemonSpec, current: Option<&Daemon>, gpus: &[Gpu]) -> Result<(), ServiceError> {
+    let taken = spec.gpus.iter().filter(|uuid| current.is_none_or(|daemon| !daemon.spec.gpus.contains(uuid)));
+    let mut described = taken.filter_map(|uuid| gpus.iter().find(|gpu| gpu.uuid == *uuid));
+    described.try_for_each(refuse_mig_mode)
+}
+
+/// Refuses static mode if the control program lacks it. A daemon that has been in static mode since before the program was
+/// replaced may still be changed, and reports why it does not start.
+fn refuse_static_mode(
+    name: &DaemonName,
+    spec: &DaemonSpec,
+    current: Option<&Daemon>,
+    lacks_static: Option<String>,
+) -> Result<(), ServiceError> {
+    let begins = spec.mode == Mode::Static && current.is_none_or(|daemon| daemon.spec.mode != Mode::Static);
+    match lacks_static.filter(|_| begins) {
+        None => Ok(()),
+        Some(reason) => Err(ServiceError::Conflict(format!(
+            "daemon {name} cannot be in static mode: {reason}, or leave its mode shared"
+        ))),
+    }
+}
+
+/// Refuses a GPU in MIG mode.
+pub(super) fn refuse_mig_mode(gpu: &Gpu) -> Result<(), ServiceError> {
+    if gpu.mig_enabled {
+        return Err(ServiceError::Conflict(format!(
+            "GPU {} ({}) is in MIG mode, which this manager lists and does not manage: choose another GPU, or switch MIG \
+             mode off (nvidia-smi -mig 0)",
+            gpu.index, gpu.uuid
+        )));
+    }
+    Ok(())
+}
+
+pub(super) async fn refuse_with_tenants(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+) -> Result<(), ServiceError> {
+    let tenants = store::tenants::of_daemon(db, name).await?;
+    if tenants.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = tenants.into_iter().map(|tenant| tenant.name.to_string()).collect();
+    Err(ServiceError::Conflict(format!(
+        "daemon {name} serves the tenants {}: delete or move them first",
+        names.join(", ")
+    )))
+}
+
+/// Refuses to change a daemon that is only observed.
+async fn refuse_observed(
+    db: store::Transaction<'_>,
+    daemon: &Daemon,
+    request: &OperationRequest,
+) -> Result<(), ServiceError> {
+    if daemon.spec.management == Management::Managed {
+        return Ok(());
+    }
+    let foreign = is_foreign(store::daemons::incarnation(db, &daemon.name).await?.as_ref());
+    let remedy = match request {
+        OperationRequest::DeleteDaemon { .. } if foreign => "release it, which leaves its process running",
+        OperationRequest::DeleteDaemon { .. } => {
+            "set its management to managed first, or release it once it no longer runs"
+        }
+        _ => "set its management to managed first, or have its owner do it",
+    };
+    let refused = format!(
+        "daemon {} is only observed and never changed ({} refused): {remedy}",
+        daemon.name,
+        request.kind()
+    );
+    Err(ServiceError::Conflict(refused).visible_to_tenants())
+}
+
+pub(super) fn not_found(name: &DaemonName) -> ServiceError {
+    ServiceError::NotFound { kind: "daemon", name: name.to_string() }
+}

@@ -1,0 +1,212 @@
+//! Replacing a GPU that is permanently missing.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
+use crate::domain::event::{Details, EventType, NewEvent, Subject};
+use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::layout::map_roles;
+use crate::domain::{DaemonName, GpuUuid, TenantName, admission};
+use crate::service::access::audit_log::current_cause;
+use crate::service::daemons::adoption::refuse_while_operated;
+use crate::service::daemons::maintenance::refuse_in_maintenance;
+use crate::service::daemons::{DaemonView, refuse_mig_mode};
+use crate::service::{Service, ServiceError, WriteOptions, check_precondition, fate};
+use crate::store;
+
+/// The GPU that replaces the missing one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceRequest {
+    /// The new GPU, which no daemon holds.
+    pub with: GpuRef,
+}
+
+/// A completed replacement of a missing GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Replacement {
+    /// The missing GPU.
+    pub replaced: GpuUuid,
+    /// Its replacement.
+    pub with: GpuUuid,
+    /// The daemon that had the missing GPU.
+    pub daemon: DaemonView,
+    /// The tenants whose spec named the missing GPU.
+    pub tenants: Vec<TenantName>,
+}
+
+impl Service {
+    /// Replaces a missing GPU by one that is present, for its daemon and all tenants that name it.
+    pub async fn replace_gpu(
+        &self,
+        actor: &Actor,
+        old: String,
+        request: ReplaceRequest,
+        options: WriteOptions,
+    ) -> Result<Replacement, ServiceError> {
+        actor.may(Right::Administer)?;
+        let service = self.clone();
+        let actor = actor.clone();
+        self.run_to_completion(async move { service.replace_gpu_now(&actor, &old, &request, options).await })
+            .await
+    }
+
+    async fn replace_gpu_now(
+        &self,
+        actor: &Actor,
+        old: &str,
+        request: &ReplaceRequest,
+        options: WriteOptions,
+    ) -> Result<Replacement, ServiceError> {
+        let missing = self.gpu(actor, old).await?;
+        let old = missing.uuid;
+        if missing.present {
+            return Err(ServiceError::Conflict(format!(
+                "GPU {old} is still in this host: only a missing GPU can be replaced; to use another, change the gpus of \
+                 its daemon"
+            )));
+        }
+        let gpus = self.gpus().await?;
+        let new = replacement(request, &gpus)?.clone();
+        let ceiling = self.parts.fleet.context().capability.client_ceiling();
+        let manager_uid = self.parts.manager_uid;
+        let dry_run = options.dry_run;
+        let (replaced, with) = (old.clone(), new.uuid.clone());
+        let by = current_cause();
+        let (daemon, tenants, desired) = self
+            .write(move |db| {
+                Box::pin(async move {
+                    let name = holder(db, &old).await?;
+                    let current = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
+                    check_precondition(&options, Some(current.revision))?;
+                    refuse_while_operated(&mut *db, &name).await?;
+                    let before = current.spec.clone();
+                    let mut either = current.spec;
+                    either.gpus = vec![old.clone(), new.uuid.clone()];
+                    refuse_in_maintenance(&mut *db, &name, &either).await?;
+                    if let Some(other) = store::daemons::holder(&mut *db, &new.uuid).await? {
+                        return Err(ServiceError::Conflict(format!(
+                            "GPU {} belongs to daemon {other}: choose one that no daemon holds",
+                            new.uuid
+                        )));
+                    }
+                    let tenants = exchange(db, &name, &old, &new.uuid, &gpus, ceiling).await?;
+                    store::gpus::remember(&mut *db, &gpus, unix_ms()).await?;
+                    let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
+                    let mut events = vec![replacement_event(&name, &old, &new.uuid)];
+                    events.extend(store::operations::daemon_changed(
+                        &name,
+                        &before,
+                        &daemon.spec,
+                        Subject::default(),
+                    )?);
+                    events.extend(tenants.iter().map(|tenant| tenant_changed(tenant, &name, &new.uuid)));
+                    for event in events {
+                        store::events::append(&mut *db, &event.because(by.clone()), unix_ms()).await?;
+                    }
+                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
+                    Ok(((daemon, tenants, desired), fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            tracing::info!(%replaced, %with, daemon = %daemon.name, "a missing GPU was replaced");
+            self.publish(desired);
+        }
+        Ok(Replacement { replaced, with, daemon: self.daemon_view(daemon), tenants })
+    }
+}
+
+/// The event for the daemon.
+fn replacement_event(daemon: &DaemonName, old: &GpuUuid, new: &GpuUuid) -> NewEvent {
+    let subject = Subject { gpu: Some(old.clone()), ..Subject::daemon(daemon) };
+    let message = format!("GPU {new} replaced {old} in daemon {daemon}");
+    NewEvent::new(EventType::GpuReplaced, subject, message)
+}
+
+/// The event for a tenant that named the old GPU.
+fn tenant_changed(tenant: &TenantName, daemon: &DaemonName, new: &GpuUuid) -> NewEvent {
+    let subject = Subject { gpu: Some(new.clone()), ..Subject::tenant(tenant, daemon) };
+    NewEvent::new(EventType::TenantChanged, subject, format!("tenant {tenant} was changed"))
+        .with(Details::Changed { fields: vec!["gpus".to_owned()] })
+}
+
+/// The replacing GPU.
+fn replacement<'g>(request: &ReplaceRequest, gpus: &'g [Gpu]) -> Result<&'g Gpu, ServiceError> {
+    let gpu = request.with.resolve(gpus).map_err(|error| ServiceError::field("/with", error.to_string()))?;
+    if !gpu.present {
+        return Err(ServiceError::Conflict(format!(
+            "GPU {} is missing too: choose one that is present",
+            gpu.uuid
+        )));
+    }
+    refuse_mig_mode(gpu)?;
+    Ok(gpu)
+}
+
+async fn holder(db: store::Transaction<'_>, gpu: &GpuUuid) -> Result<DaemonName, ServiceError> {
+    let holder = store::daemons::holder(db, gpu).await?;
+    holder.ok_or_else(|| ServiceError::NotFound { kind: "daemon with GPU", name: gpu.to_string() })
+}
+
+/// Writes the new GPU wherever the old one was, if the daemon can hold its tenants on it; returns the changed tenants.
+async fn exchange(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+    old: &GpuUuid,
+    new: &GpuUuid,
+    gpus: &[Gpu],
+    ceiling: u32,
+) -> Result<Vec<TenantName>, ServiceError> {
+    let place = |list: &[GpuUuid]| in_its_place(list, old, new, gpus);
+    let mut spec = store::daemons::get(&mut *db, name).await?.ok_or_else(|| lost(name))?.spec;
+    spec.gpus = place(&spec.gpus);
+    if let Some(layout) = &mut spec.layout {
+        let held = layout.gpu_map.clone();
+        for gpu in layout.gpu_map.values_mut().filter(|gpu| *gpu == old) {
+            *gpu = new.clone();
+        }
+        if layout.gpu_map != held {
+            let content = store::layouts::content(&mut *db, layout).await?;
+            map_roles(&content, &layout.gpu_map, &spec.gpus, gpus).map_err(|error| {
+                ServiceError::Conflict(format!(
+                    "layout {} of daemon {name} cannot be put on GPU {new}: {error}. Choose another, or apply another layout first",
+                    layout.version_ref()
+                ))
+            })?;
+            // Another die may give other IDs; those given now are recorded from then on.
+            store::layouts::put_applied(&mut *db, name, None, unix_ms()).await?;
+        }
+    }
+    let stored = store::tenants::of_daemon(&mut *db, name).await?;
+    let mut changed = Vec::new();
+    let mut tenants = Vec::new();
+    for mut tenant in stored {
+        if tenant.spec.gpus.contains(old) {
+            tenant.spec.gpus = place(&tenant.spec.gpus);
+            changed.push(tenant.name.clone());
+        }
+        tenants.push((tenant.name, tenant.spec));
+    }
+    admission::admit(name.as_str(), &spec, &tenants, gpus, ceiling)
+        .map_err(|refusal| ServiceError::Conflict(refusal.detail))?;
+    store::daemons::put(&mut *db, name, &spec, unix_ms()).await?;
+    let generation = store::daemons::get(&mut *db, name).await?.ok_or_else(|| lost(name))?.generation;
+    for (tenant, spec) in tenants.iter().filter(|(tenant, _)| changed.contains(tenant)) {
+        store::tenants::put(&mut *db, tenant, spec, generation, unix_ms()).await?;
+    }
+    Ok(changed)
+}
+
+/// The list with `new` for `old`, in PCI order, which is MPS's order.
+fn in_its_place(list: &[GpuUuid], old: &GpuUuid, new: &GpuUuid, gpus: &[Gpu]) -> Vec<GpuUuid> {
+    let mut list: Vec<GpuUuid> =
+        list.iter().map(|gpu| if gpu == old { new.clone() } else { gpu.clone() }).collect();
+    list.sort_by_key(|uuid| gpus.iter().find(|gpu| gpu.uuid == *uuid).map_or(u32::MAX, |gpu| gpu.index));
+    list
+}
+
+fn lost(name: &DaemonName) -> ServiceError {
+    ServiceError::Internal(format!("daemon {name} disappeared during a transaction"))
+}

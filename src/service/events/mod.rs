@@ -1,0 +1,315 @@
+//! Events: paginated, and streamed as they are written.
+
+pub mod faults;
+mod metrics_snapshot;
+pub(super) mod stream_limits;
+pub mod writer;
+
+use std::collections::VecDeque;
+
+use sqlx::Connection as _;
+use tokio::sync::watch;
+
+use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
+use crate::domain::event::{Cause, Details, Event, EventFilter, EventType, Subject};
+use crate::domain::gpu::GpuRef;
+use crate::domain::{DaemonName, GpuUuid, TenantName, tenant};
+use crate::metrics::wire::Limit;
+use crate::service::access::redaction::Redact as _;
+use crate::service::events::stream_limits::{LimitReached, StreamSlot};
+use crate::service::page::{Page, Paged};
+use crate::service::{Service, ServiceError};
+pub use crate::store::events::Order;
+use crate::store::{self, Store, StoreError};
+
+/// Most events that a stream buffers, so that a slow reader costs no more.
+const AHEAD: i64 = 128;
+
+impl Service {
+    /// The matching events in this order; for a tenant user, those of its tenant.
+    pub async fn events(
+        &self,
+        actor: &Actor,
+        filter: EventFilter,
+        order: Order,
+        page: &Page,
+    ) -> Result<Paged<Event>, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        let after = after(page, order)?;
+        let mut reader = self.parts.store.read().await?;
+        let filter = narrowed(actor, first_visible(&mut reader, actor).await?, filter);
+        let events = store::events::page(&mut reader, &filter, order, after, page.rows()).await?;
+        let events = events.into_iter().map(|event| event.redacted_for(actor)).collect();
+        Ok(page.cut(events, |event| format!("{}{}", sign(order), event.id)))
+    }
+
+    /// One event.
+    pub async fn event(&self, actor: &Actor, id: i64) -> Result<Event, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        let mut reader = self.parts.store.read().await?;
+        let event = store::events::get(&mut reader, id).await?;
+        let begin = first_visible(&mut reader, actor).await?.unwrap_or(NEVER);
+        let seen = |event: &Event| {
+            let mut affected = event.details.iter().flat_map(Details::affected_tenants);
+            (affected.any(|tenant| actor.sees(Some(tenant))) || actor.sees(event.subject.tenant.as_ref()))
+                && event.id >= begin
+        };
+        let event = event.filter(seen);
+        let event = event.ok_or_else(|| ServiceError::NotFound { kind: "event", name: id.to_string() })?;
+        Ok(event.redacted_for(actor))
+    }
+
+    /// Streams events as they are written: after event `last`, or from now on.
+    #[allow(clippy::unused_async, reason = "as every use case is called")]
+    pub async fn follow_events(
+        &self,
+        actor: &Actor,
+        filter: EventFilter,
+        last: Option<i64>,
+    ) -> Result<Following, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        let newest = self.parts.store.newest_event();
+        let now = *newest.borrow();
+        let last = last.unwrap_or(now);
+        if !(0..=now).contains(&last) {
+            return Err(ServiceError::field(
+                "/after",
+                format!(
+                    "event {last} does not exist here, where the last one is {now}: it belongs to another database, so start \
+                     again without it"
+                ),
+            ));
+        }
+        let place = self.streams.take(actor)?;
+        let (store, reader) = (self.parts.store.clone(), actor.clone());
+        let ahead = VecDeque::new();
+        Ok(Following { store, filter, begin: None, reader, at: last, newest, ahead, _place: place })
+    }
+
+    /// The filter for a GPU that a caller names by index, PCI address, the beginning of its UUID, or the UUID of a GPU that
+    /// is gone.
+    ///
+    /// To tenant users only their tenant's GPUs exist. Other names match no events: a refusal would reveal which GPUs the
+    /// host has.
+    pub async fn of_gpu(
+        &self,
+        actor: &Actor,
+        filter: EventFilter,
+        name: &str,
+    ) -> Result<EventFilter, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        let mut known = self.held_gpus().await?;
+        if let Some(own) = actor.scope() {
+            let own = self.gpus_of(own).await?;
+            known.retain(|gpu| own.contains(&gpu.uuid));
+        }
+        let gpu = match GpuRef(name.to_owned()).resolve(&known) {
+            Ok(gpu) => gpu.uuid.clone(),
+            Err(error) => match (GpuUuid::parse(name), actor.scope()) {
+                (Ok(uuid), _) => uuid,
+                // It does not reveal which GPUs there are; an impossible name is refused for everyone.
+                (Err(_), Some(_)) if GpuRef(name.to_owned()).is_well_formed() => {
+                    return Ok(EventFilter::none());
+                }
+                (Err(_), _) => return Err(ServiceError::field("/gpu", error.to_string())),
+            },
+        };
+        Ok(EventFilter { gpu: Some(gpu), ..filter })
+    }
+
+    /// The first event of a daemon; earlier ones are about another daemon of that name.
+    pub async fn first_event_of_daemon(
+        &self,
+        actor: &Actor,
+        name: &DaemonName,
+    ) -> Result<Option<i64>, ServiceError> {
+        actor.may(Right::View)?;
+        Ok(store::daemons::events_visible_from(&mut *self.parts.store.read().await?, name).await?)
+    }
+
+    /// The GPUs visible to a tenant.
+    async fn gpus_of(&self, name: &TenantName) -> Result<Vec<GpuUuid>, ServiceError> {
+        let mut reader = self.parts.store.read().await?;
+        let Some(tenant) = store::tenants::get(&mut reader, name).await? else { return Ok(Vec::new()) };
+        let daemon = store::daemons::get(&mut reader, &tenant.spec.daemon).await?;
+        Ok(daemon.map(|daemon| tenant::gpus_of(&tenant.spec, &daemon.spec)).unwrap_or_default())
+    }
+}
+
+/// An ID that no event ever has: a tenant that does not exist sees no events.
+const NEVER: i64 = i64::MAX;
+
+/// The first event that an actor may see: a tenant user sees nothing of an earlier tenant of the same name. `None` while its
+/// tenant does not exist.
+async fn first_visible(db: store::Transaction<'_>, actor: &Actor) -> Result<Option<i64>, StoreError> {
+    let Some(own) = actor.scope() else { return Ok(Some(0)) };
+    store::tenants::events_visible_from(db, own).await
+}
+
+/// The filter limited to what an actor may see, given its first visible event. Another tenant's events are treated like
+/// events that do not exist.
+fn narrowed(actor: &Actor, begin: Option<i64>, filter: EventFilter) -> EventFilter {
+    let Some(own) = actor.scope() else { return filter };
+    if filter.tenant.as_ref().is_some_and(|tenant| tenant != own) {
+        return EventFilter::none();
+    }
+    let from = filter.from.max(Some(begin.unwrap_or(NEVER)));
+    EventFilter { tenant: Some(own.clone()), from, ..filter }
+}
+
+impl From<LimitReached> for ServiceError {
+    fn from(full: LimitReached) -> Self {
+        let error = match full {
+            LimitReached::All => Self::Unavailable(
+                "the limit of event streams is reached (events.streams in the configuration): end one, or read \
+                 GET /api/v1/events"
+                    .to_owned(),
+            ),
+            LimitReached::Share(share) => Self::TooMany {
+                detail: format!(
+                    "this caller has {share} event streams open, which is the limit (a quarter of events.streams in the \
+                     configuration): end one, or read GET /api/v1/events"
+                ),
+                wait_s: 1,
+                of: Limit::Streams,
+            },
+        };
+        error.visible_to_tenants()
+    }
+}
+
+/// The first letter of a cursor, which shows its order: with the other order it would skip events.
+fn sign(order: Order) -> char {
+    match order {
+        Order::OldestFirst => 'o',
+        Order::NewestFirst => 'n',
+    }
+}
+
+fn after(page: &Page, order: Order) -> Result<Option<i64>, ServiceError> {
+    if page.after.is_empty() {
+        return Ok(None);
+    }
+    let id = page.after.strip_prefix(sign(order)).and_then(|id| id.parse().ok());
+    let id = id.filter(|id: &i64| *id > 0 && page.after.len() == id.to_string().len() + 1);
+    id.map(Some).ok_or_else(|| {
+        ServiceError::field(
+            "/cursor",
+            "the cursor is not one that this server gave for this order: begin again without it",
+        )
+    })
+}
+
+/// The next item of a stream.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Followed {
+    /// An event.
+    Event(Box<Event>),
+    /// No matching event was written up to this ID.
+    Nothing(i64),
+}
+
+/// An event stream; its slot is freed when this is dropped.
+pub struct Following {
+    store: Store,
+    /// The caller's filter; what the reader may see is determined at each read, since its tenant may be created later.
+    filter: EventFilter,
+    /// The first event that the reader may see, as last known: it also gets the deletion of its tenant.
+    begin: Option<i64>,
+    /// Everything up to this event was sent.
+    at: i64,
+    newest: watch::Receiver<i64>,
+    ahead: VecDeque<Event>,
+    /// The reader.
+    reader: Actor,
+    _place: StreamSlot,
+}
+
+impl Following {
+    /// The ID up to which everything was sent.
+    pub fn at(&self) -> i64 {
+        self.at
+    }
+
+    /// The next event; waits for one, and returns [`Followed::Nothing`] if what was written does not match. An error ends the
+    /// stream.
+    ///
+    /// Cancel-safe: nothing is lost if this future is dropped.
+    pub async fn next(&mut self) -> Result<Followed, StoreError> {
+        loop {
+            if let Some(event) = self.ahead.pop_front() {
+                self.at = event.id;
+                return Ok(Followed::Event(Box::new(event.redacted_for(&self.reader))));
+            }
+            let newest = *self.newest.borrow_and_update();
+            if newest > self.at {
+                self.read(newest).await?;
+                if self.ahead.is_empty() {
+                    self.at = newest;
+                    return Ok(Followed::Nothing(newest));
+                }
+                continue;
+            }
+            self.newest.changed().await.map_err(|_| StoreError::Closed)?;
+        }
+    }
+
+    /// Reads the next events, and which of them are already pruned, in one snapshot.
+    async fn read(&mut self, newest: i64) -> Result<(), StoreError> {
+        let mut reader = self.store.read().await?;
+        let mut snapshot = reader.begin().await?;
+        let oldest = store::events::oldest(&mut snapshot).await?;
+        let begin = first_visible(&mut snapshot, &self.reader).await?.or(self.begin);
+        let filter = narrowed(&self.reader, begin, self.filter.clone());
+        let events = store::events::follow(&mut snapshot, &filter, self.at, AHEAD).await?;
+        snapshot.rollback().await?;
+        self.begin = begin;
+        // An event newer than `newest` may be read too: it is sent once.
+        let whole_from = oldest.unwrap_or(newest + 1);
+        if whole_from > self.at + 1 {
+            self.ahead.push_back(lost(self.at + 1, whole_from));
+        }
+        self.ahead.extend(events);
+        Ok(())
+    }
+}
+
+/// The event for a gap: events were pruned before they were read; its ID is the one before the first that remains.
+fn lost(from: i64, whole_from: i64) -> Event {
+    let count = whole_from - from;
+    Event {
+        id: whole_from - 1,
+        at: unix_ms(),
+        kind: EventType::EventsLost,
+        severity: EventType::EventsLost.severity(),
+        subject: Subject::default(),
+        cause: Cause::Manager,
+        message: format!(
+            "events {from} to {} were pruned before they were read, whether or not they match the filter: from event \
+             {whole_from} on nothing is missing",
+            whole_from - 1
+        ),
+        details: Some(Details::Lost {
+            count: u64::try_from(count).ok(),
+            from: None,
+            until: None,
+            whole_from: Some(whole_from),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursor_is_accepted_only_as_it_was_given() {
+        let page = |after: &str| Page { after: after.to_owned(), limit: 10 };
+        assert_eq!(after(&page(""), Order::NewestFirst).expect("none"), None);
+        assert_eq!(after(&page("n12"), Order::NewestFirst).expect("read"), Some(12));
+        for bad in ["o12", "12", "n", "n-1", "n0", "n012", "n+12", "n12 ", "n99999999999999999999"] {
+            assert!(after(&page(bad), Order::NewestFirst).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Writes the events that drivers report, and other events that no use case writes.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::clock::unix_ms;
+use crate::domain::attribution::{AttributedBy, Signs, attribute};
+use crate::domain::client::{ClientFacts, Lease};
+use crate::domain::compute_mode::OwnedComputeMode;
+use crate::domain::count::counted;
+use crate::domain::event::{Because, Cause, Details, EventType, KnownFrom, NewEvent, Predecessor, Subject};
+use crate::domain::gpu::{ComputeMode, Gpu};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::service::tenants::clients::candidates;
+use crate::service::{Service, ServiceError};
+use crate::store::connected_clients::{self, ConnectedClient};
+use crate::store::{self, Fate, Store, StoreError, Transaction};
+use crate::supervisor::report::event_queue::{
+    DaemonObservations, EventQueue, Observation, QueuedItem, UnobservedClient,
+};
+
+/// Items taken from the queue at once.
+const BATCH: usize = 64;
+/// Observations written in one transaction, unless one item has more: it blocks the only writer for as long.
+const MAX_OBSERVATIONS: usize = 32;
+/// Backoff before a failed write is retried; the items stay in memory meanwhile, and the queue is bounded.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Events deleted in one step of pruning, so that no other write waits long.
+const PRUNE_BATCH: i64 = 500;
+/// Pruning runs after this many new events, and at least once in this time.
+const PRUNE_AFTER: i64 = 250;
+const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long events are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Keep {
+    /// Days.
+    pub days: u32,
+    /// Number of events.
+    pub count: u32,
+}
+
+/// Writes what drivers report, in order, until the queue is closed and empty.
+pub async fn write_queued_events(store: Store, journal: EventQueue, boot_id: String) {
+    loop {
+        let items = journal.take(BATCH).await;
+        if items.is_empty() {
+            return;
+        }
+        for part in parts(items) {
+            if !write_part(&store, &journal, &boot_id, part).await {
+                return;
+            }
+        }
+    }
+}
+
+/// Splits items into one part per transaction, in order.
+fn parts(items: Vec<QueuedItem>) -> Vec<Vec<QueuedItem>> {
+    let (mut parts, mut notes): (Vec<Vec<QueuedItem>>, usize) = (Vec::new(), 0);
+    for item in items {
+        let more = if let QueuedItem::DaemonObservations(entry) = &item {
+            entry.observations.len().max(1)
+        } else {
+            1
+        };
+        match parts.last_mut() {
+            Some(part) if notes + more <= MAX_OBSERVATIONS => {
+                notes += more;
+                part.push(item);
+            }
+            _ => {
+                notes = more;
+                parts.push(vec![item]);
+            }
+        }
+    }
+    parts
+}
+
+/// Writes items, retrying until it succeeds; false if that was given up because the manager stops.
+async fn write_part(store: &Store, journal: &EventQueue, boot_id: &str, items: Vec<QueuedItem>) -> bool {
+    let mut pause = RETRY.0;
+    loop {
+        let (batch, boot_id) = (items.clone(), boot_id.to_owned());
+        let written: Result<(), ServiceError> = store
+            .write(move |db| {
+                Box::pin(async move {
+                    for item in batch {
+                        write(&mut *db, item, &boot_id).await?;
+                    }
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        match written {
+            // Nothing is written to another machine's database.
+            Ok(()) | Err(ServiceError::ReadOnly(_)) => return true,
+            Err(error) if journal.is_closed() => {
+                tracing::error!(%error, "the last events could not be written");
+                return false;
+            }
+            Err(error) => tracing::warn!(%error, "events could not be written yet"),
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(RETRY.1);
+    }
+}
+
+async fn write(db: Transaction<'_>, item: QueuedItem, boot_id: &str) -> Result<(), ServiceError> {
+    match item {
+        QueuedItem::Lost { count, from, until } => {
+            let message = format!(
+                "{} could not be written and {} lost",
+                counted(count, "event"),
+                if count == 1 { "was" } else { "were" }
+            );
+            let details =
+                Details::Lost { count: Some(count), from: Some(from), until: Some(until), whole_from: None };
+            let event = NewEvent::new(EventType::EventsLost, Subject::default(), message).with(details);
+            store::events::append(db, &event, unix_ms()).await?;
+        }
+        QueuedItem::Event { at, event } => {
+            store::events::append(db, &event, at).await?;
+        }
+        QueuedItem::DaemonObservations(DaemonObservations { daemon, at, observations }) => {
+            for note in observations {
+                write_observation(&mut *db, &daemon, note, boot_id, at).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn write_observation(
+    db: Transaction<'_>,
+    daemon: &DaemonName,
+    note: Observation,
+    boot_id: &str,
+    at: i64,
+) -> Result<(), ServiceError> {
+    match note {
+        Observation::Event(mut event) => {
+            let affected = event.details.as_mut().map(Details::affected_clients_mut).unwrap_or_default();
+            // Some clients were lost before they were ever listed.
+            let leases = if affected.iter().any(|affected| affected.client.is_none()) {
+                store::leases::all(&mut *db, boot_id).await?
+            } else {
+                Vec::new()
+            };
+            for affected in affected {
+                affected.tenant = match affected.client {
+                    Some(client) => connected_clients::tenant_of(&mut *db, client).await?,
+                    None => tenant_by_lease(&leases, affected.pid),
+                };
+            }
+            store::events::append(db, &event, at).await?;
+        }
+        Observation::ClientArrived(client) => {
+            let leases = store::leases::all(&mut *db, boot_id).await?;
+            let candidates = candidates(&mut *db, daemon).await?;
+            let (tenant, attributed_by) = attribute(&Signs::from(&*client), daemon, &leases, &candidates);
+            let client = connected(&client, tenant, attributed_by);
+            connected_clients::put(&mut *db, daemon, boot_id, &client).await?;
+            store::events::append(db, &connected_clients::connected(daemon, &client), at).await?;
+        }
+        Observation::ClientLeft(client, why) => {
+            if let Some(client) = connected_clients::remove(&mut *db, daemon, boot_id, client).await? {
+                let mut event = connected_clients::disconnected(daemon, &client);
+                if let Some(kind) = why {
+                    event = event.because(Because::Latest(kind));
+                }
+                store::events::append(db, &event, at).await?;
+            }
+        }
+        Observation::UnobservedClient(visit) => {
+            // A manager that died between two reads of the log reads part of it again.
+            if !connected_clients::has_disconnect_event(&mut *db, daemon, visit.pid, visit.left).await? {
+                let leases = store::leases::all(&mut *db, boot_id).await?;
+                for event in visited(daemon, visit, &leases) {
+                    store::events::append(&mut *db, &event, at).await?;
+                }
+            }
+        }
+        Observation::ReadTo(place) => store::log_offsets::put(db, daemon, place).await?,
+    }
+    Ok(())
+}
+
+fn connected(
+    client: &ClientFacts,
+    tenant: Option<TenantName>,
+    attributed_by: AttributedBy,
+) -> ConnectedClient {
+    // Only the program's name: arguments may be confidential, and are not stored.
+    let first = client.command.split_whitespace().next().unwrap_or_default();
+    let program = first.rsplit('/').next().filter(|name| !name.is_empty());
+    ConnectedClient {
+        id: client.id,
+        server: client.server,
+        uid: client.uid,
+        program: program.map(|name| name.chars().take(64).collect()),
+        tenant,
+        attributed_by,
+    }
+}
+
+/// The tenant of the lease of a process of which only the PID is known.
+///
+/// PIDs are reused, but not soon: the only lease of a PID is taken to be its.
+fn tenant_by_lease(leases: &[Lease], pid: u32) -> Option<TenantName> {
+    let mut holders = leases.iter().filter(|lease| lease.holder.pid == pid);
+    match (holders.next(), holders.next()) {
+        (Some(lease), None) => Some(lease.tenant.clone()),
+        _ => None,
+    }
+}
+
+/// The events of a client known only from server.log: its process is gone, so nothing else is known.
+fn visited(daemon: &DaemonName, visit: UnobservedClient, leases: &[Lease]) -> [NewEvent; 2] {
+    let tenant = tenant_by_lease(leases, visit.pid);
+    let attributed_by = if tenant.is_some() { AttributedBy::Lease } else { AttributedBy::Unattributed };
+    let event = |kind: EventType, what: &str, logged_at: Option<i64>| {
+        let subject =
+            Subject { server: Some(visit.server), tenant: tenant.clone(), ..Subject::daemon(daemon) };
+        let message = format!("process {} {what} of daemon {daemon}, known only from server.log", visit.pid);
+        NewEvent::new(kind, subject, message).because(Cause::Client).with(Details::Client {
+            pid: visit.pid,
+            uid: None,
+            program: None,
+            attributed_by,
+            known_from: KnownFrom::ServerLog,
+            logged_at,
+        })
+    };
+    [
+        event(EventType::ClientConnected, "was a client", visit.came),
+        event(EventType::ClientLeft, "disconnected as a client", visit.left),
+    ]
+}
+
+/// The event of a manager's start; `before` is the last event about a manager.
+pub(in crate::service) fn start_event(before: Option<EventType>) -> NewEvent {
+    let predecessor = match before {
+        None => Predecessor::None,
+        Some(EventType::ManagerStopped) => Predecessor::Stopped,
+        Some(EventType::DatabaseRestored) => Predecessor::Restored,
+        Some(_) => Predecessor::Died,
+    };
+    let message = match predecessor {
+        Predecessor::Died => {
+            "the manager started; its predecessor died, and what happened in between is reconstructed as far as possible"
+        }
+        Predecessor::Restored => "the manager started with a database that was restored from a backup",
+        Predecessor::Stopped | Predecessor::None => "the manager started",
+    };
+    NewEvent::new(EventType::ManagerStarted, Subject::default(), message).with(manager(predecessor))
+}
+
+fn manager(predecessor: Predecessor) -> Details {
+    Details::Manager { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id(), predecessor }
+}
+
+/// Writes events for GPUs of daemons that are gone or back, compared with the last such event of each.
+pub(in crate::service) async fn record_gpu_presence(
+    db: Transaction<'_>,
+    present: &[Gpu],
+    now: i64,
+) -> Result<(), StoreError> {
+    for gpu in store::gpus::held(&mut *db).await?.into_keys() {
+        let Some(daemon) = store::daemons::holder(&mut *db, &gpu).await? else { continue };
+        let here = present.iter().any(|known| known.uuid == gpu && known.present);
+        let was_missing =
+            store::events::gpu_was_last(&mut *db, &gpu, EventType::GpuMissing, EventType::GpuBack).await?;
+        let (kind, what) = match (here, was_missing) {
+            (false, false) => (EventType::GpuMissing, "is not listed by the driver"),
+            (true, true) => (EventType::GpuBack, "is listed by the driver again"),
+            _ => continue,
+        };
+        let message = format!("GPU {gpu} of daemon {daemon} {what}");
+        let subject = Subject { gpu: Some(gpu), ..Subject::daemon(&daemon) };
+        store::events::append(&mut *db, &NewEvent::new(kind, subject, message).because(Cause::Host), now)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Writes the event of a compute mode that is about to be set for a daemon, or was restored.
+pub async fn record_compute_mode_change(
+    db: Transaction<'_>,
+    daemon: &DaemonName,
+    gpu: &GpuUuid,
+    held: Option<&OwnedComputeMode>,
+    now: i64,
+) -> Result<(), StoreError> {
+    let before = store::compute_modes::all(&mut *db).await?.into_iter().find(|(known, _)| known == gpu);
+    let before = before.map(|(_, held)| held);
+    if before.as_ref().map(|held| held.wanted) == held.map(|held| held.wanted) {
+        return Ok(());
+    }
+    let previous = held.or(before.as_ref()).map(|held| held.previous);
+    let wanted = held.map(|held| held.wanted);
+    let word = |mode: Option<ComputeMode>| mode.map(|mode| format!("{mode:?}")).unwrap_or_default();
+    let message = match held {
+        Some(_) => format!(
+            "the compute mode of GPU {gpu} is set to {} for daemon {daemon}; it was {}",
+            word(wanted),
+            word(previous)
+        ),
+        None => format!("the compute mode of GPU {gpu} was restored to {}", word(previous)),
+    };
+    let subject = Subject { gpu: Some(gpu.clone()), ..Subject::daemon(daemon) };
+    let event = NewEvent::new(EventType::ComputeModeChanged, subject, message)
+        .with(Details::ComputeMode { previous, wanted });
+    store::events::append(db, &event, now).await?;
+    Ok(())
+}
+
+impl Service {
+    /// Records that the manager stops as requested; no event follows.
+    pub async fn record_stop(&self) {
+        let event = NewEvent::new(EventType::ManagerStopped, Subject::default(), "the manager stops")
+            .with(manager(Predecessor::Stopped));
+        let written: Result<(), StoreError> = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::events::append(db, &event, unix_ms()).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        if let Err(error) = written {
+            tracing::warn!(%error, "the event that the manager stops could not be written");
+        }
+    }
+
+    /// Deletes the oldest events, for as long as the store is open.
+    pub async fn prune_events(self, keep: Keep) {
+        let mut newest = self.parts.store.newest_event();
+        loop {
+            let seen = *newest.borrow_and_update();
+            match self.prune_step(keep, seen).await {
+                Ok(done) if done >= u64::try_from(PRUNE_BATCH).unwrap_or_default() => continue,
+                Ok(_) => {}
+                Err(StoreError::Closed) => return,
+                Err(error) => tracing::debug!(%error, "events could not be pruned"),
+            }
+            let more = newest.wait_for(|now| *now >= seen + PRUNE_AFTER);
+            // Events expire even when no new ones come.
+            let _ = tokio::time::timeout(PRUNE_INTERVAL, more).await;
+        }
+    }
+
+    async fn prune_step(&self, keep: Keep, newest: i64) -> Result<u64, StoreError> {
+        let before = unix_ms() - i64::from(keep.days) * 24 * 60 * 60 * 1000;
+        // The usual case costs a read and no write.
+        let mut reader = self.parts.store.read().await?;
+        let Some((oldest, at)) = store::events::oldest_with_time(&mut reader).await? else { return Ok(0) };
+        let keep = i64::from(keep.count);
+        // There are no more rows than IDs.
+        let last = if newest - oldest >= keep {
+            store::events::last_beyond(&mut reader, keep, PRUNE_BATCH).await?.unwrap_or(0)
+        } else {
+            0
+        };
+        drop(reader);
+        if oldest > last && at >= before {
+            return Ok(0);
+        }
+        self.parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    Ok((store::events::prune(db, before, last, PRUNE_BATCH).await?, Fate::Commit))
+                })
+            })
+            .await
+    }
+}

@@ -1,0 +1,376 @@
+//! The host and its GPUs.
+
+pub mod operations;
+pub mod startup;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::access::{Actor, Right};
+use crate::domain::admission::budget_of;
+use crate::domain::daemon::{Condition, Daemon};
+use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
+use crate::domain::listening::Listening;
+use crate::domain::tenant::Tenant;
+use crate::domain::{DaemonName, GpuUuid};
+use crate::gpu::InventoryError;
+use crate::host::process;
+use crate::host::systemd::{Scopes, has_mounts_of_its_own};
+use crate::service::host::startup::ReadOnly;
+use crate::service::{Service, ServiceError, unavailable};
+use crate::store;
+use crate::supervisor::is_server;
+
+/// The host, its driver and its MPS.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct HostView {
+    /// The host's name.
+    pub hostname: String,
+    /// Whether the host is simulated: then its GPUs, servers and clients are not real.
+    pub simulated: bool,
+    /// The profile of a simulated host.
+    pub profile: Option<String>,
+    /// The display driver's version.
+    pub driver_version: String,
+    /// The newest CUDA version that the driver supports.
+    pub cuda_version: Option<String>,
+    /// The protocol version that `nvidia-cuda-mps-control -v` prints.
+    pub mps_binary_version: u32,
+    /// Whether this MPS supports static SM partitions.
+    pub static_partitions: bool,
+    /// Most clients per device with this MPS.
+    pub client_ceiling: u32,
+    /// The current boot of the host.
+    pub boot_id: String,
+    /// The ID of this machine; `none` for one without.
+    pub machine_id: String,
+    /// How daemons are isolated from the manager's own unit.
+    pub isolation: HostIsolation,
+    /// Set while the database belongs to another machine: then nothing is adopted, started, stopped or changed.
+    pub read_only: Option<ReadOnly>,
+    /// The version of this manager.
+    pub manager_version: String,
+    /// The uid this manager runs as.
+    pub manager_uid: u32,
+    /// Number of GPUs of the host.
+    pub gpus: usize,
+    /// Whether the driver is queried; during maintenance it is not, and all of this is as last seen.
+    pub live: bool,
+    /// How the API is reached over TCP.
+    pub listening: Listening,
+    /// Faults of the manager itself, as of its database or its socket.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+}
+
+/// How daemons are isolated from the manager's own unit on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct HostIsolation {
+    /// Whether daemons are started in their own systemd scopes.
+    pub scopes: bool,
+    /// Whether the manager sees other mounts than process 1; `null` if unknown.
+    pub private_mounts: Option<bool>,
+    /// Warnings for an operator, with remedies.
+    pub remarks: Vec<String>,
+}
+
+impl HostIsolation {
+    /// The isolation that these scopes and mounts give.
+    pub fn of(scopes: &Scopes, private_mounts: Option<bool>) -> Self {
+        let mut remarks = Vec::new();
+        if let Scopes::Unavailable(reason) = scopes {
+            remarks.push(format!(
+                "no scopes: {reason}. Daemons run in their own sessions, within the limits of the manager's cgroup"
+            ));
+        }
+        if private_mounts == Some(true) {
+            remarks.push(
+                "the manager runs in its own mount namespace (because of PrivateTmp=, ProtectSystem= or the like in its unit), and \
+                 so does every daemon it starts: other processes may see other files at the same paths, and one that does not \
+                 find its pipe directory runs outside MPS. Remove those directives, then restart manager and daemons"
+                    .to_owned(),
+            );
+        }
+        Self { scopes: matches!(scopes, Scopes::Available { .. }), private_mounts, remarks }
+    }
+}
+
+/// A GPU, its daemon, and its memory in use and reserved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct GpuView {
+    /// Its UUID, the only name that survives a reboot and a change of slots.
+    pub uuid: GpuUuid,
+    /// Whether the driver lists and describes it. If not, its daemon keeps it, and the fields are as last seen.
+    pub present: bool,
+    /// Its index among the GPUs of the host, in PCI order, from 0; `null` while it is missing.
+    pub index: Option<u32>,
+    /// Its PCI address, as `00000000:06:00.0`; `null` if it was never seen.
+    pub pci_bus_id: Option<String>,
+    /// The product name, as `NVIDIA H200`; `null` if it was never seen.
+    pub name: Option<String>,
+    /// Streaming multiprocessors; `null` if the driver does not report them.
+    pub sms: Option<u32>,
+    /// The compute capability; `null` if the driver does not report it.
+    #[schema(value_type = Option<String>, example = "9.0")]
+    pub compute_capability: Option<ComputeCapability>,
+    /// Total memory of the device in bytes; `null` if it was never seen.
+    pub memory_total: Option<u64>,
+    /// Memory in use by all processes and the driver, in bytes; `null` while it is missing.
+    pub memory_used: Option<u64>,
+    /// The compute mode; `null` while it is missing.
+    pub compute_mode: Option<ComputeMode>,
+    /// Whether it is in MIG mode: then it is listed but not managed; `null` while it is missing.
+    pub mig_enabled: Option<bool>,
+    /// The daemon that has it.
+    pub daemon: Option<DaemonName>,
+    /// Memory promised to tenants by admission, in bytes; a tenant without a limit counts as the whole GPU.
+    pub memory_promised: u64,
+    /// The processes that the driver lists on it; `null` if it does not report them or is not queried, or the GPU is missing.
+    pub processes: Option<Vec<GpuProcessView>>,
+    /// Whether the driver is queried; during maintenance it is not, and the GPU is shown as last seen.
+    pub live: bool,
+}
+
+/// A process on a GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct GpuProcessView {
+    /// Process ID.
+    pub pid: u32,
+    /// What it is to MPS.
+    pub kind: GpuProcessKind,
+    /// Memory it holds, in bytes; `null` if the driver does not report it.
+    pub used_memory: Option<u64>,
+    /// Its uid; `null` if it has ended or is invisible to the manager.
+    pub uid: Option<u32>,
+    /// Its command line; `null` as for `uid`.
+    pub command: Option<String>,
+}
+
+/// What a process on a GPU is to MPS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuProcessKind {
+    /// A server of a daemon here.
+    Server,
+    /// An MPS client, of a daemon here or of another.
+    Client,
+    /// A process that bypasses MPS and its limits.
+    Bypass,
+}
+
+/// The identity of the host that every page shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostIdentity {
+    /// Its name; `None` for users who may not see the host.
+    pub hostname: Option<String>,
+    /// The profile of a simulated host; `None` for a real one.
+    pub simulated: Option<String>,
+    /// Whether nothing may be changed because the database belongs to another machine.
+    pub read_only: bool,
+}
+
+/// The daemons, and the memory promised to their tenants.
+struct Promises {
+    daemons: Arc<Vec<Daemon>>,
+    tenants: Arc<Vec<Tenant>>,
+}
+
+impl Promises {
+    /// The daemon that has a GPU.
+    fn holder(&self, gpu: &GpuUuid) -> Option<&Daemon> {
+        self.daemons.iter().find(|daemon| daemon.spec.gpus.contains(gpu))
+    }
+
+    /// The memory of a GPU that is promised to its daemon's tenants, in bytes.
+    fn of(&self, daemon: &Daemon, gpu: &Gpu) -> u64 {
+        let specs = self.tenants.iter().map(|tenant| &tenant.spec);
+        let here = specs.filter(|spec| {
+            spec.daemon == daemon.name && (spec.gpus.is_empty() || spec.gpus.contains(&gpu.uuid))
+        });
+        here.fold(0, |sum, spec| {
+            sum.saturating_add(budget_of(spec.device_memory_limit, spec.max_clients, &daemon.spec, gpu))
+        })
+    }
+}
+
+impl Service {
+    /// The identity of the host for any authenticated user, even while the driver does not answer.
+    pub async fn host_identity(&self, actor: &Actor) -> HostIdentity {
+        let hostname = actor.may(Right::View).is_ok().then(hostname);
+        HostIdentity { hostname, simulated: self.simulated().await, read_only: self.is_read_only() }
+    }
+
+    /// Condition types of the faults that keep the manager from working, which anyone may know.
+    pub fn blocking_conditions(&self) -> Vec<String> {
+        self.parts.health.blocking()
+    }
+
+    /// The ID of this machine.
+    pub fn machine_id(&self) -> String {
+        self.parts.machine_id.clone()
+    }
+
+    /// The profile of a simulated host; `None` for a real one. Anyone may know that it is simulated.
+    pub async fn simulated(&self) -> Option<String> {
+        let driver = self.query_inventory(crate::gpu::Inventory::known_driver).await.ok()?.ok()?;
+        driver.simulated.then(|| driver.profile.unwrap_or_default())
+    }
+
+    /// The host.
+    pub async fn host(&self, actor: &Actor) -> Result<HostView, ServiceError> {
+        actor.may(Right::View)?;
+        let (driver, gpus) =
+            self.query_inventory(|inventory| (inventory.known_driver(), inventory.known_gpus())).await?;
+        let (driver, gpus) = (driver.map_err(unavailable)?, gpus.map_err(unavailable)?);
+        let read_only = self.read_only().await?;
+        let context = self.parts.fleet.context();
+        Ok(HostView {
+            hostname: hostname(),
+            simulated: driver.simulated,
+            profile: driver.profile,
+            driver_version: driver.driver_version,
+            cuda_version: driver.cuda_version,
+            mps_binary_version: context.capability.binary_version,
+            static_partitions: context.capability.static_partitions(),
+            client_ceiling: context.capability.client_ceiling(),
+            boot_id: context.boot_id.clone(),
+            machine_id: self.parts.machine_id.clone(),
+            isolation: HostIsolation::of(&context.scopes, has_mounts_of_its_own()),
+            read_only,
+            manager_version: env!("CARGO_PKG_VERSION").to_owned(),
+            manager_uid: self.parts.manager_uid,
+            gpus: gpus.len(),
+            live: self.parts.inventory.live(),
+            listening: self.parts.listening.borrow().clone(),
+            conditions: self.parts.health.conditions(),
+        })
+    }
+
+    /// All GPUs in PCI order, then missing ones that a daemon has.
+    pub async fn gpu_views(&self, actor: &Actor) -> Result<Vec<GpuView>, ServiceError> {
+        actor.may(Right::View)?;
+        let known = self.seen_gpus().await?;
+        let held = store::gpus::held(&mut *self.parts.store.read().await?).await?;
+        let promises = self.promises().await?;
+        let mut views = Vec::new();
+        for gpu in &known {
+            views.push(self.gpu_view(gpu, &promises).await?);
+        }
+        for uuid in held.into_keys().filter(|uuid| known.iter().all(|gpu| gpu.uuid != *uuid)) {
+            views.push(self.never_seen(uuid).await?);
+        }
+        Ok(views)
+    }
+
+    /// One GPU by UUID, unique prefix, index or PCI address.
+    pub async fn gpu(&self, actor: &Actor, name: &str) -> Result<GpuView, ServiceError> {
+        actor.may(Right::View)?;
+        let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
+        let gpus = self.seen_gpus().await?;
+        if let Ok(gpu) = GpuRef(name.to_owned()).resolve(&gpus) {
+            return self.gpu_view(gpu, &self.promises().await?).await;
+        }
+        let uuid = GpuUuid::parse(name).map_err(|_| not_found())?;
+        match self.never_seen(uuid).await? {
+            view if view.daemon.is_some() => Ok(view),
+            _ => Err(not_found()),
+        }
+    }
+
+    /// The GPUs as the driver reports them now, and missing ones that a daemon has.
+    async fn seen_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+        let present = self.present_gpus().await?;
+        Ok(store::gpus::all(&mut *self.parts.store.read().await?, present).await?)
+    }
+
+    /// The daemons and tenants from which reserved memory is computed.
+    async fn promises(&self) -> Result<Promises, ServiceError> {
+        let daemons = self.stored_daemons().await?;
+        Ok(Promises { daemons, tenants: self.stored_tenants().await? })
+    }
+
+    async fn gpu_view(&self, gpu: &Gpu, promises: &Promises) -> Result<GpuView, ServiceError> {
+        let holder = promises.holder(&gpu.uuid);
+        Ok(GpuView {
+            uuid: gpu.uuid.clone(),
+            present: gpu.present,
+            index: gpu.present.then_some(gpu.index),
+            pci_bus_id: Some(gpu.pci_bus_id.clone()),
+            name: Some(gpu.name.clone()),
+            sms: gpu.sms,
+            compute_capability: gpu.compute_capability,
+            memory_total: Some(gpu.memory_total),
+            memory_used: gpu.present.then_some(gpu.memory_used),
+            compute_mode: gpu.present.then_some(gpu.compute_mode),
+            mig_enabled: gpu.present.then_some(gpu.mig_enabled),
+            daemon: holder.map(|daemon| daemon.name.clone()),
+            memory_promised: holder.map_or(0, |daemon| promises.of(daemon, gpu)),
+            processes: if gpu.present { self.processes_on(&gpu.uuid).await? } else { None },
+            live: self.parts.inventory.live(),
+        })
+    }
+
+    /// A GPU of which only its daemon is known.
+    async fn never_seen(&self, uuid: GpuUuid) -> Result<GpuView, ServiceError> {
+        let daemon = store::daemons::holder(&mut *self.parts.store.read().await?, &uuid).await?;
+        Ok(GpuView {
+            uuid,
+            present: false,
+            index: None,
+            pci_bus_id: None,
+            name: None,
+            sms: None,
+            compute_capability: None,
+            memory_total: None,
+            memory_used: None,
+            compute_mode: None,
+            mig_enabled: None,
+            daemon,
+            memory_promised: 0,
+            processes: None,
+            live: self.parts.inventory.live(),
+        })
+    }
+
+    /// The processes on a GPU; `None` if the driver does not report them, so that one GPU does not hide the others.
+    async fn processes_on(&self, gpu: &GpuUuid) -> Result<Option<Vec<GpuProcessView>>, ServiceError> {
+        let uuid = gpu.clone();
+        let processes = match self.query_inventory(move |inventory| inventory.processes(&uuid)).await? {
+            Ok(processes) => processes,
+            Err(InventoryError::Suspended | InventoryError::Silent { .. }) => return Ok(None),
+            Err(error) => {
+                tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
+                return Ok(None);
+            }
+        };
+        let servers: Vec<u32> = self
+            .parts
+            .fleet
+            .observed()
+            .iter()
+            .flat_map(|(_, observed)| observed.status.effective.iter().flat_map(|seen| &seen.servers))
+            .map(|server| server.pid)
+            .collect();
+        let processes = processes
+            .into_iter()
+            .map(|process| GpuProcessView {
+                pid: process.pid,
+                kind: match process {
+                    _ if servers.contains(&process.pid) => GpuProcessKind::Server,
+                    _ if process.mps_client => GpuProcessKind::Client,
+                    _ if is_server(process.pid) => GpuProcessKind::Server,
+                    _ => GpuProcessKind::Bypass,
+                },
+                used_memory: process.used_memory,
+                uid: process::uid(process.pid),
+                command: process::command(process.pid).map(|words| words.join(" ")),
+            })
+            .collect();
+        Ok(Some(processes))
+    }
+}
+
+fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

@@ -1,0 +1,151 @@
+//! Operations: created, read and cancelled.
+
+use futures_util::future::BoxFuture;
+use uuid::Uuid;
+
+use crate::clock::{new_id, unix_ms};
+use crate::domain::DaemonName;
+use crate::domain::access::{Actor, Right};
+use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState};
+use crate::service::access::audit_log::current_cause;
+use crate::service::access::redaction::Redact as _;
+use crate::service::page::{Page, Paged};
+use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
+use crate::store::{self, Transaction};
+
+impl Service {
+    /// One operation with its journal.
+    pub async fn operation(&self, actor: &Actor, id: Uuid) -> Result<Operation, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        let mut reader = self.parts.store.read().await?;
+        // A tenant user sees only the operations it requested itself.
+        if !actor.sees(store::operations::tenant(&mut reader, id).await?.as_ref()) {
+            return Err(not_found(id));
+        }
+        let operation = store::operations::get(&mut reader, id).await?.ok_or_else(|| not_found(id))?;
+        Ok(operation.redacted_for(actor))
+    }
+
+    /// Operations, newest first.
+    pub async fn operations(
+        &self,
+        actor: &Actor,
+        filter: &OperationFilter,
+        page: &Page,
+    ) -> Result<Paged<Operation>, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        let before = page.key::<Uuid>()?.map(|id| id.to_string());
+        let mut reader = self.parts.store.read().await?;
+        let (scope, before) = (actor.scope(), before.as_deref());
+        let operations = store::operations::page(&mut reader, scope, filter, before, page.rows()).await?;
+        let operations = operations.into_iter().map(|operation| operation.redacted_for(actor)).collect();
+        Ok(page.cut(operations, |operation: &Operation| operation.id.to_string()))
+    }
+
+    /// Creates an operation whose request and daemons are determined in the same transaction.
+    pub(in crate::service) async fn request_operation(
+        &self,
+        actor: &Actor,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+        request: impl for<'c> FnOnce(
+            Transaction<'c>,
+            Uuid,
+        )
+            -> BoxFuture<'c, Result<(OperationRequest, Vec<DaemonName>), ServiceError>>
+        + Send
+        + 'static,
+    ) -> Result<Operation, ServiceError> {
+        let (id, by) = (new_id(), current_cause());
+        let dry_run = options.dry_run;
+        let tenant = actor.scope().cloned();
+        let operation = self
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = unix_ms();
+                    let operation = once(db, key.as_ref(), now, async |db| {
+                        let (request, daemons) = request(&mut *db, id).await?;
+                        store::operations::insert(&mut *db, id, &daemons, &request, tenant.as_ref(), now)
+                            .await?;
+                        store::operations::requested(&mut *db, id, by, now).await?;
+                        let written = store::operations::get(db, id).await?;
+                        written.ok_or_else(|| {
+                            ServiceError::Internal("the operation just written is gone".into())
+                        })
+                    })
+                    .await?;
+                    Ok::<_, ServiceError>((operation, fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            self.parts.engine.wake();
+        }
+        Ok(operation.redacted_for(actor))
+    }
+
+    /// Cancels an operation: a pending one never starts, and a running one stops at its next cancellation point.
+    ///
+    /// A running operation is still running in the answer.
+    pub async fn cancel_operation(
+        &self,
+        actor: &Actor,
+        id: Uuid,
+        options: WriteOptions,
+    ) -> Result<Operation, ServiceError> {
+        actor.may(Right::Operate)?;
+        let service = self.clone();
+        self.run_to_completion(async move {
+            let (by, dry_run) = (current_cause(), options.dry_run);
+            let operation = service
+                .write(move |db| {
+                    Box::pin(async move {
+                        let now = unix_ms();
+                        if store::operations::cancel(&mut *db, id, now).await? {
+                            store::operations::record_cancelled(&mut *db, id, by, now).await?;
+                        } else if store::operations::request_cancel(&mut *db, id, now).await? {
+                            store::operations::stop_requested(&mut *db, id, by, now).await?;
+                        } else {
+                            let operation = store::operations::get(db, id).await?;
+                            return Err(not_cancellable(&operation.ok_or_else(|| not_found(id))?));
+                        }
+                        let operation = store::operations::get(db, id).await?.ok_or_else(|| not_found(id))?;
+                        Ok((operation, fate(&options)))
+                    })
+                })
+                .await?;
+            if !dry_run {
+                // A pending operation ends here, and is counted nowhere else.
+                if operation.state == OperationState::Cancelled {
+                    let outcomes = service.parts.engine.outcomes();
+                    outcomes.ended(operation.request.kind(), OperationState::Cancelled.as_str());
+                }
+                service.parts.engine.cancel(id);
+            }
+            Ok(operation)
+        })
+        .await
+    }
+}
+
+/// Why an operation that has ended, or that can no longer stop, cannot be cancelled.
+fn not_cancellable(operation: &Operation) -> ServiceError {
+    let id = operation.id;
+    ServiceError::Conflict(match operation.state {
+        OperationState::Running => format!(
+            "operation {id} is running, and {} cannot be cancelled {}",
+            operation.request.kind(),
+            match operation.request {
+                OperationRequest::DrainDaemon { .. } => "once it is almost complete",
+                OperationRequest::BeginMaintenance { .. } =>
+                    "once its daemons are being stopped: wait for it, and end the maintenance then",
+                _ => "once it has begun: wait for it",
+            }
+        ),
+        state => format!("operation {id} is {}: there is nothing to cancel", state.as_str()),
+    })
+}
+
+fn not_found(id: Uuid) -> ServiceError {
+    ServiceError::NotFound { kind: "operation", name: id.to_string() }
+}

@@ -1,0 +1,391 @@
+//! Startup: loads the stored state and hands it to the supervisors, at the start or once an operator confirmed that the
+//! database belongs to this machine.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
+
+use crate::clock::unix_ms;
+use crate::domain::DaemonName;
+use crate::domain::access::{Actor, Right};
+use crate::domain::audit::Attempt;
+use crate::domain::event::{Cause, EventType, NewEvent, Subject};
+use crate::domain::gpu::Gpu;
+use crate::domain::health::HostFault;
+use crate::service::access::audit_log::{current_attempt, current_cause, inherit_attempt};
+use crate::service::events::writer;
+use crate::service::host::HostView;
+use crate::service::{Service, ServiceError};
+use crate::store::audit::Came;
+use crate::store::{self, Fate, StoreError};
+use crate::supervisor::{GpuPresence, RememberedDaemon};
+
+/// The machine ID of a host without one.
+pub const NO_MACHINE_ID: &str = "none";
+
+/// Why nothing may be changed on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ReadOnly {
+    /// The reason, and what to do.
+    pub reason: String,
+    /// The machine that the database belongs to; `none` for one without an ID.
+    pub stored_machine_id: String,
+    /// This machine.
+    pub machine_id: String,
+}
+
+/// An operator's confirmation that the database belongs to this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConfirmRequest {
+    /// The ID of this machine, as `GET /host` shows it, which makes sure that the right manager is addressed.
+    #[schema(pattern = "^[0-9a-f]{32}$")]
+    pub machine_id: String,
+}
+
+/// Whether startup is complete. An unsealed store does not show that: the rest of a confirmation may have failed.
+#[derive(Debug, Default)]
+pub(in crate::service) struct Initialized {
+    done: AtomicBool,
+    /// Whether the event of the start was written.
+    start_recorded: AtomicBool,
+    /// Held during a confirmation, so that a second one waits.
+    confirming: Mutex<()>,
+}
+
+impl Initialized {
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+}
+
+impl Service {
+    /// Loads the stored state, or seals the store if it belongs to another machine; returns whether there are no daemons yet.
+    pub async fn start(&self) -> Result<bool, StoreError> {
+        let stored = store::host::machine_id(&mut *self.parts.store.read().await?).await?;
+        let here = self.parts.machine_id.clone();
+        match stored {
+            Some(stored) if stored != here => {
+                tracing::error!(%stored, %here, "the database belongs to another machine: read-only until it is confirmed");
+                self.parts.store.seal();
+                self.load_tokens().await?;
+                self.load_sessions().await?;
+                return Ok(false);
+            }
+            Some(_) => {}
+            None => {
+                let written: Result<(), StoreError> = self
+                    .parts
+                    .store
+                    .write(move |db| {
+                        Box::pin(async move {
+                            store::host::put_machine_id(db, &here, unix_ms()).await?;
+                            Ok(((), Fate::Commit))
+                        })
+                    })
+                    .await;
+                written?;
+            }
+        }
+        self.load_tokens().await?;
+        self.load_sessions().await?;
+        self.initialize().await?;
+        Ok(store::daemons::all(&mut *self.parts.store.read().await?).await?.is_empty())
+    }
+
+    /// Whether the host is read-only, for callers that may not see the reason.
+    pub fn is_read_only(&self) -> bool {
+        !self.initialized.is_done()
+    }
+
+    /// Why the host is read-only, if it is.
+    pub async fn read_only(&self) -> Result<Option<ReadOnly>, ServiceError> {
+        if self.initialized.is_done() {
+            return Ok(None);
+        }
+        let stored = store::host::machine_id(&mut *self.parts.store.read().await?).await?;
+        let stored_machine_id = stored.unwrap_or_else(|| NO_MACHINE_ID.to_owned());
+        let machine_id = self.parts.machine_id.clone();
+        let confirm = format!("POST {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm");
+        let reason = if stored_machine_id == machine_id {
+            format!(
+                "the database was confirmed to belong to this machine, but loading it is not complete, so nothing may be changed. \
+                 If that persists, find the failure in the manager's log, fix it, and {confirm} again"
+            )
+        } else {
+            format!(
+                "the database belongs to machine {stored_machine_id} and this is machine {machine_id}: nothing is adopted, \
+                 started, stopped or changed. If it was moved here for good, {confirm}; if not, stop this manager, and give it a \
+                 state directory of its own"
+            )
+        };
+        Ok(Some(ReadOnly { reason, stored_machine_id, machine_id }))
+    }
+
+    /// Refuses while the database belongs to another machine.
+    pub(in crate::service) async fn refuse_read_only(&self) -> Result<(), ServiceError> {
+        match self.read_only().await? {
+            None => Ok(()),
+            Some(ReadOnly { reason, .. }) => Err(ServiceError::ReadOnly(reason)),
+        }
+    }
+
+    /// Moves the database to this machine, and completes startup.
+    pub async fn confirm_host(
+        &self,
+        actor: &Actor,
+        request: ConfirmRequest,
+        dry_run: bool,
+    ) -> Result<HostView, ServiceError> {
+        actor.may(Right::Administer)?;
+        let here = &self.parts.machine_id;
+        if request.machine_id != *here {
+            return Err(ServiceError::field(
+                "/machine_id",
+                format!(
+                    "{:?} is not the ID of this machine, which is {here}: check that this is the intended manager",
+                    request.machine_id.chars().take(80).collect::<String>()
+                ),
+            ));
+        }
+        if dry_run {
+            return Ok(HostView { read_only: None, ..self.host(actor).await? });
+        }
+        let service = self.clone();
+        // Not `run_to_completion`, which refuses while the store is read-only; it completes all the same.
+        let confirmed = self.parts.tasks.spawn(inherit_attempt(async move {
+            let _one = service.initialized.confirming.lock().await;
+            if service.initialized.is_done() {
+                return service.accept_loss().await;
+            }
+            if service.parts.store.is_sealed() {
+                service.move_here().await?;
+                service.parts.store.unseal();
+                tracing::info!("the database was confirmed to belong to this machine");
+            }
+            let taken = service.initialize().await;
+            taken.inspect_err(|error| tracing::error!(%error, "the stored state could not be loaded"))?;
+            service.accept_loss().await
+        }));
+        confirmed.await.map_err(|error| ServiceError::Internal(error.to_string()))??;
+        self.host(actor).await
+    }
+
+    /// Accepts the database as it is although rows are missing from its audit log.
+    async fn accept_loss(&self) -> Result<(), ServiceError> {
+        if !self.parts.health.has(HostFault::AuditTruncated) {
+            return Ok(());
+        }
+        let (attempt, by) = (current_attempt(), current_cause());
+        let message = "the database was accepted as it is, without the lost rows of its audit log";
+        let written: Result<(), StoreError> = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = unix_ms();
+                    put_confirmation_on_record(db, message, by, attempt, now).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        written?;
+        self.parts.health.set(HostFault::AuditTruncated, None);
+        tracing::info!("{message}");
+        Ok(())
+    }
+
+    /// Writes that the database belongs to this machine.
+    async fn move_here(&self) -> Result<(), StoreError> {
+        let (here, boot_id) = (self.parts.machine_id.clone(), self.parts.fleet.context().boot_id.clone());
+        let (attempt, by) = (current_attempt(), current_cause());
+        self.parts
+            .store
+            .write_sealed(move |db| {
+                Box::pin(async move {
+                    let now = unix_ms();
+                    store::host::move_to(&mut *db, &here, &boot_id, now).await?;
+                    let message = format!("the database was confirmed to belong to machine {here}");
+                    put_confirmation_on_record(db, message, by, attempt, now).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await
+    }
+
+    /// Hands every stored daemon to the fleet, and starts the operations engine.
+    async fn initialize(&self) -> Result<(), StoreError> {
+        let boot_id = self.parts.fleet.context().boot_id.clone();
+        let present = self.present_gpus().await.unwrap_or_default();
+        let known = present.clone();
+        let forgotten: Result<(), StoreError> = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = unix_ms();
+                    store::connected_clients::disconnect_other_boots(&mut *db, &boot_id, now).await?;
+                    store::host::forget_other_boots(&mut *db, &boot_id).await?;
+                    store::gpus::remember(db, &known, now).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        forgotten?;
+        self.end_interrupted_verifications().await?;
+        self.record_start().await?;
+        self.load_compute_modes().await?;
+        self.publish_all(&present).await?;
+        self.parts.engine.begin().await?;
+        self.initialized.done.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes the event of the start once. If that fails, as on a full disk, it is queued.
+    async fn record_start(&self) -> Result<(), StoreError> {
+        if self.initialized.start_recorded.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let before = store::events::last_of_manager(&mut *self.parts.store.read().await?).await?;
+        let (event, now) = (writer::start_event(before), unix_ms());
+        let again = event.clone();
+        let written: Result<(), StoreError> = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::events::append(db, &event, now).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        if let Err(error) = written {
+            tracing::warn!(%error, "the event that the manager started could not be written yet");
+            self.parts.fleet.context().events.record_event(again, now);
+        }
+        Ok(())
+    }
+
+    /// Loads the compute modes set by this manager, and restores those of deleted daemons; drivers handle the rest.
+    async fn load_compute_modes(&self) -> Result<(), StoreError> {
+        let mut reader = self.parts.store.read().await?;
+        let held = store::compute_modes::all(&mut reader).await?;
+        drop(reader);
+        self.parts.fleet.context().modes.load(held);
+        self.restore_orphaned_modes().await
+    }
+
+    /// Restores the compute modes of deleted daemons, whose drivers may have had no chance to, as while the GPU was missing.
+    async fn restore_orphaned_modes(&self) -> Result<(), StoreError> {
+        let context = self.parts.fleet.context();
+        let mut gone = context.modes.holders();
+        if gone.is_empty() || !self.parts.inventory.live() || self.parts.store.is_sealed() {
+            return Ok(());
+        }
+        let known = store::daemons::all(&mut *self.parts.store.read().await?).await?;
+        gone.retain(|name| known.iter().all(|daemon| daemon.name != *name));
+        for name in gone {
+            // A daemon of that name may be created meanwhile; if the store cannot be read, the mode is restored later.
+            let is_gone = || async {
+                let Ok(mut reader) = self.parts.store.read().await else { return false };
+                matches!(store::daemons::get(&mut reader, &name).await, Ok(None))
+            };
+            if let Err(why) = context.put_back_modes(&name, is_gone).await {
+                tracing::error!(daemon = %name, %why, "a compute mode of a daemon that is gone could not be restored");
+            }
+        }
+        Ok(())
+    }
+
+    /// The stored state of a daemon's control process.
+    pub(in crate::service) async fn remembered_daemon(
+        &self,
+        db: &mut sqlx::SqliteConnection,
+        name: &DaemonName,
+    ) -> Result<Option<RememberedDaemon>, StoreError> {
+        let Some(incarnation) = store::daemons::incarnation(&mut *db, name).await? else { return Ok(None) };
+        let partitions = store::partitions::run(&mut *db, name).await?;
+        let boot_id = &self.parts.fleet.context().boot_id;
+        let connected = store::connected_clients::of_daemon(&mut *db, name, boot_id).await?;
+        let clients = connected.into_iter().map(|client| client.id).collect();
+        let read_to = store::log_offsets::get(db, name).await?;
+        Ok(Some(RememberedDaemon { incarnation, partitions, clients, read_to }))
+    }
+
+    /// Publishes the desired state of every daemon, with its stored control process.
+    async fn publish_all(&self, present: &[Gpu]) -> Result<(), StoreError> {
+        let mut reader = self.parts.store.read().await?;
+        for daemon in store::daemons::all(&mut reader).await? {
+            let earlier = self.remembered_daemon(&mut reader, &daemon.name).await?;
+            match store::plans::desired(&mut reader, &daemon.name, present, self.parts.manager_uid).await {
+                Ok(Some(desired)) => self.parts.fleet.publish(desired, earlier),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::error!(daemon = %daemon.name, %error, "the desired state of the daemon could not be computed");
+                    let tenants = store::tenants::of_daemon(&mut reader, &daemon.name).await?;
+                    let directories = tenants.into_iter().map(|tenant| (tenant.directory, tenant.name));
+                    self.parts.fleet.refuse_clients(&daemon.name, &directories.collect());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Periodically lists the GPUs, and notifies all drivers of changes.
+    pub async fn watch_gpus(self, every: Duration) {
+        let mut remembered = None;
+        loop {
+            // While the driver does not answer, its last answer stays valid.
+            if let Ok(present) = self.present_gpus().await {
+                let now = GpuPresence::of(&present);
+                now.clone().publish_to(&self.parts.fleet.context().gpu_presence);
+                let changed = remembered.replace(now.clone()) != Some(now);
+                if changed && let Err(error) = self.remember(present).await {
+                    tracing::warn!(%error, "the GPUs of this host could not be stored");
+                }
+            }
+            if let Err(error) = self.restore_orphaned_modes().await {
+                tracing::warn!(%error, "the compute modes of daemons that are gone could not be checked");
+            }
+            tokio::time::sleep(every).await;
+        }
+    }
+
+    /// Stores the GPUs; a daemon whose GPU is new can be planned from then on.
+    async fn remember(&self, present: Vec<Gpu>) -> Result<(), StoreError> {
+        if self.parts.store.is_sealed() {
+            return Ok(());
+        }
+        let known = present.clone();
+        let news: Result<bool, StoreError> = self
+            .parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = unix_ms();
+                    writer::record_gpu_presence(&mut *db, &known, now).await?;
+                    Ok((store::gpus::remember(db, &known, now).await?, Fate::Commit))
+                })
+            })
+            .await;
+        if news? { self.publish_all(&present).await } else { Ok(()) }
+    }
+}
+
+/// Records a confirmation as an event and, if a caller did it, in the audit log.
+async fn put_confirmation_on_record(
+    db: store::Transaction<'_>,
+    message: impl Into<String>,
+    by: Cause,
+    attempt: Option<Attempt>,
+    now: i64,
+) -> Result<(), StoreError> {
+    let event = NewEvent::new(EventType::HostConfirmed, Subject::default(), message).because(by);
+    store::events::append(&mut *db, &event, now).await?;
+    if let Some(attempt) = attempt {
+        store::audit::append(db, &attempt, Came::default(), 1, now).await?;
+    }
+    Ok(())
+}

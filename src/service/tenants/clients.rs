@@ -1,0 +1,224 @@
+//! Clients: listed with their tenants, and terminated.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::access::{Actor, Right};
+use crate::domain::attribution::{AttributedBy, Candidate, Signs, attribute};
+use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
+use crate::domain::operation::{Operation, OperationRequest};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::host;
+use crate::service::access::redaction::Redact as _;
+use crate::service::page::{Page, Paged};
+use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions, stored_answer};
+use crate::store;
+use crate::supervisor::TerminateError;
+
+/// Memory of a client on one GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ClientMemory {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Bytes it holds there, the context included; `null` if the driver does not report them.
+    pub used_bytes: Option<u64>,
+}
+
+/// A process connected to an MPS server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ClientView {
+    /// Its process ID and start time, which identify the process.
+    pub id: ClientId,
+    /// Its process ID.
+    pub pid: u32,
+    /// The daemon that serves it.
+    pub daemon: DaemonName,
+    /// The server it is connected to, by process ID.
+    pub server: u32,
+    /// Its tenant; `null` if unknown.
+    pub tenant: Option<TenantName>,
+    /// How the tenant is known.
+    pub attributed_by: AttributedBy,
+    /// Its user.
+    pub uid: Option<u32>,
+    /// Its command line.
+    pub command: String,
+    /// When it started, in unix milliseconds.
+    pub since: i64,
+    /// Its memory on each GPU.
+    pub memory: Vec<ClientMemory>,
+    /// Its parent processes, nearest first.
+    #[serde(skip)]
+    pub(super) ancestors: Vec<ClientId>,
+}
+
+/// Filters for clients.
+#[derive(Debug, Clone, Default)]
+pub struct ClientFilter {
+    /// Those of this daemon.
+    pub daemon: Option<DaemonName>,
+    /// Those of this tenant.
+    pub tenant: Option<TenantName>,
+}
+
+impl Service {
+    /// All clients at the last poll, each with its tenant.
+    pub(super) async fn attributed(&self) -> Result<Vec<ClientView>, ServiceError> {
+        let seen: Vec<(DaemonName, Vec<ClientFacts>)> = self
+            .parts
+            .fleet
+            .observed()
+            .into_iter()
+            .map(|(name, observed)| (name, observed.clients))
+            .collect();
+        if seen.iter().all(|(_, clients)| clients.is_empty()) {
+            return Ok(Vec::new());
+        }
+        let mut reader = self.parts.store.read().await?;
+        let leases = store::leases::all(&mut reader, &self.parts.fleet.context().boot_id).await?;
+        drop(reader);
+        let tenants = self.stored_tenants().await?;
+        let mut views = Vec::new();
+        for (daemon, clients) in seen.into_iter().filter(|(_, clients)| !clients.is_empty()) {
+            let candidates = Candidate::of(&tenants, &daemon);
+            for client in clients {
+                let (tenant, attributed_by) = attribute(&Signs::from(&client), &daemon, &leases, &candidates);
+                views.push(view(client, daemon.clone(), tenant, attributed_by));
+            }
+        }
+        views.sort_by_key(|client| client.id);
+        Ok(views)
+    }
+
+    /// Clients by process ID; with `fresh`, after a poll of every daemon concerned.
+    pub async fn clients(
+        &self,
+        actor: &Actor,
+        filter: &ClientFilter,
+        fresh: bool,
+        page: &Page,
+    ) -> Result<Paged<ClientView>, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        if fresh {
+            let daemons = self.parts.fleet.observed().into_iter().map(|(name, _)| name);
+            let own = self.daemon_in_scope(actor).await?;
+            let wanted = daemons
+                .filter(|name| filter.daemon.as_ref().is_none_or(|daemon| daemon == name))
+                .filter(|name| own.as_ref().is_none_or(|own| own.as_ref() == Some(name)));
+            let polls = wanted.filter_map(|name| self.parts.fleet.get(&name)).map(|handle| {
+                let patience = self.parts.patience;
+                async move { handle.fresh(patience).await }
+            });
+            for poll in futures_util::future::join_all(polls).await {
+                poll?;
+            }
+        }
+        let after = if page.after.is_empty() { None } else { Some(ClientId::parse(&page.after)) };
+        let after = after.transpose().map_err(|error| ServiceError::field("/cursor", error.to_string()))?;
+        let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+        let clients = self
+            .attributed()
+            .await?
+            .into_iter()
+            .filter(|client| actor.sees(client.tenant.as_ref()))
+            .filter(|client| after.is_none_or(|after| client.id > after))
+            .filter(|client| filter.daemon.as_ref().is_none_or(|daemon| client.daemon == *daemon))
+            .filter(|client| filter.tenant.is_none() || client.tenant == filter.tenant)
+            .take(rows)
+            .collect();
+        Ok(page.cut(clients, |client: &ClientView| client.id.to_string()))
+    }
+
+    /// One client at the last poll.
+    pub async fn client(&self, actor: &Actor, id: ClientId) -> Result<ClientView, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        let clients = self.attributed().await?;
+        clients
+            .into_iter()
+            .find(|client| client.id == id && actor.sees(client.tenant.as_ref()))
+            .ok_or_else(|| ServiceError::NotFound { kind: "client", name: id.to_string() })
+    }
+
+    /// Whether a client is stopped, by a signal or a debugger, so that MPS must not terminate it.
+    pub async fn is_client_stopped(&self, actor: &Actor, id: ClientId) -> Result<bool, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        self.client(actor, id).await?;
+        Ok(host::process::is_stopped(id.pid))
+    }
+
+    /// The daemon of the tenant that an actor is bound to, if that tenant exists; `None` for an actor that may see all
+    /// daemons.
+    async fn daemon_in_scope(&self, actor: &Actor) -> Result<Option<Option<DaemonName>>, ServiceError> {
+        let Some(tenant) = actor.scope() else { return Ok(None) };
+        let tenant = store::tenants::get(&mut *self.parts.store.read().await?, tenant).await?;
+        Ok(Some(tenant.map(|tenant| tenant.spec.daemon)))
+    }
+
+    /// Requests the termination of a client; `stopped` says what to do if it is stopped, which is refused by default.
+    pub async fn terminate(
+        &self,
+        actor: &Actor,
+        id: ClientId,
+        stopped: StoppedPolicy,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Operation, ServiceError> {
+        match actor.scope() {
+            // The client's tenant is determined below, where another's client is not found.
+            Some(tenant) => actor.may(Right::UseTenant(tenant))?,
+            None => actor.may(Right::Operate)?,
+        }
+        // A repeated request finds the client gone, as intended.
+        if let Some(key) = &key
+            && let Some(operation) =
+                stored_answer::<Operation>(&mut *self.parts.store.read().await?, key).await?
+        {
+            return Ok(operation.redacted_for(actor));
+        }
+        let client = match self.client(actor, id).await {
+            Ok(client) => client,
+            // A client that connected in the last seconds is missing from the last poll.
+            Err(ServiceError::NotFound { .. }) => {
+                self.clients(actor, &ClientFilter::default(), true, &Page::first(1)).await?;
+                self.client(actor, id).await?
+            }
+            Err(error) => return Err(error),
+        };
+        if stopped == StoppedPolicy::Refuse && host::process::is_stopped(id.pid) {
+            return Err(ServiceError::Conflict(TerminateError::Stopped(id).to_string()).visible_to_tenants());
+        }
+        let request = OperationRequest::TerminateClient { client: id, stopped };
+        self.operate_now(actor, client.daemon, request, options, key).await
+    }
+}
+
+/// The tenants of a daemon, as attribution sees them.
+pub(in crate::service) async fn candidates(
+    db: store::Transaction<'_>,
+    daemon: &DaemonName,
+) -> Result<Vec<Candidate>, ServiceError> {
+    let users = store::tenants::users(db, daemon).await?.into_iter();
+    Ok(users.map(|(tenant, uid)| Candidate { tenant, daemon: daemon.clone(), uid }).collect())
+}
+
+fn view(
+    client: ClientFacts,
+    daemon: DaemonName,
+    tenant: Option<TenantName>,
+    attributed_by: AttributedBy,
+) -> ClientView {
+    let memory =
+        client.memory.into_iter().map(|(gpu, used_bytes)| ClientMemory { gpu, used_bytes }).collect();
+    ClientView {
+        id: client.id,
+        pid: client.id.pid,
+        daemon,
+        server: client.server,
+        tenant,
+        attributed_by,
+        uid: client.uid,
+        command: client.command,
+        since: client.since,
+        memory,
+        ancestors: client.ancestors,
+    }
+}

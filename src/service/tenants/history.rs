@@ -1,0 +1,141 @@
+//! What tenants used in the last hour, for charts; in memory only, from what drivers observe anyway.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
+use crate::domain::attribution::{Candidate, Signs, attribute};
+use crate::domain::history::{EVERY_MS, Held, History, Point, SPAN_MS};
+use crate::domain::{GpuUuid, TenantName};
+use crate::service::{Service, ServiceError};
+
+/// The history, shared by all readers.
+#[derive(Debug)]
+pub(in crate::service) struct UsageHistory {
+    /// When this manager began to record, in unix milliseconds.
+    since: i64,
+    history: Mutex<History>,
+}
+
+impl Default for UsageHistory {
+    fn default() -> Self {
+        Self { since: unix_ms(), history: Mutex::default() }
+    }
+}
+
+impl UsageHistory {
+    fn history(&self) -> MutexGuard<'_, History> {
+        // A panic elsewhere leaves some lines longer than others, which the next record corrects.
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops a deleted tenant.
+    pub(in crate::service) fn forget(&self, tenant: &TenantName) {
+        self.history().forget(tenant);
+    }
+}
+
+impl Service {
+    /// Records what tenants use every few seconds, forever.
+    pub async fn keep_history(self) {
+        let every = Duration::from_millis(EVERY_MS.unsigned_abs());
+        let mut timer = tokio::time::interval(every);
+        timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            timer.tick().await;
+            let held = self.held_now();
+            self.history.history().record(unix_ms(), &held);
+        }
+    }
+
+    /// What each tenant uses, by the last poll of its daemon and the last snapshot; queries neither daemon nor database.
+    fn held_now(&self) -> BTreeMap<TenantName, Held> {
+        let committed = self.committed.borrow().clone();
+        let mut held: BTreeMap<TenantName, Held> = BTreeMap::new();
+        for (daemon, observed) in self.parts.fleet.observed() {
+            if observed.clients.is_empty() {
+                continue;
+            }
+            let candidates = Candidate::of(&committed.tenants, &daemon);
+            for client in &observed.clients {
+                let (tenant, _) = attribute(&Signs::from(client), &daemon, &committed.leases, &candidates);
+                let Some(tenant) = tenant else { continue };
+                let held = held.entry(tenant).or_default();
+                held.clients += 1;
+                for (gpu, used) in &client.memory {
+                    let (clients, memory) = held.gpus.entry(gpu.clone()).or_default();
+                    *clients += 1;
+                    *memory = memory.saturating_add(used.unwrap_or(0));
+                }
+            }
+        }
+        held
+    }
+
+    /// The start of a tenant's history, in unix milliseconds: an hour ago, or when this manager started.
+    pub fn tenant_history_since(&self, actor: &Actor, name: &TenantName) -> Result<i64, ServiceError> {
+        actor.may(Right::ViewTenant(name))?;
+        Ok(self.history.since.max(unix_ms() - SPAN_MS))
+    }
+
+    /// What a tenant used in the last hour, oldest first; empty if it had no client.
+    #[allow(clippy::unused_async, reason = "as every use case is called")]
+    pub async fn tenant_history(&self, actor: &Actor, name: &TenantName) -> Result<Vec<Point>, ServiceError> {
+        actor.may(Right::ViewTenant(name))?;
+        let mut points = self.history.history().of_tenant(name);
+        let present = self.held_now().remove(name).map(|held| (held.clients, held.memory()));
+        with_present(&mut points, unix_ms(), present);
+        Ok(points)
+    }
+
+    /// What each tenant used of a GPU in the last hour, by name.
+    #[allow(clippy::unused_async, reason = "as every use case is called")]
+    pub async fn gpu_history(
+        &self,
+        actor: &Actor,
+        gpu: &GpuUuid,
+    ) -> Result<Vec<(TenantName, Vec<Point>)>, ServiceError> {
+        actor.may(Right::View)?;
+        let mut lines: BTreeMap<TenantName, Vec<Point>> =
+            self.history.history().of_gpu(gpu).into_iter().collect();
+        let held = self.held_now();
+        for tenant in held.iter().filter(|(_, held)| held.gpus.contains_key(gpu)).map(|(name, _)| name) {
+            lines.entry(tenant.clone()).or_default();
+        }
+        let now = unix_ms();
+        for (tenant, points) in &mut lines {
+            let present = held.get(tenant).and_then(|held| held.gpus.get(gpu).copied());
+            with_present(points, now, present);
+        }
+        Ok(lines.into_iter().collect())
+    }
+}
+
+/// Adds the present values if they differ from the last record, so that a chart agrees with the figures beside it.
+fn with_present(points: &mut Vec<Point>, now: i64, present: Option<(u32, u64)>) {
+    let (clients, memory) = present.unwrap_or_default();
+    let last = points.last().map(|last| (last.clients, last.memory)).unwrap_or_default();
+    if last != (clients, memory) {
+        points.push(Point { at: now, clients, memory });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn present_clients_are_in_the_line_at_once() {
+        let mut points = Vec::new();
+        with_present(&mut points, 1, None);
+        assert_eq!(points, []);
+        for now in [2, 3] {
+            with_present(&mut points, now, Some((1, 7)));
+        }
+        with_present(&mut points, 4, None);
+        let drawn: Vec<_> = points.iter().map(|point| (point.at, point.clients, point.memory)).collect();
+        assert_eq!(drawn, [(2, 1, 7), (4, 0, 0)]);
+    }
+}

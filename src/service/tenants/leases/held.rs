@@ -1,0 +1,139 @@
+//! Held leases: listed and revoked.
+
+use serde::{Deserialize, Serialize};
+
+use super::holder::command_of;
+use super::is_alive;
+use crate::domain::TenantName;
+use crate::domain::access::{Actor, Right};
+use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
+use crate::host;
+use crate::service::page::{Page, Paged};
+use crate::service::tenants::not_found;
+use crate::service::{Service, ServiceError};
+use crate::store::{self, Fate};
+
+/// A lease that a living process holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct HeldLease {
+    /// The process with its start time, which also identifies the lease.
+    pub id: ClientId,
+    /// Its process ID.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub start_time: u64,
+    /// How the process is known to be the tenant's.
+    pub kind: LeaseKind,
+    /// Its uid; `null` if it cannot be read.
+    pub uid: Option<u32>,
+    /// Its present command line, shortened and without tokens.
+    pub command: String,
+    /// When the lease was granted, in unix milliseconds.
+    pub granted_at: i64,
+    /// Whether MPS lists the process as a client of the tenant's daemon.
+    pub is_client: bool,
+}
+
+impl Service {
+    /// The leases of a tenant with living processes, by process ID.
+    pub async fn leases(
+        &self,
+        actor: &Actor,
+        name: &TenantName,
+        page: &Page,
+    ) -> Result<Paged<HeldLease>, ServiceError> {
+        actor.may(Right::ViewTenant(name))?;
+        let after = page.key::<ClientId>()?;
+        self.stored_tenant(name).await?;
+        let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+        let held = self.held_leases(name).await?.into_iter();
+        let held = held.filter(|lease| after.is_none_or(|after| lease.id > after)).take(rows).collect();
+        Ok(page.cut(held, |lease: &HeldLease| lease.id.to_string()))
+    }
+
+    /// One lease of a tenant.
+    pub async fn held_lease(
+        &self,
+        actor: &Actor,
+        name: &TenantName,
+        id: ClientId,
+    ) -> Result<HeldLease, ServiceError> {
+        actor.may(Right::ViewTenant(name))?;
+        self.stored_tenant(name).await?;
+        let found = self.held_leases(name).await?.into_iter().find(|lease| lease.id == id);
+        found.ok_or_else(|| no_lease(id))
+    }
+
+    async fn held_leases(&self, name: &TenantName) -> Result<Vec<HeldLease>, ServiceError> {
+        let boot_id = &self.parts.fleet.context().boot_id;
+        let records = store::leases::records(&mut *self.parts.store.read().await?, boot_id).await?;
+        let clients = self.attributed().await?;
+        let held = |record: LeaseRecord| {
+            let id = record.lease.holder;
+            HeldLease {
+                id,
+                pid: id.pid,
+                start_time: id.start_time,
+                kind: record.kind,
+                uid: host::process::uid(id.pid),
+                command: command_of(id.pid),
+                granted_at: record.created_at,
+                is_client: clients.iter().any(|client| client.id == id),
+            }
+        };
+        let mine = records
+            .into_iter()
+            .filter(|record| record.lease.tenant == *name && is_alive(record.lease.holder));
+        Ok(mine.map(held).collect())
+    }
+
+    /// Revokes the lease of a process, which keeps running.
+    ///
+    /// The process no longer counts for the tenant unless MPS lists it, and is neither awaited nor signalled because of the
+    /// lease. Its partition stays taken until it ends.
+    pub async fn revoke_lease(
+        &self,
+        actor: &Actor,
+        name: TenantName,
+        id: ClientId,
+        dry_run: bool,
+    ) -> Result<(), ServiceError> {
+        actor.may(Right::UseTenant(&name))?;
+        let (service, actor) = (self.clone(), actor.clone());
+        let target = crate::domain::audit::Target::Lease(name.clone(), id);
+        let boot_id = self.parts.fleet.context().boot_id.clone();
+        let revoking = async move {
+            service
+                .write(move |db| {
+                    Box::pin(async move {
+                        store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                        let records = store::leases::records(&mut *db, &boot_id).await?;
+                        let found = records
+                            .into_iter()
+                            .find(|record| record.lease.tenant == name && record.lease.holder == id)
+                            .ok_or_else(|| no_lease(id))?;
+                        // A process recorded by an operator counts against the tenant, which must not undo that itself.
+                        if found.by_operator {
+                            actor.may(Right::Operate)?;
+                        }
+                        store::leases::delete(&mut *db, id).await?;
+                        // It can join the partition it was admitted to for as long as it lives; a recorded process was
+                        // admitted to none.
+                        if found.kind == LeaseKind::Own && is_alive(id) {
+                            store::partition_leases::disown_holder(db, id).await?;
+                        } else {
+                            store::partition_leases::delete(db, id).await?;
+                        }
+                        Ok::<_, ServiceError>(((), if dry_run { Fate::RollBack } else { Fate::Commit }))
+                    })
+                })
+                .await
+        };
+        let service = self.clone();
+        service.run_to_completion(crate::service::access::audit_log::with_target(target, revoking)).await
+    }
+}
+
+fn no_lease(id: ClientId) -> ServiceError {
+    ServiceError::NotFound { kind: "lease", name: id.to_string() }
+}

@@ -1,0 +1,221 @@
+//! Identifies the process of a lease, as far as that is proven.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::client::LeaseKind;
+use crate::domain::token::without_secrets;
+use crate::host::signal::never_a_client;
+use crate::host::{Identity, process};
+use crate::service::ServiceError;
+
+/// Longest stored command line, in characters.
+const MAX_COMMAND: usize = 512;
+
+/// A process that is to become a client of a tenant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseRequest {
+    /// `own`: the calling process, through the unix socket. `recorded`: one that an operator names.
+    #[serde(default)]
+    pub kind: LeaseKind,
+    /// A process ID in the manager's namespace. Required to record a process; optional for the calling process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub pid: Option<u32>,
+    /// When that process started, in clock ticks since boot (field 22 of `/proc/PID/stat`): refused if the ID belongs to
+    /// another process by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<u64>,
+}
+
+/// Who requests a lease, as far as the connection proves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseCaller {
+    /// A client over TCP.
+    Remote,
+    /// The process that connected to the unix socket; `None` if the kernel does not identify it.
+    Local(Option<Identity>),
+}
+
+/// The process of a request; refused if it cannot be a client of a tenant with this user.
+pub(super) fn holder_of(
+    request: LeaseRequest,
+    caller: LeaseCaller,
+    uid: u32,
+) -> Result<Identity, ServiceError> {
+    let found = match request.kind {
+        LeaseKind::Own => peer(request, caller)?,
+        LeaseKind::Recorded => named(request)?,
+    };
+    if let Some(start_time) = request.start_time.filter(|start_time| *start_time != found.start_time) {
+        return Err(ServiceError::field(
+            "/start_time",
+            format!(
+                "process {} started at {} and not at {start_time}: the process ID was reused, so find the process again",
+                found.pid, found.start_time
+            ),
+        ));
+    }
+    let refused = |why: String| Err(ServiceError::field("/pid", why));
+    if let Some(what) = never_a_client(found.pid) {
+        return refused(format!(
+            "process {} is {what}, which is never a client of a tenant: name the process of the application",
+            found.pid
+        ));
+    }
+    match (process::uid(found.pid), request.kind) {
+        (Some(of), _) if of == uid => {}
+        // `mps-manager run` calls as root and then becomes the tenant's user.
+        (Some(0), LeaseKind::Own) => {}
+        (Some(of), _) => {
+            return refused(format!(
+                "process {} runs as uid {of}, and the tenant's processes run as uid {uid}: run it as that user, or change \
+                 the tenant's uid",
+                found.pid
+            ));
+        }
+        (None, _) => return refused(ended(found.pid)),
+    }
+    if !process::is_alive(found) {
+        return refused(ended(found.pid));
+    }
+    Ok(found)
+}
+
+fn ended(pid: u32) -> String {
+    format!("there is no process {pid} on this host: it has ended, or lives where the manager cannot see it")
+}
+
+/// The peer of the unix socket.
+fn peer(request: LeaseRequest, caller: LeaseCaller) -> Result<Identity, ServiceError> {
+    let peer = match caller {
+        LeaseCaller::Remote => {
+            let pointer = if request.pid.is_some() { "/pid" } else { "/kind" };
+            return Err(ServiceError::field(
+                pointer,
+                "a process takes its lease itself, through the unix socket of this host, and this request came over TCP: start \
+                 the command with mps-manager run on the host, or have an operator record a process with kind recorded",
+            ));
+        }
+        LeaseCaller::Local(None) => {
+            return Err(ServiceError::field(
+                "/kind",
+                "the kernel does not identify the process at the other end of the socket, as for one in a PID namespace that the \
+                 manager cannot see: start the command with mps-manager run on the host",
+            ));
+        }
+        LeaseCaller::Local(Some(peer)) => peer,
+    };
+    match request.pid {
+        Some(pid) if pid != peer.pid => Err(ServiceError::field(
+            "/pid",
+            format!(
+                "process {pid} is not the caller, which is process {}: a process takes its lease itself, as mps-manager run does; \
+                 to name another one, record it with kind recorded, as an operator",
+                peer.pid
+            ),
+        )),
+        _ => Ok(peer),
+    }
+}
+
+/// The process that an operator names.
+fn named(request: LeaseRequest) -> Result<Identity, ServiceError> {
+    let Some(pid) = request.pid else {
+        return Err(ServiceError::field("/pid", "pid is missing: give the process to record"));
+    };
+    match process::thread_group(pid) {
+        Some(group) if group != pid => {
+            return Err(ServiceError::field(
+                "/pid",
+                format!("{pid} is a thread of process {group}: give the process ID, {group}"),
+            ));
+        }
+        _ => {}
+    }
+    process::identify(pid).ok_or_else(|| ServiceError::field("/pid", ended(pid)))
+}
+
+/// The command line of a process for the store: shortened, and without tokens.
+pub(super) fn command_of(pid: u32) -> String {
+    let command = process::command(pid).unwrap_or_default().join(" ");
+    without_secrets(&command).chars().take(MAX_COMMAND).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn detail(result: Result<Identity, ServiceError>) -> String {
+        let Err(ServiceError::Invalid(errors)) = result else { panic!("{result:?}") };
+        format!("{}: {}", errors[0].pointer, errors[0].detail)
+    }
+
+    fn recorded(pid: u32) -> LeaseRequest {
+        LeaseRequest { kind: LeaseKind::Recorded, pid: Some(pid), start_time: None }
+    }
+
+    fn sleeper() -> (std::process::Child, Identity, u32) {
+        let child = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
+        let id = process::identify(child.id()).expect("alive");
+        (child, id, rustix::process::geteuid().as_raw())
+    }
+
+    fn end(mut child: std::process::Child) {
+        child.kill().expect("alive until here");
+        child.wait().expect("reaped");
+    }
+
+    #[test]
+    fn lease_is_taken_only_by_the_peer() {
+        let (child, id, uid) = sleeper();
+        let local = LeaseCaller::Local(Some(id));
+        let of = |pid| LeaseRequest { pid, ..LeaseRequest::default() };
+        assert_eq!(holder_of(of(None), local, uid).expect("its own"), id);
+        assert_eq!(holder_of(of(Some(id.pid)), local, uid).expect("its own"), id);
+        let said = detail(holder_of(of(Some(id.pid)), LeaseCaller::Remote, uid));
+        assert!(said.starts_with("/pid: ") && said.contains("came over TCP"), "{said}");
+        let said = detail(holder_of(of(None), LeaseCaller::Remote, uid));
+        assert!(said.starts_with("/kind: ") && said.contains("mps-manager run"), "{said}");
+        let said = detail(holder_of(of(Some(1)), local, uid));
+        assert!(said.contains("process 1 is not the caller"), "{said}");
+        let said = detail(holder_of(of(None), LeaseCaller::Local(None), uid));
+        assert!(said.contains("PID namespace"), "{said}");
+        end(child);
+        let said = detail(holder_of(of(None), local, uid));
+        assert!(said.contains("it has ended"), "{said}");
+    }
+
+    #[test]
+    fn processes_that_are_no_clients_are_not_recorded() {
+        let (child, id, uid) = sleeper();
+        let tcp = LeaseCaller::Remote;
+        assert_eq!(holder_of(recorded(id.pid), tcp, uid).expect("a process"), id);
+        let reused = LeaseRequest { start_time: Some(id.start_time + 1), ..recorded(id.pid) };
+        assert!(detail(holder_of(reused, tcp, uid)).contains("was reused"));
+        let said = detail(holder_of(recorded(id.pid), tcp, uid + 1));
+        assert!(said.contains(&format!("runs as uid {uid}")), "{said}");
+        let said = detail(holder_of(recorded(std::process::id()), tcp, uid));
+        assert!(said.contains("is the manager itself"), "{said}");
+        assert!(detail(holder_of(recorded(1), tcp, uid)).contains("is PID 1"));
+        let missing = LeaseRequest { pid: None, ..recorded(1) };
+        assert!(detail(holder_of(missing, tcp, uid)).contains("pid is missing"));
+        end(child);
+        assert!(detail(holder_of(recorded(id.pid), tcp, uid)).contains("there is no process"));
+    }
+
+    #[test]
+    fn thread_id_is_not_recorded() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            sender.send(rustix::thread::gettid().as_raw_pid().unsigned_abs()).expect("the test waits");
+            let _ = stopped.recv();
+        });
+        let tid = receiver.recv().expect("a thread");
+        let said = detail(holder_of(recorded(tid), LeaseCaller::Remote, 0));
+        assert!(said.contains(&format!("{tid} is a thread of process {}", std::process::id())), "{said}");
+        drop(stop);
+        thread.join().expect("ended");
+    }
+}

@@ -1,0 +1,283 @@
+//! The right of a process to be a client of a tenant.
+//!
+//! A process takes it for itself through the unix socket, whose peer the kernel identifies; that is proof enough to signal
+//! the process later. A process recorded by an operator is not proven: it only counts.
+
+mod held;
+mod holder;
+
+use serde::{Deserialize, Serialize};
+
+pub use held::HeldLease;
+pub use holder::{LeaseCaller, LeaseRequest};
+
+use holder::{command_of, holder_of};
+
+use crate::service::access::audit_log::with_target;
+
+use crate::clock::unix_ms;
+use crate::domain::TenantName;
+use crate::domain::access::{Actor, Right};
+use crate::domain::audit::Target;
+use crate::domain::client::{ClientId, Lease, LeaseKind, LeaseRecord, places_taken};
+use crate::domain::count::counted;
+use crate::domain::daemon::{Daemon, DaemonStatus, DesiredState, Mode, Phase, meaning_for_tenants};
+use crate::domain::layout::status::{LayoutState, LayoutStatus};
+use crate::domain::tenant::Tenant;
+use crate::host;
+use crate::service::daemons::maintenance::refuse_cordoned;
+use crate::service::tenants::placement::{occupy, started_before};
+use crate::service::tenants::{EnvironmentView, not_found};
+use crate::service::{Service, ServiceError};
+use crate::store::{self, Fate};
+use crate::supervisor::Observed;
+
+/// How often a lease is retried because its tenant changed meanwhile.
+const LEASE_ATTEMPTS: u32 = 5;
+
+/// The right to be a client of a tenant, and what the process needs for it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct LeaseView {
+    /// The process, with its start time.
+    pub holder: ClientId,
+    /// The user it must run as.
+    pub uid: u32,
+    /// The environment it must have.
+    pub environment: EnvironmentView,
+}
+
+impl Service {
+    /// Grants a process the right to be a client of a tenant, unless `max_clients` is reached.
+    pub async fn lease(
+        &self,
+        actor: &Actor,
+        name: TenantName,
+        request: LeaseRequest,
+        caller: LeaseCaller,
+        dry_run: bool,
+    ) -> Result<LeaseView, ServiceError> {
+        let right = match request.kind {
+            LeaseKind::Own => Right::UseTenant(&name),
+            LeaseKind::Recorded => Right::Operate,
+        };
+        actor.may(right)?;
+        let service = self.clone();
+        self.run_to_completion(async move {
+            let uid = service.stored_tenant(&name).await?.spec.uid;
+            let holder = ClientId::from(holder_of(request, caller, uid)?);
+            let target = Target::Lease(name.clone(), holder);
+            with_target(target, service.lease_now(name, holder, request.kind, dry_run)).await
+        })
+        .await
+    }
+
+    async fn lease_now(
+        &self,
+        name: TenantName,
+        holder: ClientId,
+        kind: LeaseKind,
+        dry_run: bool,
+    ) -> Result<LeaseView, ServiceError> {
+        for _ in 0..LEASE_ATTEMPTS {
+            if let Some(lease) = self.lease_unless_changed(name.clone(), holder, kind, dry_run).await? {
+                return Ok(lease);
+            }
+        }
+        let pid = holder.pid;
+        let refused =
+            format!("tenant {name} was changed repeatedly while process {pid} took its lease: try again");
+        Err(ServiceError::Conflict(refused).visible_to_tenants())
+    }
+
+    /// `None` if the tenant or its daemon was changed meanwhile: the verified settings and the environment then belong to
+    /// another spec. Other tenants of the daemon may change.
+    async fn lease_unless_changed(
+        &self,
+        name: TenantName,
+        holder: ClientId,
+        kind: LeaseKind,
+        dry_run: bool,
+    ) -> Result<Option<LeaseView>, ServiceError> {
+        let tenant = self.stored_tenant(&name).await?;
+        let before = self.followed_daemon(&tenant).await?;
+        self.refuse_unless_serving(&tenant, &before).await?;
+        let fleet = &self.parts.fleet;
+        let (multi_user, uid) = (before.spec.multi_user, tenant.spec.uid);
+        let reachable = fleet.check_reachable(&tenant.spec.daemon, multi_user, uid).await;
+        reachable.map_err(ServiceError::Conflict)?;
+        let gpus = self.held_gpus().await?;
+        let resolved = self.resolved(&tenant, &before, &gpus)?;
+        let placement = self.placement(&tenant, &resolved, before.generation)?;
+        self.refuse_squatters(&tenant, &placement, Some(holder)).await?;
+        let environment = self.environment_of(&tenant, &resolved, &placement, &gpus)?;
+        let clients = self.families_of(&name).await?;
+        let boot_id = self.parts.fleet.context().boot_id.clone();
+        let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
+        let command = command_of(holder.pid);
+        let unchanged = self
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    if now.spec != tenant.spec {
+                        return Ok((false, Fate::RollBack));
+                    }
+                    // Again, in the transaction of the lease: a drain that began meanwhile relies on it.
+                    if let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? {
+                        refuse_cordoned(&mut *db, &daemon.name, &daemon.spec).await?;
+                        // Another layout may bind other tenants, and change this tenant's share.
+                        if daemon.revision != before.revision {
+                            return Ok((false, Fate::RollBack));
+                        }
+                    }
+                    occupy(&mut *db, &now, holder, &placement, &boot_id).await?;
+                    let (mut holders, mut kind) = (Vec::new(), kind);
+                    let mut by_operator = kind == LeaseKind::Recorded;
+                    for LeaseRecord { lease, kind: before, by_operator: recorded, .. } in
+                        store::leases::records(&mut *db, &boot_id).await?
+                    {
+                        if !is_alive(lease.holder) {
+                            store::leases::delete(&mut *db, lease.holder).await?;
+                        } else if lease.holder == holder && lease.tenant != name {
+                            return Err(started_before(&name, holder, Some(&lease.tenant), None));
+                        } else if lease.tenant == name && lease.holder != holder {
+                            holders.push(lease.holder);
+                        } else if lease.holder == holder {
+                            by_operator |= recorded;
+                            if before == LeaseKind::Own {
+                                // A lease that the process took itself stays proven.
+                                kind = LeaseKind::Own;
+                            }
+                        }
+                    }
+                    // Including itself: a process that is already a client needs no other slot.
+                    holders.push(holder);
+                    let taken = places_taken(&clients, &holders);
+                    if taken > usize::try_from(max).unwrap_or(usize::MAX) {
+                        let refused = format!(
+                            "tenant {name} has {} running and max_clients is {max}: wait for one to end, revoke a lease, or raise max_clients",
+                            counted(taken - 1, "process")
+                        );
+                        return Err(ServiceError::Conflict(refused).visible_to_tenants());
+                    }
+                    let lease = Lease { holder, tenant: name };
+                    let record = LeaseRecord { lease, kind, by_operator, command, created_at: unix_ms() };
+                    store::leases::put(db, &record, &boot_id).await?;
+                    Ok::<_, ServiceError>((true, if dry_run { Fate::RollBack } else { Fate::Commit }))
+                })
+            })
+            .await?;
+        Ok(unchanged.then_some(LeaseView { holder, uid, environment }))
+    }
+
+    /// Fails closed: no process is sent to a daemon whose settings were not read back.
+    ///
+    /// If its layout is the cause, the error says so.
+    async fn refuse_unless_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), ServiceError> {
+        let mut reader = self.parts.store.read().await?;
+        refuse_cordoned(&mut reader, &daemon.name, &daemon.spec).await?;
+        drop(reader);
+        self.await_serving(tenant, daemon).await.map_err(|error| match error.host_error() {
+            ServiceError::Unavailable(_) | ServiceError::TimedOut(_) => {
+                self.unplaced(tenant, daemon).unwrap_or(error)
+            }
+            _ => error,
+        })
+    }
+
+    pub(super) async fn await_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), ServiceError> {
+        let (name, mode) = (&daemon.name, daemon.spec.mode);
+        let Some(handle) = self.parts.fleet.get(name) else {
+            return Err(
+                ServiceError::Unavailable(format!("daemon {name} is not running yet")).visible_to_tenants()
+            );
+        };
+        // Checked now: without its pipe directory the client would bypass MPS and get the whole GPU.
+        handle.fresh(self.parts.patience).await?;
+        let stopped = handle.observed().status.phase == Phase::Stopped;
+        if stopped && daemon.spec.desired_state == DesiredState::Stopped {
+            // It stays stopped until someone starts it: waiting or retrying does not help.
+            return Err(ServiceError::Conflict(format!("daemon {name} is stopped: start it first"))
+                .visible_to_tenants());
+        }
+        // Any change of a daemon in static mode may bind other tenants to its partitions.
+        let wanted = if mode == Mode::Static { daemon.generation } else { tenant.daemon_generation };
+        let ready =
+            |status: &DaemonStatus| status.phase == Phase::Ready && status.observed_generation >= wanted;
+        let failed = |status: &DaemonStatus| {
+            let failed = |layout: &LayoutStatus| {
+                layout.state == LayoutState::Failed && layout.generation >= daemon.generation
+            };
+            mode == Mode::Static && status.layout.as_ref().is_some_and(failed)
+        };
+        // A tenant written a moment ago is often verified within milliseconds.
+        let decided = |observed: &Observed| ready(&observed.status) || failed(&observed.status);
+        match handle.wait_for(self.parts.patience, decided).await {
+            Some(observed) if ready(&observed.status) => Ok(()),
+            _ => {
+                let status = handle.observed().status;
+                let (reason, why) = match status.conditions.first() {
+                    Some(ready) => (ready.reason.as_str(), ready.message.as_str()),
+                    None => ("NotLookedAt", "it has not been polled yet"),
+                };
+                let what = match reason {
+                    "ServerFault" => "takes no clients",
+                    _ => "has not applied the tenant's limits yet",
+                };
+                let host = format!("daemon {name} {what}: {why}");
+                let meaning = meaning_for_tenants(reason).map(|text| format!("; {text}")).unwrap_or_default();
+                let redacted = format!(
+                    "daemon {name} {what} ({reason}{meaning}): try again, or ask the host's operator"
+                );
+                Err(ServiceError::for_audience(
+                    ServiceError::Unavailable(host),
+                    ServiceError::Unavailable(redacted),
+                ))
+            }
+        }
+    }
+
+    /// Number of living processes of a tenant: its clients and the holders of its leases.
+    pub(super) async fn processes_of(&self, name: &TenantName) -> Result<usize, ServiceError> {
+        let clients = self.families_of(name).await?;
+        let boot_id = &self.parts.fleet.context().boot_id;
+        let holders = living_holders(&mut *self.parts.store.read().await?, name, boot_id).await?;
+        Ok(places_taken(&clients, &holders))
+    }
+
+    /// The clients of a tenant, each with its ancestors.
+    async fn families_of(&self, name: &TenantName) -> Result<Vec<(ClientId, Vec<ClientId>)>, ServiceError> {
+        let clients = self.attributed().await?.into_iter();
+        let mine = clients.filter(|client| client.tenant.as_ref() == Some(name));
+        Ok(mine.map(|client| (client.id, client.ancestors)).collect())
+    }
+}
+
+/// Whether the process that a lease was given to still runs.
+fn is_alive(holder: ClientId) -> bool {
+    host::process::is_alive(holder.into())
+}
+
+/// The processes that hold a lease of the tenant and still run.
+async fn living_holders(
+    db: store::Transaction<'_>,
+    name: &TenantName,
+    boot_id: &str,
+) -> Result<Vec<ClientId>, ServiceError> {
+    let leases = store::leases::all(db, boot_id).await?;
+    let mine = leases.into_iter().filter(|lease| lease.tenant == *name).map(|lease| lease.holder);
+    Ok(mine.filter(|holder| is_alive(*holder)).collect())
+}
+
+/// Refuses to delete a tenant with processes that were admitted after its processes were counted.
+pub(super) async fn refuse_while_leased(
+    db: store::Transaction<'_>,
+    name: &TenantName,
+    boot_id: &str,
+) -> Result<(), ServiceError> {
+    match living_holders(db, name, boot_id).await?.first() {
+        None => Ok(()),
+        Some(holder) => Err(ServiceError::Conflict(format!(
+            "process {holder} holds a lease of tenant {name}: end it first, or revoke the lease"
+        ))),
+    }
+}

@@ -1,0 +1,574 @@
+//! Tenants: created, read, deleted; and their environment.
+
+pub(super) mod cache;
+pub mod clients;
+mod directories;
+pub(super) mod history;
+pub mod leases;
+pub(super) mod percentage_layout;
+mod placement;
+mod prediction;
+mod readiness;
+mod verification;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
+use crate::domain::admission;
+use crate::domain::audit::Target;
+use crate::domain::daemon::{self, Condition, Daemon, Management, Phase};
+use crate::domain::environment::{self, container::ContainerAccess};
+use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::plan::Desired;
+use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
+use crate::domain::verification::Verification;
+use crate::domain::{DaemonName, TenantName};
+use crate::service::access::audit_log::{current_cause, with_target};
+use crate::service::access::redaction::{AudienceText, Redact as _};
+use crate::service::access::tokens;
+use crate::service::page::{Page, Paged};
+use crate::service::tenants::leases::refuse_while_leased;
+use crate::service::tenants::percentage_layout::refuse_own_share;
+use crate::service::tenants::placement::Placement;
+use crate::service::tenants::readiness::TenantBlockers;
+use crate::service::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::store;
+use crate::supervisor::{Blocker, ClientDirectory, Observed};
+
+/// A tenant: desired state and status.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TenantView {
+    /// Its name.
+    pub name: TenantName,
+    /// Revision of the spec, which is also the entity tag.
+    pub generation: i64,
+    /// When it was created, in unix milliseconds.
+    pub created_at: i64,
+    /// When its spec was last changed, in unix milliseconds.
+    pub updated_at: i64,
+    /// Its desired state.
+    pub spec: TenantSpec,
+    /// Its observed state.
+    pub status: TenantStatus,
+}
+
+/// The environment of a tenant's processes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct EnvironmentView {
+    /// Variables to set, by name.
+    pub variables: std::collections::BTreeMap<String, String>,
+    /// Variables to unset, and with them every other variable whose name begins with `CUDA_MPS_`: each would change the
+    /// behaviour of the client.
+    pub unset: Vec<String>,
+    /// What a container needs in addition to the variables; `null` if no container may get the socket.
+    #[serde(default)]
+    pub container: Option<ContainerAccess>,
+    /// Why no container may get the socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_refused: Option<String>,
+}
+
+/// Filters for tenants.
+#[derive(Debug, Clone, Default)]
+pub struct TenantFilter {
+    /// Those of this daemon.
+    pub daemon: Option<DaemonName>,
+    /// Those with this text in their names.
+    pub text: Option<String>,
+}
+
+impl TenantFilter {
+    /// The tenants of a daemon.
+    pub fn of(daemon: &DaemonName) -> Self {
+        Self { daemon: Some(daemon.clone()), text: None }
+    }
+
+    fn fits(&self, tenant: &Tenant) -> bool {
+        self.daemon.as_ref().is_none_or(|daemon| tenant.spec.daemon == *daemon)
+            && self.text.as_ref().is_none_or(|text| tenant.name.as_str().contains(text.as_str()))
+    }
+}
+
+impl Service {
+    /// Creates or replaces a tenant; the supervisor applies it.
+    pub async fn put_tenant(
+        &self,
+        actor: &Actor,
+        name: TenantName,
+        spec: TenantSpec<GpuRef>,
+        options: WriteOptions,
+    ) -> Result<Written<TenantView>, ServiceError> {
+        actor.may(Right::Administer)?;
+        let (service, actor, target) = (self.clone(), actor.clone(), Target::Tenant(name.clone()));
+        let putting =
+            self.run_to_completion(async move { service.put_tenant_now(&actor, name, spec, options).await });
+        Box::pin(with_target(target, putting)).await
+    }
+
+    async fn put_tenant_now(
+        &self,
+        actor: &Actor,
+        name: TenantName,
+        spec: TenantSpec<GpuRef>,
+        options: WriteOptions,
+    ) -> Result<Written<TenantView>, ServiceError> {
+        let gpus = self.gpus().await?;
+        let spec =
+            spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        spec.check()
+            .map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
+        self.refuse_move_with_clients(&name, &spec.daemon).await?;
+        let context = self.parts.fleet.context();
+        let multi_user = self.is_multi_user(&spec.daemon).await?;
+        let reachable = self.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
+        reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
+        let ceiling = context.capability.client_ceiling();
+        let boot_id = context.boot_id.clone();
+        let manager_uid = self.parts.manager_uid;
+        let dry_run = options.dry_run;
+        let present = gpus.clone();
+        let (tenant, desired, created) = self
+            .write(move |db| {
+                Box::pin(async move {
+                    let current = store::tenants::get(&mut *db, &name).await?;
+                    check_precondition(&options, current.as_ref().map(|tenant| tenant.generation))?;
+                    let daemon = store::daemons::get(&mut *db, &spec.daemon).await?.ok_or_else(|| {
+                        ServiceError::field(
+                            "/daemon",
+                            format!(
+                                "there is no daemon {}: create it first, or name one that exists",
+                                spec.daemon
+                            ),
+                        )
+                    })?;
+                    if daemon.spec.management == Management::Observed {
+                        return Err(ServiceError::Conflict(format!(
+                            "daemon {} is only observed, so a tenant's limits are not enforced on it: set its management to managed \
+                             first, or choose another daemon",
+                            spec.daemon
+                        )));
+                    }
+                    refuse_own_share(&mut *db, &daemon, &name, &spec).await?;
+                    let mut tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &spec.daemon)
+                        .await?
+                        .into_iter()
+                        .filter(|tenant| tenant.name != name)
+                        .map(|tenant| (tenant.name, tenant.spec))
+                        .collect();
+                    tenants.push((name.clone(), spec.clone()));
+                    admission::admit(spec.daemon.as_str(), &daemon.spec, &tenants, &gpus, ceiling)?;
+                    let mut desired: Vec<Option<Desired>> = Vec::new();
+                    if current.as_ref().is_none_or(|tenant| tenant.spec != spec) {
+                        let generation = store::daemons::touch(&mut *db, &spec.daemon).await?;
+                        store::tenants::put(&mut *db, &name, &spec, generation, unix_ms()).await?;
+                        if let Some(left) = current.as_ref().map(|tenant| &tenant.spec.daemon)
+                            && *left != spec.daemon
+                        {
+                            refuse_while_leased(&mut *db, &name, &boot_id).await?;
+                            store::daemons::touch(&mut *db, left).await?;
+                            desired.push(store::plans::desired(&mut *db, left, &gpus, manager_uid).await?);
+                        }
+                    }
+                    let tenant = store::tenants::get(&mut *db, &name)
+                        .await?
+                        .ok_or_else(|| ServiceError::Internal("the tenant just written is gone".into()))?;
+                    // First, so that its directory never has no owner.
+                    desired.insert(0, store::plans::desired(db, &spec.daemon, &gpus, manager_uid).await?);
+                    Ok::<_, ServiceError>(((tenant, desired, current.is_none()), fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            self.publish(desired.into_iter().flatten());
+        }
+        Ok(Written { value: self.tenant_view(actor, tenant, &present).await?, created })
+    }
+
+    /// A process stays with the daemon it was started for, whatever happens to its tenant.
+    pub(super) async fn refuse_move_with_clients(
+        &self,
+        name: &TenantName,
+        to: &DaemonName,
+    ) -> Result<(), ServiceError> {
+        let current = store::tenants::get(&mut *self.parts.store.read().await?, name).await?;
+        let Some(from) = current.map(|tenant| tenant.spec.daemon).filter(|from| from != to) else {
+            return Ok(());
+        };
+        match self.processes_of(name).await? {
+            0 => Ok(()),
+            running => Err(ServiceError::Conflict(format!(
+                "tenant {name} cannot move from daemon {from} to {to} while it has processes running ({running}): end or \
+                 terminate them first"
+            ))),
+        }
+    }
+
+    /// Deletes a tenant; refused while its processes are connected.
+    pub async fn delete_tenant(
+        &self,
+        actor: &Actor,
+        name: TenantName,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        actor.may(Right::Administer)?;
+        let service = self.clone();
+        self.run_to_completion(async move {
+            let connected = service.processes_of(&name).await?;
+            if connected > 0 {
+                return Err(ServiceError::Conflict(format!(
+                    "tenant {name} has processes running ({connected}): end or terminate them, or revoke their leases first"
+                )));
+            }
+            let gpus = service.gpus().await?;
+            let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
+            let boot_id = service.parts.fleet.context().boot_id.clone();
+            let by = current_cause();
+            let forgotten = name.clone();
+            let (desired, revoked) = service
+                .write(move |db| {
+                    Box::pin(async move {
+                        let tenant =
+                            store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                        check_precondition(&options, Some(tenant.generation))?;
+                        refuse_while_leased(&mut *db, &name, &boot_id).await?;
+                        store::tenants::delete(&mut *db, &name).await?;
+                        let revoked = tokens::revoke_of(&mut *db, &name, &by).await?;
+                        store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
+                        // A dry run notifies no one.
+                        let desired = if dry_run {
+                            None
+                        } else {
+                            store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?
+                        };
+                        Ok::<_, ServiceError>(((desired, revoked), fate(&options)))
+                    })
+                })
+                .await?;
+            if !dry_run {
+                service.parts.access.end(&revoked).await;
+                service.history.forget(&forgotten);
+                service.publish(desired);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// One tenant; with `fresh`, after a new poll of its daemon.
+    pub async fn tenant(
+        &self,
+        actor: &Actor,
+        name: &TenantName,
+        fresh: bool,
+    ) -> Result<TenantView, ServiceError> {
+        actor.may(Right::ViewTenant(name))?;
+        let tenant = self.stored_tenant(name).await?;
+        if fresh && let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) {
+            handle.fresh(self.parts.patience).await?;
+        }
+        let gpus = self.held_gpus().await?;
+        self.tenant_view(actor, tenant, &gpus).await
+    }
+
+    /// Tenants by name.
+    pub async fn tenants(
+        &self,
+        actor: &Actor,
+        filter: &TenantFilter,
+        page: &Page,
+    ) -> Result<Paged<TenantView>, ServiceError> {
+        actor.may(Right::ViewOwn)?;
+        page.key::<TenantName>()?;
+        let mut reader = self.parts.store.read().await?;
+        let tenants = match actor.scope() {
+            None => {
+                let (daemon, text) = (filter.daemon.as_ref(), filter.text.as_deref());
+                store::tenants::page(&mut reader, daemon, text, &page.after, page.rows()).await?
+            }
+            Some(own) => {
+                let listed =
+                    |tenant: &Tenant| filter.fits(tenant) && tenant.name.as_str() > page.after.as_str();
+                store::tenants::get(&mut reader, own).await?.into_iter().filter(listed).collect()
+            }
+        };
+        let mut daemons = BTreeMap::new();
+        for tenant in &tenants {
+            if !daemons.contains_key(&tenant.spec.daemon)
+                && let Some(daemon) = store::daemons::get(&mut reader, &tenant.spec.daemon).await?
+            {
+                daemons.insert(tenant.spec.daemon.clone(), daemon);
+            }
+        }
+        let mut verifications = match (tenants.first(), tenants.last()) {
+            (Some(first), Some(last)) => {
+                store::verifications::between(&mut reader, &first.name, &last.name).await?
+            }
+            _ => BTreeMap::new(),
+        };
+        drop(reader);
+        let gpus = self.held_gpus().await?;
+        let paged = page.cut(tenants, |tenant| tenant.name.to_string());
+        let clients = self.attributed().await?;
+        let shown = paged.items.iter();
+        let shown = shown.filter_map(|tenant| Some((tenant, daemons.get(&tenant.spec.daemon)?)));
+        let obstacles = self.tenant_blockers(shown).await?;
+        let mut items = Vec::with_capacity(paged.items.len());
+        for tenant in paged.items {
+            let connected =
+                clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
+            let daemon = daemons.get(&tenant.spec.daemon).cloned();
+            let verification = verifications.remove(&tenant.name);
+            items.push(self.view_with(actor, tenant, (daemon, verification), &gpus, connected, &obstacles));
+        }
+        Ok(Paged { items, next_cursor: paged.next_cursor })
+    }
+
+    /// The environment of a tenant's processes.
+    pub async fn tenant_environment(
+        &self,
+        actor: &Actor,
+        name: &TenantName,
+    ) -> Result<EnvironmentView, ServiceError> {
+        actor.may(Right::ViewTenant(name))?;
+        let tenant = self.stored_tenant(name).await?;
+        let daemon = self.followed_daemon(&tenant).await?;
+        let gpus = self.held_gpus().await?;
+        let resolved = self.resolved(&tenant, &daemon, &gpus)?;
+        let placement = self.proven_placement(&tenant, &resolved, daemon.generation).await?;
+        self.environment_of(&tenant, &resolved, &placement, &gpus)
+    }
+
+    fn environment_of(
+        &self,
+        tenant: &Tenant,
+        resolved: &Resolved,
+        placement: &Placement,
+        gpus: &[Gpu],
+    ) -> Result<EnvironmentView, ServiceError> {
+        let ClientDirectory { path, shared } = self.client_directory(tenant)?;
+        let mut variables = environment::variables(tenant, resolved, &path.display().to_string());
+        variables.extend(placement.variable());
+        for (name, value) in &self.parts.fleet.context().extra_env {
+            // The kernel of the simulated host is a directory that its processes must find.
+            variables.push((name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()));
+        }
+        let unset = environment::unset(&variables);
+        let container = match &shared {
+            None => {
+                let mount = path.display().to_string();
+                Some(ContainerAccess::of(mount, tenant.spec.uid, resolved, gpus, &variables))
+            }
+            Some(_) => None,
+        };
+        let refused = shared.map(|why| {
+            format!("containers never get the daemon's own directory, where root is an operator of the daemon: {why}")
+        });
+        Ok(EnvironmentView {
+            variables: variables.into_iter().collect(),
+            unset,
+            container,
+            container_refused: refused,
+        })
+    }
+
+    /// The client directory of a tenant, checked now.
+    fn client_directory(&self, tenant: &Tenant) -> Result<ClientDirectory, ServiceError> {
+        self.parts.fleet.context().handouts.client_directory(&tenant.directory).map_err(|problem| {
+            let host = format!("tenant {} cannot be given its socket: {}", tenant.name, problem.message);
+            let redacted = format!(
+                "tenant {} cannot be given its socket ({}): ask the host's operator",
+                tenant.name, problem.reason
+            );
+            ServiceError::for_audience(ServiceError::Unavailable(host), ServiceError::Unavailable(redacted))
+        })
+    }
+
+    /// Whether a daemon serves several users at once; false if it does not exist.
+    pub(super) async fn is_multi_user(&self, daemon: &DaemonName) -> Result<bool, ServiceError> {
+        let daemon = store::daemons::get(&mut *self.parts.store.read().await?, daemon).await?;
+        Ok(daemon.is_some_and(|daemon| daemon.spec.multi_user))
+    }
+
+    /// A tenant's daemon as stored now.
+    async fn daemon_of(&self, tenant: &Tenant) -> Result<Daemon, ServiceError> {
+        let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &tenant.spec.daemon).await?;
+        daemon.ok_or_else(|| without_daemon(tenant))
+    }
+
+    /// The same, once its driver reports the layout for this generation, which mostly takes milliseconds after a write.
+    pub(super) async fn followed_daemon(&self, tenant: &Tenant) -> Result<Daemon, ServiceError> {
+        let daemon = self.daemon_of(tenant).await?;
+        if let Some(handle) = self.parts.fleet.get(&daemon.name) {
+            let followed = |observed: &Observed| match &observed.status.layout {
+                Some(layout) => layout.generation >= daemon.generation,
+                None => daemon.spec.layout.is_none(),
+            };
+            handle.wait_for(self.parts.patience, followed).await;
+        }
+        Ok(daemon)
+    }
+
+    pub(super) fn resolved(
+        &self,
+        tenant: &Tenant,
+        daemon: &Daemon,
+        gpus: &[Gpu],
+    ) -> Result<Resolved, ServiceError> {
+        let mut resolved = tenant::resolve(&tenant.spec, &daemon.spec, gpus)
+            .map_err(|error| ServiceError::Conflict(error.to_string()).visible_to_tenants())?;
+        if let Some(share) = self.share_of(tenant, &resolved.gpus, daemon.generation)? {
+            resolved.percentage = share;
+        }
+        Ok(resolved)
+    }
+
+    pub(super) async fn stored_tenant(&self, name: &TenantName) -> Result<Tenant, ServiceError> {
+        store::tenants::get(&mut *self.parts.store.read().await?, name).await?.ok_or_else(|| not_found(name))
+    }
+
+    async fn tenant_view(
+        &self,
+        actor: &Actor,
+        tenant: Tenant,
+        gpus: &[Gpu],
+    ) -> Result<TenantView, ServiceError> {
+        let clients = self.attributed().await?;
+        let connected = clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
+        let mut reader = self.parts.store.read().await?;
+        let daemon = store::daemons::get(&mut reader, &tenant.spec.daemon).await?;
+        let verification = store::verifications::get(&mut reader, &tenant.name).await?;
+        drop(reader);
+        let obstacles = self.tenant_blockers(daemon.iter().map(|daemon| (&tenant, daemon))).await?;
+        Ok(self.view_with(actor, tenant, (daemon, verification), gpus, connected, &obstacles))
+    }
+
+    /// A tenant as an actor may see it.
+    fn view_with(
+        &self,
+        actor: &Actor,
+        tenant: Tenant,
+        (stored, verification): (Option<Daemon>, Option<Verification>),
+        gpus: &[Gpu],
+        connected: usize,
+        obstacles: &TenantBlockers,
+    ) -> TenantView {
+        let verification = verification
+            .map(|verification| self.dated(verification, &tenant, stored.as_ref()).redacted_for(actor));
+        let handed = self.parts.fleet.context().handouts.status(&tenant.directory);
+        let mut status = TenantStatus {
+            observed_generation: 0,
+            conditions: Vec::new(),
+            gpus: Vec::new(),
+            effective: None,
+            clients: u32::try_from(connected).unwrap_or(u32::MAX),
+            waiting: handed.waiting,
+            verification,
+        };
+        let resolved = stored.ok_or_else(|| without_daemon(&tenant));
+        let resolved = resolved.and_then(|stored| Ok((self.resolved(&tenant, &stored, gpus)?, stored)));
+        let daemon = self.parts.fleet.get(&tenant.spec.daemon).map(|handle| handle.observed().status);
+        match (daemon, resolved) {
+            (Some(daemon), Ok((resolved, stored))) => {
+                let applied =
+                    daemon.phase == Phase::Ready && daemon.observed_generation >= tenant.daemon_generation;
+                if applied {
+                    status.observed_generation = tenant.generation;
+                }
+                status.effective = daemon
+                    .effective
+                    .as_ref()
+                    .filter(|_| applied)
+                    .and_then(|seen| tenant::effective(&resolved, gpus, seen));
+                status.conditions.extend(too_small_for_a_context(&resolved, gpus));
+                let unlinked =
+                    handed.problem.as_ref().filter(|_| applied && self.client_directory(&tenant).is_err());
+                let ready = daemon.conditions.first();
+                let refused = match self.placement(&tenant, &resolved, stored.generation) {
+                    Err(error) => Some(("PartitionNotProven", error)),
+                    Ok(placement) => {
+                        if let Some(effective) = &mut status.effective {
+                            effective.threads.partitions = placement.partitions();
+                        }
+                        obstacles.refusal(&tenant, &stored, &placement)
+                    }
+                };
+                let refused = refused.filter(|_| applied);
+                let is_handed_out = refused.is_none() && unlinked.is_none();
+                let (reason, message) = match (refused, ready) {
+                    (Some((reason, error)), _) => (reason, error.for_actor(actor).to_string()),
+                    (None, _) if unlinked.is_some() => {
+                        ("SocketNotHandedOut", socket_problem(handed.problem.as_ref()).text_for(actor))
+                    }
+                    (None, _) if applied => ("AppliedAndReadBack", "its daemon holds its limits".to_owned()),
+                    (None, Some(ready)) if ready.status => (
+                        "AwaitingReadBack",
+                        format!("daemon {} has not read its limits back yet", tenant.spec.daemon),
+                    ),
+                    (None, Some(Condition { reason, message, .. })) => {
+                        let name = &tenant.spec.daemon;
+                        let what = daemon::meaning_for_tenants(reason)
+                            .map(|what| format!("; {what}"))
+                            .unwrap_or_default();
+                        let redacted =
+                            format!("daemon {name} is not ready ({reason}{what}): ask the host's operator");
+                        let words = AudienceText::new(format!("daemon {name}: {message}"), redacted);
+                        let reason = if reason == "ServerFault" { "ServerFault" } else { "DaemonNotReady" };
+                        (reason, words.text_for(actor))
+                    }
+                    (None, None) => ("DaemonNotReady", format!("daemon {} is not ready", tenant.spec.daemon)),
+                };
+                status.conditions.push(Condition::new("Ready", applied && is_handed_out, reason, message));
+                if let Some(problem) = &handed.problem {
+                    let message = socket_problem(Some(problem)).text_for(actor);
+                    status.conditions.push(Condition::new("ClientSocket", false, problem.reason, message));
+                }
+                status.gpus = resolved.gpus;
+            }
+            (None, _) => status.conditions.push(Condition::new(
+                "Ready",
+                false,
+                "DaemonNotReady",
+                "its daemon is not managed yet",
+            )),
+            (Some(_), Err(error)) => {
+                status.conditions.push(Condition::new(
+                    "Ready",
+                    false,
+                    "CannotBeHeld",
+                    error.for_actor(actor).to_string(),
+                ));
+            }
+        }
+        let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
+        TenantView { name, generation, created_at, updated_at, spec, status }
+    }
+}
+
+/// Why the socket cannot be given to a tenant's processes.
+fn socket_problem(problem: Option<&Blocker>) -> AudienceText {
+    let whole = problem.map_or_else(String::new, |problem| problem.message.clone());
+    let reason = problem.map_or("", |problem| problem.reason);
+    AudienceText::new(whole, format!("its socket cannot be handed out ({reason}): ask the host's operator"))
+}
+
+/// A condition for a limit that leaves no room for the context that every client pays from it.
+fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Option<Condition> {
+    let limit = resolved.memory?;
+    let most = gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).max()?;
+    let context = tenant::context_bytes(resolved.predicted_sms(most)?);
+    let message = tenant::below_context(limit, context)?;
+    Some(Condition::new("LimitBelowContext", true, "ContextPaidFromLimit", message))
+}
+
+fn without_daemon(tenant: &Tenant) -> ServiceError {
+    let (daemon, name) = (&tenant.spec.daemon, &tenant.name);
+    let refused = format!("daemon {daemon} of tenant {name} was deleted in the meantime: try again");
+    ServiceError::Conflict(refused).visible_to_tenants()
+}
+
+pub(super) fn not_found(name: &TenantName) -> ServiceError {
+    ServiceError::NotFound { kind: "tenant", name: name.to_string() }
+}

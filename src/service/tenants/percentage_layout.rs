@@ -1,0 +1,120 @@
+//! Tenants of layouts that thread percentages enforce.
+
+use std::collections::BTreeMap;
+
+use crate::domain::access::{Actor, Right};
+use crate::domain::daemon::Daemon;
+use crate::domain::gpu::{ChunkCensus, Gpu};
+use crate::domain::layout::percentage::{own_shares, plan, shares};
+use crate::domain::layout::plan::Blocked;
+use crate::domain::layout::{Enforcement, GpuMap, Layout};
+use crate::domain::tenant::{Tenant, TenantSpec};
+use crate::domain::{DaemonName, GpuUuid, TenantName, ThreadPercentage};
+use crate::service::access::redaction::AudienceText;
+use crate::service::{Service, ServiceError};
+use crate::store;
+
+impl Service {
+    /// The chunks of each GPU on which a CUDA client has counted them.
+    pub async fn chunk_counts(&self, actor: &Actor) -> Result<BTreeMap<GpuUuid, ChunkCensus>, ServiceError> {
+        actor.may(Right::View)?;
+        Ok(store::probe_results::chunks(&mut *self.parts.store.read().await?).await?)
+    }
+
+    /// The thread percentage of the tenant's partitions on its GPUs, as CUDA clients verified it under the present control
+    /// process; `None` for a tenant outside any layout of this kind.
+    ///
+    /// Refused until it is verified on each GPU for `generation` of the daemon or a later one: the environment would belong
+    /// to another layout, or to none.
+    pub(super) fn share_of(
+        &self,
+        tenant: &Tenant,
+        gpus: &[GpuUuid],
+        generation: i64,
+    ) -> Result<Option<ThreadPercentage>, ServiceError> {
+        let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) else { return Ok(None) };
+        let Some(layout) = handle.observed().status.layout else { return Ok(None) };
+        let mine: Vec<_> =
+            layout.partitions.iter().filter(|partition| partition.tenants.contains(&tenant.name)).collect();
+        if layout.enforcement != Enforcement::Percentage || mine.is_empty() {
+            return Ok(None);
+        }
+        if layout.generation < generation {
+            let refused = format!(
+                "the layout of daemon {} is being changed, and tenant {} is in it: wait until it is in force",
+                tenant.spec.daemon, tenant.name
+            );
+            return Err(ServiceError::Conflict(refused).visible_to_tenants());
+        }
+        if let Some(gpu) = gpus.iter().find(|gpu| mine.iter().all(|partition| partition.gpu != **gpu)) {
+            let refused = format!(
+                "tenant {} has no partition on GPU {gpu}, but its processes have one thread percentage for all their GPUs: bind it to a \
+                 partition there, or remove the GPU from the tenant's gpus",
+                tenant.name
+            );
+            return Err(ServiceError::Conflict(refused).visible_to_tenants());
+        }
+        let unproven = mine.iter().find(|partition| partition.percentage.is_none());
+        match (unproven, mine.first().and_then(|partition| partition.percentage)) {
+            (None, Some(percentage)) => Ok(Some(percentage)),
+            (unproven, _) => {
+                let partition = unproven.map(|partition| partition.partition.to_string()).unwrap_or_default();
+                let why = layout.failure.map_or_else(
+                    || AudienceText::same("a CUDA client has not verified its SMs yet"),
+                    |failure| {
+                        AudienceText::new(
+                            failure.message,
+                            "its layout is not in force: ask the host's operator",
+                        )
+                    },
+                );
+                let refused = |why: &str| {
+                    format!("partition {partition} of tenant {} is not verified: {why}", tenant.name)
+                };
+                Err(why.map(refused).into())
+            }
+        }
+    }
+}
+
+/// Refuses percentages that no GPU gives, more chunks than were counted, and tenants that set their own share.
+pub(in crate::service) async fn fit_shares(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+    layout: &Layout,
+    map: &GpuMap,
+    gpus: &[Gpu],
+) -> Result<(), ServiceError> {
+    let wanted = shares(layout, map, gpus)
+        .map_err(|error| ServiceError::field("/layout/version", error.to_string()))?;
+    let tenants = store::tenants::of_daemon(&mut *db, name).await?;
+    let specs: Vec<(&TenantName, &TenantSpec)> =
+        tenants.iter().map(|tenant| (&tenant.name, &tenant.spec)).collect();
+    let own = own_shares(layout, specs).next();
+    if let Some(own) = own {
+        return Err(ServiceError::Conflict(own.to_string()));
+    }
+    let counted = store::probe_results::chunks(db).await?;
+    let plan = plan(&wanted, &[], &counted);
+    // While a GPU's chunks are not counted, no number is known to be too large.
+    let too_many = plan.blocked.iter().find(|blocked| matches!(blocked, Blocked::TooManyChunks { .. }));
+    too_many.map_or(Ok(()), |blocked| Err(ServiceError::field("/layout/version", blocked.to_string())))
+}
+
+/// Refuses a tenant that sets its own SMs while the layout of its daemon sets them.
+pub(super) async fn refuse_own_share(
+    db: store::Transaction<'_>,
+    daemon: &Daemon,
+    name: &TenantName,
+    spec: &TenantSpec,
+) -> Result<(), ServiceError> {
+    let Some(active) = &daemon.spec.layout else { return Ok(()) };
+    let layout = store::layouts::content(db, active).await?;
+    if layout.enforcement != Enforcement::Percentage {
+        return Ok(());
+    }
+    match own_shares(&layout, [(name, spec)]).next() {
+        Some(own) => Err(ServiceError::Conflict(own.to_string())),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,70 @@
+//! What a tenant would get, predicted before anything is written.
+
+use crate::domain::access::{Actor, Right};
+use crate::domain::admission::Refusal;
+use crate::domain::daemon::Management;
+use crate::domain::gpu::GpuRef;
+use crate::domain::prediction::{Prediction, predict};
+use crate::domain::tenant::TenantSpec;
+use crate::domain::{InvalidValue, TenantName};
+use crate::service::tenants::percentage_layout::refuse_own_share;
+use crate::service::{Service, ServiceError};
+use crate::store;
+
+impl Service {
+    /// What a tenant would get from its daemon, and everything that would refuse it now.
+    ///
+    /// `name` is that of an existing tenant to change, or of a new one if it has a name yet. Nothing is written and no daemon
+    /// is queried. It fails only if no prediction is possible: without the daemon, or with unknown GPUs.
+    pub async fn predict_tenant(
+        &self,
+        actor: &Actor,
+        name: Option<&TenantName>,
+        is_new: bool,
+        spec: TenantSpec<GpuRef>,
+    ) -> Result<Prediction, ServiceError> {
+        actor.may(Right::View)?;
+        let gpus = self.gpus().await?;
+        let spec =
+            spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
+        let daemon = self.stored_daemon(&spec.daemon).await?;
+        let daemon = daemon
+            .ok_or_else(|| ServiceError::field("/daemon", format!("there is no daemon {}", spec.daemon)))?;
+        let tenants = self.stored_tenants().await?;
+        let mut reader = self.parts.store.read().await?;
+        let others = tenants.iter().filter(|one| one.spec.daemon == spec.daemon && Some(&one.name) != name);
+        let others: Vec<_> = others.map(|other| (other.name.clone(), other.spec.clone())).collect();
+        let mut refusals = Vec::new();
+        if let Some(name) = name {
+            let exists = store::tenants::get(&mut reader, name).await?.is_some();
+            if exists && is_new {
+                refusals.push(Refusal { field: "name", detail: format!("there is a tenant {name} already") });
+            }
+            let own = refuse_own_share(&mut reader, &daemon, name, &spec).await;
+            refusals.extend(own.err().map(|error| Refusal { field: "sms", detail: error.to_string() }));
+        }
+        drop(reader);
+        if daemon.spec.management == Management::Observed {
+            let detail = format!(
+                "daemon {} is only observed, so a tenant's limits are not enforced on it",
+                daemon.name
+            );
+            refusals.push(Refusal { field: "daemon", detail });
+        }
+        if let Some(name) = name.filter(|_| !is_new) {
+            let moved = self.refuse_move_with_clients(name, &spec.daemon).await;
+            refusals.extend(moved.err().map(|error| Refusal { field: "daemon", detail: error.to_string() }));
+        }
+        let context = self.parts.fleet.context();
+        let multi_user = daemon.spec.multi_user;
+        let reachable = self.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
+        refusals.extend(reachable.err().map(|detail| Refusal { field: "uid", detail }));
+        let unnamed =
+            TenantName::parse("new_tenant").map_err(|InvalidValue(error)| ServiceError::Internal(error))?;
+        let ceiling = context.capability.client_ceiling();
+        let predicted =
+            predict((&daemon.name, &daemon.spec), (name.unwrap_or(&unnamed), &spec), &others, &gpus, ceiling);
+        refusals.extend(predicted.refusals);
+        Ok(Prediction { refusals, ..predicted })
+    }
+}

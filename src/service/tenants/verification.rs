@@ -1,0 +1,436 @@
+//! Verification: starts a CUDA client in the environment of a tenant, and compares what it saw with the configuration.
+//!
+//! It is not an operation: it changes nothing on the daemon and needs no turn there. One client runs at a time per tenant;
+//! concurrent requests wait for it. The last result of each tenant is stored, and so is that one is running: a restarted
+//! manager reports those as interrupted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::clock::unix_ms;
+use crate::domain::access::{Actor, Right};
+use crate::domain::client::ClientId;
+use crate::domain::count::counted;
+use crate::domain::daemon::{Daemon, DaemonStatus, Phase};
+use crate::domain::event::{Cause, EventType, NewEvent, Subject};
+use crate::domain::gpu::Gpu;
+use crate::domain::percentage::is_measured;
+use crate::domain::tenant::{Resolved, Tenant};
+use crate::domain::verification::{
+    ClientSight, Expectation, ExpectedGpu, ObstacleCode, SeenGpu, SettingComparison, Staleness, Verification,
+    VerificationObstacle, VerificationOutcome, VerificationResult, VerifiedSetting, compare,
+};
+use crate::domain::{GpuUuid, MemoryLimit, TenantName};
+use crate::gpu::probe::ProbeRequest;
+use crate::gpu::report::Report;
+use crate::service::access::audit_log::current_cause;
+use crate::service::access::redaction::Redact as _;
+use crate::service::daemons::maintenance::{refuse_cordoned, refuse_in_maintenance};
+use crate::service::tenants::not_found;
+use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions, check_precondition, fate, once};
+use crate::store::{self, Fate, StoreError};
+
+/// How long a client may wait for admission.
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(30);
+/// After this time a running client is given up: longer than all its timeouts together, in milliseconds.
+const GIVEN_UP_MS: i64 = 180_000;
+
+/// What a client saw, and the variables it was started with.
+type ProbeResult = (Vec<SettingComparison>, BTreeMap<String, String>);
+
+impl Service {
+    /// Starts a CUDA client in the environment of a tenant, unless one is running; the result goes to the tenant's status.
+    pub async fn verify_tenant(
+        &self,
+        actor: &Actor,
+        name: TenantName,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Verification, ServiceError> {
+        actor.may(Right::UseTenant(&name))?;
+        let service = self.clone();
+        let verifying =
+            self.run_to_completion(async move { service.begin_verification(name, options, key).await });
+        Ok(verifying.await?.redacted_for(actor))
+    }
+
+    async fn begin_verification(
+        &self,
+        name: TenantName,
+        options: WriteOptions,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Verification, ServiceError> {
+        let (dry_run, verified, service) = (options.dry_run, name.clone(), self.clone());
+        let (verification, begun) = self
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = unix_ms();
+                    let tenant =
+                        store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    check_precondition(&options, Some(tenant.generation))?;
+                    let daemon = store::daemons::get(&mut *db, &tenant.spec.daemon).await?;
+                    let mut begun = false;
+                    let verification = once(db, key.as_ref(), now, async |db| {
+                        begun = store::verifications::begin(&mut *db, &name, now - GIVEN_UP_MS, now).await?;
+                        let written = store::verifications::get(db, &name).await?.unwrap_or_default();
+                        Ok(service.dated(written, &tenant, daemon.as_ref()))
+                    })
+                    .await?;
+                    Ok::<_, ServiceError>(((verification, begun), fate(&options)))
+                })
+            })
+            .await?;
+        if let Some(asked_at) = verification.running_since.filter(|_| begun && !dry_run) {
+            let (service, by) = (self.clone(), current_cause());
+            // Not awaited at shutdown: the next manager reports it as interrupted.
+            tokio::spawn(async move { service.verify(&verified, asked_at, by).await });
+        }
+        Ok(verification)
+    }
+
+    /// Starts the client, and writes its result and event.
+    async fn verify(&self, name: &TenantName, asked_at: i64, by: Cause) {
+        let written = match self.verified(name, asked_at).await {
+            Ok(result) => self.end_verification(name, asked_at, result, by).await,
+            // It has ended, whatever the error, and must be reported so.
+            Err(error) => match self.failed(name, asked_at, error).await {
+                Ok(result) => self.end_verification(name, asked_at, result, by).await,
+                Err(error) => Err(error),
+            },
+        };
+        match written {
+            // The tenant was deleted meanwhile, and with it the row; or the manager stops.
+            Ok(()) | Err(ServiceError::NotFound { .. }) => {}
+            Err(error) => {
+                tracing::error!(tenant = %name, %error, "the result of a verification could not be written");
+            }
+        }
+    }
+
+    async fn verified(&self, name: &TenantName, asked_at: i64) -> Result<VerificationResult, ServiceError> {
+        let tenant = self.stored_tenant(name).await?;
+        let daemon = self.followed_daemon(&tenant).await?;
+        tracing::info!(tenant = %name, daemon = %daemon.name, "verifying a tenant with a CUDA client");
+        let mut probed = self.probe_as(&tenant, &daemon).await;
+        let mut reader = self.parts.store.read().await?;
+        let now = store::tenants::get(&mut reader, name).await?.ok_or_else(|| not_found(name))?;
+        let revision = store::daemons::get(&mut reader, &daemon.name).await?.map(|daemon| daemon.revision);
+        drop(reader);
+        if probed.is_ok() && (now.generation != tenant.generation || revision != Some(daemon.revision)) {
+            probed = Err(obstacle(ObstacleCode::Changed, ObstacleCode::Changed.redacted_message()));
+        }
+        if let Some(handle) = self.parts.fleet.get(&daemon.name) {
+            // The server may have started with this client; if the poll fails, the last one is used.
+            let _ = handle.fresh(self.parts.patience).await;
+        }
+        Ok(self.result(&tenant, &daemon, asked_at, probed))
+    }
+
+    async fn failed(
+        &self,
+        name: &TenantName,
+        asked_at: i64,
+        error: ServiceError,
+    ) -> Result<VerificationResult, ServiceError> {
+        let tenant = self.stored_tenant(name).await?;
+        let daemon = self.followed_daemon(&tenant).await?;
+        tracing::error!(tenant = %name, %error, "a verification failed because of an internal error");
+        Ok(self.result(&tenant, &daemon, asked_at, Err(fault(error))))
+    }
+
+    fn result(
+        &self,
+        tenant: &Tenant,
+        daemon: &Daemon,
+        asked_at: i64,
+        probed: Result<ProbeResult, VerificationObstacle>,
+    ) -> VerificationResult {
+        let (obstacle, comparisons, environment) = match probed {
+            Ok((comparisons, environment)) => (None, comparisons, environment),
+            Err(obstacle) => (Some(obstacle), Vec::new(), BTreeMap::new()),
+        };
+        let mut result = VerificationResult {
+            outcome: VerificationOutcome::NotVerified,
+            asked_at,
+            observed_at: unix_ms(),
+            generation: tenant.generation,
+            daemon: daemon.name.clone(),
+            daemon_revision: daemon.revision,
+            server: self.status_of(daemon).and_then(|status| server(&status)),
+            stale: None,
+            obstacle,
+            comparisons,
+            environment,
+        };
+        if result.obstacle.is_none() {
+            let differs = !result.differing().is_empty();
+            result.outcome =
+                if differs { VerificationOutcome::Differs } else { VerificationOutcome::Verified };
+        }
+        result
+    }
+
+    fn status_of(&self, daemon: &Daemon) -> Option<DaemonStatus> {
+        self.parts.fleet.get(&daemon.name).map(|handle| handle.observed().status)
+    }
+
+    async fn end_verification(
+        &self,
+        name: &TenantName,
+        asked_at: i64,
+        result: VerificationResult,
+        by: Cause,
+    ) -> Result<(), ServiceError> {
+        let name = name.clone();
+        self.parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    if store::verifications::end(&mut *db, &name, asked_at, &result).await? {
+                        store::events::append(db, &verification_event(&name, &result, by), unix_ms()).await?;
+                    }
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await
+    }
+
+    /// Reports verifications that were running when the previous manager ended as interrupted.
+    pub(in crate::service) async fn end_interrupted_verifications(&self) -> Result<(), StoreError> {
+        self.parts
+            .store
+            .write(|db| {
+                Box::pin(async move {
+                    let now = unix_ms();
+                    for (name, asked_at) in store::verifications::running(&mut *db).await? {
+                        let Some(tenant) = store::tenants::get(&mut *db, &name).await? else { continue };
+                        let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? else {
+                            continue;
+                        };
+                        let code = ObstacleCode::Interrupted;
+                        let result = VerificationResult {
+                            outcome: VerificationOutcome::NotVerified,
+                            asked_at,
+                            observed_at: now,
+                            generation: tenant.generation,
+                            daemon: daemon.name,
+                            daemon_revision: daemon.revision,
+                            server: None,
+                            stale: None,
+                            obstacle: Some(obstacle(code, code.redacted_message())),
+                            comparisons: Vec::new(),
+                            environment: BTreeMap::new(),
+                        };
+                        store::verifications::end(&mut *db, &name, asked_at, &result).await?;
+                        store::events::append(
+                            &mut *db,
+                            &verification_event(&name, &result, Cause::Manager),
+                            now,
+                        )
+                        .await?;
+                    }
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await
+    }
+
+    /// Starts the client in exactly the tenant's environment, as its user.
+    async fn probe_as(&self, tenant: &Tenant, daemon: &Daemon) -> Result<ProbeResult, VerificationObstacle> {
+        self.check_blockers(tenant, daemon).await?;
+        let no_environment =
+            |error: ServiceError| obstacle(ObstacleCode::NoEnvironment, error.host_error().to_string());
+        let known = self.held_gpus().await.map_err(fault)?;
+        let resolved = self.resolved(tenant, daemon, &known).map_err(no_environment)?;
+        let placement =
+            self.proven_placement(tenant, &resolved, daemon.generation).await.map_err(no_environment)?;
+        let environment =
+            self.environment_of(tenant, &resolved, &placement, &known).map_err(no_environment)?;
+        let before = self.free_memory().await;
+        let request = ProbeRequest {
+            variables: environment.variables.clone(),
+            uid: tenant.spec.uid,
+            allocate_up_to: self.may_allocate(tenant, &resolved, &before).await.map_err(fault)?,
+            timeout: ADMISSION_TIMEOUT,
+        };
+        let report = self.parts.fleet.context().prober.see(&request).await;
+        let sight = sight(report)?;
+        let after = self.free_memory().await;
+        let free = |gpu: &GpuUuid| Some(*before.get(gpu)?.min(after.get(gpu)?));
+        let expected = self.expected(tenant, daemon, &resolved, &known, free);
+        Ok((compare(&expected, &sight), environment.variables))
+    }
+
+    /// Refuses what would make the client fail or harm others.
+    async fn check_blockers(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), VerificationObstacle> {
+        let mut reader = self.parts.store.read().await.map_err(|error| fault(error.into()))?;
+        let because = |code| move |error: ServiceError| obstacle(code, error.host_error().to_string());
+        refuse_in_maintenance(&mut reader, &daemon.name, &daemon.spec)
+            .await
+            .map_err(because(ObstacleCode::Maintenance))?;
+        refuse_cordoned(&mut reader, &daemon.name, &daemon.spec)
+            .await
+            .map_err(because(ObstacleCode::Cordoned))?;
+        drop(reader);
+        let (uid, own) = (tenant.spec.uid, self.parts.manager_uid);
+        if own != 0 && uid != own {
+            let why = format!(
+                "the manager runs as uid {own} and cannot start a process as uid {uid}, the tenant's: run it as root"
+            );
+            return Err(obstacle(ObstacleCode::NotRoot, why));
+        }
+        if let Err(error) = self.await_serving(tenant, daemon).await {
+            // Drift that is left as it is should be verified by a client too.
+            let drifted =
+                self.status_of(daemon).is_some_and(|status| status.pid.is_some() && status.drift.present);
+            if !drifted {
+                let error = self.unplaced(tenant, daemon).unwrap_or(error);
+                return Err(because(ObstacleCode::DaemonNotReady)(error));
+            }
+        }
+        let reachable = self.parts.fleet.check_reachable(&daemon.name, daemon.spec.multi_user, uid).await;
+        reachable.map_err(|unreachable| obstacle(ObstacleCode::NoEnvironment, unreachable))?;
+        let observed = self.parts.fleet.get(&daemon.name).map(|handle| handle.observed());
+        let clients = observed.into_iter().flat_map(|observed| observed.clients);
+        let others = clients.filter(|client| client.uid.is_some_and(|other| other != uid)).count();
+        if others > 0 && !daemon.spec.multi_user {
+            let why = format!(
+                "{} of other users {} connected, and daemon {} serves one user at a time: a client of uid {uid} \
+                 would wait until they are gone. Verify again then, or make the daemon multi_user",
+                counted(others, "client"),
+                if others == 1 { "is" } else { "are" },
+                daemon.name
+            );
+            return Err(obstacle(ObstacleCode::OtherUser, why));
+        }
+        Ok(())
+    }
+
+    /// Free memory of each GPU, by the driver; empty if it does not answer.
+    async fn free_memory(&self) -> BTreeMap<GpuUuid, u64> {
+        let gpus = self.present_gpus().await.unwrap_or_default().into_iter();
+        gpus.map(|gpu| (gpu.uuid, gpu.memory_total.saturating_sub(gpu.memory_used))).collect()
+    }
+
+    /// How much the client may try to allocate: the tenant's limit, if the tenant may have another process of that size and
+    /// no one else needs the memory.
+    async fn may_allocate(
+        &self,
+        tenant: &Tenant,
+        resolved: &Resolved,
+        free: &BTreeMap<GpuUuid, u64>,
+    ) -> Result<Option<MemoryLimit>, ServiceError> {
+        let Some(limit) = resolved.memory else { return Ok(None) };
+        let roomy = |gpu: &GpuUuid| free.get(gpu).is_some_and(|free| *free >= limit.bytes());
+        let running = self.processes_of(&tenant.name).await?;
+        let has_place = u32::try_from(running).is_ok_and(|running| running < tenant.spec.max_clients);
+        Ok((has_place && resolved.gpus.iter().all(roomy)).then_some(limit))
+    }
+
+    fn expected(
+        &self,
+        tenant: &Tenant,
+        daemon: &Daemon,
+        resolved: &Resolved,
+        known: &[Gpu],
+        free: impl Fn(&GpuUuid) -> Option<u64>,
+    ) -> Expectation {
+        let layout = self.status_of(daemon).and_then(|status| status.layout);
+        let partitions = layout.map(|layout| layout.partitions).unwrap_or_default();
+        let expected = |uuid: &GpuUuid| {
+            let gpu = known.iter().find(|gpu| gpu.uuid == *uuid);
+            let mine = partitions.iter().find(|one| one.gpu == *uuid && one.tenants.contains(&tenant.name));
+            let predicted = || resolved.predicted_sms(gpu?.sms?);
+            ExpectedGpu {
+                uuid: uuid.clone(),
+                sms: mine.and_then(|partition| partition.sms).or_else(predicted),
+                is_measured: gpu.is_some_and(is_measured),
+                limit: resolved.memory.map(MemoryLimit::bytes),
+                free: free(uuid),
+            }
+        };
+        Expectation { gpus: resolved.gpus.iter().map(expected).collect(), priority: resolved.priority }
+    }
+
+    /// A verification, marked as outdated or not.
+    pub(super) fn dated(
+        &self,
+        verification: Verification,
+        tenant: &Tenant,
+        daemon: Option<&Daemon>,
+    ) -> Verification {
+        let stale = |last: &VerificationResult| {
+            if last.generation != tenant.generation {
+                return Some(Staleness::TenantChanged);
+            }
+            let same =
+                |daemon: &&Daemon| daemon.name == last.daemon && daemon.revision == last.daemon_revision;
+            let Some(daemon) = daemon.filter(same) else { return Some(Staleness::DaemonChanged) };
+            let status = self.status_of(daemon)?;
+            // After a restart of the manager, the daemon is found before it has a status.
+            let known = status.effective.is_some() || status.phase != Phase::Unknown;
+            (known && server(&status) != last.server).then_some(Staleness::ServerReplaced)
+        };
+        let last = verification.last.map(|last| VerificationResult { stale: stale(&last), ..last });
+        Verification { last, ..verification }
+    }
+}
+
+/// The server that takes clients.
+fn server(status: &DaemonStatus) -> Option<ClientId> {
+    let servers = &status.effective.as_ref()?.servers;
+    let active = servers.iter().find(|server| server.status == "ACTIVE").or(servers.first())?;
+    Some(ClientId { pid: active.pid, start_time: active.start_time })
+}
+
+fn obstacle(code: ObstacleCode, message: impl Into<String>) -> VerificationObstacle {
+    VerificationObstacle { code, message: message.into() }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "as `map_err` wants it")]
+fn fault(error: ServiceError) -> VerificationObstacle {
+    obstacle(ObstacleCode::Fault, error.host_error().to_string())
+}
+
+/// What a report shows of limits; an error if the client saw no GPU.
+fn sight(report: Report) -> Result<ClientSight, VerificationObstacle> {
+    let failure =
+        report.error.map(|failure| (failure.name.clone(), format!("{}: {}", failure.name, failure.message)));
+    if report.devices.is_empty() {
+        return Err(match failure {
+            Some((name, message)) if name == "timeout" => obstacle(ObstacleCode::ClientWaits, message),
+            Some((_, message)) => obstacle(ObstacleCode::ClientFailed, message),
+            None => obstacle(ObstacleCode::ClientFailed, "the client saw no GPU"),
+        });
+    }
+    let gpus = report.devices.into_iter().map(|device| SeenGpu {
+        uuid: device.uuid,
+        sms: device.sms,
+        free: device.memory_free,
+        largest: device.allocation.map(|allocation| allocation.largest),
+    });
+    Ok(ClientSight { mps: report.mps, gpus: gpus.collect(), failure: failure.map(|(_, message)| message) })
+}
+
+/// The event of a verification, which concerns only the tenant.
+fn verification_event(name: &TenantName, result: &VerificationResult, by: Cause) -> NewEvent {
+    let (kind, message) = match result.outcome {
+        VerificationOutcome::Verified => (
+            EventType::TenantVerified,
+            format!("tenant {name} was verified: a CUDA client saw what is configured"),
+        ),
+        VerificationOutcome::Differs => {
+            let settings: Vec<&str> = result.differing().into_iter().map(VerifiedSetting::as_str).collect();
+            let message = format!(
+                "a CUDA client of tenant {name} saw values that differ from the configuration: {}",
+                settings.join(", ")
+            );
+            (EventType::TenantVerificationFailed, message)
+        }
+        VerificationOutcome::NotVerified => {
+            let why = result.obstacle.as_ref().map_or("", |obstacle| obstacle.code.redacted_message());
+            (EventType::TenantVerificationFailed, format!("tenant {name} could not be verified: {why}"))
+        }
+    };
+    NewEvent::new(kind, Subject::tenant(name, &result.daemon), message).because(by)
+}

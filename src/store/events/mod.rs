@@ -1,0 +1,410 @@
+//! Events: appended in the transaction of what they report, read in pages, and pruned from the oldest on.
+
+use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
+
+use super::{StoreError, connected_clients, from_json, parsed, to_json};
+use crate::domain::event::{
+    Because, Cause, Details, Event, EventFilter, EventType, NewEvent, Severity, Subject,
+};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
+
+/// Writes an event; gives its number.
+pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
+    let cause = match &event.cause {
+        Because::Known(cause) => cause.clone(),
+        Because::Latest(kind) => match latest(&mut *db, *kind, &event.subject).await? {
+            Some(id) => Cause::Event { id },
+            None => Cause::Manager,
+        },
+    };
+    let mut subject = event.subject.clone();
+    if subject.tenant.is_none()
+        && let Some(client) = subject.client
+    {
+        subject.tenant = connected_clients::tenant_of(&mut *db, client).await?;
+    }
+    let subject = &subject;
+    let (kind, severity) = (event.kind.as_str(), event.severity.number());
+    let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
+    let gpu = subject.gpu.as_ref().map(GpuUuid::as_str);
+    let client = subject.client.map(|client| client.to_string());
+    let tenant = subject.tenant.as_ref().map(TenantName::as_str);
+    let operation = subject.operation.map(|id| id.to_string());
+    let (subject, cause) = (to_json(subject), to_json(&cause));
+    let details = event.details.as_ref().map(to_json);
+    let id = sqlx::query!(
+        "INSERT INTO events (at, type, severity, daemon, gpu, client, tenant, operation, subject, cause, message, details)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        now,
+        kind,
+        severity,
+        daemon,
+        gpu,
+        client,
+        tenant,
+        operation,
+        subject,
+        cause,
+        event.message,
+        details
+    )
+    .execute(&mut *db)
+    .await?
+    .last_insert_rowid();
+    let daemons = event.also.daemons.iter().map(|name| ("daemon", name.as_str()));
+    let gpus = event.also.gpus.iter().map(|gpu| ("gpu", gpu.as_str()));
+    let tenants = event.details.iter().flat_map(Details::affected_tenants);
+    let tenants = tenants.map(|tenant| ("tenant", tenant.as_str()));
+    for (kind, name) in daemons.chain(gpus).chain(tenants) {
+        sqlx::query!(
+            "INSERT OR IGNORE INTO event_subjects (event, kind, name) VALUES (?, ?, ?)",
+            id,
+            kind,
+            name
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    Ok(id)
+}
+
+/// The last event of a type about an operation, or else about a daemon.
+async fn latest(
+    db: &mut SqliteConnection,
+    kind: EventType,
+    subject: &Subject,
+) -> Result<Option<i64>, StoreError> {
+    let kind = kind.as_str();
+    if let Some(operation) = subject.operation {
+        let operation = operation.to_string();
+        return Ok(sqlx::query_scalar!(
+            "SELECT max(id) FROM events WHERE operation = ? AND type = ?",
+            operation,
+            kind
+        )
+        .fetch_one(db)
+        .await?);
+    }
+    let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
+    // By type: most events of a daemon are of other types.
+    Ok(sqlx::query_scalar!(
+        r#"SELECT id AS "id!" FROM events INDEXED BY events_by_type WHERE type = ? AND daemon = ? ORDER BY id DESC LIMIT 1"#,
+        kind,
+        daemon
+    )
+    .fetch_optional(db)
+    .await?)
+}
+
+/// Whether the last of these two types about a GPU is the first.
+pub async fn gpu_was_last(
+    db: &mut SqliteConnection,
+    gpu: &GpuUuid,
+    kind: EventType,
+    opposite: EventType,
+) -> Result<bool, StoreError> {
+    let (gpu, wanted, opposite) = (gpu.as_str(), kind.as_str(), opposite.as_str());
+    let last = sqlx::query_scalar!(
+        "SELECT type FROM events WHERE gpu = ? AND type IN (?, ?) ORDER BY id DESC LIMIT 1",
+        gpu,
+        wanted,
+        opposite
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(last.as_deref() == Some(wanted))
+}
+
+/// The last event about the end of a manager: that it started or stopped, or that its database was replaced.
+pub async fn last_of_manager(db: &mut SqliteConnection) -> Result<Option<EventType>, StoreError> {
+    let (started, stopped) = (EventType::ManagerStarted.as_str(), EventType::ManagerStopped.as_str());
+    let restored = EventType::DatabaseRestored.as_str();
+    let last = sqlx::query_scalar!(
+        "SELECT type FROM events WHERE type IN (?, ?, ?) ORDER BY id DESC LIMIT 1",
+        started,
+        stopped,
+        restored
+    )
+    .fetch_optional(db)
+    .await?;
+    last.map(|kind| parsed("an event's type", kind.parse())).transpose()
+}
+
+/// The highest number that was given; 0 before the first.
+pub async fn newest(db: &mut SqliteConnection) -> Result<i64, StoreError> {
+    // Not a table of ours, so nothing checks it at compile time.
+    let given = sqlx::query_scalar("SELECT seq FROM sqlite_sequence WHERE name = 'events'");
+    Ok(given.fetch_optional(db).await?.unwrap_or(0))
+}
+
+/// Gives no event a number up to this one: another journal of this host had them, and readers remember where they were.
+pub async fn begin_after(db: &mut SqliteConnection, newest: i64) -> Result<(), StoreError> {
+    sqlx::query!("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'events'", newest)
+        .execute(&mut *db)
+        .await?;
+    sqlx::query!(
+        "INSERT INTO sqlite_sequence (name, seq)
+         SELECT 'events', ?1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'events')",
+        newest
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// The lowest number that is still there.
+pub async fn oldest(db: &mut SqliteConnection) -> Result<Option<i64>, StoreError> {
+    Ok(sqlx::query_scalar!("SELECT min(id) FROM events").fetch_one(db).await?)
+}
+
+/// The oldest event that is still there: its number and its time.
+pub async fn oldest_with_time(db: &mut SqliteConnection) -> Result<Option<(i64, i64)>, StoreError> {
+    let row = sqlx::query!("SELECT id, at FROM events ORDER BY id LIMIT 1").fetch_optional(db).await?;
+    Ok(row.map(|row| (row.id, row.at)))
+}
+
+const COLUMNS: &str = "SELECT id, at, type, severity, subject, cause, message, details FROM events";
+
+/// Reads an event. What this version cannot read, of a row of a later version or of one that is damaged, hides neither
+/// the rest of it nor any other event.
+fn event(row: &sqlx::sqlite::SqliteRow) -> Result<Event, StoreError> {
+    let written: String = row.try_get("type")?;
+    let number: i64 = row.try_get("severity")?;
+    let details: Option<String> = row.try_get("details")?;
+    let message: String = row.try_get("message")?;
+    let mut unread = Vec::new();
+    let kind = written.parse().ok().unwrap_or_else(|| note(&mut unread, "type", EventType::EventUnknown));
+    let severity = Severity::ALL.into_iter().find(|known| known.number() == number);
+    let severity =
+        severity.unwrap_or_else(|| note(&mut unread, "severity", EventType::EventUnknown.severity()));
+    let subject = from_json("an event's subject", row.try_get("subject")?).ok();
+    let subject = subject.unwrap_or_else(|| note(&mut unread, "subject", Subject::default()));
+    let cause = from_json("an event's cause", row.try_get("cause")?).ok();
+    let cause = cause.unwrap_or_else(|| note(&mut unread, "cause", Cause::Manager));
+    let details = details.and_then(|details| {
+        let read = from_json("an event's details", &details).ok();
+        read.or_else(|| note(&mut unread, "details", None))
+    });
+    let message = if unread.is_empty() {
+        message
+    } else {
+        format!("{written}: {message} (this version cannot read its {})", unread.join(", "))
+    };
+    Ok(Event {
+        id: row.try_get("id")?,
+        at: row.try_get("at")?,
+        kind,
+        severity,
+        subject,
+        cause,
+        message,
+        details,
+    })
+}
+
+/// Notes that a part of an event cannot be read, and gives what stands in its place.
+fn note<T>(unread: &mut Vec<&'static str>, part: &'static str, instead: T) -> T {
+    unread.push(part);
+    instead
+}
+
+/// The event of that number.
+pub async fn get(db: &mut SqliteConnection, id: i64) -> Result<Option<Event>, StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new(COLUMNS);
+    query.push(" WHERE id = ").push_bind(id);
+    query.build().fetch_optional(db).await?.as_ref().map(event).transpose()
+}
+
+/// In which order events are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// As they were written, those after a number.
+    OldestFirst,
+    /// The last first, those before a number.
+    NewestFirst,
+}
+
+/// Up to `limit` events that are requested, from the one after `after` in this order.
+///
+/// Written out for the filters that are set, so that SQLite may choose an index by it.
+pub async fn page(
+    db: &mut SqliteConnection,
+    filter: &EventFilter,
+    order: Order,
+    after: Option<i64>,
+    limit: i64,
+) -> Result<Vec<Event>, StoreError> {
+    let mut query = select(COLUMNS, filter, Found::Itself, order, after, limit);
+    let rows = query.build().fetch_all(&mut *db).await?;
+    let mut events = rows.iter().map(event).collect::<Result<Vec<_>, _>>()?;
+    if filter.has_place() {
+        // Read by themselves, so that either is read by its index, in order, and stops at its end.
+        let mut query = select(COLUMNS, filter, Found::Also, order, after, limit);
+        let rows = query.build().fetch_all(db).await?;
+        for row in &rows {
+            events.push(event(row)?);
+        }
+        events.sort_by_key(|event| event.id);
+        if order == Order::NewestFirst {
+            events.reverse();
+        }
+        events.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    }
+    Ok(events)
+}
+
+/// How an event that is requested by daemon, GPU or tenant is about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// Its subject is it.
+    Itself,
+    /// It is one of several.
+    Also,
+    /// It is about no daemon, GPU, client or tenant.
+    Nowhere,
+}
+
+/// Up to `limit` events that are requested, from the one after `after` on, and with them those saying that some are missing:
+/// followers request none of those, and have to know.
+pub async fn follow(
+    db: &mut SqliteConnection,
+    filter: &EventFilter,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<Event>, StoreError> {
+    let mut events = page(&mut *db, filter, Order::OldestFirst, Some(after), limit).await?;
+    let lost =
+        |about: EventFilter| EventFilter { types: vec![EventType::EventsLost], from: filter.from, ..about };
+    // Of the whole journal, and of what is requested; nothing of other daemons and tenants.
+    let (daemon, gpu, tenant) = (filter.daemon.clone(), filter.gpu.clone(), filter.tenant.clone());
+    let mut missing = page(
+        &mut *db,
+        &lost(EventFilter { daemon, tenant, gpu, ..EventFilter::default() }),
+        Order::OldestFirst,
+        Some(after),
+        limit,
+    )
+    .await?;
+    if filter.has_place() {
+        let whole = lost(EventFilter::default());
+        let mut query = select(COLUMNS, &whole, Found::Nowhere, Order::OldestFirst, Some(after), limit);
+        for row in &query.build().fetch_all(db).await? {
+            missing.push(event(row)?);
+        }
+    }
+    events.extend(missing);
+    events.sort_by_key(|event| event.id);
+    events.dedup_by_key(|event| event.id);
+    // What is beyond the end of either page is read with the next.
+    events.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    Ok(events)
+}
+
+fn select(
+    head: &str,
+    filter: &EventFilter,
+    found: Found,
+    order: Order,
+    after: Option<i64>,
+    limit: i64,
+) -> QueryBuilder<Sqlite> {
+    let mut query = QueryBuilder::new(head);
+    // Every other condition is joined to this one.
+    query.push(" WHERE true");
+    if let Some(after) = after {
+        query.push(if order == Order::OldestFirst { " AND id > " } else { " AND id < " }).push_bind(after);
+    }
+    if !filter.types.is_empty() {
+        let mut list = query.push(" AND type IN (").separated(", ");
+        for kind in &filter.types {
+            list.push_bind(kind.as_str());
+        }
+        query.push(")");
+    }
+    if let Some(severity) = filter.severity.filter(|severity| *severity != Severity::Info) {
+        query.push(" AND severity >= ").push_bind(severity.number());
+    }
+    let places = [
+        ("daemon", filter.daemon.as_ref().map(|name| name.as_str().to_owned())),
+        ("gpu", filter.gpu.as_ref().map(|gpu| gpu.as_str().to_owned())),
+        ("tenant", filter.tenant.as_ref().map(|name| name.as_str().to_owned())),
+    ];
+    let filters: Vec<(&str, String)> =
+        places.into_iter().filter_map(|(kind, name)| Some((kind, name?))).collect();
+    if found == Found::Also {
+        query.push(" AND id IN (SELECT event FROM event_subjects WHERE false");
+        for (kind, name) in filters.clone() {
+            query.push(format!(" OR (kind = '{kind}' AND name = ")).push_bind(name).push(")");
+        }
+        query.push(")");
+    }
+    if found == Found::Nowhere {
+        query.push(" AND daemon IS NULL AND gpu IS NULL AND client IS NULL AND tenant IS NULL");
+    }
+    for (kind, name) in filters {
+        query.push(format!(" AND ({kind} = ")).push_bind(name.clone());
+        if found == Found::Also {
+            // What has several of the one may have one of the other.
+            query.push(format!(
+                " OR id IN (SELECT event FROM event_subjects WHERE kind = '{kind}' AND name = "
+            ));
+            query.push_bind(name).push(")");
+        }
+        query.push(")");
+    }
+    let texts = [
+        (" AND client = ", filter.client.map(|client| client.to_string())),
+        (" AND operation = ", filter.operation.map(|id| id.to_string())),
+    ];
+    for (condition, value) in texts {
+        if let Some(value) = value {
+            query.push(condition).push_bind(value);
+        }
+    }
+    if let Some(cause) = filter.cause {
+        query.push(" AND json_extract(cause, '$.id') = ").push_bind(cause);
+    }
+    if let Some(from) = filter.from {
+        query.push(" AND id >= ").push_bind(from);
+    }
+    if let Some(since) = filter.since {
+        query.push(" AND at >= ").push_bind(since);
+    }
+    if let Some(until) = filter.until {
+        query.push(" AND at < ").push_bind(until);
+    }
+    query.push(if order == Order::OldestFirst { " ORDER BY id LIMIT " } else { " ORDER BY id DESC LIMIT " });
+    query.push_bind(limit);
+    query
+}
+
+/// The last of the oldest events that are more than `keep`, of at most `most` of these; `None` where there are none too many.
+///
+/// Rows are counted, and not numbers: a restore leaves out some.
+pub async fn last_beyond(db: &mut SqliteConnection, keep: i64, most: i64) -> Result<Option<i64>, StoreError> {
+    let rows = sqlx::query_scalar!("SELECT count(*) FROM events").fetch_one(&mut *db).await?;
+    let beyond = (rows - keep).min(most);
+    if beyond <= 0 {
+        return Ok(None);
+    }
+    let before = beyond - 1;
+    Ok(sqlx::query_scalar!(r#"SELECT id AS "id!" FROM events ORDER BY id LIMIT 1 OFFSET ?"#, before)
+        .fetch_optional(db)
+        .await?)
+}
+
+/// Forgets, of the oldest `most` events, those from before a time or with a number up to `last`; gives how many.
+pub async fn prune(db: &mut SqliteConnection, before: i64, last: i64, most: i64) -> Result<u64, StoreError> {
+    let done = sqlx::query!(
+        "DELETE FROM events WHERE id IN (SELECT id FROM events ORDER BY id LIMIT ?) AND (at < ? OR id <= ?)",
+        most,
+        before,
+        last
+    )
+    .execute(db)
+    .await?;
+    Ok(done.rows_affected())
+}
+
+#[cfg(test)]
+mod tests;

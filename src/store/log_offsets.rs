@@ -1,0 +1,40 @@
+//! How far the server.log of each daemon was read for events.
+
+use sqlx::SqliteConnection;
+
+use super::StoreError;
+use crate::domain::{DaemonName, FilePlace, Inode};
+
+/// Writes how far the server.log of a daemon was read; nothing for a daemon that is gone.
+pub async fn put(
+    db: &mut SqliteConnection,
+    daemon: &DaemonName,
+    offset: FilePlace,
+) -> Result<(), StoreError> {
+    let (daemon, inode) = (daemon.as_str(), offset.inode.number.cast_signed());
+    let read_offset = offset.offset.cast_signed();
+    sqlx::query!(
+        "INSERT OR REPLACE INTO log_offsets (daemon, inode, inode_birth_ns, read_offset)
+         SELECT name, ?2, ?3, ?4 FROM daemons WHERE name = ?1",
+        daemon,
+        inode,
+        offset.inode.born,
+        read_offset
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// How far the server.log of a daemon was read.
+pub async fn get(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<FilePlace>, StoreError> {
+    let daemon = daemon.as_str();
+    let row =
+        sqlx::query!("SELECT inode, inode_birth_ns, read_offset FROM log_offsets WHERE daemon = ?", daemon)
+            .fetch_optional(db)
+            .await?;
+    Ok(row.map(|row| FilePlace {
+        inode: Inode { number: row.inode.cast_unsigned(), born: row.inode_birth_ns },
+        offset: row.read_offset.cast_unsigned(),
+    }))
+}

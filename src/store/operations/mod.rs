@@ -1,0 +1,518 @@
+//! Operations and their journals.
+
+mod events;
+
+use sqlx::SqliteConnection;
+use uuid::Uuid;
+
+pub use events::{daemon_changed, daemon_deleted, put_spec, record_cancelled, requested, stop_requested};
+
+use super::{StoreError, from_json, parsed, to_json};
+use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState};
+use crate::domain::{DaemonName, LayoutName, TenantName};
+
+struct OperationRow {
+    id: String,
+    request: String,
+    state: String,
+    error: Option<String>,
+    created_at: i64,
+    started_at: Option<i64>,
+    finished_at: Option<i64>,
+    cancellable: bool,
+    cancel_requested_at: Option<i64>,
+    daemons: String,
+    steps: String,
+}
+
+impl TryFrom<OperationRow> for Operation {
+    type Error = StoreError;
+
+    fn try_from(row: OperationRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            id: parsed("an operation's ID", row.id.parse())?,
+            request: from_json("an operation's request", &row.request)?,
+            daemons: from_json("an operation's daemons", &row.daemons)?,
+            state: from_json("an operation's state", &format!("\"{}\"", row.state))?,
+            error: row.error,
+            created_at: row.created_at,
+            started_at: row.started_at,
+            finished_at: row.finished_at,
+            cancellable: row.cancellable,
+            cancel_requested_at: row.cancel_requested_at,
+            steps: from_json("an operation's steps", &row.steps)?,
+        })
+    }
+}
+
+/// The operations with these IDs, in their order; one that is gone is left out.
+async fn load(db: &mut SqliteConnection, ids: &[String]) -> Result<Vec<Operation>, StoreError> {
+    let ids = to_json(&ids);
+    sqlx::query_as!(
+        OperationRow,
+        r#"SELECT operations.id AS "id!", request, state, error, created_at, started_at, finished_at,
+                  cancellable AS "cancellable: bool", cancel_requested_at,
+                  (SELECT json_group_array(daemon ORDER BY daemon)
+                   FROM operation_daemons WHERE operation = operations.id) AS "daemons!: String",
+                  (SELECT json_group_array(
+                       json_object('name', name, 'started_at', started_at, 'finished_at', finished_at, 'outcome', outcome)
+                       ORDER BY ordinal)
+                   FROM operation_steps WHERE operation = operations.id) AS "steps!: String"
+           FROM json_each(?) AS requested CROSS JOIN operations ON operations.id = requested.value
+           ORDER BY requested.key"#,
+        ids
+    )
+    .fetch_all(db)
+    .await?
+    .into_iter()
+    .map(Operation::try_from)
+    .collect()
+}
+
+/// Writes a new operation, which waits for its turn on each of its daemons; `tenant` is the tenant whose token requested it.
+pub async fn insert(
+    db: &mut SqliteConnection,
+    id: Uuid,
+    daemons: &[DaemonName],
+    request: &OperationRequest,
+    tenant: Option<&TenantName>,
+    now: i64,
+) -> Result<(), StoreError> {
+    let (id, request) = (id.to_string(), to_json(request));
+    let tenant = tenant.map(TenantName::as_str);
+    sqlx::query!(
+        "INSERT INTO operations (id, request, tenant, state, created_at) VALUES (?, ?, ?, 'pending', ?)",
+        id,
+        request,
+        tenant,
+        now
+    )
+    .execute(&mut *db)
+    .await?;
+    for daemon in daemons {
+        let daemon = daemon.as_str();
+        sqlx::query!("INSERT INTO operation_daemons (operation, daemon) VALUES (?, ?)", id, daemon)
+            .execute(&mut *db)
+            .await?;
+    }
+    Ok(())
+}
+
+/// The tenant whose token requested an operation.
+pub async fn tenant(db: &mut SqliteConnection, id: Uuid) -> Result<Option<TenantName>, StoreError> {
+    let id = id.to_string();
+    let tenant =
+        sqlx::query_scalar!("SELECT tenant FROM operations WHERE id = ?", id).fetch_optional(db).await?;
+    tenant.flatten().map(|name| parsed("a tenant's name", TenantName::parse(&name))).transpose()
+}
+
+/// The operation with that ID.
+pub async fn get(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Operation>, StoreError> {
+    Ok(load(db, &[id.to_string()]).await?.pop())
+}
+
+/// Up to `limit` operations, the newest first, from the one before `before`; those that a tenant requested, if one is named.
+pub async fn page(
+    db: &mut SqliteConnection,
+    tenant: Option<&TenantName>,
+    filter: &OperationFilter,
+    before: Option<&str>,
+    limit: i64,
+) -> Result<Vec<Operation>, StoreError> {
+    let tenant = tenant.map(TenantName::as_str);
+    let daemon = filter.daemon.as_ref().map(DaemonName::as_str);
+    let states: Vec<&str> = filter.states.iter().copied().map(OperationState::as_str).collect();
+    let states = (!states.is_empty()).then(|| to_json(&states));
+    let ids = sqlx::query_scalar!(
+        r#"SELECT id AS "id!" FROM operations
+           WHERE (?1 IS NULL OR id < ?1) AND (?3 IS NULL OR tenant = ?3)
+             AND (?4 IS NULL OR EXISTS (
+                 SELECT 1 FROM operation_daemons WHERE operation = operations.id AND daemon = ?4
+             ))
+             AND (?5 IS NULL OR state IN (SELECT value FROM json_each(?5)))
+           ORDER BY id DESC LIMIT ?2"#,
+        before,
+        limit,
+        tenant,
+        daemon,
+        states
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    load(db, &ids).await
+}
+
+/// An operation of a daemon that waits or runs.
+pub async fn unfinished(
+    db: &mut SqliteConnection,
+    daemon: &DaemonName,
+) -> Result<Option<String>, StoreError> {
+    let daemon = daemon.as_str();
+    Ok(sqlx::query_scalar!(
+        r#"SELECT operations.id AS "id!" FROM operations
+           JOIN operation_daemons ON operation_daemons.operation = operations.id
+           WHERE operation_daemons.daemon = ? AND state IN ('pending', 'running') ORDER BY operations.id LIMIT 1"#,
+        daemon
+    )
+    .fetch_optional(db)
+    .await?)
+}
+
+/// An operation that puts a layout on a daemon, or is about to.
+pub async fn changing_layout(
+    db: &mut SqliteConnection,
+    daemon: &DaemonName,
+) -> Result<Option<String>, StoreError> {
+    let daemon = daemon.as_str();
+    Ok(sqlx::query_scalar!(
+        r#"SELECT operations.id AS "id!" FROM operations
+           JOIN operation_daemons ON operation_daemons.operation = operations.id
+           WHERE operation_daemons.daemon = ? AND state IN ('pending', 'running')
+             AND request ->> 'kind' IN ('apply_layout', 'replay_layout')
+           ORDER BY operations.id LIMIT 1"#,
+        daemon
+    )
+    .fetch_optional(db)
+    .await?)
+}
+
+/// Those that were running when the manager died.
+pub async fn running(db: &mut SqliteConnection) -> Result<Vec<Operation>, StoreError> {
+    let ids =
+        sqlx::query_scalar!(r#"SELECT id AS "id!" FROM operations WHERE state = 'running' ORDER BY id"#)
+            .fetch_all(&mut *db)
+            .await?;
+    load(db, &ids).await
+}
+
+/// How many have not ended, by state.
+pub async fn unfinished_by_state(db: &mut SqliteConnection) -> Result<Vec<(&'static str, u64)>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT state, count(*) AS "count!: i64" FROM operations WHERE state IN ('pending', 'running') GROUP BY state"#
+    )
+    .fetch_all(db)
+    .await?;
+    let count = |state: OperationState| {
+        let row = rows.iter().find(|row| row.state == state.as_str());
+        (state.as_str(), row.map_or(0, |row| row.count.unsigned_abs()))
+    };
+    Ok(vec![count(OperationState::Pending), count(OperationState::Running)])
+}
+
+/// The beginning or end of a maintenance that has not ended.
+pub async fn unfinished_maintenance(db: &mut SqliteConnection) -> Result<Option<Operation>, StoreError> {
+    let ids = sqlx::query_scalar!(
+        r#"SELECT id AS "id!" FROM operations
+           WHERE state IN ('pending', 'running') AND request ->> 'kind' IN ('begin_maintenance', 'end_maintenance')
+           ORDER BY id LIMIT 1"#
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    Ok(load(db, &ids).await?.pop())
+}
+
+/// Takes the oldest operation whose turn it is on each of its daemons, locks them and marks it running.
+///
+/// All locks are taken at once, so none is held while another is waited for. Its turn comes when no operation that
+/// shares a daemon with it runs or has waited longer, so one for several daemons is not passed by for ever.
+///
+/// A client may be ended while a drain or maintenance waits for it, which is what these ask for: that runs beside them,
+/// without a lock, as long as they can still be cancelled.
+pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operation>, StoreError> {
+    let claimed = sqlx::query_scalar!(
+        r#"UPDATE operations SET state = 'running', started_at = ?
+           WHERE id = (
+               SELECT id FROM operations AS next
+               WHERE state = 'pending'
+                 AND NOT EXISTS (
+                     SELECT 1 FROM operation_daemons AS mine
+                     JOIN operation_daemons AS theirs ON theirs.daemon = mine.daemon AND theirs.operation <> mine.operation
+                     JOIN operations AS other ON other.id = theirs.operation
+                     WHERE mine.operation = next.id
+                       AND (other.state = 'running' OR (other.state = 'pending' AND other.id < next.id))
+                       AND NOT (
+                           next.request ->> 'kind' = 'terminate_client'
+                           AND other.request ->> 'kind' IN ('drain_daemon', 'begin_maintenance')
+                           AND (other.state = 'pending' OR other.cancellable = 1)
+                       )
+                 )
+               ORDER BY id LIMIT 1
+           )
+           RETURNING id AS "id!""#,
+        now
+    )
+    .fetch_optional(&mut *db)
+    .await?;
+    let Some(id) = claimed else { return Ok(None) };
+    sqlx::query!(
+        "INSERT INTO operation_locks (daemon, operation)
+         SELECT daemon, operation FROM operation_daemons WHERE operation = ?
+           AND NOT EXISTS (
+               SELECT 1 FROM operation_locks AS held
+               JOIN operations AS mine ON mine.id = operation_daemons.operation
+               WHERE held.daemon = operation_daemons.daemon AND mine.request ->> 'kind' = 'terminate_client'
+           )",
+        id
+    )
+    .execute(&mut *db)
+    .await?;
+    events::started(&mut *db, &id, now).await?;
+    Ok(load(db, &[id]).await?.pop())
+}
+
+/// Ends an operation, frees its daemons, and deletes what it would have returned to.
+pub async fn finish(
+    db: &mut SqliteConnection,
+    id: Uuid,
+    state: OperationState,
+    error: Option<&str>,
+    now: i64,
+) -> Result<(), StoreError> {
+    let (id, word) = (id.to_string(), state.as_str());
+    sqlx::query!(
+        "UPDATE operations SET state = ?, error = ?, finished_at = ?, cancellable = 0 WHERE id = ?",
+        word,
+        error,
+        now,
+        id
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!("DELETE FROM layout_changes WHERE operation = ?", id).execute(&mut *db).await?;
+    sqlx::query!("DELETE FROM operation_locks WHERE operation = ?", id).execute(&mut *db).await?;
+    events::ended(db, &id, state, error, now).await
+}
+
+/// Cancels an operation that has not begun; false when it has.
+pub async fn cancel(db: &mut SqliteConnection, id: Uuid, now: i64) -> Result<bool, StoreError> {
+    let id = id.to_string();
+    let done = sqlx::query!(
+        "UPDATE operations SET state = 'cancelled', finished_at = ? WHERE id = ? AND state = 'pending'",
+        now,
+        id
+    )
+    .execute(db)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Requests that a running operation is cancelled; false when it cannot be cancelled at its present step.
+pub async fn request_cancel(db: &mut SqliteConnection, id: Uuid, now: i64) -> Result<bool, StoreError> {
+    let id = id.to_string();
+    let done = sqlx::query!(
+        "UPDATE operations SET cancel_requested_at = coalesce(cancel_requested_at, ?)
+         WHERE id = ? AND state = 'running' AND cancellable = 1",
+        now,
+        id
+    )
+    .execute(db)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// From now on the operation can be cancelled.
+pub async fn open_to_cancel(db: &mut SqliteConnection, id: Uuid) -> Result<(), StoreError> {
+    let id = id.to_string();
+    sqlx::query!("UPDATE operations SET cancellable = 1 WHERE id = ?", id).execute(db).await?;
+    Ok(())
+}
+
+/// From now on the operation cannot be cancelled; false when that was requested before.
+pub async fn close_to_cancel(db: &mut SqliteConnection, id: Uuid) -> Result<bool, StoreError> {
+    let id = id.to_string();
+    let done = sqlx::query!(
+        "UPDATE operations SET cancellable = 0 WHERE id = ? AND cancel_requested_at IS NULL",
+        id
+    )
+    .execute(db)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Writes what is about to be done, and gives the number of the step.
+pub async fn begin_step(
+    db: &mut SqliteConnection,
+    id: Uuid,
+    name: &str,
+    now: i64,
+) -> Result<i64, StoreError> {
+    let id = id.to_string();
+    Ok(sqlx::query_scalar!(
+        r#"INSERT INTO operation_steps (operation, ordinal, name, started_at)
+           SELECT ?1, coalesce(max(ordinal), 0) + 1, ?2, ?3 FROM operation_steps WHERE operation = ?1
+           RETURNING ordinal AS "ordinal!: i64""#,
+        id,
+        name,
+        now
+    )
+    .fetch_one(db)
+    .await?)
+}
+
+/// Writes what came of a step.
+pub async fn end_step(
+    db: &mut SqliteConnection,
+    id: Uuid,
+    ordinal: i64,
+    outcome: &str,
+    now: i64,
+) -> Result<(), StoreError> {
+    let id = id.to_string();
+    sqlx::query!(
+        "UPDATE operation_steps SET finished_at = ?, outcome = ? WHERE operation = ? AND ordinal = ?",
+        now,
+        outcome,
+        id,
+        ordinal
+    )
+    .execute(&mut *db)
+    .await?;
+    events::step(db, &id, ordinal, now).await
+}
+
+/// A step that was seen when it was over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Noted {
+    /// What was done.
+    pub name: String,
+    /// What came of it.
+    pub outcome: String,
+}
+
+/// Writes steps that were seen when they were over.
+pub async fn note_steps(
+    db: &mut SqliteConnection,
+    id: Uuid,
+    steps: &[Noted],
+    now: i64,
+) -> Result<(), StoreError> {
+    for Noted { name, outcome } in steps {
+        let ordinal = begin_step(&mut *db, id, name, now).await?;
+        end_step(&mut *db, id, ordinal, outcome, now).await?;
+    }
+    Ok(())
+}
+
+/// An operation that waits for a layout, works with it, or may have to go back to it.
+pub async fn with_layout(
+    db: &mut SqliteConnection,
+    layout: &LayoutName,
+) -> Result<Option<String>, StoreError> {
+    let layout = layout.as_str();
+    Ok(sqlx::query_scalar!(
+        r#"SELECT id AS "id!" FROM operations LEFT JOIN layout_changes ON layout_changes.operation = operations.id
+           WHERE state IN ('pending', 'running')
+             AND ?1 IN (request ->> '$.layout', previous ->> '$.layout.name')
+           ORDER BY id LIMIT 1"#,
+        layout
+    )
+    .fetch_optional(db)
+    .await?)
+}
+
+/// Writes what the step that runs waits for.
+pub async fn note_wait(db: &mut SqliteConnection, id: Uuid, what: &str) -> Result<(), StoreError> {
+    let id = id.to_string();
+    sqlx::query!(
+        "UPDATE operation_steps SET outcome = ?2
+         WHERE operation = ?1 AND finished_at IS NULL
+           AND ordinal = (SELECT max(ordinal) FROM operation_steps WHERE operation = ?1)",
+        id,
+        what
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Forgets ended operations older than `before`.
+pub async fn forget(db: &mut SqliteConnection, before: i64) -> Result<(), StoreError> {
+    sqlx::query!("DELETE FROM operations WHERE finished_at < ?", before).execute(db).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fate, Store};
+    use super::*;
+
+    fn daemons(names: &[&str]) -> Vec<DaemonName> {
+        names.iter().map(|name| DaemonName::parse(name).expect("a name")).collect()
+    }
+
+    async fn write<T: Send + 'static>(
+        store: &Store,
+        job: impl for<'c> FnOnce(
+            &'c mut SqliteConnection,
+        ) -> futures_util::future::BoxFuture<'c, Result<T, StoreError>>
+        + Send
+        + 'static,
+    ) -> T {
+        let done: Result<T, StoreError> =
+            store.write(move |db| Box::pin(async move { Ok((job(db).await?, Fate::Commit)) })).await;
+        done.expect("written")
+    }
+
+    async fn ask(store: &Store, id: u128, names: &[&str]) {
+        let daemons = daemons(names);
+        write(store, move |db| {
+            Box::pin(async move {
+                insert(db, Uuid::from_u128(id), &daemons, &OperationRequest::StartDaemon, None, 0).await
+            })
+        })
+        .await;
+    }
+
+    async fn next(store: &Store) -> Option<u128> {
+        write(store, |db| Box::pin(claim(db, 1))).await.map(|operation| operation.id.as_u128())
+    }
+
+    async fn end(store: &Store, id: u128) {
+        write(store, move |db| Box::pin(finish(db, Uuid::from_u128(id), OperationState::Succeeded, None, 2)))
+            .await;
+    }
+
+    #[tokio::test]
+    async fn operation_claims_all_its_daemons_in_order() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        ask(&store, 1, &["a"]).await;
+        ask(&store, 2, &["a", "b"]).await;
+        ask(&store, 3, &["b"]).await;
+        ask(&store, 4, &["c"]).await;
+        ask(&store, 5, &[]).await;
+        assert_eq!(next(&store).await, Some(1));
+        assert_eq!(next(&store).await, Some(4), "3 waits behind 2, though b is free");
+        assert_eq!(next(&store).await, Some(5), "one that works on no daemon waits for nobody");
+        assert_eq!(next(&store).await, None);
+        end(&store, 1).await;
+        assert_eq!(next(&store).await, Some(2));
+        assert_eq!(next(&store).await, None);
+        end(&store, 2).await;
+        assert_eq!(next(&store).await, Some(3));
+        assert_eq!(next(&store).await, None);
+    }
+
+    #[tokio::test]
+    async fn running_operation_is_cancelled_only_while_cancellable() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let id = Uuid::from_u128(1);
+        ask(&store, 1, &["a"]).await;
+        assert_eq!(next(&store).await, Some(1));
+        assert!(!write(&store, move |db| Box::pin(request_cancel(db, id, 5))).await);
+        write(&store, move |db| Box::pin(open_to_cancel(db, id))).await;
+        assert!(write(&store, move |db| Box::pin(request_cancel(db, id, 6))).await);
+        assert!(!write(&store, move |db| Box::pin(close_to_cancel(db, id))).await, "requested before");
+        assert!(write(&store, move |db| Box::pin(request_cancel(db, id, 7))).await);
+        let cancelled = write(&store, move |db| Box::pin(get(db, id))).await.expect("there");
+        assert_eq!(cancelled.cancel_requested_at, Some(6));
+
+        ask(&store, 2, &["b"]).await;
+        let id = Uuid::from_u128(2);
+        assert_eq!(next(&store).await, Some(2));
+        write(&store, move |db| Box::pin(open_to_cancel(db, id))).await;
+        assert!(write(&store, move |db| Box::pin(close_to_cancel(db, id))).await);
+        assert!(!write(&store, move |db| Box::pin(request_cancel(db, id, 8))).await, "too late");
+    }
+}

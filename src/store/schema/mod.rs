@@ -1,0 +1,153 @@
+//! The schema of a database: which one it has, and how it gets the newest.
+//!
+//! A database that this program cannot read is refused before a byte of it is changed. An older one is copied before it is
+//! migrated, and each migration runs in a transaction of its own.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::str::FromStr as _;
+
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection as _, SqliteConnection};
+
+use super::{StoreError, options, restrict_to_owner};
+
+pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+
+/// The schema that a database has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Schema {
+    /// None of this program: the file is empty, or the database of another program.
+    None,
+    /// That of a pre-release, which no release reads.
+    PreRelease,
+    /// That of a release.
+    Version(i64),
+}
+
+impl fmt::Display for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("no schema of mps-manager"),
+            Self::PreRelease => f.write_str("the schema of a pre-release"),
+            Self::Version(version) => write!(f, "schema version {version}"),
+        }
+    }
+}
+
+/// The newest schema version that this program knows.
+pub fn newest() -> i64 {
+    newest_of(&MIGRATIONS)
+}
+
+fn newest_of(migrations: &Migrator) -> i64 {
+    migrations.iter().map(|migration| migration.version).max().unwrap_or(0)
+}
+
+/// Opens or creates the database at `path` and brings its schema up to date.
+pub(super) async fn open(
+    path: &Path,
+    migrations: &Migrator,
+    now: i64,
+) -> Result<SqliteConnection, StoreError> {
+    if path.exists() {
+        let mut connection = open_to_read(path).await?;
+        let schema = of(&mut connection, migrations).await?;
+        connection.close().await?;
+        let known = newest_of(migrations);
+        match schema {
+            Schema::PreRelease => return Err(StoreError::PreRelease(path.to_owned())),
+            Schema::Version(found) if found > known => {
+                return Err(StoreError::Newer { path: path.to_owned(), found, known });
+            }
+            Schema::Version(found) if found < known => copy_before_migration(path, found, now).await?,
+            Schema::Version(_) | Schema::None => {}
+        }
+    }
+    let options = options(path)?.create_if_missing(true);
+    let mut connection = SqliteConnection::connect_with(&options).await?;
+    restrict_to_owner(path)?;
+    migrations.run(&mut connection).await?;
+    Ok(connection)
+}
+
+/// The schema of an open database.
+pub(super) async fn read(db: &mut SqliteConnection) -> Result<Schema, sqlx::Error> {
+    of(db, &MIGRATIONS).await
+}
+
+async fn of(db: &mut SqliteConnection, migrations: &Migrator) -> Result<Schema, sqlx::Error> {
+    let tables: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
+            .fetch_one(&mut *db)
+            .await?;
+    if tables == 0 {
+        return Ok(Schema::None);
+    }
+    let applied: Vec<(i64, Vec<u8>)> =
+        sqlx::query_as("SELECT version, checksum FROM _sqlx_migrations ORDER BY version")
+            .fetch_all(db)
+            .await?;
+    let differs = |(version, checksum): &(i64, Vec<u8>)| {
+        migrations.iter().any(|known| known.version == *version && known.checksum[..] != checksum[..])
+    };
+    if applied.iter().any(differs) {
+        return Ok(Schema::PreRelease);
+    }
+    Ok(applied.last().map_or(Schema::None, |(version, _)| Schema::Version(*version)))
+}
+
+/// Opens an existing file to read it, without changing a byte of it.
+///
+/// Where no write-ahead log is left to be read, the file is opened as immutable: a connection that only reads would make a log
+/// and leave it.
+pub(super) async fn open_to_read(path: &Path) -> Result<SqliteConnection, StoreError> {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let options = SqliteConnectOptions::from_str("sqlite:")?
+        .filename(path)
+        .read_only(true)
+        .immutable(!Path::new(&log).exists());
+    Ok(SqliteConnection::connect_with(&options).await?)
+}
+
+async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<(), StoreError> {
+    let copy = path.with_extension(format!("before-{version}-{now}.db"));
+    // Created here, so that no other user may read it while it is written.
+    let created = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&copy);
+    created.map_err(|source| StoreError::File { path: copy.clone(), source })?;
+    let mut connection = SqliteConnection::connect_with(&options(path)?).await?;
+    sqlx::query("VACUUM INTO ?").bind(copy.to_string_lossy().into_owned()).execute(&mut connection).await?;
+    connection.close().await?;
+    tracing::info!(copy = %copy.display(), "copied the database before its migration");
+    Ok(())
+}
+
+/// A table or column of the newest schema that a database lacks. SQLite calls it whole all the same, and no version of this
+/// program removes one.
+pub(super) async fn missing(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
+    let mut model = SqliteConnection::connect("sqlite::memory:").await?;
+    MIGRATIONS.run(&mut model).await?;
+    let (expected, found) = (columns(&mut model).await?, columns(db).await?);
+    model.close().await?;
+    Ok(expected.difference(&found).next().map(|(table, column)| {
+        if found.iter().any(|(known, _)| known == table) {
+            format!("the column {column} of its table {table}")
+        } else {
+            format!("its table {table}")
+        }
+    }))
+}
+
+/// The columns of all tables.
+async fn columns(db: &mut SqliteConnection) -> Result<BTreeSet<(String, String)>, StoreError> {
+    let query = "SELECT tables.name, columns.name FROM sqlite_schema AS tables, pragma_table_info(tables.name) AS columns
+                 WHERE tables.type = 'table'";
+    Ok(sqlx::query_as(query).fetch_all(db).await?.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests;

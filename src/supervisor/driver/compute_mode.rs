@@ -1,0 +1,434 @@
+//! Compute modes: what is held is shared by all drivers, and each applies what its own daemon wants.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::domain::compute_mode::{ComputeModeStatus, ModeStep, OwnedComputeMode, next};
+use crate::domain::daemon::{Condition, DaemonStatus};
+use crate::domain::gpu::ComputeMode;
+use crate::domain::{DaemonName, GpuUuid};
+use crate::gpu::InventoryError;
+use crate::supervisor::{Context, DurableRecord, DurableWrite};
+
+/// Steps for one GPU, more than it ever takes: if it is not enough, another program changes the mode too.
+const STEPS: usize = 8;
+
+/// The compute modes that are ours, as the store has them.
+#[derive(Debug, Default)]
+pub struct OwnedComputeModes {
+    held: Mutex<BTreeMap<GpuUuid, OwnedComputeMode>>,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl OwnedComputeModes {
+    /// Takes what the store remembers.
+    pub fn load(&self, rows: Vec<(GpuUuid, OwnedComputeMode)>) {
+        *self.held() = rows.into_iter().collect();
+    }
+
+    /// Those of these GPUs that are still ours.
+    pub fn among(&self, gpus: &[GpuUuid]) -> Vec<GpuUuid> {
+        self.held().keys().filter(|gpu| gpus.contains(gpu)).cloned().collect()
+    }
+
+    /// The daemons that hold some.
+    pub fn holders(&self) -> BTreeSet<DaemonName> {
+        self.held().values().map(|held| held.daemon.clone()).collect()
+    }
+
+    fn get(&self, gpu: &GpuUuid) -> Option<OwnedComputeMode> {
+        self.held().get(gpu).cloned()
+    }
+
+    fn of(&self, daemon: &DaemonName) -> Vec<GpuUuid> {
+        self.held().iter().filter(|(_, held)| held.daemon == *daemon).map(|(gpu, _)| gpu.clone()).collect()
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, OwnedComputeMode>> {
+        // A panic elsewhere leaves the map as it was before or after one insert: both are whole.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Context {
+    /// Brings the compute mode of a daemon's GPUs to what it wants, and puts back those of its other GPUs but `in_use`.
+    ///
+    /// Gives what is ours afterwards. A daemon that wants nothing and holds nothing costs nothing.
+    pub async fn apply_compute_modes(
+        &self,
+        daemon: &DaemonName,
+        gpus: &[GpuUuid],
+        in_use: &[GpuUuid],
+        wanted: Option<ComputeMode>,
+    ) -> Result<Vec<ComputeModeStatus>, String> {
+        let mut targets: Vec<(GpuUuid, Option<ComputeMode>)> = Vec::new();
+        for gpu in self.modes.of(daemon) {
+            if !gpus.contains(&gpu) && !in_use.contains(&gpu) {
+                targets.push((gpu, None));
+            }
+        }
+        for gpu in gpus {
+            let ours = self.modes.get(gpu).is_some_and(|held| held.daemon == *daemon);
+            if wanted.is_some() || ours {
+                targets.push((gpu.clone(), wanted));
+            }
+        }
+        let mut applied = Vec::new();
+        for (gpu, wanted) in targets {
+            applied.extend(self.apply_compute_mode(daemon, &gpu, wanted).await?);
+        }
+        Ok(applied)
+    }
+
+    /// Puts back what a daemon left that is gone; nothing from when one of its name is there again, which has its own.
+    pub async fn put_back_modes<F: Future<Output = bool>>(
+        &self,
+        daemon: &DaemonName,
+        is_gone: impl Fn() -> F,
+    ) -> Result<(), String> {
+        for gpu in self.modes.of(daemon) {
+            // One that is created from now on applies its modes after this.
+            let _turn = self.modes.turn.lock().await;
+            if !is_gone().await {
+                return Ok(());
+            }
+            self.apply_compute_mode_in_turn(daemon, &gpu, None).await?;
+        }
+        Ok(())
+    }
+
+    async fn apply_compute_mode(
+        &self,
+        daemon: &DaemonName,
+        gpu: &GpuUuid,
+        wanted: Option<ComputeMode>,
+    ) -> Result<Option<ComputeModeStatus>, String> {
+        // One at a time: a GPU may go from one daemon to another.
+        let _turn = self.modes.turn.lock().await;
+        self.apply_compute_mode_in_turn(daemon, gpu, wanted).await
+    }
+
+    async fn apply_compute_mode_in_turn(
+        &self,
+        daemon: &DaemonName,
+        gpu: &GpuUuid,
+        wanted: Option<ComputeMode>,
+    ) -> Result<Option<ComputeModeStatus>, String> {
+        if !self.inventory.live() {
+            return self.mode_while_suspended(daemon, gpu, wanted);
+        }
+        for _ in 0..STEPS {
+            let held = self.modes.get(gpu);
+            if wanted.is_none() && held.as_ref().is_none_or(|held| held.daemon != *daemon) {
+                // Another daemon has it by now, and its mode is that one's.
+                return Ok(None);
+            }
+            let Some(now) = self.compute_mode(gpu).await? else {
+                // One that is missing is checked again when it is back.
+                return Ok(held.map(|held| ComputeModeStatus {
+                    gpu: gpu.clone(),
+                    mode: None,
+                    previous: held.previous,
+                }));
+            };
+            match next(daemon, wanted, held.as_ref(), now, &self.boot_id) {
+                ModeStep::Done => {
+                    return Ok(held.map(|held| ComputeModeStatus {
+                        gpu: gpu.clone(),
+                        mode: Some(now),
+                        previous: held.previous,
+                    }));
+                }
+                ModeStep::Remember(held) => self.remember_mode(daemon, gpu, Some(held)).await?,
+                ModeStep::Forget => self.remember_mode(daemon, gpu, None).await?,
+                ModeStep::Set(mode) => {
+                    tracing::info!(%daemon, %gpu, ?now, ?mode, "setting a compute mode");
+                    self.set_compute_mode(gpu, mode).await?;
+                    let read = self.compute_mode(gpu).await?;
+                    if read.is_some_and(|read| read != mode) {
+                        return Err(format!(
+                            "the compute mode of {gpu} was set to {mode:?} and reads back as {read:?}: the driver does not \
+                             take it, or another program sets it at the same time"
+                        ));
+                    }
+                }
+            }
+        }
+        Err(format!("the compute mode of {gpu} keeps changing: another program sets it at the same time"))
+    }
+
+    /// While the driver is not queried, what was set before still holds, and nothing can be changed.
+    fn mode_while_suspended(
+        &self,
+        daemon: &DaemonName,
+        gpu: &GpuUuid,
+        wanted: Option<ComputeMode>,
+    ) -> Result<Option<ComputeModeStatus>, String> {
+        match self.modes.get(gpu) {
+            None if wanted.is_none() => Ok(None),
+            Some(held) if wanted.is_none() && held.daemon != *daemon => Ok(None),
+            Some(held) if Some(held.wanted) == wanted && held.boot_id == self.boot_id => {
+                Ok(Some(ComputeModeStatus { gpu: gpu.clone(), mode: None, previous: held.previous }))
+            }
+            _ => Err(InventoryError::Suspended.to_string()),
+        }
+    }
+
+    /// The mode of a GPU as it is now; `None` for one that is missing.
+    async fn compute_mode(&self, gpu: &GpuUuid) -> Result<Option<ComputeMode>, String> {
+        let inventory = Arc::clone(&self.inventory);
+        let gpus = tokio::task::spawn_blocking(move || inventory.gpus()).await;
+        let gpus = gpus.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        Ok(gpus.into_iter().find(|known| known.uuid == *gpu).map(|gpu| gpu.compute_mode))
+    }
+
+    async fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), String> {
+        let (inventory, uuid) = (Arc::clone(&self.inventory), gpu.clone());
+        let set = tokio::task::spawn_blocking(move || inventory.set_compute_mode(&uuid, mode)).await;
+        set.map_err(|error| error.to_string())?
+            .map_err(|error| format!("the compute mode of {gpu} cannot be set to {mode:?}: {error}"))
+    }
+
+    async fn remember_mode(
+        &self,
+        daemon: &DaemonName,
+        gpu: &GpuUuid,
+        held: Option<OwnedComputeMode>,
+    ) -> Result<(), String> {
+        let (written, done) = oneshot::channel();
+        let recorded = DurableRecord::ComputeMode { gpu: gpu.clone(), held: held.clone() };
+        let fact = DurableWrite { daemon: daemon.clone(), recorded, written };
+        if self.recorder.send(fact).await.is_err() || !done.await.unwrap_or(false) {
+            return Err(format!(
+                "what the compute mode of {gpu} was could not be written to the database, so nothing is set: see that the \
+                 disk of the state directory has room"
+            ));
+        }
+        let mut all = self.modes.held();
+        match held {
+            Some(held) => drop(all.insert(gpu.clone(), held)),
+            None => drop(all.remove(gpu)),
+        }
+        Ok(())
+    }
+}
+
+/// A driver's state of its daemon's compute modes.
+#[derive(Debug, Default)]
+pub(crate) struct ComputeModeControl {
+    /// What was wanted when they were applied last, and on which GPUs.
+    applied_for: Option<(Option<ComputeMode>, Vec<GpuUuid>)>,
+    status: Vec<ComputeModeStatus>,
+    /// Why they are not what they should be.
+    failure: Option<String>,
+    due: Option<i64>,
+}
+
+impl ComputeModeControl {
+    /// When they have to be checked again.
+    pub(crate) fn due(&self) -> i64 {
+        self.due.unwrap_or(i64::MAX)
+    }
+
+    /// Why the daemon may not be started.
+    pub(crate) fn failure(&self) -> Option<&String> {
+        self.failure.as_ref()
+    }
+
+    /// Applies them if something changed or they are due.
+    pub(crate) async fn apply(
+        &mut self,
+        context: &Context,
+        daemon: &DaemonName,
+        gpus: &[GpuUuid],
+        in_use: &[GpuUuid],
+        wanted: Option<ComputeMode>,
+        now: i64,
+    ) {
+        let key = (wanted, gpus.to_vec());
+        if self.applied_for.as_ref() == Some(&key) && now < self.due() {
+            return;
+        }
+        self.applied_for = Some(key);
+        match context.apply_compute_modes(daemon, gpus, in_use, wanted).await {
+            Ok(status) => {
+                self.failure = None;
+                // Other programs may change them, and GPUs that are still in use are restored later.
+                let check_interval = i64::try_from(context.check_interval.as_millis()).unwrap_or(i64::MAX);
+                let nothing = status.is_empty() && context.modes.of(daemon).is_empty() && wanted.is_none();
+                self.due = (!nothing).then(|| now.saturating_add(check_interval));
+                self.status = status;
+            }
+            Err(why) => {
+                if self.failure.as_ref() != Some(&why) {
+                    tracing::error!(%daemon, %why, "a compute mode is not as it should be");
+                }
+                self.failure = Some(why);
+                self.due = Some(now + context.timings.blocked_retry());
+            }
+        }
+    }
+
+    /// Shows them in a daemon's status.
+    pub(crate) fn show(&self, status: &mut DaemonStatus) {
+        status.compute_modes.clone_from(&self.status);
+        let Some((wanted, gpus)) = &self.applied_for else { return };
+        let read = self.status.iter().filter(|status| status.mode.is_some()).count();
+        let condition = match &self.failure {
+            Some(why) => Condition::new("ComputeMode", false, "NotAsWanted", why.clone()),
+            None if wanted.is_none() => return,
+            None if read < gpus.len() => {
+                let message =
+                    "it was set, and is not read back while the GPU is missing or the host is in maintenance";
+                Condition::new("ComputeMode", false, "NotReadBack", message)
+            }
+            None => {
+                let message = "the compute mode of its GPUs was read back as its spec says";
+                Condition::new("ComputeMode", true, "SetAndReadBack", message)
+            }
+        };
+        status.conditions.push(condition);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::path::Path;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::domain::gpu::{Gpu, GpuProcess};
+    use crate::domain::tenant::tests::h200;
+    use crate::domain::timings::Timings;
+    use crate::gpu::{DeviceFile, Driver, Inventory};
+    use crate::host::systemd::Scopes;
+    use crate::mps::{Binaries, Capability};
+    use crate::supervisor::{ForeignDaemonScanner, GpuPresence};
+
+    /// Longest wait for what has to come, and the wait for what must not.
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const LONG_ENOUGH: Duration = Duration::from_millis(300);
+
+    /// One GPU, whose first listing blocks until the test releases it.
+    struct Slow {
+        mode: Mutex<ComputeMode>,
+        begun: mpsc::Sender<()>,
+        gate: Mutex<Option<mpsc::Receiver<()>>>,
+    }
+
+    impl Inventory for Slow {
+        fn driver(&self) -> Result<Driver, InventoryError> {
+            Ok(Driver { driver_version: "1".into(), cuda_version: None, simulated: true, profile: None })
+        }
+
+        fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
+            let now = Gpu { compute_mode: *self.mode.lock().expect("whole"), ..h200(0) };
+            let gate = self.gate.lock().expect("whole").take();
+            if let Some(gate) = gate {
+                self.begun.send(()).expect("the test waits");
+                gate.recv_timeout(PATIENCE).expect("the test continues");
+            }
+            Ok(vec![now])
+        }
+
+        fn processes(&self, _: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
+            Ok(Vec::new())
+        }
+
+        fn set_compute_mode(&self, _: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError> {
+            *self.mode.lock().expect("whole") = mode;
+            Ok(())
+        }
+
+        fn device_files(&self, _: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
+            Ok(Vec::new())
+        }
+    }
+
+    pub(crate) fn context(inventory: Arc<dyn Inventory>, runtime_dir: &Path) -> Context {
+        let (recorder, mut facts) = tokio::sync::mpsc::channel::<DurableWrite>(4);
+        tokio::spawn(async move {
+            while let Some(fact) = facts.recv().await {
+                let _ = fact.written.send(true);
+            }
+        });
+        Context {
+            binaries: Binaries { control: "control".into(), server: "server".into() },
+            capability: Capability {
+                binary_version: 13_000,
+                commands: BTreeSet::default(),
+                options: BTreeSet::default(),
+            },
+            prober: Arc::new(crate::gpu::probe::Prober::new(&[])),
+            gpu_presence: watch::channel(GpuPresence::default()).0,
+            scopes: Scopes::detect(1),
+            runtime_dir: runtime_dir.to_owned(),
+            extra_env: Vec::new(),
+            foreign_daemons: ForeignDaemonScanner::new(Arc::clone(&inventory), &[]),
+            inventory,
+            boot_id: "boot".into(),
+            check_interval: PATIENCE,
+            poll: PATIENCE,
+            deadline: PATIENCE,
+            grace_s: 1,
+            modes: OwnedComputeModes::default(),
+            timings: Timings::default(),
+            recorder,
+            events: crate::supervisor::report::event_queue::EventQueue::default(),
+            handouts: crate::supervisor::Handouts::new(runtime_dir, PATIENCE),
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn gpu_moved_between_daemons_gets_second_daemons_mode() {
+        let (one, other) =
+            (DaemonName::parse("one").expect("a name"), DaemonName::parse("other").expect("a name"));
+        let wanted = Some(ComputeMode::ExclusiveProcess);
+        for leaves_first in [true, false] {
+            let (begun, listing) = mpsc::channel();
+            let (go_on, gate) = mpsc::channel();
+            let mode = Mutex::new(ComputeMode::ExclusiveProcess);
+            let inventory = Arc::new(Slow { mode, begun, gate: Mutex::new(Some(gate)) });
+            let context = Arc::new(context(inventory.clone(), Path::new("/nonexistent")));
+            let gpu = h200(0).uuid;
+            let held = OwnedComputeMode {
+                daemon: one.clone(),
+                previous: ComputeMode::Default,
+                wanted: ComputeMode::ExclusiveProcess,
+                boot_id: "boot".into(),
+            };
+            context.modes.load(vec![(gpu.clone(), held.clone())]);
+            let leaves = {
+                let (context, one) = (Arc::clone(&context), one.clone());
+                async move { context.apply_compute_modes(&one, &[], &[], None).await }
+            };
+            let comes = {
+                let (context, other, gpus) = (Arc::clone(&context), other.clone(), [gpu.clone()]);
+                async move { context.apply_compute_modes(&other, &gpus, &[], wanted).await }
+            };
+            // The first is in the middle of it when the second comes.
+            let (first, second): (tokio::task::JoinHandle<_>, _) = if leaves_first {
+                let first = tokio::spawn(leaves);
+                listing.recv_timeout(PATIENCE).expect("listing");
+                (first, tokio::spawn(comes))
+            } else {
+                let first = tokio::spawn(comes);
+                listing.recv_timeout(PATIENCE).expect("listing");
+                (first, tokio::spawn(leaves))
+            };
+            let mut second = Box::pin(second);
+            let early = tokio::time::timeout(LONG_ENOUGH, &mut second).await;
+            assert!(early.is_err(), "it did not wait for the first");
+            go_on.send(()).expect("it waits");
+            first.await.expect("no panic").expect("applied");
+            second.await.expect("no panic").expect("applied");
+            assert_eq!(*inventory.mode.lock().expect("whole"), ComputeMode::ExclusiveProcess);
+            assert_eq!(context.modes.get(&gpu), Some(OwnedComputeMode { daemon: other.clone(), ..held }));
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! What a driver notices around its daemon: deaths, lost pipes, what runs out, and why a poll failed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::Driver;
+use crate::clock::unix_ms;
+use crate::domain::Inode;
+use crate::domain::client::ClientFacts;
+use crate::domain::daemon::FaultHolder;
+use crate::domain::gpu::GpuUuid;
+use crate::domain::plan::Desired;
+use crate::host::process::death;
+use crate::host::signal::{Grounds, send};
+use crate::host::{self, Identity, Signal};
+use crate::mps::log;
+use crate::mps::process::foreign::stranded;
+use crate::mps::process::{self as daemon, StartError};
+use crate::supervisor::observe::evidence;
+use crate::supervisor::observe::log_state::died_in_session;
+use crate::supervisor::observe::log_tail::Logs;
+use crate::supervisor::observe::poll;
+use crate::supervisor::reconcile::daemon::{Blocker, PollOutcome};
+use crate::supervisor::reconcile::wedge::{Remedy, Replacement, remedy};
+use crate::supervisor::report::diagnosis;
+use crate::supervisor::report::diagnosis::{Diagnosis, Evidence, Pipes, log_disk_full, pipes_lost};
+
+/// How much of it is searched for the session in which it died.
+const LAST_SESSION: usize = 64 * 1024;
+/// How long the servers of a dead daemon get to follow it by themselves.
+const ORPHANS_END: Duration = Duration::from_secs(2);
+
+impl Driver {
+    /// A start failed: by what ran out, if something did, which is no failure of the daemon's and is checked again;
+    /// else it counts for the back-off.
+    pub(super) fn did_not_start(&mut self, error: &StartError) {
+        let now = unix_ms();
+        let shortages = evidence::shortages(&self.log_directory, &[]);
+        let blocker = match (error, shortages.log_room) {
+            (StartError::Spawn(cause), _) if poll::out_of_files(cause) => {
+                diagnosis::name(&PollOutcome::NoFiles(cause.to_string()), &Evidence::default())
+            }
+            (_, Some(room)) => Some(Diagnosis {
+                reason: "LogDiskFull",
+                message: format!("{error}; {}", log_disk_full(&self.log_directory, room)),
+            }),
+            _ => None,
+        };
+        match blocker {
+            Some(Diagnosis { reason, message }) => self.state.blocked(Blocker { reason, message }, now),
+            None => {
+                let message = one_line(&error.to_string());
+                self.state.failed(Diagnosis { reason: "DiedOrDidNotStart", message }, now);
+            }
+        }
+    }
+
+    /// After a poll that saw everything: who waits, and what runs out.
+    pub(super) fn observe_surroundings(&mut self, desired: &Desired) {
+        let listed = self.state.seen.iter().flat_map(|seen| &seen.servers);
+        let serving = listed.clone().filter(|server| server.status == "ACTIVE").map(|server| server.pid);
+        self.logs.polled(listed.map(|server| server.pid));
+        self.logs.recovered(serving);
+        self.logs.prune();
+        self.note_fault_holders();
+        if self.state.drift.present {
+            self.state.drift.command = self.logs.state().foreign().map(str::to_owned);
+        }
+        let Some(seen) = &self.state.seen else { return };
+        self.state.queue = if desired.multi_user { Vec::new() } else { self.logs.queue(seen, &self.clients) };
+        let control = self.state.process.iter().map(|process| ("control daemon", process.identity.pid));
+        let servers = seen.servers.iter().map(|server| ("server", server.pid));
+        let processes: Vec<_> = control.chain(servers).collect();
+        self.state.shortages = evidence::shortages(&self.log_directory, &processes);
+    }
+
+    /// Notes which clients keep a server with a fatal GPU error from taking others: those that it affects, by its log, or all of
+    /// its clients where the log does not report them.
+    fn note_fault_holders(&mut self) {
+        let state = self.logs.state();
+        let faulty = self.state.seen.iter_mut().flat_map(|seen| &mut seen.servers);
+        for server in faulty.filter(|server| server.status == "FAULT") {
+            let affected = state.affected(server.pid);
+            let holds = |client: &&ClientFacts| {
+                client.server == server.pid && (affected.is_empty() || affected.contains(&client.id.pid))
+            };
+            server.held_by = self
+                .clients
+                .iter()
+                .filter(holds)
+                .map(|client| FaultHolder {
+                    client: client.id,
+                    stopped: host::process::is_stopped(client.id.pid),
+                })
+                .collect();
+        }
+    }
+
+    /// Longest time for a poll: shorter for a daemon whose server is known to hang than for one that may be busy.
+    pub(super) fn patience(&self) -> Duration {
+        let hangs = self.logs.shows_hang() || self.state.silence.is_after_kill();
+        if hangs { self.context.deadline.min(poll::HUNG_DEADLINE) } else { self.context.deadline }
+    }
+
+    /// Finds out why a poll that began then failed, and names it; replaces a server that hangs, and a daemon that hangs on
+    /// without it.
+    pub(super) async fn explain(&mut self, outcome: PollOutcome, began: i64) {
+        let Some(process) = &self.state.process else { return };
+        let (directory, control) = (self.pipe_directory.clone(), process.identity);
+        let (inode, clients) = (self.pipe_inode(), self.clients.clone());
+        let (gpus, observed, wedge) = {
+            let desired = self.desired.borrow();
+            (desired.gpus.clone(), desired.is_observed(), desired.wedge)
+        };
+        if matches!(outcome, PollOutcome::Unanswered(_)) {
+            self.state.silence.note_silence(began, unix_ms());
+        }
+        self.logs.read(&gpus);
+        let (logged, silence) = (self.logs.evidence(), self.state.silence);
+        let found = tokio::task::spawn_blocking(move || {
+            let mut evidence = evidence::gather(&outcome, &directory, inode, control, &clients, &logged);
+            evidence.wedge = wedge;
+            evidence.waited |= silence.has_seen_waiting();
+            if matches!(outcome, PollOutcome::Unanswered(_)) && !observed {
+                evidence.remedy = remedy(silence, &evidence, wedge, unix_ms());
+            }
+            (diagnosis::name(&outcome, &evidence), evidence)
+        });
+        let Ok((Some(poll_failure), evidence)) = found.await else { return };
+        if evidence.waited {
+            self.state.silence.client_waited();
+        }
+        if evidence.is_explained() {
+            self.state.silence.is_explained();
+        }
+        self.state.explain(poll_failure);
+        self.replace(&evidence);
+    }
+
+    /// Replaces what hangs, as far as it is time.
+    fn replace(&mut self, evidence: &Evidence) {
+        let name = self.desired.borrow().name.clone();
+        let killed = match &evidence.remedy {
+            Remedy::None | Remedy::WaitForClients => return,
+            Remedy::WaitUntil(until) => return self.state.poll_by(*until),
+            Remedy::KillServers(servers) => servers.clone(),
+            Remedy::KillDaemon => self.state.process.iter().map(|process| process.identity).collect(),
+        };
+        let is_daemon = evidence.remedy == Remedy::KillDaemon;
+        for process in killed {
+            let grounds = if is_daemon { Grounds::ControlDaemon } else { Grounds::Server };
+            match send(process, Signal::KILL, grounds) {
+                Ok(_) => {
+                    let replaced = Replacement {
+                        at: unix_ms(),
+                        pid: process.pid,
+                        is_daemon,
+                        waiting: evidence.waiting.clone(),
+                        working: evidence.connected.clone(),
+                    };
+                    tracing::error!(daemon = %name, %process, %replaced, "killed a process that hung");
+                    self.event_detector.replaced(&name, &replaced);
+                    self.state.replaced = Some(replaced);
+                }
+                Err(error) => {
+                    tracing::error!(daemon = %name, %process, %error, "a process that hangs cannot be killed");
+                }
+            }
+        }
+        if !is_daemon {
+            self.state.silence.server_killed(unix_ms());
+        }
+        self.state.request_poll();
+    }
+
+    /// The inode of the pipe directory that the process was started with.
+    pub(super) fn pipe_inode(&self) -> Option<Inode> {
+        self.incarnation.as_ref().and_then(|incarnation| incarnation.pipe_inode)
+    }
+
+    /// Notices that the pipe directory is no longer the one the process was started with: nobody reaches it any
+    /// more, and a client that tries runs outside MPS.
+    pub(super) fn notice_lost_pipes(&mut self, desired: &Desired) {
+        if self.state.process.is_none() {
+            return;
+        }
+        let Pipes::Lost(what) = evidence::pipes(&self.pipe_directory, self.pipe_inode()) else { return };
+        // The daemon cannot be polled for its clients; those that are dead are gone.
+        self.clients.retain(|client| host::process::is_alive(client.id.into()));
+        if self.clients.is_empty() && !self.state.restart && !desired.is_observed() {
+            tracing::error!(daemon = %desired.name, what, "no client is connected: restarting the daemon");
+            self.state.restart = true;
+        }
+        self.state.explain(Diagnosis { reason: "PipeDirectoryLost", message: pipes_lost(&what) });
+    }
+
+    /// Notices that the control process is gone, and sees its servers off.
+    pub(super) async fn notice_death(&mut self, desired: &Desired) {
+        let Some(process) = &self.state.process else { return };
+        if host::process::is_alive(process.identity) {
+            return;
+        }
+        let identity = process.identity;
+        // First of all: clients that come now would run outside MPS.
+        self.context.handouts.daemon_died(&desired.name, identity);
+        self.deaths += 1;
+        // A `quit` that was sent to it is in the lines that have not been read yet.
+        self.logs.read(&desired.gpus);
+        let log = self.log_directory.join("control.log");
+        let records = log::read(log::tail(&log, LAST_SESSION).as_bytes());
+        let quit = self.logs.state().quit().filter(|_| !self.quit_sent);
+        let failure = death_notice(identity.pid, quit, &records, self.control.is_unheard());
+        self.event_detector.died(&desired.name, identity.pid, &failure, self.logs.server_log_events());
+        self.clients.clear();
+        if desired.is_observed() {
+            tracing::warn!(daemon = %desired.name, process = %identity, "the observed control daemon is gone");
+            self.state.absent(failure, unix_ms());
+            return;
+        }
+        tracing::error!(daemon = %desired.name, process = %identity, "the control daemon died");
+        self.end_orphaned_servers(desired).await;
+        self.state.failed(failure, unix_ms());
+    }
+
+    /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its
+    /// memory on the GPU for ever (seen on 13.0). They carry the token of the incarnation.
+    pub(super) async fn end_orphaned_servers(&self, desired: &Desired) {
+        let Some(incarnation) = &self.incarnation else { return };
+        let servers = if incarnation.home.as_ref().is_some_and(|home| home.foreign) {
+            // An adopted daemon gave its servers no token of ours: those it listed last are its own, and so is what an
+            // earlier manager has left in its pipe directory with no daemon above it.
+            let directory = self.pipe_directory.clone();
+            let stranded =
+                tokio::task::spawn_blocking(move || stranded(&directory)).await.unwrap_or_default();
+            let mut servers = self.servers();
+            servers.extend(stranded.into_iter().filter(|one| !self.servers().contains(one)));
+            servers
+        } else {
+            let token = incarnation.token.clone();
+            tokio::task::spawn_blocking(move || daemon::orphans(&token)).await.unwrap_or_default()
+        };
+        for server in servers {
+            if tokio::time::timeout(ORPHANS_END, death(server)).await.is_err() {
+                tracing::warn!(daemon = %desired.name, %server, "killing a server that outlived its control daemon");
+                kill_server(server);
+            }
+        }
+    }
+}
+
+fn kill_server(server: Identity) {
+    if let Err(error) = send(server, Signal::KILL, Grounds::Server) {
+        tracing::error!(%server, %error, "the server was not killed");
+    }
+}
+
+/// The same text in one line: a program may have said several.
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Why a control process died, in one line.
+fn death_notice(pid: u32, quit: Option<&str>, records: &[log::Record], may_be_ours: bool) -> Diagnosis {
+    if let Some(command) = quit {
+        let message = format!(
+            "process {pid} was sent {command:?} by another program (control.log has it): find out which program reaches its socket, and have \
+             them use this API instead"
+        );
+        return Diagnosis { reason: "QuitByOthers", message };
+    }
+    if let Some(message) = died_in_session(records, may_be_ours) {
+        return Diagnosis { reason: "DiedInSession", message };
+    }
+    let message = match log::last_word(records, pid) {
+        Some(line) => format!("process {pid} died; the last that it wrote to control.log is {line:?}"),
+        None => format!(
+            "process {pid} died and wrote nothing about it to control.log: it was killed, or it crashed"
+        ),
+    };
+    Diagnosis { reason: "DiedOrDidNotStart", message }
+}
+
+/// Completes when the logs report something that is worth a poll, or when the pipe directory is lost.
+pub(super) async fn logs_changed(
+    logs: &mut Logs,
+    gpus: &[GpuUuid],
+    pipe_directory: &Path,
+    pipe_inode: Option<Inode>,
+) {
+    loop {
+        logs.changed().await;
+        logs.read(gpus);
+        if logs.is_woken() || evidence::pipes(pipe_directory, pipe_inode) != Pipes::Whole {
+            return;
+        }
+    }
+}
+
+/// Completes when the first of these processes dies; never for none.
+pub(super) async fn dies(processes: Vec<Identity>) {
+    if processes.is_empty() {
+        return std::future::pending().await;
+    }
+    let deaths: Vec<_> = processes.into_iter().map(|identity| Box::pin(death(identity))).collect();
+    futures_util::future::select_all(deaths).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(texts: &[&str]) -> Vec<log::Record> {
+        let lines: String =
+            texts.iter().flat_map(|text| ["[2026-11-21 02:53:15.169 Control  1308] ", text, "\n"]).collect();
+        log::read(lines.as_bytes())
+    }
+
+    #[test]
+    fn death_notice_is_one_line_without_banners() {
+        let banners = [
+            "Starting control daemon using socket /p/control",
+            "To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=/p",
+            "CUDA MPS Control binary version: 13000",
+            "Accepting connection...",
+            "NEW UI",
+            "Cmd:zz-00c0ffee00c0ffee-1",
+            "Unknown command \"zz-00c0ffee00c0ffee-1\"",
+            "UI closed",
+            "NEW CLIENT 7 from user 0: Server already exists",
+        ];
+        let silent = death_notice(1308, None, &records(&banners), false);
+        assert!(silent.message.contains("wrote nothing about it"), "{silent}");
+        let said = death_notice(
+            1308,
+            None,
+            &records(&["Starting control daemon using socket /p", "Failed: no\nGPU"]),
+            false,
+        );
+        assert!(said.message.contains("Failed: no") && !said.message.contains("Starting"), "{said}");
+        let other = death_notice(9, None, &records(&["Failed to start server"]), false);
+        assert!(other.message.contains("wrote nothing"), "another process did: {other}");
+        for poll_failure in [silent, said, other] {
+            assert_eq!((poll_failure.reason, poll_failure.message.lines().count()), ("DiedOrDidNotStart", 1));
+        }
+    }
+
+    #[test]
+    fn quit_of_an_outsider_is_named() {
+        let notice = death_notice(1308, Some("quit -t 1"), &records(&["NEW UI", "Cmd:quit -t 1"]), false);
+        assert_eq!(notice.reason, "QuitByOthers");
+        assert!(notice.message.contains("\"quit -t 1\""), "{notice}");
+    }
+}

@@ -1,0 +1,233 @@
+//! Ending a client in the safe order: MPS first, and the signal only after MPS has said `0`.
+//!
+//! The other order can take the server down, and with it every other client (FACTS.md, "Faults").
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::domain::client::{ClientId, StoppedPolicy};
+use crate::host::process::{EndProcessError, Ended, death, end_process, is_stopped};
+use crate::host::signal::{Grounds, SignalError, send};
+use crate::host::{Identity, Signal};
+use crate::mps::session::SessionError;
+use crate::mps::{Command, Control, parse};
+
+/// How often a client is checked for being continued.
+const STOP_POLL: Duration = Duration::from_millis(2);
+/// How long a terminated client gets to end by itself, and then after each signal.
+const CLIENT_END: Duration = Duration::from_secs(2);
+
+/// How a client ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Termination {
+    /// MPS ended its work, and it is off the server's list.
+    ByMps,
+    /// It was gone before anything was sent.
+    AlreadyGone,
+    /// Its process was killed after MPS had ended its work.
+    ByMpsAndSignal,
+    /// It was stopped, and was killed without asking MPS, as was chosen.
+    StoppedAndKilled,
+}
+
+impl Termination {
+    /// The same in words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ByMps => "MPS ended its work, and the process ended",
+            Self::AlreadyGone => "the process was gone already",
+            Self::ByMpsAndSignal => "MPS ended its work, and the process was then killed",
+            Self::StoppedAndKilled => "it was stopped, and was killed without asking MPS",
+        }
+    }
+}
+
+/// Why a client was not ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TerminateError {
+    /// It is no client of this daemon.
+    #[error("process {0} is not a client of this daemon: list the clients for those that are")]
+    NotAClient(ClientId),
+    /// It is stopped, and nothing was sent.
+    #[error(
+        "client {0} is stopped (by SIGSTOP or a debugger), and MPS hangs when it is asked to end a stopped client, so nothing was \
+         sent: ask with stopped=continue to continue it first, or with stopped=kill to kill it"
+    )]
+    Stopped(ClientId),
+    /// It is something that is never signalled as a client, and it was left running.
+    #[error(
+        "{}process {client} is {what}, which is never signalled as a client, so it was left running",
+        if *.let_go { "MPS ended its work, but " } else { "" }
+    )]
+    Protected {
+        /// The process.
+        client: ClientId,
+        /// What it is.
+        what: String,
+        /// Whether MPS has ended its work.
+        let_go: bool,
+    },
+    /// The daemon refused.
+    #[error("the daemon refused to terminate it: {0}")]
+    Refused(String),
+    /// The daemon did not answer in time; the termination may still take effect.
+    #[error(
+        "the daemon did not answer in time ({0}), and the termination may still take effect: a client that was \
+         stopped (SIGSTOP) in that moment holds it up, so continue the client (SIGCONT) and look again"
+    )]
+    Unanswered(String),
+    /// Its work was ended, and its process lives on.
+    #[error("MPS ended its work, but process {client} {why}")]
+    Lives {
+        /// The client.
+        client: ClientId,
+        /// What became of the signals.
+        why: String,
+    },
+    /// The daemon could not be reached.
+    #[error("the daemon could not be reached: {0}")]
+    Unreachable(String),
+}
+
+/// A client on its way to its end.
+#[derive(Debug)]
+pub struct Terminating {
+    is_let_go: oneshot::Receiver<()>,
+    answered: oneshot::Receiver<Result<Termination, TerminateError>>,
+}
+
+impl Terminating {
+    /// One whose progress comes through the two senders.
+    pub(crate) fn begin() -> (oneshot::Sender<()>, oneshot::Sender<Result<Termination, TerminateError>>, Self)
+    {
+        let (let_go, is_let_go) = oneshot::channel();
+        let (answer, answered) = oneshot::channel();
+        (let_go, answer, Self { is_let_go, answered })
+    }
+
+    /// Whether MPS has ended its work, once that is known; if not, the end is there already.
+    pub async fn let_go(&mut self) -> bool {
+        (&mut self.is_let_go).await.is_ok()
+    }
+
+    /// How it ended.
+    pub async fn ended(self) -> Result<Termination, TerminateError> {
+        self.answered.await.map_err(|_| unmanaged())?
+    }
+}
+
+pub(crate) fn unmanaged() -> TerminateError {
+    TerminateError::Unreachable("it is no longer managed".into())
+}
+
+/// Makes sure that a client is not stopped before MPS is asked to end it; `Some` where that was its end.
+pub(crate) async fn resume(
+    client: ClientId,
+    policy: StoppedPolicy,
+) -> Result<Option<Termination>, TerminateError> {
+    let identity = Identity::from(client);
+    if !is_stopped(client.pid) {
+        return Ok(None);
+    }
+    let signal = match policy {
+        StoppedPolicy::Refuse => return Err(TerminateError::Stopped(client)),
+        StoppedPolicy::Continue => Signal::CONT,
+        StoppedPolicy::Kill => Signal::KILL,
+    };
+    let lives = |why: String| TerminateError::Lives { client, why };
+    match send(identity, signal, Grounds::ListedClient) {
+        Ok(_) => {}
+        Err(SignalError::Protected { what, .. }) => {
+            return Err(TerminateError::Protected { client, what: what.to_string(), let_go: false });
+        }
+        Err(error) => return Err(lives(format!("could not be signalled: {error}"))),
+    }
+    let until = Instant::now() + CLIENT_END;
+    if policy == StoppedPolicy::Kill {
+        return match tokio::time::timeout_at(until, death(identity)).await {
+            Ok(()) => Ok(Some(Termination::StoppedAndKilled)),
+            Err(_) => Err(lives("does not die of SIGKILL: it hangs in the kernel".to_owned())),
+        };
+    }
+    while is_stopped(client.pid) {
+        // One that a debugger holds takes no SIGCONT.
+        if Instant::now() >= until {
+            return Err(TerminateError::Stopped(client));
+        }
+        tokio::time::sleep(STOP_POLL).await;
+    }
+    Ok(None)
+}
+
+/// Ends a client of `server`, and says when MPS has released it; the session runs alone, since a client that is stopped holds it up.
+pub(crate) async fn terminate(
+    control: &Control,
+    server: u32,
+    client: ClientId,
+    deadline: Instant,
+    let_go: oneshot::Sender<()>,
+) -> Result<Termination, TerminateError> {
+    let mut session = control.session(deadline).await.map_err(explained)?;
+    let reply =
+        session.send(&Command::TerminateClient { server, client: client.pid }).await.map_err(explained)?;
+    session.close().await;
+    match parse::terminate(&reply) {
+        Ok(parse::Terminated::Done) => {
+            let _ = let_go.send(());
+            end_client_process(client).await
+        }
+        Ok(parse::Terminated::Refused { text, .. }) => Err(TerminateError::Refused(text)),
+        Err(error) => Err(TerminateError::Refused(error.to_string())),
+    }
+}
+
+/// Ends the process of a client whose work MPS has ended.
+async fn end_client_process(client: ClientId) -> Result<Termination, TerminateError> {
+    match end_process(client.into(), CLIENT_END, Grounds::ListedClient).await {
+        Ok(Ended::ByItself) => Ok(Termination::ByMps),
+        Ok(Ended::BySignal) => Ok(Termination::ByMpsAndSignal),
+        Err(EndProcessError::Signal(SignalError::Protected { what, .. })) => {
+            Err(TerminateError::Protected { client, what: what.to_string(), let_go: true })
+        }
+        Err(error) => Err(TerminateError::Lives { client, why: error.to_string() }),
+    }
+}
+
+fn explained(error: SessionError) -> TerminateError {
+    match error {
+        SessionError::Unknown { command, cause } => TerminateError::Unanswered(format!("{command}: {cause}")),
+        other => TerminateError::Unreachable(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::process::identify;
+
+    /// This process, which is never signalled.
+    fn protected() -> ClientId {
+        let Identity { pid, start_time } = identify(std::process::id()).expect("alive");
+        ClientId { pid, start_time }
+    }
+
+    #[tokio::test]
+    async fn protected_client_is_still_passed_to_mps() {
+        for policy in [StoppedPolicy::Refuse, StoppedPolicy::Continue, StoppedPolicy::Kill] {
+            assert_eq!(resume(protected(), policy).await, Ok(None), "{policy:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn protected_process_outlives_its_termination() {
+        let error = end_client_process(protected()).await.expect_err("this test lives on");
+        assert!(matches!(error, TerminateError::Protected { let_go: true, .. }), "{error:?}");
+        let said = error.to_string();
+        assert!(
+            said.starts_with("MPS ended its work, but process") && said.contains("left running"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,163 @@
+//! The drivers of all daemons, and what is published to them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::handout::DaemonTenants;
+use super::{Context, Handle, Observed, RememberedDaemon, Shared, driver};
+use crate::domain::daemon::Phase;
+use crate::domain::plan::Desired;
+use crate::domain::{DaemonName, TenantDirectory, TenantName};
+
+/// Jobs that may wait for one daemon.
+const JOBS: usize = 16;
+
+/// All drivers, by daemon.
+#[derive(Clone)]
+pub struct Fleet {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    context: Arc<Context>,
+    drivers: Mutex<Drivers>,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+#[derive(Default)]
+struct Drivers {
+    handles: BTreeMap<DaemonName, Handle>,
+    /// The last revision of daemons that were forgotten.
+    forgotten: BTreeMap<DaemonName, i64>,
+}
+
+impl Fleet {
+    /// An empty fleet; watches from now on who else runs control daemons here.
+    pub fn new(context: Context) -> Self {
+        let (context, tasks, shutdown) = (Arc::new(context), TaskTracker::new(), CancellationToken::new());
+        let (watching, stop) = (Arc::clone(&context), shutdown.clone());
+        tasks.spawn(async move { watching.foreign_daemons.watch(watching.check_interval, stop).await });
+        Self { inner: Arc::new(Inner { context, drivers: Mutex::default(), tasks, shutdown }) }
+    }
+
+    /// Shared by all drivers.
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// Publishes what is wanted of a daemon; starts its driver if it has none.
+    ///
+    /// `earlier` is what the store remembers of it.
+    ///
+    /// On return no tenant's directory leads to a daemon that may not be used by it any more, whatever the driver is doing.
+    pub fn publish(&self, desired: Desired, earlier: Option<RememberedDaemon>) {
+        let mut drivers = self.drivers();
+        let Drivers { handles, forgotten } = &mut *drivers;
+        if forgotten.get(&desired.name).is_some_and(|revision| desired.revision <= *revision) {
+            // Committed before its daemon was deleted, and published after that.
+            return;
+        }
+        if let Some(handle) = handles.get(&desired.name) {
+            self.inner.context.handouts.announce(&(&desired).into());
+            handle.publish(desired);
+            return;
+        }
+        if self.inner.shutdown.is_cancelled() {
+            return;
+        }
+        let name = desired.name.clone();
+        let (jobs, queue) = mpsc::channel(JOBS);
+        let (desired, wanted) = watch::channel(desired);
+        let (fresh, fresh_requests) = watch::channel(0);
+        let stop_driver = self.inner.shutdown.child_token();
+        let context = Arc::clone(&self.inner.context);
+        let (driver, observed) =
+            driver::Driver::new(context, wanted, fresh_requests, queue, stop_driver.clone(), earlier);
+        let grace_s = AtomicU32::new(self.inner.context.grace_s);
+        let commands = driver.commands();
+        let shared = Arc::new(Shared { desired, observed, fresh, jobs, grace_s, stop_driver, commands });
+        let handle = Handle { shared };
+        self.inner.tasks.spawn(driver.run(Arc::clone(&handle.shared)));
+        handles.insert(name, handle);
+    }
+
+    /// Refuses clients at the directories of a daemon's tenants, if the daemon has no driver: it cannot be planned.
+    pub fn refuse_clients(&self, name: &DaemonName, directories: &BTreeMap<TenantDirectory, TenantName>) {
+        let drivers = self.drivers();
+        if !drivers.handles.contains_key(name) {
+            self.inner.context.handouts.announce(&DaemonTenants::refused(name, directories));
+        }
+    }
+
+    /// Ends the driver of a daemon that was stopped and forgotten.
+    ///
+    /// What was committed up to `revision`, the last one of the daemon, is not applied any more.
+    pub fn forget(&self, name: &DaemonName, revision: Option<i64>) {
+        // Held to the end, so that the claim of a new driver of that name is not taken for the old one's.
+        let mut drivers = self.drivers();
+        if let Some(revision) = revision {
+            let last = drivers.forgotten.entry(name.clone()).or_default();
+            *last = revision.max(*last);
+        }
+        if let Some(handle) = drivers.handles.remove(name) {
+            handle.shared.stop_driver.cancel();
+        }
+        self.inner.context.handouts.forget(name);
+        self.inner.context.foreign_daemons.disclaim(name);
+    }
+
+    /// The directory of a daemon's sockets: where it runs, or where it would be started.
+    pub fn pipe_directory(&self, name: &DaemonName) -> PathBuf {
+        match self.get(name) {
+            Some(handle) => handle.observed().status.pipe_directory.into(),
+            None => self.inner.context.pipe_directory(name),
+        }
+    }
+
+    /// The handle of a daemon's driver.
+    pub fn get(&self, name: &DaemonName) -> Option<Handle> {
+        self.drivers().handles.get(name).cloned()
+    }
+
+    /// All daemons with what was observed of them.
+    pub fn observed(&self) -> Vec<(DaemonName, Observed)> {
+        self.drivers().handles.iter().map(|(name, handle)| (name.clone(), handle.observed())).collect()
+    }
+
+    /// All daemons with their handles.
+    pub fn all(&self) -> Vec<(DaemonName, Handle)> {
+        self.drivers().handles.iter().map(|(name, handle)| (name.clone(), handle.clone())).collect()
+    }
+
+    /// The daemons that do not hold what is wanted of them now, with where they stand.
+    pub fn not_ready(&self) -> Vec<(DaemonName, Phase)> {
+        let drivers = self.drivers();
+        drivers
+            .handles
+            .iter()
+            .filter_map(|(name, handle)| Some((name.clone(), handle.not_ready()?)))
+            .collect()
+    }
+
+    /// Ends all drivers and leaves the daemons as they are.
+    pub async fn shutdown(&self) {
+        self.inner.shutdown.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+    }
+
+    fn drivers(&self) -> MutexGuard<'_, Drivers> {
+        // A panic elsewhere leaves the maps as they were before or after one insert: both are whole.
+        self.inner.drivers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

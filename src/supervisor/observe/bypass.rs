@@ -1,0 +1,255 @@
+//! Processes that use a GPU of a daemon outside MPS: no limit holds them. Pure.
+//!
+//! The driver's list of processes is the evidence. One event names those that appeared, also those that are gone by then, and one
+//! says that all are gone; processes that come and go all the time make no more than two events a minute, and the condition
+//! always has all. While the daemon does not run, or its clients are not known, those that are known are followed and no others
+//! are taken for one.
+
+use std::collections::BTreeMap;
+
+use crate::domain::daemon::Condition;
+use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
+use crate::domain::plan::Desired;
+use crate::domain::{DaemonName, GpuUuid};
+use crate::host::Identity;
+
+/// The most processes that a message names.
+const NAMED: usize = 4;
+/// The most that wait to be named; the others are counted.
+const UNNAMED: usize = 256;
+/// The shortest time between two events about processes that appeared, in milliseconds.
+const QUIET_MS: i64 = 60_000;
+
+/// A process that uses a GPU outside MPS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Bypass {
+    /// The GPU.
+    pub(crate) gpu: GpuUuid,
+    /// Its user.
+    pub(crate) uid: Option<u32>,
+    /// Its program, without arguments.
+    pub(crate) program: Option<String>,
+}
+
+/// The processes that use the GPUs of one daemon outside MPS.
+#[derive(Debug, Default)]
+pub(crate) struct Bypasses {
+    present: BTreeMap<(u32, u64), Bypass>,
+    /// Those that no event has named yet; some may be gone.
+    unnamed: Vec<((u32, u64), Bypass)>,
+    /// How many more there were.
+    further: usize,
+    /// When an event named some last.
+    named_at: Option<i64>,
+    /// Whether the last event says that there are some.
+    announced: bool,
+}
+
+impl Bypasses {
+    /// Whether there is nothing to follow and nothing to say.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.present.is_empty() && self.unnamed.is_empty()
+    }
+
+    /// The daemon does not run, or its clients are not known: of what the driver lists now, only processes that are known to be
+    /// outside MPS count.
+    pub(crate) fn follow(
+        &mut self,
+        daemon: &DaemonName,
+        mut now: BTreeMap<Identity, Bypass>,
+        at: i64,
+    ) -> Vec<NewEvent> {
+        now.retain(|identity, _| self.present.contains_key(&(identity.pid, identity.start_time)));
+        self.observe(daemon, now, at)
+    }
+
+    /// Takes what the driver lists now; gives what there is to say of it.
+    pub(crate) fn observe(
+        &mut self,
+        daemon: &DaemonName,
+        now: BTreeMap<Identity, Bypass>,
+        at: i64,
+    ) -> Vec<NewEvent> {
+        let now: BTreeMap<(u32, u64), Bypass> =
+            now.into_iter().map(|(identity, bypass)| ((identity.pid, identity.start_time), bypass)).collect();
+        for (process, bypass) in now.iter().filter(|(process, _)| !self.present.contains_key(process)) {
+            if self.unnamed.len() < UNNAMED {
+                self.unnamed.push((*process, bypass.clone()));
+            } else {
+                self.further += 1;
+            }
+        }
+        self.present = now;
+        let mut events = Vec::new();
+        let quiet = self.named_at.is_some_and(|before| (before..before + QUIET_MS).contains(&at));
+        if !self.unnamed.is_empty() && !quiet {
+            let (named, more) = (std::mem::take(&mut self.unnamed), std::mem::take(&mut self.further));
+            events.push(self.appeared(daemon, &named, more));
+            (self.named_at, self.announced) = (Some(at), true);
+        }
+        if self.present.is_empty() && std::mem::take(&mut self.announced) {
+            let message = format!("the processes that used a GPU of daemon {daemon} outside MPS have ended");
+            events.push(NewEvent::new(EventType::BypassEnded, Subject::daemon(daemon), message));
+        }
+        events
+    }
+
+    fn appeared(&self, daemon: &DaemonName, named: &[((u32, u64), Bypass)], more: usize) -> NewEvent {
+        let first = named.first();
+        let is_over = named.iter().all(|(process, _)| !self.present.contains_key(process));
+        let who = match (named.len() + more, is_over) {
+            (1, false) => "a process uses",
+            (1, true) => "a process that has ended used",
+            (_, false) => "processes use",
+            (_, true) => "processes that have ended used",
+        };
+        let described = describe(named.iter().map(|(process, bypass)| (process, bypass)), more);
+        let message = format!("{who} a GPU of daemon {daemon} outside MPS: {described}");
+        let gpu = first.map(|(_, bypass)| bypass.gpu.clone());
+        let subject = Subject { gpu, ..Subject::daemon(daemon) };
+        let event = NewEvent::new(EventType::BypassAppeared, subject, message)
+            .because(Cause::Outsider { command: None });
+        match first {
+            Some(((pid, _), bypass)) => event.with(Details::Process { pid: *pid, uid: bypass.uid }),
+            None => event,
+        }
+    }
+
+    /// That there are some, for the daemon's status.
+    pub(crate) fn condition(&self, desired: &Desired) -> Option<Condition> {
+        if self.present.is_empty() {
+            return None;
+        }
+        let remedy = match desired.compute_mode {
+            Some(crate::domain::gpu::ComputeMode::ExclusiveProcess) => "end them",
+            _ => {
+                "end them, start them with `mps-manager run`, or set the daemon's compute_mode to \
+                 exclusive_process, which refuses processes outside MPS"
+            }
+        };
+        Some(Condition::new(
+            "Bypass",
+            true,
+            "ProcessOutsideMps",
+            format!("no limit holds {}: {remedy}", describe(self.present.iter(), 0)),
+        ))
+    }
+}
+
+/// Processes in words, the first few by name; `more` are counted only.
+fn describe<'p>(
+    processes: impl ExactSizeIterator<Item = (&'p (u32, u64), &'p Bypass)>,
+    more: usize,
+) -> String {
+    let more = processes.len().saturating_sub(NAMED) + more;
+    let mut named: Vec<String> = processes
+        .take(NAMED)
+        .map(|((pid, _), Bypass { gpu, uid, program })| {
+            let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
+            let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
+            format!("process {pid}{uid}{program} on GPU {gpu}")
+        })
+        .collect();
+    if more > 0 {
+        named.push(format!("and {more} more"));
+    }
+    named.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> DaemonName {
+        DaemonName::parse("gpu0").expect("a name")
+    }
+
+    fn listed(pids: &[u32]) -> BTreeMap<Identity, Bypass> {
+        let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
+        let bypass = Bypass { gpu, uid: Some(7), program: Some("train".into()) };
+        pids.iter().map(|pid| (Identity { pid: *pid, start_time: 1 }, bypass.clone())).collect()
+    }
+
+    fn kinds(events: &[NewEvent]) -> Vec<EventType> {
+        events.iter().map(|event| event.kind).collect()
+    }
+
+    #[test]
+    fn a_bypass_appears_once_and_ends_once() {
+        let mut bypasses = Bypasses::default();
+        assert!(bypasses.observe(&name(), listed(&[]), 0).is_empty());
+        let events = bypasses.observe(&name(), listed(&[11, 12]), 1_000);
+        assert_eq!(kinds(&events), [EventType::BypassAppeared]);
+        assert!(
+            events[0].message.contains("process 11 of uid 7 (train) on GPU GPU-514466a0"),
+            "{}",
+            events[0].message
+        );
+        assert!(bypasses.observe(&name(), listed(&[11, 12]), 2_000).is_empty(), "the same ones");
+        assert!(bypasses.observe(&name(), listed(&[12]), 3_000).is_empty(), "one is left");
+        assert_eq!(kinds(&bypasses.observe(&name(), listed(&[]), 4_000)), [EventType::BypassEnded]);
+        assert!(bypasses.observe(&name(), listed(&[]), 5_000).is_empty());
+    }
+
+    #[test]
+    fn short_bypasses_make_no_event_storm() {
+        let mut bypasses = Bypasses::default();
+        let mut events = Vec::new();
+        for round in 0..600_u32 {
+            events.extend(bypasses.observe(&name(), listed(&[100 + round]), i64::from(round) * 1_000));
+            events.extend(bypasses.observe(&name(), listed(&[]), i64::from(round) * 1_000 + 500));
+        }
+        assert_eq!(events.len(), 20, "two a minute for ten minutes");
+        // One that came in a quiet minute is named after it.
+        assert!(bypasses.observe(&name(), listed(&[9]), 599_900).is_empty());
+        let late = bypasses.observe(&name(), listed(&[9]), 700_000);
+        assert_eq!(kinds(&late), [EventType::BypassAppeared]);
+    }
+
+    #[test]
+    fn throttled_bypass_is_reported_after_it_ended() {
+        let mut bypasses = Bypasses::default();
+        bypasses.observe(&name(), listed(&[11]), 0);
+        bypasses.observe(&name(), listed(&[]), 1_000);
+        assert!(bypasses.observe(&name(), listed(&[12]), 8_000).is_empty());
+        assert!(bypasses.observe(&name(), listed(&[]), 16_000).is_empty());
+        assert!(!bypasses.is_empty(), "it is still to be named");
+        let events = bypasses.observe(&name(), listed(&[]), 60_000);
+        assert_eq!(kinds(&events), [EventType::BypassAppeared, EventType::BypassEnded]);
+        assert!(
+            events[0].message.contains("that has ended used")
+                && events[0].message.contains("process 12 of uid 7"),
+            "{}",
+            events[0].message
+        );
+        let shown = Details::Process { pid: 12, uid: Some(7) };
+        assert_eq!(events[0].details, Some(shown));
+        assert!(bypasses.is_empty());
+        assert!(bypasses.observe(&name(), listed(&[]), 200_000).is_empty());
+    }
+
+    #[test]
+    fn bypass_flood_is_counted_in_bounded_memory() {
+        let mut bypasses = Bypasses::default();
+        bypasses.observe(&name(), listed(&[1]), 0);
+        for pid in 2..1_002 {
+            bypasses.observe(&name(), listed(&[pid]), 1_000);
+        }
+        assert_eq!((bypasses.unnamed.len(), bypasses.further), (UNNAMED, 1_000 - UNNAMED));
+        let events = bypasses.observe(&name(), listed(&[]), 60_000);
+        assert!(events[0].message.ends_with("and 996 more"), "{}", events[0].message);
+    }
+
+    #[test]
+    fn bypass_outlives_its_daemon_until_process_ends() {
+        let mut bypasses = Bypasses::default();
+        bypasses.observe(&name(), listed(&[11, 12]), 0);
+        // 13 may be a client that the dead daemon left behind.
+        assert!(bypasses.follow(&name(), listed(&[11, 13]), 1_000).is_empty());
+        assert!(!bypasses.is_empty());
+        let events = bypasses.follow(&name(), listed(&[13]), 2_000);
+        assert_eq!(kinds(&events), [EventType::BypassEnded]);
+        assert!(events[0].message.contains("have ended"), "{}", events[0].message);
+        assert!(bypasses.is_empty());
+    }
+}

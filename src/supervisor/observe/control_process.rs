@@ -1,0 +1,51 @@
+//! What identifies a control process: the token of its start, and what it was started with.
+
+use crate::domain::GpuUuid;
+use crate::domain::client::ClientId;
+use crate::domain::daemon::Server;
+use crate::host::{self, Identity};
+use crate::mps::process::mode;
+use crate::supervisor::reconcile::daemon::ControlProcess;
+
+impl From<ClientId> for Identity {
+    fn from(client: ClientId) -> Self {
+        Self { pid: client.pid, start_time: client.start_time }
+    }
+}
+
+impl From<Identity> for ClientId {
+    fn from(process: Identity) -> Self {
+        Self { pid: process.pid, start_time: process.start_time }
+    }
+}
+
+impl From<&Server> for Identity {
+    fn from(server: &Server) -> Self {
+        Self { pid: server.pid, start_time: server.start_time }
+    }
+}
+
+/// What an adopted process was started with, from /proc.
+pub(crate) fn shape(identity: Identity) -> ControlProcess {
+    let visible = host::process::variable(identity.pid, "CUDA_VISIBLE_DEVICES");
+    let visible = visible.and_then(|value| value.into_string().ok());
+    let gpus = visible
+        .iter()
+        .flat_map(|list| list.split(','))
+        .filter_map(|uuid| GpuUuid::parse(uuid).ok())
+        .collect();
+    let words = host::process::command(identity.pid).unwrap_or_default();
+    ControlProcess {
+        identity,
+        gpus,
+        mode: mode(identity.pid),
+        multi_user: words.iter().any(|word| word == "-M" || word == "--multiuser-server"),
+    }
+}
+
+/// 128 random bits, so that no other process carries them by chance.
+pub fn token() -> String {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the kernel has random bytes once it has booted");
+    hex::encode(bytes)
+}

@@ -1,0 +1,184 @@
+//! Settings that another program wrote last, by control.log. Pure.
+//!
+//! Getters round: from 1 GiB on a memory limit is printed in whole GiB, and a percentage with one decimal. So a value
+//! that another program writes may read like the manager's own. control.log has each command as it was sent, in the order
+//! in which the daemon took them; a write of the manager after it ends the doubt. The log is a hint, since anybody may
+//! write there: a forged line costs one write of the desired value.
+
+use crate::domain::memory::MIB;
+use crate::domain::plan::Difference;
+
+/// The most settings that are remembered: the log is anybody's to write, and memory is not.
+const KEPT: usize = 256;
+
+/// What MPS made of a memory limit that another program wrote: bytes, or no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExternalLimit(pub(crate) Option<u64>);
+
+/// The settings that another program wrote last, with what was written.
+#[derive(Debug, Default)]
+pub(crate) struct ExternalWrites {
+    values: Vec<(Difference, String)>,
+    /// What the last command of another program wrote, and what was there before, should it be refused.
+    last: Option<(Difference, Option<String>)>,
+}
+
+impl ExternalWrites {
+    /// Another program sent this command.
+    pub(crate) fn by_others(&mut self, line: &str) {
+        self.last = None;
+        let Some((setting, value)) = setting(line) else { return };
+        self.last = Some((setting.clone(), self.value(&setting).map(str::to_owned)));
+        self.values.retain(|(known, _)| *known != setting);
+        if self.values.len() < KEPT {
+            self.values.push((setting, value.chars().take(40).collect()));
+        }
+    }
+
+    /// The manager sent this command.
+    pub(crate) fn by_manager(&mut self, line: &str) {
+        self.last = None;
+        if let Some((setting, _)) = setting(line) {
+            self.values.retain(|(known, _)| *known != setting);
+        }
+    }
+
+    /// The daemon refused the last command of another program.
+    pub(crate) fn refused(&mut self) {
+        let Some((setting, before)) = self.last.take() else { return };
+        self.values.retain(|(known, _)| *known != setting);
+        self.values.extend(before.map(|value| (setting, value)));
+    }
+
+    /// Another control process is at hand.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Forgets servers that are gone.
+    pub(crate) fn prune(&mut self, alive: impl Fn(u32) -> bool) {
+        self.values.retain(|(setting, _)| match setting {
+            Difference::ServerPercentage(server) | Difference::ServerMemory(server, _) => alive(*server),
+            _ => true,
+        });
+    }
+
+    fn value(&self, setting: &Difference) -> Option<&str> {
+        let found = self.values.iter().find(|(known, _)| known == setting);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// The memory limit that another program wrote since the manager's own last write.
+    pub(crate) fn memory(&self, setting: &Difference) -> Option<ExternalLimit> {
+        self.value(setting).map(|value| ExternalLimit(limit(value)))
+    }
+
+    /// Whether another program wrote a percentage that prints like another one.
+    pub(crate) fn hides_decimals(&self, setting: &Difference) -> bool {
+        let Some(value) =
+            self.value(setting).and_then(|value| value.trim_end_matches('%').parse::<f64>().ok())
+        else {
+            return false;
+        };
+        let tenths = value * 10.0;
+        (0.0..=1000.0).contains(&tenths) && (tenths - tenths.round()).abs() > 1e-6
+    }
+}
+
+/// The setting that a command writes whose getter rounds, and the value.
+///
+/// A default limit that names its GPU by UUID is kept apart from the one that names it by number (FACTS.md, "Limits"),
+/// and a server writes the exact bytes of its own to server.log, so neither is of account here.
+fn setting(line: &str) -> Option<(Difference, &str)> {
+    let mut words = line.split_ascii_whitespace();
+    let command = words.next()?;
+    let mut number = || words.next()?.parse::<u32>().ok();
+    let setting = match command {
+        "set_default_active_thread_percentage" => Difference::DefaultPercentage,
+        "set_active_thread_percentage" => Difference::ServerPercentage(number()?),
+        "set_default_device_pinned_mem_limit" => Difference::DefaultMemory(usize::try_from(number()?).ok()?),
+        "set_device_pinned_mem_limit" => {
+            let server = number()?;
+            Difference::ServerMemory(server, usize::try_from(number()?).ok()?)
+        }
+        _ => return None,
+    };
+    Some((setting, words.next()?))
+}
+
+/// What MPS makes of a limit: leading digits, MiB unless a G follows; without digits, or 0, there is none (recording 03).
+fn limit(value: &str) -> Option<u64> {
+    let digits = value.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = value.split_at(digits);
+    let factor = if unit.starts_with(['g', 'G']) { 1024 * MIB } else { MIB };
+    number.parse::<u64>().ok()?.checked_mul(factor).filter(|bytes| *bytes > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_writer_of_a_setting_counts() {
+        let mut writes = ExternalWrites::default();
+        writes.by_others("set_default_device_pinned_mem_limit 0 1999M");
+        assert_eq!(writes.memory(&Difference::DefaultMemory(0)), Some(ExternalLimit(Some(1999 * MIB))));
+        assert_eq!(writes.memory(&Difference::DefaultMemory(1)), None);
+        writes.by_manager("set_default_device_pinned_mem_limit 1 1025M");
+        assert!(writes.memory(&Difference::DefaultMemory(0)).is_some());
+        writes.by_manager("set_default_device_pinned_mem_limit 0 1025M");
+        assert_eq!(writes.memory(&Difference::DefaultMemory(0)), None);
+        writes.by_others("set_device_pinned_mem_limit 511 0 0");
+        assert_eq!(writes.memory(&Difference::ServerMemory(511, 0)), Some(ExternalLimit(None)));
+        writes.prune(|server| server != 511);
+        assert_eq!(writes.memory(&Difference::ServerMemory(511, 0)), None);
+    }
+
+    #[test]
+    fn a_refused_write_changes_nothing() {
+        let mut writes = ExternalWrites::default();
+        writes.by_others("set_default_device_pinned_mem_limit 0 1999M");
+        writes.refused();
+        assert_eq!(writes.memory(&Difference::DefaultMemory(0)), None);
+        writes.by_others("set_default_device_pinned_mem_limit 0 1999M");
+        for refused in ["set_default_client_priority 1", "set_default_device_pinned_mem_limit 0 1100M"] {
+            writes.by_others(refused);
+            writes.refused();
+            assert_eq!(
+                writes.memory(&Difference::DefaultMemory(0)),
+                Some(ExternalLimit(Some(1999 * MIB))),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn limits_are_read_as_mps_reads_them() {
+        let read = |value| limit(value).map(|bytes| bytes / MIB);
+        for (value, mib) in [
+            ("4G", 4096),
+            ("4g", 4096),
+            ("4096M", 4096),
+            ("4GB", 4096),
+            ("512K", 512),
+            ("1T", 1),
+            ("1.5G", 1),
+        ] {
+            assert_eq!(read(value), Some(mib), "{value}");
+        }
+        for value in ["0", "banana", "-1", "99999999999999999999"] {
+            assert_eq!(read(value), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn decimals_that_are_not_printed_are_noticed() {
+        let mut writes = ExternalWrites::default();
+        for (value, hidden) in
+            [("43.94", true), ("43.9", false), ("50%", false), ("150.55", false), ("nan", false)]
+        {
+            writes.by_others(&format!("set_active_thread_percentage 511 {value}"));
+            assert_eq!(writes.hides_decimals(&Difference::ServerPercentage(511)), hidden, "{value}");
+        }
+    }
+}

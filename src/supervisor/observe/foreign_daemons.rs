@@ -1,0 +1,234 @@
+//! Finds the control daemons on this host, and their GPUs.
+//!
+//! A scan reads `/proc` and opens no session. It is made at the interval of an idle daemon's polls, and before each
+//! start: a daemon is never started beside another on one GPU without saying what that means. What a scan finds is
+//! distinguished from our own by the token that was claimed before a process was started, or by PID and start time.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::foreign::visible_gpus;
+use crate::domain::gpu::Gpu;
+use crate::domain::{DaemonName, GpuUuid};
+use crate::gpu::Inventory;
+use crate::host::Identity;
+use crate::host::process::is_alive;
+use crate::mps::process::foreign::{self, Running};
+
+/// Foreign daemons that are read at the same time, over all requests: each costs a control process.
+const READERS: usize = 4;
+
+/// A control daemon of the host, with its GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignDaemon {
+    /// The daemon.
+    pub daemon: Running,
+    /// Its GPUs in its own order; the reason where they cannot be determined.
+    pub gpus: Result<Vec<GpuUuid>, String>,
+}
+
+/// The control process that a daemon of this manager has, or is about to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DaemonClaim {
+    /// The token in its environment.
+    pub(crate) token: Option<String>,
+    /// Its process.
+    pub(crate) process: Option<Identity>,
+    /// Whether it is only observed.
+    pub(crate) observed: bool,
+}
+
+/// Scans the host for control daemons and keeps the last result.
+pub struct ForeignDaemonScanner {
+    world: Option<PathBuf>,
+    inventory: Arc<dyn Inventory>,
+    claims: Mutex<BTreeMap<DaemonName, DaemonClaim>>,
+    seen: watch::Sender<Arc<Vec<ForeignDaemon>>>,
+    /// Held while a foreign daemon is read.
+    pub(crate) readers: Semaphore,
+}
+
+impl ForeignDaemonScanner {
+    /// A scanner for the host of this inventory; `extra_env` is the environment of a simulated host's processes.
+    pub fn new(inventory: Arc<dyn Inventory>, extra_env: &[(OsString, OsString)]) -> Self {
+        let world = extra_env.iter().find(|(name, _)| name == "MPS_SIM_WORLD");
+        Self {
+            world: world.map(|(_, directory)| directory.into()),
+            inventory,
+            claims: Mutex::default(),
+            seen: watch::channel(Arc::default()).0,
+            readers: Semaphore::new(READERS),
+        }
+    }
+
+    /// Scans at this interval until cancelled.
+    pub(crate) async fn watch(&self, check_interval: Duration, stop: CancellationToken) {
+        loop {
+            self.scan().await;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(check_interval) => {}
+            }
+        }
+    }
+
+    /// Every control daemon of the host, ours included, as of now.
+    pub async fn scan(&self) -> Arc<Vec<ForeignDaemon>> {
+        let (world, inventory) = (self.world.clone(), Arc::clone(&self.inventory));
+        let scanned = tokio::task::spawn_blocking(move || {
+            let running = foreign::running(world.as_deref());
+            // A host on which no daemon runs, ours or not, need not ask the driver.
+            let gpus = if running.is_empty() { Ok(Vec::new()) } else { inventory.known_gpus() };
+            let gpus = gpus.map_err(|error| error.to_string());
+            running.into_iter().map(|daemon| with_gpus(daemon, gpus.as_deref())).collect::<Vec<_>>()
+        });
+        match scanned.await {
+            Ok(found) => {
+                self.seen.send_if_modified(|seen| {
+                    let changed = **seen != found;
+                    if changed {
+                        *seen = Arc::new(found);
+                    }
+                    changed
+                });
+            }
+            Err(error) => tracing::error!(%error, "the scan for control daemons failed"),
+        }
+        self.seen.borrow().clone()
+    }
+
+    /// The very process that a caller names, if it is a control daemon of this host; else the reason.
+    pub async fn inspect(&self, identity: Identity) -> Result<ForeignDaemon, String> {
+        let (world, inventory) = (self.world.clone(), Arc::clone(&self.inventory));
+        tokio::task::spawn_blocking(move || {
+            let daemon = foreign::inspect(identity, world.as_deref())?;
+            let gpus = inventory.known_gpus().map_err(|error| error.to_string());
+            Ok(with_gpus(daemon, gpus.as_deref()))
+        })
+        .await
+        .map_err(|error| error.to_string())?
+    }
+
+    /// Tells when a scan finds something else than the one before.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Vec<ForeignDaemon>>> {
+        self.seen.subscribe()
+    }
+
+    /// Says which process a daemon of ours has, or is about to have; nothing once its driver was cancelled, which
+    /// comes before [`ForeignDaemonScanner::disclaim`]: a released daemon is not claimed again by an action under way.
+    pub(crate) fn claim(&self, name: &DaemonName, claim: DaemonClaim, stop: &CancellationToken) {
+        let mut claims = self.claims();
+        if !stop.is_cancelled() {
+            claims.insert(name.clone(), claim);
+        }
+    }
+
+    /// The daemon is ours no longer.
+    pub(crate) fn disclaim(&self, name: &DaemonName) {
+        self.claims().remove(name);
+    }
+
+    /// The control processes of this manager's daemons; some may be dead.
+    pub(crate) fn control_processes(&self) -> Vec<Identity> {
+        self.claims().values().filter_map(|claim| claim.process).collect()
+    }
+
+    /// The daemon of this manager whose process this is.
+    pub fn owner(&self, daemon: &Running) -> Option<DaemonName> {
+        self.claimed(daemon).map(|(name, _)| name)
+    }
+
+    /// Whether a process has the very token that this manager gave to its daemon of this name.
+    pub fn carries_claimed_token(&self, name: &DaemonName, daemon: &Running) -> bool {
+        let theirs = daemon.environment.as_ref().ok().and_then(|environment| environment.token.as_ref());
+        let claims = self.claims();
+        let ours = claims.get(name).and_then(|claim| claim.token.as_ref());
+        theirs.is_some() && theirs == ours
+    }
+
+    /// Whose process it is, and whether it is only observed.
+    fn claimed(&self, daemon: &Running) -> Option<(DaemonName, bool)> {
+        let token = daemon.environment.as_ref().ok().and_then(|environment| environment.token.as_ref());
+        let claims = self.claims();
+        let mut claims = claims.iter();
+        let (name, claim) = claims.find(|(_, claim)| {
+            claim.process == Some(daemon.identity) || (token.is_some() && claim.token.as_ref() == token)
+        })?;
+        Some((name.clone(), claim.observed))
+    }
+
+    /// The daemons of the last scan that may share a GPU with this one: not its own, nor one that this manager keeps,
+    /// since it gives each GPU to one of those.
+    pub(crate) fn sharing(&self, name: &DaemonName, gpus: &[GpuUuid]) -> Vec<SharedGpu> {
+        let seen = self.seen.borrow().clone();
+        // One that has ended since the scan is in nobody's way, and was perhaps ours.
+        let alive = seen.iter().filter(|one| is_alive(one.daemon.identity));
+        let shared = alive.filter_map(|foreign| {
+            let observed_as = match self.claimed(&foreign.daemon) {
+                Some((owner, observed)) if owner == *name || !observed => return None,
+                claimed => claimed.map(|(owner, _)| owner),
+            };
+            let gpus = match &foreign.gpus {
+                Ok(theirs) => {
+                    let both: Vec<GpuUuid> =
+                        gpus.iter().filter(|gpu| theirs.contains(gpu)).cloned().collect();
+                    if both.is_empty() {
+                        return None;
+                    }
+                    Ok(both)
+                }
+                Err(reason) => Err(reason.clone()),
+            };
+            Some(SharedGpu { gpus, daemon: described(&foreign.daemon, observed_as.as_ref()) })
+        });
+        shared.collect()
+    }
+
+    fn claims(&self) -> MutexGuard<'_, BTreeMap<DaemonName, DaemonClaim>> {
+        // A panic elsewhere leaves the map as it was before or after one insert: both are whole.
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A control daemon that shares GPUs with one of ours, or may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SharedGpu {
+    /// The GPUs that both serve; the reason where that cannot be determined.
+    pub(crate) gpus: Result<Vec<GpuUuid>, String>,
+    /// Which daemon it is, in words.
+    pub(crate) daemon: String,
+}
+
+/// What it means that two servers are on one GPU.
+pub(crate) const SHARED_MEANS: &str = "two servers on a GPU take turns on it instead of running side by side, each counts \
+                                       memory and SMs for itself, and admission here knows only its own tenants";
+
+fn with_gpus(daemon: Running, gpus: Result<&[Gpu], &String>) -> ForeignDaemon {
+    let found = match (&daemon.environment, gpus) {
+        (Err(reason), _) | (_, Err(reason)) => Err(reason.clone()),
+        (Ok(environment), Ok(present)) => {
+            visible_gpus(environment.visible_devices.as_deref(), environment.pci_order, present)
+                .map_err(|error| error.to_string())
+        }
+    };
+    ForeignDaemon { daemon, gpus: found }
+}
+
+fn described(daemon: &Running, observed_as: Option<&DaemonName>) -> String {
+    let mut words = vec![format!("control daemon {}", daemon.identity)];
+    words.extend(daemon.uid.map(|uid| format!("of uid {uid}")));
+    if let Ok(environment) = &daemon.environment {
+        words.push(format!("in {}", environment.pipe_directory.display()));
+        if environment.token.is_some() && observed_as.is_none() {
+            words.push("(started by another mps-manager)".to_owned());
+        }
+    }
+    words.extend(observed_as.map(|name| format!("(observed here as {name})")));
+    words.join(" ")
+}

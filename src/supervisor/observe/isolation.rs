@@ -1,0 +1,34 @@
+//! Where a daemon is started, and where it was found to run.
+
+use crate::domain::DaemonName;
+use crate::domain::daemon::Condition;
+use crate::domain::isolation::{Isolation, ProcessLocation, isolation, scope_name};
+use crate::host::{self, systemd};
+use crate::mps::process::Launcher;
+
+/// What starts a daemon in a scope of its own; `None` where there is no systemd to do it.
+pub(crate) fn launcher(scopes: &systemd::Scopes, daemon: &DaemonName, token: &str) -> Option<Launcher> {
+    let description = format!("NVIDIA MPS control daemon {daemon}");
+    let (program, arguments) = scopes.launcher(&scope_name(daemon, token), &description)?;
+    Some(Launcher { program, arguments })
+}
+
+/// Finds where a control process runs; `refused` is why it was started without the scope it should have had.
+pub(crate) fn observe(scopes: &systemd::Scopes, pid: u32, refused: Option<&str>) -> Isolation {
+    let cgroups = (systemd::cgroup(pid), systemd::cgroup(std::process::id()));
+    let daemon = ProcessLocation { session: host::process::session(pid), cgroup: cgroups.0.as_deref() };
+    let manager =
+        ProcessLocation { session: host::process::session(std::process::id()), cgroup: cgroups.1.as_deref() };
+    let why_not = match scopes {
+        systemd::Scopes::Unavailable(reason) => Some(reason.as_str()),
+        systemd::Scopes::Available { .. } => refused,
+    };
+    isolation(daemon, manager, why_not)
+}
+
+/// Says that a daemon has no scope where it should have one; where none can be had, that is said of the host.
+pub(crate) fn condition(scopes: &systemd::Scopes, isolation: &Isolation) -> Option<Condition> {
+    let reason = isolation.reason.clone()?;
+    matches!(scopes, systemd::Scopes::Available { .. })
+        .then(|| Condition::new("NotIsolated", true, "NoScope", reason))
+}

@@ -1,0 +1,398 @@
+//! The state kept from a daemon's two logs: whether something happened that is worth a poll, and some hints. Pure.
+//!
+//! Anyone who reaches the pipe directory can write into the logs (FACTS.md, "Logs"). So a line may cost a poll, and what
+//! is kept here is shown only where /proc or the daemon's own answer agrees.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::civil::DateTime;
+
+use super::exact_limits::LoggedLimits;
+use super::external_writes::ExternalWrites;
+use crate::domain::gpu::GpuUuid;
+use crate::mps::log::own::is_own_delimiter;
+use crate::mps::log::{Event, Record};
+
+/// The most that is kept of each kind: the logs are anybody's to write, and memory is not.
+const KEPT: usize = 1024;
+
+/// What the logs have reported so far.
+#[derive(Debug, Default)]
+pub(crate) struct LogState {
+    /// Whose sessions lines belong to at the moment.
+    session: SessionOwner,
+    /// For whom each server was started.
+    servers: BTreeMap<u32, u32>,
+    /// The exact limits that servers wrote.
+    limits: LoggedLimits,
+    /// Processes that wait for a server, with their user and since when.
+    pending: BTreeMap<u32, PendingClient>,
+    /// What each server does with the client that is connecting.
+    intake: BTreeMap<u32, ClientIntake>,
+    /// Processes on their way in, and since when: handed to a server, or known to it by their process alone (context 0).
+    arriving: BTreeMap<u32, DateTime>,
+    /// Processes that have a context and that their server, which is the value, has not said to be gone.
+    connected: BTreeMap<u32, u32>,
+    /// Processes that a server has said to be gone.
+    left: BTreeSet<u32>,
+    /// The processes that a fatal GPU error affects, by server, until that takes clients again.
+    affected: BTreeMap<u32, BTreeSet<u32>>,
+    /// Servers of which every client is known: from their first line on, or from a poll on.
+    followed: BTreeSet<u32>,
+    /// The last command of another program that changes something.
+    foreign: Option<String>,
+    /// The last `quit` that the present control process was sent by another program.
+    quit: Option<String>,
+    /// What another program wrote last, where a getter does not report all of it.
+    overwrites: ExternalWrites,
+    /// Sessions of ours that control.log has.
+    own_sessions: u64,
+}
+
+/// What a server does with the client that is connecting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ClientIntake {
+    /// It takes the client.
+    Taking,
+    /// It found the client dead, and hangs: it has never written anything about another one after that (recordings 10, 16
+    /// and 17).
+    Hung,
+}
+
+/// A process that was put on the list of those who wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PendingClient {
+    /// Its user, by the log.
+    pub uid: u32,
+    /// When, by the host's local clock.
+    pub since: DateTime,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum SessionOwner {
+    /// None is open, or its first command has not come.
+    #[default]
+    Unknown,
+    Ours,
+    Others,
+}
+
+impl LogState {
+    /// Takes a message of control.log; says whether a poll should follow.
+    pub(crate) fn control(&mut self, record: &Record) -> bool {
+        match &record.event {
+            Event::UiOpened | Event::UiClosed => self.session = SessionOwner::Unknown,
+            Event::Command(line) => return self.command(line),
+            Event::Reply(text)
+                if self.session == SessionOwner::Others && text.starts_with("Insufficient privileges") =>
+            {
+                self.overwrites.refused();
+            }
+            Event::PushedToPending { pid, user } => {
+                if self.pending.len() < KEPT {
+                    let pending = PendingClient { uid: *user, since: record.at };
+                    self.pending.entry(*pid).or_insert(pending);
+                }
+                return true;
+            }
+            Event::ClientAccepted { pid, .. } => {
+                self.pending.remove(pid);
+                if !self.connected.contains_key(pid) && self.arriving.len() < KEPT {
+                    self.arriving.entry(*pid).or_insert(record.at);
+                }
+                return true;
+            }
+            Event::StartingServer { pid, uid } => {
+                // A process on its way into the server before has to connect again.
+                self.arriving.clear();
+                self.connected.retain(|_, server| server != pid);
+                self.affected.remove(pid);
+                self.limits.retain(|(server, _), _| server != pid);
+                self.intake.remove(pid);
+                self.followed.remove(pid);
+                if self.servers.len() < KEPT {
+                    self.servers.insert(*pid, *uid);
+                }
+                return true;
+            }
+            Event::DaemonStarting { .. } => {
+                // Another control process: no client waits for it yet.
+                self.pending.clear();
+                self.arriving.clear();
+                self.quit = None;
+                self.overwrites.clear();
+                self.session = SessionOwner::Unknown;
+                return true;
+            }
+            // A repeated request to make way needs no poll; the exit of the server does.
+            Event::ServerReady { .. } | Event::ServerExited { .. } | Event::DaemonExited { .. } => {
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// A command, as the daemon writes it before it answers.
+    ///
+    /// The first line of each session of ours is a delimiter, which distinguishes it from other sessions. Who forges that
+    /// hides from the log, and not from the next poll.
+    fn command(&mut self, line: &str) -> bool {
+        if self.session == SessionOwner::Unknown {
+            let ours = is_own_delimiter(line);
+            self.session = if ours { SessionOwner::Ours } else { SessionOwner::Others };
+            self.own_sessions += u64::from(ours);
+        }
+        match self.session {
+            SessionOwner::Ours => self.overwrites.by_manager(line),
+            SessionOwner::Others => self.overwrites.by_others(line),
+            SessionOwner::Unknown => {}
+        }
+        let matters = self.session == SessionOwner::Others && changes_something(line);
+        if matters {
+            let shown: String = line.chars().take(120).collect();
+            if line.split_ascii_whitespace().next() == Some("quit") {
+                self.quit = Some(shown.clone());
+            }
+            self.foreign = Some(shown);
+        }
+        matters
+    }
+
+    /// Takes a message of server.log; says whether a poll should follow. `gpus` are the daemon's, by ordinal.
+    pub(crate) fn server(&mut self, record: &Record, gpus: &[GpuUuid]) -> bool {
+        match &record.event {
+            Event::MemoryLimitSet { device, bytes } => {
+                // A server names the device as the command that set the limit did: by ordinal or by UUID.
+                let by_uuid = || gpus.iter().position(|gpu| gpu.as_str() == device);
+                if let Some(ordinal) =
+                    device.parse().ok().or_else(by_uuid).filter(|ordinal| *ordinal < gpus.len())
+                    && (self.limits.len() < KEPT || self.limits.contains_key(&(record.pid, ordinal)))
+                {
+                    self.limits.insert((record.pid, ordinal), *bytes);
+                }
+                false
+            }
+            Event::ServerStep(step) if step == "Startup" => {
+                if self.followed.len() < KEPT {
+                    self.followed.insert(record.pid);
+                }
+                false
+            }
+            Event::ClientConnecting => {
+                if self.intake.len() < KEPT {
+                    self.intake.insert(record.pid, ClientIntake::Taking);
+                }
+                false
+            }
+            Event::InvalidCredentials => {
+                let taking =
+                    self.intake.get_mut(&record.pid).filter(|intake| **intake == ClientIntake::Taking);
+                taking.map(|intake| *intake = ClientIntake::Hung).is_some()
+            }
+            Event::ClientConnected(client) => {
+                self.intake.remove(&record.pid);
+                self.left.remove(&client.pid);
+                if client.context == 0 {
+                    // A new process; it can do nothing before it has a context.
+                    self.connected.remove(&client.pid);
+                    if self.arriving.len() < KEPT {
+                        self.arriving.insert(client.pid, record.at);
+                    }
+                } else {
+                    self.arriving.remove(&client.pid);
+                    if self.connected.len() < KEPT {
+                        self.connected.insert(client.pid, record.pid);
+                    } else {
+                        self.missed();
+                    }
+                }
+                true
+            }
+            Event::ClientRefused { .. } => {
+                self.intake.remove(&record.pid);
+                true
+            }
+            Event::ClientDisconnected { pid } => {
+                self.connected.remove(pid);
+                self.arriving.remove(pid);
+                if self.left.len() < KEPT {
+                    self.left.insert(*pid);
+                }
+                true
+            }
+            Event::FatalError(_) => {
+                if self.affected.len() < KEPT {
+                    self.affected.entry(record.pid).or_default();
+                }
+                true
+            }
+            Event::TornDownOnDevice { client, .. } | Event::TornDownWithProcess { client, .. } => {
+                self.affects(record.pid, client.pid)
+            }
+            Event::ProcessTornDown { pid } | Event::StickyError { pid } => self.affects(record.pid, *pid),
+            Event::ClientStatus { .. }
+            | Event::ContextExited { .. }
+            | Event::TerminationSucceeded
+            | Event::HandlingFault
+            | Event::DeviceReset { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// A fatal GPU error of a server affects this process.
+    fn affects(&mut self, server: u32, pid: u32) -> bool {
+        if let Some(affected) = self.affected.get_mut(&server).filter(|affected| affected.len() < KEPT) {
+            affected.insert(pid);
+        }
+        true
+    }
+
+    /// A poll found these servers to take clients: whatever fault they had is over.
+    pub(crate) fn recovered(&mut self, servers: impl Iterator<Item = u32>) {
+        for server in servers {
+            self.affected.remove(&server);
+        }
+    }
+
+    /// The processes that the fatal GPU error of a server affects; empty where the log does not report them.
+    pub(crate) fn affected(&self, server: u32) -> BTreeSet<u32> {
+        self.affected.get(&server).cloned().unwrap_or_default()
+    }
+
+    /// Forgets the dead.
+    pub(crate) fn prune(&mut self, alive: impl Fn(u32) -> bool) {
+        self.servers.retain(|pid, _| alive(*pid));
+        self.limits.retain(|(pid, _), _| alive(*pid));
+        self.pending.retain(|pid, _| alive(*pid));
+        self.intake.retain(|pid, _| alive(*pid));
+        self.connected.retain(|pid, server| alive(*pid) && alive(*server));
+        self.arriving.retain(|pid, _| alive(*pid));
+        self.affected.retain(|server, _| alive(*server));
+        self.overwrites.prune(&alive);
+        for pids in [&mut self.left, &mut self.followed] {
+            pids.retain(|pid| alive(*pid));
+        }
+    }
+
+    /// Lines may have been missed: who is connected is not known any more, before the next poll.
+    pub(crate) fn missed(&mut self) {
+        self.followed.clear();
+    }
+
+    /// A poll has listed all clients of these servers.
+    pub(crate) fn polled(&mut self, servers: impl Iterator<Item = u32>) {
+        self.followed = servers.collect();
+    }
+
+    /// Servers of which every client is known, together with those of the last poll.
+    pub(crate) fn followed(&self) -> impl Iterator<Item = u32> {
+        self.followed.iter().copied()
+    }
+
+    /// Processes that a server has said to be gone, and not admitted again.
+    pub(crate) fn left(&self) -> impl Iterator<Item = u32> {
+        self.left.iter().copied()
+    }
+
+    /// Servers that hang because a client died while it connected.
+    pub(crate) fn hung(&self) -> impl Iterator<Item = u32> {
+        self.intake.iter().filter(|(_, intake)| **intake == ClientIntake::Hung).map(|(pid, _)| *pid)
+    }
+
+    /// Processes with a context that their server, which is given beside each, has not said to be gone; some may be dead.
+    pub(crate) fn connected(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.connected.iter().map(|(pid, server)| (*pid, *server))
+    }
+
+    /// Processes that wait to get a context, and since when: on their way into a server, or for a server; some may be dead.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (u32, DateTime)> {
+        let arriving = self.arriving.iter().map(|(pid, since)| (*pid, *since));
+        arriving.chain(self.pending.iter().map(|(pid, pending)| (*pid, pending.since)))
+    }
+
+    /// For whom a server was started.
+    pub(crate) fn user_of(&self, server: u32) -> Option<u32> {
+        self.servers.get(&server).copied()
+    }
+
+    /// The exact limits that servers wrote.
+    pub(crate) fn limits(&self) -> &LoggedLimits {
+        &self.limits
+    }
+
+    /// What another program wrote last, where a getter does not report all of it.
+    pub(crate) fn overwrites(&self) -> &ExternalWrites {
+        &self.overwrites
+    }
+
+    /// What others wrote so far is what is desired.
+    pub(crate) fn accept_overwrites(&mut self) {
+        self.overwrites.clear();
+    }
+
+    /// Sessions of ours that control.log had so far.
+    pub(crate) fn own_sessions(&self) -> u64 {
+        self.own_sessions
+    }
+
+    /// Those who wait, by the log.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = (u32, PendingClient)> {
+        self.pending.iter().map(|(pid, pending)| (*pid, *pending))
+    }
+
+    /// The last command of another program that changes something: a hint at who changed a setting.
+    pub(crate) fn foreign(&self) -> Option<&str> {
+        self.foreign.as_deref()
+    }
+
+    /// The `quit` that the present control process was sent by another program, if the log shows one.
+    ///
+    /// The manager's own goes without a delimiter, so the caller has to know whether the manager has sent one.
+    pub(crate) fn quit(&self) -> Option<&str> {
+        self.quit.as_deref()
+    }
+
+    /// Forgets it.
+    pub(crate) fn forget_quit(&mut self) {
+        self.quit = None;
+    }
+}
+
+/// Whether a control daemon ended while another program's session was open, in words; by its last messages.
+///
+/// A session of more than 4096 bytes in one line kills it before that line is written to the log (recording 09). A session
+/// without a command is nobody's: `ours_unheard` says that it may be the manager's own, which accuses nobody.
+pub(crate) fn died_in_session(records: &[Record], may_be_ours: bool) -> Option<String> {
+    let opened = records.iter().rposition(|record| record.event == Event::UiOpened)?;
+    let mut commands = Vec::new();
+    for record in &records[opened..] {
+        match &record.event {
+            Event::UiClosed | Event::DaemonExited { .. } | Event::DaemonStarting { .. } => return None,
+            Event::Command(line) => commands.push(line.as_str()),
+            _ => {}
+        }
+    }
+    if commands.first().is_some_and(|line| is_own_delimiter(line)) {
+        return None;
+    }
+    let said = match commands.last() {
+        None if may_be_ours => return None,
+        None => "before its first command was logged".to_owned(),
+        Some(line) => format!("after the command {:?}", line.chars().take(120).collect::<String>()),
+    };
+    Some(format!(
+        "it died while a session of another program was open, {said}: a line of 4100 bytes kills it, no matter who sends it, so look \
+         for who reaches its socket"
+    ))
+}
+
+/// Whether a command may change something; words that the daemon does not know change nothing.
+fn changes_something(line: &str) -> bool {
+    let word = line.split_ascii_whitespace().next().unwrap_or_default();
+    word.starts_with("set_")
+        || matches!(word, "start_server" | "shutdown_server" | "terminate_client" | "sm_partition" | "quit")
+}
+
+#[cfg(test)]
+mod tests;

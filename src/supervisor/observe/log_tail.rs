@@ -1,0 +1,396 @@
+//! A daemon's two logs while it runs: followed, kept short, and watched so that a line can wake a poll.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use tokio::time::Instant;
+
+use super::evidence::LogEvidence;
+use super::log_state::{LogState, PendingClient};
+use crate::clock::unix_ms;
+use crate::domain::FilePlace;
+use crate::domain::client::ClientFacts;
+use crate::domain::daemon::{Effective, ServedUser, Waiting, WaitingClient};
+use crate::domain::gpu::GpuUuid;
+use crate::host::{self, Watch, process};
+use crate::mps::log::{self, Follow, Gained};
+use crate::supervisor::report::server_log_events::ServerLogEvents;
+
+/// Size at which a log is emptied: every poll adds some lines, and nothing else would ever remove them. What is kept
+/// of it beside it has the same bound, twice.
+const LOG_BOUND: u64 = 4 << 20;
+/// Pause after the logs were read: beside callers who write all the time, they are read ten times a second.
+const QUIET: Duration = Duration::from_millis(100);
+/// By how much the clock of a log line and the start time of a process may disagree, in milliseconds: the boot's time
+/// has whole seconds.
+const CLOCKS: i64 = 2_000;
+
+/// The logs of one daemon.
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, each named")]
+pub(crate) struct Logs {
+    pipe_directory: PathBuf,
+    log_directory: PathBuf,
+    control: Follow,
+    server: Follow,
+    state: LogState,
+    server_log_events: ServerLogEvents,
+    /// Reads once what is news of what was written before this manager came.
+    gap: Option<Follow>,
+    watch: Option<Watch>,
+    quiet_until: Instant,
+    woken: bool,
+    /// Whether the last session of ours was found in control.log: then a change of another program's would be, too.
+    live: bool,
+    /// Whether commands of another program may be missing from what was read of control.log.
+    lost: bool,
+    /// Whether they are kept short: those of a daemon that is only observed are its owner's.
+    bounded: bool,
+}
+
+impl Logs {
+    /// `place` is how far an earlier manager has read server.log: what was written since is news to this one.
+    pub(crate) fn new(pipe_directory: &Path, log_directory: &Path, place: Option<FilePlace>) -> Self {
+        let watch = Watch::new()
+            .inspect_err(|error| {
+                tracing::warn!(%error, "logs cannot be watched, so what happens is seen at the next poll only");
+            })
+            .ok();
+        let mut logs =
+            Self { watch, pipe_directory: pipe_directory.to_owned(), ..Self::unwatched(log_directory) };
+        match place {
+            Some(place) => logs.gap = Some(Follow::resumed(log_directory.join("server.log"), place)),
+            None => logs.server_log_events = ServerLogEvents::since(unix_ms()),
+        }
+        logs
+    }
+
+    /// Reads the logs of a daemon that is not ours once; nothing is written to them.
+    pub(crate) fn read_once(log_directory: &Path, gpus: &[GpuUuid]) -> Self {
+        let mut logs = Self { bounded: false, ..Self::unwatched(log_directory) };
+        logs.read(gpus);
+        logs
+    }
+
+    fn unwatched(log_directory: &Path) -> Self {
+        Self {
+            pipe_directory: PathBuf::new(),
+            log_directory: log_directory.to_owned(),
+            control: Follow::new(log_directory.join("control.log")),
+            server: Follow::new(log_directory.join("server.log")),
+            state: LogState::default(),
+            server_log_events: ServerLogEvents::default(),
+            gap: None,
+            watch: None,
+            quiet_until: Instant::now(),
+            woken: false,
+            live: false,
+            lost: false,
+            bounded: true,
+        }
+    }
+
+    /// Says whether the logs are kept short from now on.
+    pub(crate) fn keep_short(&mut self, bounded: bool) {
+        self.bounded = bounded;
+    }
+
+    /// Whether commands of another program may have been missed since the last call.
+    pub(crate) fn take_lost(&mut self) -> bool {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// What others wrote so far is what is desired, as of a daemon that was adopted as it is.
+    pub(crate) fn accept_overwrites(&mut self, gpus: &[GpuUuid]) {
+        self.read(gpus);
+        self.state.accept_overwrites();
+    }
+
+    /// Notes whether a session of ours is in control.log, of which `before` had been there before it.
+    pub(crate) fn note_session(&mut self, before: u64) {
+        self.live = self.watch.is_some() && self.state.own_sessions() > before;
+    }
+
+    /// Whether what happens is in the logs and wakes this manager, so that there is little to poll for.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// What the logs have reported so far.
+    pub(crate) fn state(&self) -> &LogState {
+        &self.state
+    }
+
+    /// Reads what is new, and empties a log that has grown past its bound.
+    pub(crate) fn read(&mut self, gpus: &[GpuUuid]) {
+        let control = self.control.read();
+        let server = self.server.read();
+        // What was passed over may have been anything.
+        self.woken |= control.skipped || server.skipped;
+        if server.skipped {
+            self.state.missed();
+        }
+        if control.skipped {
+            self.lost = true;
+        }
+        let gap = self.gap.take().map(|mut gap| gap.read_to(self.server.offset()));
+        let unread = gap.as_ref().unwrap_or(&server);
+        if unread.skipped {
+            self.server_log_events.missed();
+        }
+        for record in &unread.records {
+            self.server_log_events.read_record(record);
+        }
+        for record in &control.records {
+            self.woken |= self.state.control(record);
+        }
+        for record in &server.records {
+            self.woken |= self.state.server(record, gpus);
+        }
+        if self.bounded {
+            self.bound(gpus);
+        }
+        self.quiet_until = Instant::now() + QUIET;
+    }
+
+    fn bound(&mut self, gpus: &[GpuUuid]) {
+        for name in ["control.log", "server.log"] {
+            let path = self.log_directory.join(name);
+            let follow = if name == "control.log" { &mut self.control } else { &mut self.server };
+            let mut last = Gained::default();
+            let emptied = log::bound(&path, LOG_BOUND, || {
+                if let Err(error) = log::set_aside(&path, LOG_BOUND) {
+                    tracing::warn!(path = %path.display(), %error, "a log is emptied, and what it said could not be kept");
+                }
+                last = follow.read();
+            });
+            match emptied {
+                Ok(true) => {
+                    follow.emptied();
+                    for record in &last.records {
+                        self.woken |= if name == "control.log" {
+                            self.state.control(record)
+                        } else {
+                            self.server_log_events.read_record(record);
+                            self.state.server(record, gpus)
+                        };
+                    }
+                    // What came between the last reading and the emptying is lost.
+                    self.state.missed();
+                    if name == "server.log" {
+                        self.server_log_events.missed();
+                    } else {
+                        self.lost = true;
+                    }
+                    tracing::info!(path = %path.display(), "emptied a log that had grown past {LOG_BOUND} bytes");
+                }
+                Ok(false) => {}
+                Err(error) => tracing::debug!(path = %path.display(), %error, "a log could not be bounded"),
+            }
+        }
+    }
+
+    /// Events of server.log that are not published yet.
+    pub(crate) fn server_log_events(&mut self) -> &mut ServerLogEvents {
+        &mut self.server_log_events
+    }
+
+    /// How far server.log was read, once all its events are published.
+    pub(crate) fn read_to(&self) -> Option<FilePlace> {
+        self.server.place().filter(|_| self.server_log_events.is_complete())
+    }
+
+    /// Whether something happened that is worth a poll and was not taken yet.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.woken
+    }
+
+    /// Whether something happened since the last call that is worth a poll.
+    pub(crate) fn take_woken(&mut self) -> bool {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// A poll has listed all clients of these servers.
+    pub(crate) fn polled(&mut self, servers: impl Iterator<Item = u32>) {
+        self.state.polled(servers);
+    }
+
+    /// A poll found these servers to take clients.
+    pub(crate) fn recovered(&mut self, servers: impl Iterator<Item = u32>) {
+        self.state.recovered(servers);
+    }
+
+    /// Forgets a `quit` that the control process was sent: an earlier manager may have sent it.
+    pub(crate) fn forget_quit(&mut self, gpus: &[GpuUuid]) {
+        self.read(gpus);
+        self.state.forget_quit();
+    }
+
+    /// Whether server.log shows that a server hangs which still lives.
+    pub(crate) fn shows_hang(&self) -> bool {
+        self.state.hung().any(|server| process::identify(server).is_some())
+    }
+
+    /// What the logs say of the servers and of who is connected, as far as /proc agrees.
+    pub(crate) fn evidence(&self) -> LogEvidence {
+        let boot_time = host::boot_time().unwrap_or_default();
+        let is_it = |(pid, since): &(u32, DateTime)| {
+            let since = since.to_zoned(TimeZone::system()).ok().map(|at| at.timestamp().as_millisecond());
+            let identity = process::identify(*pid);
+            identity
+                .zip(since)
+                .is_some_and(|(id, since)| process::started_at(id, boot_time) <= since + CLOCKS)
+        };
+        let mut waiting: Vec<u32> = self.state.waiting().filter(is_it).map(|(pid, _)| pid).collect();
+        // The dead are forgotten at each poll that is answered, so these have died since, unless their server has said so.
+        let gone =
+            |pid: &u32| process::identify(*pid).is_none() && self.state.left().all(|left| left != *pid);
+        let waited = !waiting.is_empty() || self.state.waiting().any(|(pid, _)| gone(&pid));
+        waiting.sort_unstable();
+        waiting.dedup();
+        LogEvidence {
+            hung: self.state.hung().collect(),
+            connected: self.state.connected().collect(),
+            left: self.state.left().collect(),
+            waiting,
+            waited,
+            followed: self.state.followed().collect(),
+        }
+    }
+
+    /// Forgets the dead.
+    pub(crate) fn prune(&mut self) {
+        self.state.prune(|pid| process::identify(pid).is_some());
+    }
+
+    /// Completes when a log or the pipe directory has changed, not sooner than the logs may be read again.
+    ///
+    /// For ever, where directories cannot be watched: polls come at their interval anyway.
+    pub(crate) async fn changed(&mut self) {
+        let Some(watch) = &mut self.watch else { return std::future::pending().await };
+        for directory in [&self.log_directory, &self.pipe_directory] {
+            if let Err(error) = watch.cover(directory) {
+                tracing::debug!(directory = %directory.display(), %error, "a directory cannot be watched");
+            }
+        }
+        tokio::time::sleep_until(self.quiet_until).await;
+        watch.changed().await;
+    }
+
+    /// Those who wait for another user's clients to be gone.
+    ///
+    /// The log names them, and anybody may write there; /proc has to agree that the process lives, is that user's and
+    /// was there when the line was written. A first client waits for its own server, which is no queue.
+    pub(crate) fn queue(&self, seen: &Effective, clients: &[ClientFacts]) -> Vec<Waiting> {
+        let serving = seen.servers.iter().find_map(|server| Some((server.pid, server.uid?)));
+        let Some((server, present)) = serving else { return Vec::new() };
+        let boot_time = host::boot_time().unwrap_or_default();
+        let waits = self.state.pending().filter_map(|(pid, PendingClient { uid, since })| {
+            let identity = process::identify(pid)?;
+            let since = since.to_zoned(TimeZone::system()).ok()?.timestamp().as_millisecond();
+            let connected = clients.iter().any(|client| client.id.pid == pid);
+            let agrees = uid != present
+                && !connected
+                && process::uid(pid) == Some(uid)
+                && process::started_at(identity, boot_time) <= since + CLOCKS;
+            agrees.then_some((uid, WaitingClient { pid, since }))
+        });
+        let behind = ServedUser {
+            uid: present,
+            server,
+            clients: clients
+                .iter()
+                .filter(|client| client.server == server)
+                .map(|client| client.id.pid)
+                .collect(),
+        };
+        by_user(waits.collect(), &behind)
+    }
+}
+
+/// Those who wait, by user; in order of arrival.
+fn by_user(mut waits: Vec<(u32, WaitingClient)>, behind: &ServedUser) -> Vec<Waiting> {
+    waits.sort_by_key(|(_, client)| (client.since, client.pid));
+    let mut queue: Vec<Waiting> = Vec::new();
+    for (uid, client) in waits {
+        match queue.iter_mut().find(|waiting| waiting.uid == uid) {
+            Some(waiting) => waiting.waiting.push(client),
+            None => queue.push(Waiting { uid, waiting: vec![client], behind: behind.clone() }),
+        }
+    }
+    queue
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn client_that_died_waiting_is_a_hint() {
+        // Above the largest process IDs that Linux gives.
+        let (waited, left) = (1 << 23, (1 << 23) + 1);
+        let handed = |pid| format!("NEW CLIENT {pid} from user 0: Server already exists");
+        let mut logs = Logs::unwatched(Path::new("/nonexistent"));
+        let mut read_record = |who: &str, text: &str| {
+            for record in log::read(format!("[2026-11-21 02:53:15.169 {who}] {text}\n").as_bytes()) {
+                if who.starts_with("Server") {
+                    logs.state.server(&record, &[]);
+                } else {
+                    logs.state.control(&record);
+                }
+            }
+            (logs.evidence().waiting, logs.evidence().waited)
+        };
+        assert_eq!(
+            read_record("Server  1115", &format!("Client process {left} disconnected")),
+            (vec![], false)
+        );
+        assert_eq!(read_record("Control  1308", &handed(left)), (vec![], false), "its line came late");
+        assert_eq!(read_record("Control  1308", &handed(waited)), (vec![], true));
+        logs.prune();
+        assert!(!logs.evidence().waited, "a poll was answered since");
+    }
+
+    #[test]
+    fn waiting_users_are_listed_in_arrival_order() {
+        let client = |pid, since| WaitingClient { pid, since };
+        let behind = ServedUser { uid: 0, server: 5, clients: vec![6] };
+        let queue = by_user(vec![(7, client(1, 30)), (8, client(2, 10)), (7, client(3, 20))], &behind);
+        let order: Vec<(u32, Vec<u32>)> = queue
+            .iter()
+            .map(|waiting| (waiting.uid, waiting.waiting.iter().map(|client| client.pid).collect()))
+            .collect();
+        assert_eq!(order, [(8, vec![2]), (7, vec![3, 1])]);
+    }
+
+    #[test]
+    fn emptied_control_log_may_have_lost_commands() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (name, lost) in [("server.log", false), ("control.log", true)] {
+            let line = "[2026-11-21 02:53:15.169 Other 1] nothing\n";
+            let path = directory.path().join(name);
+            let mut file = std::fs::File::create(&path).expect("made");
+            let mut logs = Logs::unwatched(directory.path());
+            logs.keep_short(true);
+            // In parts that are read whole: what is passed over is lost, too.
+            let part = line.repeat(1000);
+            while file.metadata().expect("there").len() + part.len() as u64 <= LOG_BOUND {
+                file.write_all(part.as_bytes()).expect("written");
+                logs.read(&[]);
+            }
+            assert!(
+                !logs.take_lost() && path.metadata().expect("there").len() > 0,
+                "{name}: nothing was emptied"
+            );
+            file.write_all(part.as_bytes()).expect("written");
+            logs.read(&[]);
+            assert_eq!(path.metadata().expect("there").len(), 0, "{name} was emptied");
+            assert_eq!(logs.take_lost(), lost, "{name}");
+            logs.read(&[]);
+            assert!(!logs.take_lost(), "{name}: once");
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! What a daemon, its processes, its logs and its GPUs show.
+
+pub(crate) mod bypass;
+pub(crate) mod control_process;
+pub(crate) mod debounce;
+pub(crate) mod evidence;
+pub(crate) mod exact_limits;
+pub(crate) mod external_writes;
+pub(crate) mod foreign_daemons;
+pub(crate) mod gpu_presence;
+pub(crate) mod isolation;
+pub(crate) mod log_state;
+pub(crate) mod log_tail;
+pub(crate) mod poll;
+pub(crate) mod reachability;

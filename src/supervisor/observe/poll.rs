@@ -1,0 +1,461 @@
+//! One poll of a daemon: settings written if some are wrong, then everything read, in one session.
+//!
+//! A poll costs one control process (more only when others keep the daemon busy), however many values it reads.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::exact_limits::WrittenLimits;
+use super::external_writes::ExternalWrites;
+use super::log_tail::Logs;
+use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::daemon::{Effective, MemoryReading, Server};
+use crate::domain::environment::{SM_PARTITION, TENANT_HINT};
+use crate::domain::gpu::GpuProcess;
+use crate::domain::partitions;
+use crate::domain::plan::{Desired, Difference};
+use crate::domain::{GpuUuid, MemoryLimit};
+use crate::gpu::InventoryError;
+use crate::host;
+use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
+use crate::mps::session::{Cause, Session, SessionError};
+use crate::mps::{Command, Control, Device};
+use crate::supervisor::Context;
+use crate::supervisor::driver::partition_commands::by_gpu;
+use crate::supervisor::reconcile::daemon::PollOutcome;
+
+/// How often, and for how long, a daemon is read again that still lists a server that is dead.
+const UNNOTICED_POLL: Duration = Duration::from_millis(10);
+const UNNOTICED: Duration = Duration::from_secs(2);
+
+/// Longest time for a poll of a daemon whose server is known to hang.
+pub(crate) const HUNG_DEADLINE: Duration = Duration::from_secs(1);
+
+/// The daemon that is polled.
+#[derive(Clone, Copy)]
+pub(crate) struct PollTarget<'s> {
+    /// The way to it.
+    pub(crate) control: &'s Control,
+    /// The GPUs that it lists partitions of, by how it was started and not by what is wanted.
+    pub(crate) partitioned: &'s [GpuUuid],
+    /// Longest time for a session with it.
+    pub(crate) deadline: Duration,
+}
+
+/// Why a poll ended early.
+enum PollError {
+    Session(SessionError),
+    Unreadable(ParseError),
+    /// Its partitions do not fit its GPUs.
+    Partitions(String),
+    /// The daemon lists a server that is dead or dies: it has not noticed yet, and would ignore a `start_server`.
+    Dying(u32),
+}
+
+impl From<SessionError> for PollError {
+    fn from(error: SessionError) -> Self {
+        Self::Session(error)
+    }
+}
+
+impl From<ParseError> for PollError {
+    fn from(error: ParseError) -> Self {
+        Self::Unreadable(error)
+    }
+}
+
+/// Writes `wrong` and reads everything; the clients are empty unless everything was read.
+pub(crate) async fn sync(
+    context: &Context,
+    target: PollTarget<'_>,
+    logs: &mut Logs,
+    desired: &Desired,
+    wrong: &[Difference],
+    written: &mut WrittenLimits,
+    now: i64,
+) -> (PollOutcome, Vec<ClientFacts>) {
+    written.begin(wrong);
+    let began = Instant::now();
+    let sessions = logs.state().own_sessions();
+    loop {
+        let answered = tokio::select! {
+            answered = once(target, desired, wrong, now) => answered,
+            () = shows_hang(logs, &desired.gpus) => {
+                let what = "it did not answer, and server.log shows that its server hangs".to_owned();
+                return (PollOutcome::Unanswered(what), Vec::new());
+            }
+        };
+        match answered {
+            Ok((mut seen, rows)) => {
+                written.done(wrong, desired);
+                logs.read(&desired.gpus);
+                logs.note_session(sessions);
+                if logs.take_lost() {
+                    // Another program may have written what the getters do not report.
+                    written.clear();
+                }
+                // A daemon that is only observed has no desired settings.
+                let none = ExternalWrites::default();
+                let others = if desired.is_observed() { &none } else { logs.state().overwrites() };
+                written.resolve(&mut seen, logs.state().limits(), others);
+                name_users(&mut seen, logs);
+                let clients = clients(context, &desired.gpus, rows).await;
+                place(&mut seen, &clients);
+                return (PollOutcome::Seen(seen), clients);
+            }
+            Err(PollError::Dying(_)) if began.elapsed() < UNNOTICED => {
+                tokio::time::sleep(UNNOTICED_POLL).await;
+            }
+            Err(error) => return (failed(error), Vec::new()),
+        }
+    }
+}
+
+/// Completes when the log shows that a server hangs, not before a daemon that is well would have answered: no session waits
+/// to its deadline for one that will not answer.
+async fn shows_hang(logs: &mut Logs, gpus: &[GpuUuid]) {
+    loop {
+        tokio::time::sleep(HUNG_DEADLINE).await;
+        logs.read(gpus);
+        if logs.shows_hang() {
+            return;
+        }
+    }
+}
+
+/// What is in force in a daemon that is not ours, and who is connected to it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ForeignPoll {
+    /// Its settings, devices named by ordinal.
+    pub effective: Effective,
+    /// The GPUs for which it also has a default limit under their UUID, which MPS keeps apart.
+    pub limited_by_uuid: Vec<GpuUuid>,
+    /// Its clients.
+    pub clients: Vec<ClientFacts>,
+}
+
+/// Reads a daemon that is not ours in one session, and writes nothing; the reason where it cannot be read.
+pub(crate) async fn foreign(
+    context: &Context,
+    target: PollTarget<'_>,
+    log_directory: &Path,
+    gpus: &[GpuUuid],
+    now: i64,
+) -> Result<ForeignPoll, String> {
+    let reading = async {
+        let mut session = target.control.session(Instant::now() + target.deadline).await?;
+        let (mut effective, rows) = read(&mut session, gpus, target.partitioned, now).await?;
+        let mut limited_by_uuid = Vec::new();
+        for gpu in gpus {
+            let device = Device::Uuid(gpu.clone());
+            let reply = session.send(&Command::GetDefaultMemoryLimit { device }).await?;
+            if parse::memory_limit(&reply)?.is_some() {
+                limited_by_uuid.push(gpu.clone());
+            }
+        }
+        effective.control_processes = session.processes();
+        session.close().await;
+        Ok::<_, PollError>((effective, limited_by_uuid, rows))
+    };
+    let (mut effective, limited_by_uuid, rows) = reading.await.map_err(|error| match failed(error) {
+        PollOutcome::Busy(why)
+        | PollOutcome::Unanswered(why)
+        | PollOutcome::Unreadable(why)
+        | PollOutcome::Misbehaved(why)
+        | PollOutcome::Mute(why)
+        | PollOutcome::NoFiles(why)
+        | PollOutcome::NotRun(why) => why,
+        PollOutcome::Seen(_) => "it could not be read".to_owned(),
+    })?;
+    let logs = Logs::read_once(log_directory, gpus);
+    // Who has written its settings is nobody's business here: what a getter rounds is not known.
+    WrittenLimits::default().resolve(&mut effective, logs.state().limits(), &ExternalWrites::default());
+    name_users(&mut effective, &logs);
+    let clients = clients(context, gpus, rows).await;
+    place(&mut effective, &clients);
+    Ok(ForeignPoll { effective, limited_by_uuid, clients })
+}
+
+async fn once(
+    target: PollTarget<'_>,
+    desired: &Desired,
+    wrong: &[Difference],
+    now: i64,
+) -> Result<(Effective, Vec<parse::ClientRow>), PollError> {
+    let mut session = target.control.session(Instant::now() + target.deadline).await?;
+    for difference in wrong {
+        session.send(&correction(desired, difference)).await?;
+    }
+    let (mut seen, rows) = read(&mut session, &desired.gpus, target.partitioned, now).await?;
+    seen.control_processes = session.processes();
+    session.close().await;
+    Ok((seen, rows))
+}
+
+fn failed(error: PollError) -> PollOutcome {
+    match error {
+        PollError::Session(error) => unanswered(error),
+        PollError::Unreadable(error) => PollOutcome::Unreadable(error.to_string()),
+        PollError::Partitions(why) => PollOutcome::Unreadable(why),
+        PollError::Dying(server) => PollOutcome::Unreadable(format!(
+            "the daemon has listed server {server}, which is dead or dies, for {} s without noticing",
+            UNNOTICED.as_secs()
+        )),
+    }
+}
+
+/// What a session that ended early says of the daemon.
+pub(crate) fn unanswered(error: SessionError) -> PollOutcome {
+    match error {
+        // Not silence: whatever became of the command, the next poll reads everything again.
+        SessionError::Unknown { command, cause: cause @ (Cause::Ended { .. } | Cause::TooLong) } => {
+            PollOutcome::Misbehaved(format!("{command}: {cause}"))
+        }
+        SessionError::Unknown { command, cause } => PollOutcome::Unanswered(format!("{command}: {cause}")),
+        SessionError::Misbehaved { what } => PollOutcome::Misbehaved(what),
+        SessionError::Busy { said_so: false, .. } => PollOutcome::Mute(error.to_string()),
+        SessionError::Unresponsive => PollOutcome::Unanswered(error.to_string()),
+        SessionError::Spawn(cause) if out_of_files(&cause) => PollOutcome::NoFiles(cause.to_string()),
+        SessionError::Spawn(cause) => PollOutcome::NotRun(cause.to_string()),
+        SessionError::Slow { .. } => PollOutcome::NotRun(error.to_string()),
+        other => PollOutcome::Busy(other.to_string()),
+    }
+}
+
+/// Whether this process, or the host, has no file descriptor left.
+pub(crate) fn out_of_files(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+}
+
+/// Reads everything that is in force; the position of a GPU is its ordinal.
+async fn read(
+    session: &mut Session,
+    gpus: &[GpuUuid],
+    partitioned: &[GpuUuid],
+    now: i64,
+) -> Result<(Effective, Vec<parse::ClientRow>), PollError> {
+    let first = Device::Ordinal(0);
+    let [pids, percentage, first_limit, priority] = together(
+        session,
+        [
+            Command::GetServerList,
+            Command::GetDefaultThreadPercentage,
+            Command::GetDefaultMemoryLimit { device: first },
+            Command::GetDefaultPriority,
+        ],
+    )
+    .await?;
+    let pids = parse::server_list(&pids)?;
+    let percentage = parse::percentage(&percentage)?;
+    let priority = parse::priority(&priority)?;
+    let mut default_memory_limits = Vec::new();
+    for (ordinal, (device, gpu)) in devices(gpus).enumerate() {
+        let limit = match ordinal {
+            0 => parse::memory_limit(&first_limit)?,
+            _ => parse::memory_limit(&session.send(&Command::GetDefaultMemoryLimit { device }).await?)?,
+        };
+        default_memory_limits.push(reading(gpu, limit));
+    }
+    let mut servers = Vec::new();
+    for pid in pids {
+        if let Some(server) = read_server(session, gpus, pid).await? {
+            servers.push(server);
+        }
+    }
+    let rows = match parse::clients(&session.send(&Command::Ps { server: None }).await?)? {
+        Clients::ServerNotFound => Vec::new(),
+        Clients::Listed { rows, .. } => rows,
+    };
+    let partitions = if partitioned.is_empty() {
+        None
+    } else {
+        let listing = parse::lspart(&session.send(&Command::Lspart).await?)?;
+        Some(by_gpu(listing, partitioned).map_err(PollError::Partitions)?)
+    };
+    let seen = Effective {
+        observed_at: now,
+        control_processes: 0,
+        default_active_thread_percentage: Some(percentage),
+        default_priority: Some(priority),
+        default_memory_limits,
+        servers,
+        partitions,
+    };
+    Ok((seen, rows))
+}
+
+/// The replies to these reads: with one delimiter where they can be distinguished, else one by one.
+async fn together<const N: usize>(
+    session: &mut Session,
+    commands: [Command; N],
+) -> Result<[Vec<u8>; N], SessionError> {
+    if let Some(Ok(replies)) = session.send_together(&commands).await?.map(TryInto::try_into) {
+        return Ok(replies);
+    }
+    let mut replies = [const { Vec::new() }; N];
+    for (reply, command) in replies.iter_mut().zip(&commands) {
+        *reply = session.send(command).await?;
+    }
+    Ok(replies)
+}
+
+/// Reads a server; `None` when it ended while the daemon was being read.
+async fn read_server(session: &mut Session, gpus: &[GpuUuid], pid: u32) -> Result<Option<Server>, PollError> {
+    let [percentage, first_limit, status] = together(
+        session,
+        [
+            Command::GetThreadPercentage { server: pid },
+            Command::GetMemoryLimit { server: pid, device: Device::Ordinal(0) },
+            Command::GetServerStatus { server: pid },
+        ],
+    )
+    .await?;
+    let status = match parse::server_status(&status)? {
+        ServerStatus::NotFound => return Ok(None),
+        status => status.to_string(),
+    };
+    let Some(identity) = host::process::identify(pid) else { return Err(PollError::Dying(pid)) };
+    let percentage = parse::server_percentage(&percentage).map_err(|error| dying(pid, error))?;
+    let Some(percentage) = percentage else { return Err(PollError::Dying(pid)) };
+    let mut memory_limits = Vec::new();
+    for (ordinal, (device, gpu)) in devices(gpus).enumerate() {
+        let limit = match ordinal {
+            0 => parse::memory_limit(&first_limit),
+            _ => parse::memory_limit(&session.send(&Command::GetMemoryLimit { server: pid, device }).await?),
+        };
+        let limit = limit.map_err(|error| dying(pid, error))?;
+        memory_limits.push(reading(gpu, limit));
+    }
+    Ok(Some(Server {
+        pid,
+        start_time: identity.start_time,
+        uid: host::process::uid(pid),
+        status,
+        active_thread_percentage: Some(percentage),
+        memory_limits,
+        held_by: Vec::new(),
+    }))
+}
+
+/// A server that was listed a moment ago and is not there any more has just ended.
+fn dying(server: u32, error: ParseError) -> PollError {
+    match error {
+        ParseError::ServerNotFound { .. } => PollError::Dying(server),
+        error => PollError::Unreadable(error),
+    }
+}
+
+/// The command that puts one setting right.
+fn correction(desired: &Desired, difference: &Difference) -> Command {
+    let device = |ordinal: usize| Device::Ordinal(u32::try_from(ordinal).unwrap_or(u32::MAX));
+    let limit =
+        |ordinal: usize| -> Option<MemoryLimit> { desired.memory_limits.get(ordinal).copied().flatten() };
+    match *difference {
+        Difference::DefaultPercentage => Command::SetDefaultThreadPercentage(desired.percentage),
+        Difference::DefaultPriority => Command::SetDefaultPriority(desired.priority),
+        Difference::DefaultMemory(ordinal) => {
+            Command::SetDefaultMemoryLimit { device: device(ordinal), limit: limit(ordinal) }
+        }
+        Difference::ServerPercentage(server) => {
+            Command::SetThreadPercentage { server, percentage: desired.percentage }
+        }
+        Difference::ServerMemory(server, ordinal) => {
+            Command::SetMemoryLimit { server, device: device(ordinal), limit: limit(ordinal) }
+        }
+    }
+}
+
+fn devices(gpus: &[GpuUuid]) -> impl Iterator<Item = (Device, &GpuUuid)> {
+    (0..).map(Device::Ordinal).zip(gpus)
+}
+
+fn reading(gpu: &GpuUuid, limit: Option<LimitReading>) -> MemoryReading {
+    let (bytes, unreadable) = match limit {
+        None => (None, None),
+        Some(LimitReading::Whole(limit)) => (Some(limit.bytes()), None),
+        Some(LimitReading::Nonsense(text)) => (None, Some(text)),
+    };
+    MemoryReading { gpu: gpu.clone(), bytes, exact: unreadable.is_none(), unreadable, in_server_log: None }
+}
+
+/// Says of each server whose it is: by its process's user, or where that is root, who may serve anybody, by the
+/// daemon's word in control.log. Nothing else is known of a server whose start the log no longer shows.
+fn name_users(seen: &mut Effective, logs: &Logs) {
+    for server in &mut seen.servers {
+        server.uid = server.uid.filter(|uid| *uid != 0).or_else(|| logs.state().user_of(server.pid));
+    }
+}
+
+/// Puts the clients under the partitions that they named.
+fn place(seen: &mut Effective, clients: &[ClientFacts]) {
+    if let Some(listed) = &mut seen.partitions {
+        partitions::place(listed, clients);
+    }
+}
+
+/// Joins the daemon's list with /proc and the driver's memory figures.
+async fn clients(context: &Context, gpus: &[GpuUuid], rows: Vec<parse::ClientRow>) -> Vec<ClientFacts> {
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let inventory = Arc::clone(&context.inventory);
+    let gpus = gpus.to_vec();
+    let memory = tokio::task::spawn_blocking(move || -> Vec<(GpuUuid, Vec<GpuProcess>)> {
+        gpus.into_iter()
+            .map(|gpu| {
+                let processes = inventory.processes(&gpu).unwrap_or_else(|error| {
+                    // Reported already where the driver was suspended or timed out; the clients' memory is unknown meanwhile.
+                    if !matches!(error, InventoryError::Suspended | InventoryError::Silent { .. }) {
+                        tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
+                    }
+                    Vec::new()
+                });
+                (gpu, processes)
+            })
+            .collect()
+    })
+    .await
+    .unwrap_or_default();
+    let boot_time = host::boot_time().unwrap_or_default();
+    rows.into_iter().filter_map(|row| facts(row, &memory, boot_time)).collect()
+}
+
+fn facts(
+    row: parse::ClientRow,
+    memory: &[(GpuUuid, Vec<GpuProcess>)],
+    boot_time: i64,
+) -> Option<ClientFacts> {
+    // A client that is gone already is none.
+    let identity = host::process::identify(row.pid)?;
+    let environment = host::process::environ(row.pid).unwrap_or_default();
+    let variable = |wanted: &str| {
+        let (_, value) = environment.iter().find(|(name, _)| name == wanted)?;
+        value.to_str().map(str::to_owned)
+    };
+    let memory = memory
+        .iter()
+        .filter_map(|(gpu, processes)| {
+            let process = processes.iter().find(|process| process.pid == row.pid)?;
+            Some((gpu.clone(), process.used_memory))
+        })
+        .collect();
+    let command = host::process::command(row.pid).filter(|words| !words.is_empty());
+    Some(ClientFacts {
+        id: identity.into(),
+        server: row.server,
+        uid: host::process::uid(row.pid),
+        command: command.map_or(row.command, |words| words.join(" ")),
+        since: host::process::started_at(identity, boot_time),
+        memory,
+        ancestors: host::process::ancestors(row.pid)
+            .filter_map(host::process::identify)
+            .map(ClientId::from)
+            .collect(),
+        hint: variable(TENANT_HINT),
+        sm_partition: variable(SM_PARTITION),
+    })
+}

@@ -1,0 +1,378 @@
+//! The decisions of [`DaemonReconciler`], one by one.
+
+use super::*;
+use crate::domain::daemon::{Management, MemoryReading, Mode};
+use crate::domain::wedge::WedgeSettings;
+use crate::domain::{DaemonName, MemoryLimit, Priority, ThreadPercentage};
+
+const INTERVAL: PollInterval = PollInterval(8_000);
+
+fn uuid() -> GpuUuid {
+    GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")
+}
+
+pub(crate) fn desired() -> Desired {
+    Desired {
+        name: DaemonName::parse("gpu0").expect("name"),
+        revision: 1,
+        generation: 3,
+        settings_since: 3,
+        management: Management::Managed,
+        running: true,
+        share_gpus: false,
+        schedulable: true,
+        compute_mode: None,
+        maintenance: None,
+        gpus: vec![uuid()],
+        mode: Mode::Shared,
+        layout: None,
+        multi_user: false,
+        server_uid: 0,
+        memory_limits: vec![Some(MemoryLimit::parse("4G").expect("4G"))],
+        percentage: ThreadPercentage::FULL,
+        priority: Priority::Normal,
+        drift_policy: DriftPolicy::Repair,
+        wedge: WedgeSettings::default(),
+        uids: vec![0],
+        directories: std::collections::BTreeMap::new(),
+    }
+}
+
+fn process() -> ControlProcess {
+    ControlProcess {
+        identity: Identity { pid: 10, start_time: 1 },
+        gpus: vec![uuid()],
+        mode: Mode::Shared,
+        multi_user: false,
+    }
+}
+
+fn seen(limit: Option<u64>, servers: &[(u32, &str)]) -> Effective {
+    let reading = || {
+        vec![MemoryReading { gpu: uuid(), bytes: limit, exact: true, unreadable: None, in_server_log: None }]
+    };
+    Effective {
+        observed_at: 0,
+        control_processes: 1,
+        default_active_thread_percentage: Some(ThreadPercentage::FULL),
+        default_priority: Some(Priority::Normal),
+        default_memory_limits: reading(),
+        servers: servers
+            .iter()
+            .map(|(pid, status)| Server {
+                pid: *pid,
+                start_time: 1,
+                uid: Some(0),
+                status: (*status).into(),
+                active_thread_percentage: Some(ThreadPercentage::FULL),
+                memory_limits: reading(),
+                held_by: Vec::new(),
+            })
+            .collect(),
+        partitions: None,
+    }
+}
+
+fn gone() -> Diagnosis {
+    Diagnosis { reason: "DiedOrDidNotStart", message: "gone".into() }
+}
+
+fn running() -> DaemonReconciler {
+    let mut state = DaemonReconciler::default();
+    state.searched(Ok(Some(process())), 0);
+    state
+}
+
+#[test]
+fn earlier_process_is_searched_before_start() {
+    assert_eq!(DaemonReconciler::default().decide(&desired(), 0, 0), ReconcileStep::Search);
+    let mut state = DaemonReconciler::default();
+    state.searched(Ok(None), 0);
+    assert_eq!(state.decide(&desired(), 0, 0), ReconcileStep::Start);
+}
+
+#[test]
+fn defaults_are_written_before_first_server_starts() {
+    let (desired, mut state) = (desired(), running());
+    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Sync(vec![]));
+    state.polled(PollOutcome::Seen(seen(None, &[])), false, &desired, 0, INTERVAL);
+    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Sync(vec![Difference::DefaultMemory(0)]));
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), true, &desired, 0, INTERVAL);
+    assert_eq!(state.phase(&desired, 0), Phase::Applying);
+    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::StartServer(0));
+    state.server_requested(0);
+    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Wait(20));
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 20, INTERVAL);
+    assert_eq!(state.phase(&desired, 20), Phase::Ready);
+    assert_eq!(state.decide(&desired, 0, 20), ReconcileStep::Wait(8_020));
+}
+
+#[test]
+fn missing_server_is_requested_again() {
+    let (desired, mut state) = (desired(), running());
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), false, &desired, 0, INTERVAL);
+    state.server_requested(0);
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), false, &desired, SERVER_LISTED_MS, INTERVAL);
+    assert_eq!(state.decide(&desired, 0, SERVER_LISTED_MS), ReconcileStep::StartServer(0));
+    state.server_requested(SERVER_LISTED_MS);
+    let listed = PollOutcome::Seen(seen(Some(4 << 30), &[(20, "INITIALIZING")]));
+    state.polled(listed, false, &desired, 2 * SERVER_LISTED_MS, INTERVAL);
+    assert_eq!(
+        state.decide(&desired, 0, 2 * SERVER_LISTED_MS),
+        ReconcileStep::Wait(2 * SERVER_LISTED_MS + SERVER_POLL_MS)
+    );
+}
+
+#[test]
+fn new_generation_is_unready_until_read_back() {
+    let (mut desired, mut state) = (desired(), running());
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, INTERVAL);
+    assert!(state.is_ready(&desired));
+    desired.generation += 1;
+    desired.settings_since += 1;
+    assert!(!state.is_ready(&desired), "the same settings, but not read under this generation");
+    assert!(!state.carry_over(&desired));
+}
+
+#[test]
+fn a_generation_without_new_settings_stays_ready() {
+    let (mut desired, mut state) = (desired(), running());
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, INTERVAL);
+    desired.generation += 1;
+    desired.schedulable = false;
+    assert!(state.carry_over(&desired));
+    assert_eq!((state.applied, state.phase(&desired, 1)), (desired.generation, Phase::Ready));
+    assert!(!state.carry_over(&desired), "once");
+    // What another program changed is still to be written.
+    desired.generation += 1;
+    state.polled(PollOutcome::Seen(seen(Some(1 << 30), &[(20, "ACTIVE")])), false, &desired, 2, INTERVAL);
+    assert!(!state.carry_over(&desired));
+}
+
+#[test]
+fn daemon_without_gpu_is_only_read() {
+    let (desired, mut state) = (desired(), running());
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, INTERVAL);
+    let lost = Blocker { reason: "GpuMissing", message: String::new() };
+    state.gpus_lost(Some(lost));
+    assert_eq!(state.phase(&desired, 1), Phase::Blocked);
+    // Its server died of it, and its settings differ: neither is put right.
+    state.polled(PollOutcome::Seen(seen(None, &[])), false, &desired, 1, INTERVAL);
+    assert_eq!(state.decide(&desired, 0, 2), ReconcileStep::Wait(8_001));
+    assert_eq!(state.decide(&desired, 0, 8_001), ReconcileStep::Sync(vec![]));
+    state.gpus_lost(None);
+    assert_eq!(state.decide(&desired, 0, 8_001), ReconcileStep::Sync(vec![Difference::DefaultMemory(0)]));
+}
+
+#[test]
+fn repeated_drift_repair_slows_down() {
+    let (desired, mut state) = (desired(), running());
+    let drifted = || PollOutcome::Seen(seen(Some(1 << 30), &[(20, "ACTIVE")]));
+    state.polled(drifted(), false, &desired, 0, INTERVAL);
+    for _ in 0..EAGER_WRITES {
+        assert!(matches!(state.decide(&desired, 0, 1), ReconcileStep::Sync(wrong) if wrong.len() == 2));
+        state.polled(drifted(), true, &desired, 1, INTERVAL);
+    }
+    assert_eq!(state.decide(&desired, 0, 2), ReconcileStep::Wait(8_001));
+    assert_eq!(state.phase(&desired, 2), Phase::Applying);
+}
+
+#[test]
+fn wedged_daemon_is_only_read() {
+    let (desired, mut state) = (desired(), running());
+    state.polled(PollOutcome::Seen(seen(Some(1 << 30), &[])), false, &desired, 0, INTERVAL);
+    state.polled(PollOutcome::Unanswered("terminate_client 1 2".into()), false, &desired, 0, INTERVAL);
+    assert_eq!(state.phase(&desired, 0), Phase::Wedged);
+    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Wait(1_000));
+    assert_eq!(state.decide(&desired, 0, 1_000), ReconcileStep::Sync(vec![]));
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 1_000, INTERVAL);
+    assert_eq!(state.phase(&desired, 1_000), Phase::Ready);
+}
+
+#[test]
+fn first_restart_is_immediate_then_backs_off() {
+    let (desired, mut state) = (desired(), running());
+    let mut now = 0;
+    for pause in [0, 1_000, 2_000, 4_000, 8_000] {
+        state.failed(gone(), now);
+        let expected = if pause == 0 { ReconcileStep::Start } else { ReconcileStep::Wait(now + pause) };
+        assert_eq!(state.decide(&desired, 0, now), expected);
+        now += pause;
+        state.started(process());
+    }
+    state.failed(gone(), now);
+    assert_eq!(state.phase(&desired, now), Phase::CrashLoop);
+    assert_eq!(state.last_failure, Some(gone()));
+    now += FAILURE_WINDOW_MS;
+    state.failed(gone(), now);
+    assert_eq!(state.decide(&desired, 0, now), ReconcileStep::Start, "a minute later all is forgiven");
+}
+
+#[test]
+fn mode_change_restarts_daemon_only_when_idle() {
+    let (mut desired, mut state) = (desired(), running());
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, INTERVAL);
+    let multi_user = Desired { multi_user: true, ..desired.clone() };
+    desired.mode = Mode::Static;
+    for desired in [desired, multi_user] {
+        assert!(state.needs_restart(&desired) && !state.is_ready(&desired));
+        assert_eq!(state.decide(&desired, 1, 1), ReconcileStep::Wait(8_000));
+        assert_eq!(state.decide(&desired, 0, 1), ReconcileStep::Stop);
+    }
+}
+
+#[test]
+fn dead_server_ends_readiness_before_replacement() {
+    let (desired, mut state) = (desired(), running());
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, INTERVAL);
+    state.server_died(|_| false);
+    assert_eq!(state.phase(&desired, 1), Phase::Applying);
+    assert_eq!(state.decide(&desired, 0, 1), ReconcileStep::Sync(vec![]));
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), false, &desired, 1, INTERVAL);
+    assert_eq!(state.decide(&desired, 0, 1), ReconcileStep::StartServer(0));
+}
+
+#[test]
+fn observed_daemon_is_only_polled() {
+    let (desired, mut state) = (Desired { management: Management::Observed, ..desired() }, running());
+    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Sync(vec![]));
+    let differs = PollOutcome::Seen(seen(Some(1 << 30), &[]));
+    state.polled(differs, false, &desired, 0, INTERVAL);
+    state.restart = true;
+    for now in [1, 8_000] {
+        let expected = if now < 8_000 { ReconcileStep::Wait(8_000) } else { ReconcileStep::Sync(vec![]) };
+        assert_eq!(state.decide(&desired, 0, now), expected);
+        let stopped = Desired { running: false, multi_user: true, ..desired.clone() };
+        assert_eq!(state.decide(&stopped, 0, now), expected, "whatever the rest of its spec says");
+    }
+    assert_eq!(state.phase(&desired, 1), Phase::Observed);
+    state.absent(gone(), 9_000);
+    assert_eq!(state.phase(&desired, 9_000), Phase::Absent);
+    assert_eq!(state.decide(&desired, 0, 9_000), ReconcileStep::Search);
+    state.searched(Ok(None), 9_000);
+    assert_eq!(
+        state.decide(&desired, 0, 9_001),
+        ReconcileStep::Wait(14_000),
+        "searched for again, never started"
+    );
+
+    // What blocks adoption stays: it is searched for at the same pace.
+    let (mut now, mut searches) = (14_000, 0);
+    while now < 74_000 {
+        match state.decide(&desired, 0, now) {
+            ReconcileStep::Search => {
+                searches += 1;
+                state.searched(Err(Blocker { reason: "ServesOtherwise", message: String::new() }), now);
+            }
+            ReconcileStep::Wait(until) => now = until,
+            other => panic!("{other:?}"),
+        }
+        assert!(searches <= 12, "{searches} by {now}");
+    }
+    assert_eq!(searches, 12);
+    assert_eq!(state.phase(&desired, now), Phase::Blocked);
+}
+
+#[test]
+fn unreadable_daemon_is_not_ready() {
+    let (desired, mut state) = (desired(), running());
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, INTERVAL);
+    state.polled(PollOutcome::Busy("others use it".into()), false, &desired, 1, INTERVAL);
+    assert_eq!(state.phase(&desired, 1), Phase::Applying);
+}
+
+#[test]
+fn other_users_server_is_replaced_when_idle() {
+    let (mut desired, mut state) = (desired(), running());
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, INTERVAL);
+    desired.server_uid = 1000;
+    assert!(!state.is_ready(&desired), "clients of uid 1000 would wait");
+    assert_eq!(state.decide(&desired, 1, 1), ReconcileStep::Wait(8_000));
+    assert_eq!(state.decide(&desired, 0, 1), ReconcileStep::StartServer(1000));
+    // Asked once: a daemon that keeps the old server is not asked again and again.
+    state.server_requested(1);
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 2, INTERVAL);
+    assert_eq!(state.decide(&desired, 0, 2), ReconcileStep::Wait(8_002));
+}
+
+#[test]
+fn changed_effective_settings_are_drift_and_repaired() {
+    let (desired, mut state) = (desired(), running());
+    let right = || PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")]));
+    let drifted = || PollOutcome::Seen(seen(Some(1 << 30), &[(20, "ACTIVE")]));
+    state.polled(drifted(), false, &desired, 0, INTERVAL);
+    assert_eq!(state.drift, DriftStatus::default(), "never in force yet");
+    state.polled(right(), true, &desired, 1, INTERVAL);
+    state.polled(drifted(), false, &desired, 2, INTERVAL);
+    assert_eq!((state.drift.count, state.drift.last_at, state.drift.present), (1, Some(2), true));
+    assert_eq!(state.drift.last.len(), 2, "the default and the server's");
+    assert_eq!(state.phase(&desired, 2), Phase::Applying);
+    assert!(matches!(state.decide(&desired, 0, 2), ReconcileStep::Sync(wrong) if wrong.len() == 2));
+    state.polled(right(), true, &desired, 3, INTERVAL);
+    assert_eq!((state.drift.count, state.drift.present), (1, false), "put back, and still shown");
+    assert_eq!(state.phase(&desired, 3), Phase::Ready);
+    state.polled(drifted(), false, &desired, 4, INTERVAL);
+    state.polled(drifted(), true, &desired, 5, INTERVAL);
+    assert_eq!(state.drift.count, 3, "again, and again after it was put back");
+}
+
+#[test]
+fn reported_drift_stays_until_next_generation() {
+    let (mut desired, mut state) = (desired(), running());
+    desired.drift_policy = DriftPolicy::Report;
+    let drifted = || PollOutcome::Seen(seen(Some(1 << 30), &[(20, "ACTIVE")]));
+    state.polled(drifted(), false, &desired, 0, INTERVAL);
+    assert!(
+        matches!(state.decide(&desired, 0, 0), ReconcileStep::Sync(wrong) if wrong.len() == 2),
+        "the first time"
+    );
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), true, &desired, 0, INTERVAL);
+    for now in 1..4 {
+        state.polled(drifted(), false, &desired, now, INTERVAL);
+        assert_eq!(state.decide(&desired, 0, now), ReconcileStep::Wait(now + INTERVAL.0));
+        assert_eq!((state.drift.count, state.drift.present), (1, true), "found once");
+    }
+    assert!(!state.is_ready(&desired));
+    desired.generation += 1;
+    assert!(matches!(state.decide(&desired, 0, 9), ReconcileStep::Sync(wrong) if wrong.len() == 2));
+}
+
+#[test]
+fn log_line_schedules_one_poll_soon() {
+    let (desired, mut state) = (desired(), running());
+    let right = || PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")]));
+    state.polled(right(), false, &desired, 10_000, INTERVAL);
+    state.wake(10_001);
+    state.wake(10_050);
+    assert_eq!(state.decide(&desired, 0, 10_051), ReconcileStep::Wait(10_100));
+    assert_eq!(state.decide(&desired, 0, 10_100), ReconcileStep::Sync(vec![]));
+    state.polled(right(), false, &desired, 10_101, INTERVAL);
+    assert_eq!(state.decide(&desired, 0, 10_102), ReconcileStep::Wait(18_101), "requested once");
+    state.wake(12_000);
+    assert_eq!(state.decide(&desired, 0, 12_000), ReconcileStep::Wait(12_030), "a burst ends first");
+    state.polled(PollOutcome::Busy("others".into()), false, &desired, 12_030, INTERVAL);
+    state.wake(12_031);
+    assert_eq!(state.decide(&desired, 0, 12_100), ReconcileStep::Wait(12_130));
+}
+
+#[test]
+fn failed_poll_has_reason_until_next_success() {
+    let (desired, mut state) = (desired(), running());
+    let reason =
+        |state: &DaemonReconciler| state.poll_failure.as_ref().map(|poll_failure| poll_failure.reason);
+    for (outcome, expected) in [
+        (PollOutcome::Busy("x".into()), "OthersInterfere"),
+        (PollOutcome::Unreadable("x".into()), "Unreadable"),
+        (PollOutcome::NoFiles("x".into()), "FilesExhausted"),
+        (PollOutcome::NotRun("x".into()), "ControlProgramFailed"),
+        (PollOutcome::Misbehaved("x".into()), "ControlProgramFailed"),
+        (PollOutcome::Mute("x".into()), "ControlProgramFailed"),
+        (PollOutcome::Unanswered("x".into()), "Wedged"),
+    ] {
+        state.polled(outcome, false, &desired, 0, INTERVAL);
+        assert_eq!(reason(&state), Some(expected));
+        assert_ne!(state.phase(&desired, 0), Phase::Ready);
+    }
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, INTERVAL);
+    assert_eq!((reason(&state), state.phase(&desired, 0)), (None, Phase::Ready));
+}

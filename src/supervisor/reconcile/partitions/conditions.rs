@@ -1,0 +1,48 @@
+//! What a daemon's conditions say of its layout.
+
+use crate::domain::daemon::Condition;
+use crate::domain::layout::record::PartitionDrift;
+use crate::domain::layout::status::{LayoutState, LayoutStatus};
+use crate::supervisor::report::conditions::{SHOWN_MS, times};
+
+/// What is to be said of the layout.
+pub fn conditions(layout: &LayoutStatus, now: i64) -> Vec<Condition> {
+    let mut conditions = Vec::new();
+    if let Some(failure) = &layout.failure {
+        conditions.push(Condition::new("Layout", false, failure.reason(), failure.message.clone()));
+    }
+    conditions.extend(drifted(layout, now));
+    if !layout.degraded.is_empty() {
+        let what: Vec<String> = layout.degraded.iter().map(ToString::to_string).collect();
+        conditions.push(Condition::new("PartitionsDegraded", true, "OtherIds", what.join("; ")));
+    }
+    conditions
+}
+
+/// That others changed partitions: while it is so, and for a while after.
+fn drifted(layout: &LayoutStatus, now: i64) -> Option<Condition> {
+    let seen = &layout.drift_seen;
+    let say = |drift: &[PartitionDrift], done: &str| {
+        let what: Vec<String> = drift.iter().map(ToString::to_string).collect();
+        let times = times(seen.count);
+        format!("{}. Another program changed that, {times} so far; {done}", what.join("; "))
+    };
+    if !layout.drift.is_empty() {
+        let done = match (&layout.not_repaired, layout.state) {
+            (Some(why), _) => format!("it is not repaired: {why}"),
+            (None, LayoutState::Drifted) => {
+                "it stays, as the layout's drift_policy says, until the layout is applied again".to_owned()
+            }
+            (None, LayoutState::Failed) => "it is not repaired, since the layout has failed".to_owned(),
+            (None, _) => "it is being put back".to_owned(),
+        };
+        let message = say(&layout.drift, &done);
+        return Some(Condition::new("PartitionsDrifted", true, "ChangedByOthers", message));
+    }
+    let at = seen.last_at.filter(|at| now - at < SHOWN_MS)?;
+    let (reason, done) = match seen.repaired_at {
+        Some(repaired_at) if repaired_at >= at => ("PutBack", "it was put back"),
+        _ => ("Over", "it is so no longer"),
+    };
+    Some(Condition::new("PartitionsDrifted", false, reason, say(&seen.last, done)))
+}

@@ -1,0 +1,235 @@
+use super::*;
+use crate::domain::daemon::DaemonSpec;
+use crate::domain::gpu::Gpu;
+use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
+use crate::domain::layout::percentage::shares;
+use crate::domain::layout::{GpuMap, Layout};
+use crate::domain::percentage::sms_for;
+use crate::domain::plan;
+use crate::domain::tenant::tests::h200;
+use crate::domain::{DaemonName, LayoutName};
+use crate::gpu::report::{Device, Failure, Priorities};
+
+fn unmeasured() -> Gpu {
+    Gpu { name: "NVIDIA H300".into(), sms: Some(120), ..h200(0) }
+}
+
+/// A daemon whose layout has partitions of so many chunks.
+fn desired(gpu: &Gpu, generation: i64, chunks: &[u32], others: Option<u16>) -> Desired {
+    let add = |(number, chunks)| {
+        format!(r#"{{"add":{{"gpu":0,"partition":"p{number}","chunks":{chunks},"tenants":["t{number}"]}}}}"#)
+    };
+    let steps: Vec<String> = chunks.iter().enumerate().map(add).collect();
+    let json =
+        format!(r#"{{"enforcement":"percentage","sku":"{}","steps":[{}]}}"#, gpu.name, steps.join(","));
+    let layout: Layout = serde_json::from_str(&json).expect("a layout");
+    let gpu_map = GpuMap::from([(0, gpu.uuid.clone())]);
+    let gpus = std::slice::from_ref(gpu);
+    let shares = shares(&layout, &gpu_map, gpus).expect("shares");
+    let active = ActiveLayout {
+        name: LayoutName::parse("web").expect("a name"),
+        version: 1,
+        gpu_map,
+        drift_policy: PartitionPolicy::Report,
+    };
+    let mut wanted = DesiredLayout::of(&active, &layout, None, None, gpus).expect("resolved");
+    let others = others.map(|tenths| ThreadPercentage::from_tenths(tenths).expect("in range"));
+    wanted.shares = Some(DesiredShares { shares, earlier: Vec::new(), others });
+    let name = DaemonName::parse("gpu0").expect("a name");
+    let spec = DaemonSpec::of(vec![gpu.uuid.clone()]);
+    let mut desired = plan::desired(&name, generation, &spec, &[], gpus, 0, None).expect("a plan");
+    desired.layout = Some(wanted);
+    desired
+}
+
+/// The report of an MPS client that sees this many SMs.
+fn saw(gpu: &Gpu, sms: u32) -> Report {
+    let device = Device {
+        ordinal: 0,
+        uuid: gpu.uuid.clone(),
+        name: gpu.name.clone(),
+        compute_capability: gpu.compute_capability,
+        mps: Some(true),
+        sms,
+        memory_free: 1,
+        memory_total: 2,
+        context_ms: 1.0,
+        priorities: Priorities { least: 0, greatest: -5 },
+        splitter: Vec::new(),
+        allocation: None,
+    };
+    Report { mps: Some(true), devices: vec![device], ..failed("") }
+}
+
+fn failed(why: &str) -> Report {
+    let error = Failure { code: None, name: "timeout".into(), message: why.into() };
+    Report {
+        schema: 1,
+        pid: Some(7),
+        driver_version: None,
+        cuda_version: None,
+        mps: None,
+        init_ms: None,
+        devices: Vec::new(),
+        error: (!why.is_empty()).then_some(error),
+    }
+}
+
+/// Follows the desired state; gives the percentage that the server is to hold.
+fn follow(known: &mut PercentageReconciler, desired: &mut Desired) -> u16 {
+    known.follow(desired, 0);
+    desired.percentage.tenths()
+}
+
+/// Sends clients until nothing is due any more; gives how many there were and the server's percentages meanwhile.
+fn prove(
+    known: &mut PercentageReconciler,
+    desired: &mut Desired,
+    sms: impl Fn(ThreadPercentage) -> Report,
+) -> Vec<u16> {
+    let mut held = Vec::new();
+    while let PercentageLayoutState::Due(percentage, _) = known.layout_state(desired) {
+        held.push(follow(known, desired));
+        known.sent(percentage);
+        assert_eq!(known.layout_state(desired), PercentageLayoutState::Probing);
+        known.probed(&sms(percentage), desired, 0);
+        assert!(held.len() < 100, "it asks for ever");
+    }
+    held.push(follow(known, desired));
+    held
+}
+
+fn status(known: &PercentageReconciler, desired: &Desired) -> LayoutStatus {
+    known.status(desired).expect("there is a layout")
+}
+
+#[test]
+fn daemon_without_percentage_layout_is_unchanged() {
+    let (mut known, mut desired) = (PercentageReconciler::default(), desired(&h200(0), 1, &[7], None));
+    desired.layout = None;
+    known.follow(&mut desired, 0);
+    assert!(known.is_complete(&desired) && known.status(&desired).is_none());
+    assert_eq!(desired.percentage, ThreadPercentage::FULL, "as planned");
+}
+
+#[test]
+fn measured_layout_is_proven_under_largest_share() {
+    let (mut known, mut wanted) =
+        (PercentageReconciler::default(), desired(&h200(0), 1, &[7, 5, 3, 5], None));
+    assert_eq!(known.layout_state(&wanted), PercentageLayoutState::New);
+    follow(&mut known, &mut wanted);
+    assert_eq!(status(&known, &wanted).state, LayoutState::Pending);
+    assert!(status(&known, &wanted).partitions.iter().all(|partition| partition.percentage.is_none()));
+    let held = prove(&mut known, &mut wanted, |p| saw(&h200(0), sms_for(p, 132)));
+    assert_eq!(held, [425; 4], "three sizes");
+    let status = status(&known, &wanted);
+    let seen: Vec<_> = status.partitions.iter().map(|partition| (partition.chunks, partition.sms)).collect();
+    assert_eq!(seen, [(7, Some(56)), (5, Some(40)), (3, Some(24)), (5, Some(40))]);
+    assert_eq!((status.state, status.enforcement), (LayoutState::Applied, Enforcement::Percentage));
+    let written = known.take_unwritten(&wanted).expect("to be written");
+    assert_eq!(written.shares.len(), 3);
+    assert_eq!(known.take_unwritten(&wanted), None, "once");
+    // A tenant without a partition may have more.
+    let mut beside = desired(&h200(0), 2, &[7, 5, 3, 5], Some(600));
+    assert_eq!(follow(&mut known, &mut beside), 600);
+    assert!(known.is_complete(&beside), "nothing else has changed");
+}
+
+#[test]
+fn unmeasured_gpu_keeps_full_percentage_until_proven() {
+    let gpu = unmeasured();
+    let rule = |p: ThreadPercentage| u32::from(p.tenths()) * 120 / 1000;
+    let (mut known, mut wanted) = (PercentageReconciler::default(), desired(&gpu, 1, &[7, 3], None));
+    follow(&mut known, &mut wanted);
+    let held = prove(&mut known, &mut wanted, |p| saw(&gpu, rule(p)));
+    let (last, before) = held.split_last().expect("at least one");
+    assert!(before.iter().all(|held| *held == 1000), "{held:?}");
+    let proven = known.proven.clone();
+    assert_eq!(proven.iter().map(|proven| rule(proven.percentage)).collect::<Vec<_>>(), [24, 56]);
+    assert_eq!(*last, proven[1].percentage.tenths());
+    // Another control process: nothing counts, and what was found is tried first.
+    known.begin();
+    assert_eq!(known.layout_state(&wanted), PercentageLayoutState::New);
+    follow(&mut known, &mut wanted);
+    assert!(!known.is_complete(&wanted));
+    assert_eq!(status(&known, &wanted).partitions[0].percentage, None);
+    let held = prove(&mut known, &mut wanted, |p| saw(&gpu, rule(p)));
+    assert_eq!(held, [*last; 3], "two clients, and the server holds no more than before");
+    // The same when a caller asks for it again.
+    known.request();
+    follow(&mut known, &mut wanted);
+    assert!(!known.is_complete(&wanted));
+    assert_eq!(prove(&mut known, &mut wanted, |p| saw(&gpu, rule(p))).len(), 3);
+}
+
+#[test]
+fn unexpected_sms_fail_until_layout_changes() {
+    let (mut known, mut wanted) = (PercentageReconciler::default(), desired(&h200(0), 1, &[7], None));
+    follow(&mut known, &mut wanted);
+    prove(&mut known, &mut wanted, |_| saw(&h200(0), 66));
+    assert_eq!(known.layout_state(&wanted), PercentageLayoutState::Failed);
+    let failure = status(&known, &wanted).failure.expect("a failure");
+    assert_eq!((failure.reason(), failure.generation), ("PartitionNotProven", 1));
+    assert!(
+        failure.message.contains("saw 66 SMs") && failure.message.contains("56 were planned"),
+        "{}",
+        failure.message
+    );
+    // Back to a smaller one, in the same process: its own client.
+    let mut back = desired(&h200(0), 2, &[3], None);
+    assert_eq!(follow(&mut known, &mut back), 182);
+    prove(&mut known, &mut back, |p| saw(&h200(0), sms_for(p, 132)));
+    assert_eq!((status(&known, &back).state, status(&known, &back).failure), (LayoutState::Applied, None));
+    // And the first once more, because it is wanted again.
+    let mut again = desired(&h200(0), 3, &[7], None);
+    follow(&mut known, &mut again);
+    prove(&mut known, &mut again, |p| saw(&h200(0), sms_for(p, 132)));
+    assert_eq!(status(&known, &again).partitions[0].sms, Some(56));
+}
+
+#[test]
+fn failed_probe_is_retried_then_reported() {
+    let (mut known, mut wanted) = (PercentageReconciler::default(), desired(&h200(0), 1, &[7], None));
+    follow(&mut known, &mut wanted);
+    for attempt in 1..=RETRIES + 1 {
+        let PercentageLayoutState::Due(percentage, at) = known.layout_state(&wanted) else { panic!("due") };
+        assert_eq!(at, if attempt == 1 { 0 } else { 1000 + RETRY_MS }, "{attempt}");
+        assert_eq!(known.failure(&wanted), None);
+        known.sent(percentage);
+        known.probed(&failed("it waits"), &wanted, 1000);
+        known.follow(&mut wanted, 1000);
+    }
+    let failure = known.failure(&wanted).expect("a failure");
+    assert_eq!(failure.reason(), "PartitionNotSeen");
+    let PercentageLayoutState::Due(percentage, at) = known.layout_state(&wanted) else { panic!("due again") };
+    assert_eq!(at, 1000 + Timings::default().blocked_retry());
+    assert_eq!(status(&known, &wanted).state, LayoutState::Failed);
+    // A client outside MPS proves nothing, whatever it saw.
+    known.sent(percentage);
+    known.probed(&Report { mps: Some(false), ..saw(&h200(0), 56) }, &wanted, 0);
+    assert!(known.failure(&wanted).expect("still").message.contains("outside MPS"));
+    known.sent(percentage);
+    known.probed(&saw(&h200(0), 56), &wanted, 0);
+    assert_eq!((known.failure(&wanted), known.is_complete(&wanted)), (None, true));
+}
+
+#[test]
+fn probe_of_replaced_daemon_proves_nothing() {
+    let (mut known, mut wanted) = (PercentageReconciler::default(), desired(&h200(0), 1, &[7], None));
+    follow(&mut known, &mut wanted);
+    let PercentageLayoutState::Due(percentage, _) = known.layout_state(&wanted) else { panic!("due") };
+    known.sent(percentage);
+    known.begin();
+    follow(&mut known, &mut wanted);
+    known.probed(&saw(&h200(0), 56), &wanted, 0);
+    assert!(!known.is_complete(&wanted) && known.proven.is_empty());
+}
+
+#[test]
+fn a_static_daemon_cannot_hold_percentages() {
+    let (mut known, mut wanted) = (PercentageReconciler::default(), desired(&h200(0), 1, &[7], None));
+    wanted.mode = Mode::Static;
+    follow(&mut known, &mut wanted);
+    assert_eq!(known.layout_state(&wanted), PercentageLayoutState::Failed);
+    assert_eq!(known.failure(&wanted).expect("a failure").reason(), "LayoutBlocked");
+}

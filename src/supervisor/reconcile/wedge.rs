@@ -1,0 +1,314 @@
+//! Recovery of a daemon that does not answer because its server hangs. Pure.
+//!
+//! ```text
+//!   silent ── no client works ────────────────────► kill the server ── it answers ──► over
+//!      └── clients work ── wedge_grace_s is over ─►        └── still silent ──► kill the control daemon
+//! ```
+//!
+//! Where server.log does not show that the server hangs, it takes longer, depending on what else shows it. With
+//! [`WedgePolicy::Replace`] every silence ends, but one that a stopped process of the daemon, or the want of files, explains.
+//!
+//! On real hardware the control daemon hangs with its server, killing the client that waits does not help, and `kill -9` of the
+//! server helps at once (FACTS.md, "A client killed while it connects").
+
+use crate::domain::wedge::{WedgePolicy, WedgeSettings};
+use crate::host::Identity;
+use crate::supervisor::report::diagnosis::Evidence;
+
+/// How long a daemon gets to answer again once its server was killed, before it is killed too.
+const HEAL_MS: i64 = 2_000;
+/// How long a daemon has to be silent where server.log does not show that its server hangs, and only a client that waits does.
+const UNPROVEN_MS: i64 = 5_000;
+/// The same where the client that waited is gone, as its user ended it: two sessions without an answer.
+const WAITER_GONE_MS: i64 = 10_000;
+/// The same where nothing shows it; a server of many GPUs takes its time to start, and its daemon is silent meanwhile.
+const UNEXPLAINED_MS: i64 = 45_000;
+
+/// How long a daemon has not answered, and what was done about it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WedgeDetector {
+    /// When the first session began that got no answer.
+    since: Option<i64>,
+    /// When its servers were killed for it.
+    killed_at: Option<i64>,
+    /// Whether something else was found to explain it the last time, which may be over since.
+    explained: bool,
+    /// Whether a client waited to connect at any time since.
+    waited: bool,
+}
+
+impl WedgeDetector {
+    /// A session that began then got no answer until now.
+    pub(crate) fn note_silence(&mut self, began: i64, now: i64) {
+        // What was continued during that session gets the time of a whole one to answer.
+        let since = if std::mem::take(&mut self.explained) { now } else { began };
+        self.since.get_or_insert(since);
+    }
+
+    /// Something else explains it: a stopped process, or one that is out of files.
+    pub(crate) fn is_explained(&mut self) {
+        *self = Self { explained: true, ..Self::default() };
+    }
+
+    /// A client waited to connect, which may end meanwhile.
+    pub(crate) fn client_waited(&mut self) {
+        self.waited = true;
+    }
+
+    /// Whether a client waited to connect at any time during it.
+    pub(crate) fn has_seen_waiting(&self) -> bool {
+        self.waited
+    }
+
+    /// Its servers were killed.
+    pub(crate) fn server_killed(&mut self, now: i64) {
+        self.killed_at = Some(now);
+    }
+
+    /// Whether its servers were killed, and it has not answered since.
+    pub(crate) fn is_after_kill(&self) -> bool {
+        self.killed_at.is_some()
+    }
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Remedy {
+    /// Nothing: something else is wrong, or the daemon may not be touched.
+    #[default]
+    None,
+    /// Nothing yet: clients are at work until then, or it may answer until then.
+    WaitUntil(i64),
+    /// Nothing, as long as clients are at work.
+    WaitForClients,
+    /// Kill these servers.
+    KillServers(Vec<Identity>),
+    /// Kill the control daemon: the end of its server did not help.
+    KillDaemon,
+}
+
+/// What to do about a daemon that was silent until `now`.
+pub(crate) fn remedy(
+    silence: WedgeDetector,
+    evidence: &Evidence,
+    settings: WedgeSettings,
+    now: i64,
+) -> Remedy {
+    if evidence.is_explained() {
+        return Remedy::None;
+    }
+    let Some(since) = silence.since else { return Remedy::None };
+    if let Some(killed) = silence.killed_at {
+        let until = killed + HEAL_MS;
+        return if now < until { Remedy::WaitUntil(until) } else { Remedy::KillDaemon };
+    }
+    let Some(patience) = patience_ms(evidence, settings) else { return Remedy::WaitForClients };
+    let until = since + patience;
+    if now < until {
+        return Remedy::WaitUntil(until);
+    }
+    let servers = if evidence.hung.is_empty() { &evidence.servers } else { &evidence.hung };
+    if servers.is_empty() { Remedy::KillDaemon } else { Remedy::KillServers(servers.clone()) }
+}
+
+/// How long a daemon has to be silent before its server is replaced; `None` as long as clients are at work that the policy waits
+/// for. A stopped client gets the time of any client at work, since it holds the daemon up only where MPS was asked to end it
+/// (recording 07).
+pub(crate) fn patience_ms(evidence: &Evidence, settings: WedgeSettings) -> Option<i64> {
+    let sure = if !evidence.hung.is_empty() {
+        0
+    } else if evidence.servers.is_empty() {
+        UNEXPLAINED_MS
+    } else if !evidence.waiting.is_empty() {
+        UNPROVEN_MS
+    } else if evidence.waited {
+        WAITER_GONE_MS
+    } else {
+        UNEXPLAINED_MS
+    };
+    let no_client_works = evidence.connected.as_ref().is_some_and(Vec::is_empty);
+    match settings.policy {
+        _ if no_client_works => Some(sure),
+        WedgePolicy::Replace => Some(sure.max(settings.grace.as_millis())),
+        WedgePolicy::Wait => None,
+    }
+}
+
+/// A server, or a control daemon, that was killed since it did not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replacement {
+    /// When, in unix milliseconds.
+    pub at: i64,
+    /// Its process.
+    pub pid: u32,
+    /// Whether it is the control daemon.
+    pub is_daemon: bool,
+    /// Processes that waited to become clients.
+    pub waiting: Vec<u32>,
+    /// Processes that were at work, and have lost it; `None` where that is not known.
+    pub working: Option<Vec<u32>>,
+}
+
+impl std::fmt::Display for Replacement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = if self.is_daemon { "control daemon" } else { "server" };
+        write!(f, "{what} {} hung and was killed, so that new ones take clients again; ", self.pid)?;
+        match self.working.as_deref() {
+            None => f.write_str("which clients lost their work is not known")?,
+            Some([]) => f.write_str("no client lost work")?,
+            Some(pids) => write!(f, "{} lost their work", processes(pids))?,
+        }
+        match self.waiting.as_slice() {
+            [] => Ok(()),
+            pids => write!(f, "; {} waited to connect and got an error: start them again", processes(pids)),
+        }
+    }
+}
+
+/// The most processes that a message names.
+const NAMED: usize = 8;
+
+/// Processes by number, in words.
+pub(crate) fn processes(pids: &[u32]) -> String {
+    let named: Vec<String> = pids.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = pids.len().saturating_sub(NAMED);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let word = if pids.len() == 1 { "process" } else { "processes" };
+    format!("{word} {}{more}", named.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::wedge::WedgeGrace;
+
+    const SERVER: Identity = Identity { pid: 7, start_time: 1 };
+
+    fn hung(connected: Option<Vec<u32>>) -> Evidence {
+        Evidence { hung: vec![SERVER], servers: vec![SERVER], connected, ..Evidence::default() }
+    }
+
+    fn silent_since(since: i64) -> WedgeDetector {
+        WedgeDetector { since: Some(since), ..WedgeDetector::default() }
+    }
+
+    fn at(evidence: &Evidence, now: i64) -> Remedy {
+        remedy(silent_since(0), evidence, WedgeSettings::default(), now)
+    }
+
+    #[test]
+    fn hung_server_with_only_waiting_clients_is_killed() {
+        let evidence = Evidence { waiting: vec![9], ..hung(Some(vec![])) };
+        assert_eq!(at(&evidence, 1_000), Remedy::KillServers(vec![SERVER]));
+    }
+
+    #[test]
+    fn connected_clients_get_the_grace() {
+        for connected in [Some(vec![8]), None] {
+            let evidence = hung(connected);
+            assert_eq!(at(&evidence, 1_000), Remedy::WaitUntil(5_000));
+            assert_eq!(at(&evidence, 5_000), Remedy::KillServers(vec![SERVER]));
+            let longer = WedgeSettings {
+                grace: WedgeGrace::try_from(60).expect("a minute"),
+                ..WedgeSettings::default()
+            };
+            assert_eq!(remedy(silent_since(0), &evidence, longer, 59_000), Remedy::WaitUntil(60_000));
+            let wait = WedgeSettings { policy: WedgePolicy::Wait, ..WedgeSettings::default() };
+            assert_eq!(remedy(silent_since(0), &evidence, wait, i64::MAX), Remedy::WaitForClients);
+            let nobody = hung(Some(vec![]));
+            let killed = Remedy::KillServers(vec![SERVER]);
+            assert_eq!(remedy(silent_since(0), &nobody, wait, 1_000), killed, "the last one has left");
+        }
+    }
+
+    #[test]
+    fn silent_daemon_is_killed_after_its_server() {
+        let mut silence = WedgeDetector::default();
+        assert_eq!(remedy(silence, &hung(Some(vec![])), WedgeSettings::default(), 9), Remedy::None);
+        silence.note_silence(0, 400);
+        silence.note_silence(500, 900);
+        silence.server_killed(1_000);
+        assert_eq!(silence, WedgeDetector { killed_at: Some(1_000), ..silent_since(0) });
+        let after = Evidence::default();
+        assert_eq!(remedy(silence, &after, WedgeSettings::default(), 2_999), Remedy::WaitUntil(3_000));
+        assert_eq!(remedy(silence, &after, WedgeSettings::default(), 3_000), Remedy::KillDaemon);
+    }
+
+    #[test]
+    fn waiting_client_alone_is_evidence_after_a_while() {
+        let evidence = Evidence { hung: vec![], waiting: vec![9], ..hung(Some(vec![])) };
+        assert_eq!(at(&evidence, 4_999), Remedy::WaitUntil(5_000));
+        assert_eq!(at(&evidence, 5_000), Remedy::KillServers(vec![SERVER]));
+    }
+
+    #[test]
+    fn client_that_waited_is_evidence_when_gone() {
+        for connected in [Some(vec![]), Some(vec![8]), None] {
+            let evidence = Evidence { hung: vec![], waited: true, ..hung(connected) };
+            assert_eq!(at(&evidence, WAITER_GONE_MS - 1), Remedy::WaitUntil(WAITER_GONE_MS));
+            assert_eq!(at(&evidence, WAITER_GONE_MS), Remedy::KillServers(vec![SERVER]));
+        }
+        let mut silence = silent_since(0);
+        silence.client_waited();
+        silence.note_silence(5_000, 6_000);
+        assert!(silence.has_seen_waiting(), "within the same silence");
+        silence.is_explained();
+        assert!(!silence.has_seen_waiting());
+    }
+
+    #[test]
+    fn silence_beside_clients_ends_unless_policy_waits() {
+        for connected in [Some(vec![8]), None] {
+            let evidence = Evidence { hung: vec![], ..hung(connected) };
+            assert_eq!(at(&evidence, UNEXPLAINED_MS - 1), Remedy::WaitUntil(UNEXPLAINED_MS));
+            assert_eq!(at(&evidence, UNEXPLAINED_MS), Remedy::KillServers(vec![SERVER]));
+            let grace = WedgeGrace::try_from(60).expect("a minute");
+            let longer = WedgeSettings { grace, ..WedgeSettings::default() };
+            assert_eq!(remedy(silent_since(0), &evidence, longer, 59_999), Remedy::WaitUntil(60_000));
+            let wait = WedgeSettings { policy: WedgePolicy::Wait, ..WedgeSettings::default() };
+            assert_eq!(remedy(silent_since(0), &evidence, wait, i64::MAX), Remedy::WaitForClients);
+        }
+    }
+
+    #[test]
+    fn silence_without_clients_ends_in_any_case() {
+        let idle = Evidence { hung: vec![], ..hung(Some(vec![])) };
+        assert_eq!(at(&idle, UNEXPLAINED_MS), Remedy::KillServers(vec![SERVER]));
+        let alone = Evidence { servers: vec![], ..idle };
+        assert_eq!(at(&alone, UNEXPLAINED_MS - 1), Remedy::WaitUntil(UNEXPLAINED_MS));
+        assert_eq!(at(&alone, UNEXPLAINED_MS), Remedy::KillDaemon);
+    }
+
+    #[test]
+    fn stopped_client_switches_off_no_healing() {
+        let stopped = Evidence { stopped_clients: vec![9], ..hung(Some(vec![8, 9])) };
+        assert_eq!(at(&stopped, 4_999), Remedy::WaitUntil(5_000), "a client at work gets the grace");
+        assert_eq!(at(&stopped, 5_000), Remedy::KillServers(vec![SERVER]));
+        let unproven = Evidence { hung: vec![], ..stopped };
+        assert_eq!(at(&unproven, UNEXPLAINED_MS), Remedy::KillServers(vec![SERVER]));
+    }
+
+    #[test]
+    fn stopped_daemon_or_server_is_not_killed() {
+        for what in ["control daemon", "server"] {
+            let stopped = Evidence { stopped: vec![(what, 9)], ..hung(Some(vec![])) };
+            assert_eq!(at(&stopped, i64::MAX), Remedy::None);
+        }
+        // Continued in the middle of a session: it gets another one.
+        let mut silence = silent_since(0);
+        silence.is_explained();
+        silence.note_silence(5_000, 10_000);
+        assert_eq!(silence, silent_since(10_000));
+    }
+
+    #[test]
+    fn replacement_names_waiting_and_affected_clients() {
+        let replaced =
+            Replacement { at: 0, pid: 7, is_daemon: false, waiting: vec![9], working: Some(vec![8, 10]) };
+        let said = replaced.to_string();
+        assert!(said.contains("server 7 hung") && said.contains("processes 8, 10 lost their work"), "{said}");
+        assert!(said.contains("process 9 waited"), "{said}");
+        let nobody = Replacement { working: Some(vec![]), waiting: vec![], ..replaced };
+        assert!(nobody.to_string().ends_with("no client lost work"), "{nobody}");
+    }
+}

@@ -1,0 +1,37 @@
+//! What blocks a daemon.
+
+/// A condition that blocks a daemon and that the manager does not touch by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocker {
+    /// One word, as `ForeignDaemon`.
+    pub reason: &'static str,
+    /// A sentence with the remedy.
+    pub message: String,
+}
+
+impl Blocker {
+    /// Two things that should agree do not, so nothing is touched.
+    pub fn doubtful(message: String) -> Self {
+        Self { reason: "DoubtfulProcess", message }
+    }
+
+    /// Whether it stays until an operator acts; a shortage or a busy daemon may pass by itself.
+    pub fn needs_operator(&self) -> bool {
+        matches!(
+            self.reason,
+            "DirectoryUnusable"
+                | "DoubtfulProcess"
+                | "ForeignDaemon"
+                | "GpuMissing"
+                | "GpuSharedWithForeignDaemon"
+                | "LayoutBlocked"
+                | "MigEnabled"
+                | "PartitionIdDiffers"
+                | "PartitionNotMade"
+                | "PartitionNotProven"
+                | "PartitionsInterfered"
+                | "ServesOtherwise"
+                | "StaticModeUnsupported"
+        )
+    }
+}

@@ -1,0 +1,353 @@
+//! The conditions of a daemon: its state in words an operator can act on.
+
+use std::path::Path;
+
+use super::diagnosis::{Diagnosis, log_disk_full};
+use crate::domain::daemon::{Condition, DaemonStatus, Effective, Phase, Server, SessionCounts, Waiting};
+use crate::domain::drift::DriftPolicy;
+use crate::domain::layout::status::LayoutStatus;
+use crate::domain::maintenance::MaintenanceState;
+use crate::domain::plan::{Desired, differences};
+use crate::host;
+use crate::supervisor::reconcile::daemon::{DaemonReconciler, serves_another_user};
+use crate::supervisor::reconcile::partitions;
+
+/// How long a repaired external change stays in the conditions, in milliseconds.
+pub(crate) const SHOWN_MS: i64 = 60 * 60 * 1000;
+
+/// What a driver has counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct DaemonCounters {
+    pub(crate) incarnations: u64,
+    pub(crate) deaths: u64,
+    pub(crate) sessions: SessionCounts,
+}
+
+/// The status of the daemon's layout.
+pub(crate) fn layout(state: &DaemonReconciler, desired: &Desired) -> Option<LayoutStatus> {
+    let listed = state.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
+    state.partitioning.status(desired, listed).or_else(|| state.shares.status(desired))
+}
+
+/// The status to publish.
+pub(crate) fn status(
+    state: &DaemonReconciler,
+    desired: &Desired,
+    counts: &DaemonCounters,
+    pipe_directory: &Path,
+    log_directory: &Path,
+    now: i64,
+) -> DaemonStatus {
+    let phase = state.phase(desired, now);
+    let pid = state.process.as_ref().map(|process| process.identity.pid);
+    let layout = layout(state, desired);
+    let mut conditions = conditions(state, desired, phase, log_directory, now);
+    conditions.extend(layout.iter().flat_map(|layout| partitions::conditions(layout, now)));
+    DaemonStatus {
+        phase,
+        observed_generation: state.applied,
+        conditions,
+        pid,
+        uid: pid.and_then(host::process::uid),
+        incarnation: counts.incarnations,
+        deaths: counts.deaths,
+        pipe_directory: pipe_directory.display().to_string(),
+        log_directory: log_directory.display().to_string(),
+        isolation: None,
+        effective: state.seen.clone(),
+        drift: state.drift.clone(),
+        queue: state.queue.clone(),
+        sessions: counts.sessions,
+        compute_modes: Vec::new(),
+        layout,
+    }
+}
+
+fn conditions(
+    state: &DaemonReconciler,
+    desired: &Desired,
+    phase: Phase,
+    log_directory: &Path,
+    now: i64,
+) -> Vec<Condition> {
+    let mut conditions = vec![ready(state, desired, phase)];
+    if state.needs_restart(desired) {
+        conditions.push(Condition::new(
+            "RestartRequired",
+            true,
+            "StartedOtherwise",
+            "its GPUs, its users or its mode were changed after it started: it is replaced as soon as no client is connected, \
+             or at once by a restart",
+        ));
+    }
+    conditions.extend(cordoned(desired));
+    if desired.gpus.len() > 1 {
+        conditions.push(Condition::new(
+            "LimitsEscapable",
+            true,
+            "SeveralGpus",
+            "a client escapes the server's memory limits by setting CUDA_VISIBLE_DEVICES, since this daemon has several \
+             GPUs; one daemon a GPU closes that way",
+        ));
+    }
+    let faulty = state.seen.iter().flat_map(|seen| &seen.servers).filter(|server| server.status == "FAULT");
+    for server in faulty {
+        conditions.push(Condition::new("ServerFault", true, "ClientsToBeTornDown", server_fault(server)));
+    }
+    // One that others cause is over at once and comes back with them: it is reported for a while.
+    let is_recent = |failure: &&Diagnosis| {
+        !matches!(phase, Phase::Ready | Phase::Observed)
+            || (matches!(failure.reason, "DiedInSession" | "QuitByOthers")
+                && now - state.failed_at < SHOWN_MS)
+    };
+    if let Some(failure) = state.last_failure.as_ref().filter(is_recent) {
+        conditions.push(Condition::new("LastFailure", true, failure.reason, failure.message.clone()));
+    }
+    if let Some(replaced) = state.replaced.as_ref().filter(|replaced| now - replaced.at < SHOWN_MS) {
+        let kind = if replaced.is_daemon { "DaemonReplaced" } else { "ServerReplaced" };
+        conditions.push(Condition::new(kind, true, "Hung", replaced.to_string()));
+    }
+    conditions.extend(drift(state, desired, now));
+    conditions.extend(state.queue.iter().map(waiting));
+    if let Some(room) = state.shortages.log_room {
+        conditions.push(Condition::new("LogDiskFull", true, "NoRoom", log_disk_full(log_directory, room)));
+    }
+    conditions.extend(
+        state
+            .shortages
+            .files
+            .iter()
+            .map(|files| Condition::new("FileDescriptorsLow", true, "NearLimit", files.to_string())),
+    );
+    conditions
+}
+
+/// Says of a daemon that takes no new clients why that is.
+fn cordoned(desired: &Desired) -> Option<Condition> {
+    let (reason, message) = match desired.maintenance {
+        Some(_) => (
+            "Maintenance",
+            "the host is in maintenance with a GPU of this daemon, so no new client is admitted: end it with \
+             DELETE /api/v1/host/maintenance",
+        ),
+        None if !desired.schedulable => (
+            "Cordoned",
+            "it is cordoned, so `mps-manager run` admits no new client: uncordon it to take clients again",
+        ),
+        None => return None,
+    };
+    Some(Condition::new("Schedulable", false, reason, message))
+}
+
+/// That others changed settings: while it is so, and for a while after it was put back.
+fn drift(state: &DaemonReconciler, desired: &Desired, now: i64) -> Option<Condition> {
+    let drift = &state.drift;
+    let recent = drift.last_at.is_some_and(|at| now - at < SHOWN_MS);
+    if !drift.present && !recent {
+        return None;
+    }
+    let what: Vec<String> = drift.last.iter().map(ToString::to_string).collect();
+    let done = match (drift.present, desired.drift_policy) {
+        (false, _) => "it was put back",
+        (true, DriftPolicy::Repair) => "it is being put back",
+        (true, DriftPolicy::Report) => {
+            "it stays, as the daemon's drift_policy says, until its spec or one of its tenants is written, or drift_policy is repair"
+        }
+    };
+    let command = drift
+        .command
+        .as_ref()
+        .map(|line| format!(" (control.log shows the command {line:?})"))
+        .unwrap_or_default();
+    Some(Condition::new(
+        "SettingsDrifted",
+        drift.present,
+        if drift.present { "ChangedByOthers" } else { "PutBack" },
+        format!(
+            "{}; {done}. Another program changed that{command}, {} so far: have it write tenants through this API instead",
+            what.join(", "),
+            times(drift.count)
+        ),
+    ))
+}
+
+/// How often something was seen, in words.
+pub(crate) fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
+fn waiting(queue: &Waiting) -> Condition {
+    let list = |pids: &[u32]| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let waiting: Vec<u32> = queue.waiting.iter().map(|client| client.pid).collect();
+    let behind = &queue.behind;
+    let clients = if behind.clients.is_empty() { "none is listed".to_owned() } else { list(&behind.clients) };
+    Condition::new(
+        "UsersWaiting",
+        true,
+        "ServesAnotherUser",
+        format!(
+            "processes {} of uid {} wait until the clients of uid {} are gone ({clients}; server {}): wait, end those, or serve \
+             several users at once with multi_user, which takes a restart",
+            list(&waiting),
+            queue.uid,
+            behind.uid,
+            behind.server
+        ),
+    )
+}
+
+fn ready(state: &DaemonReconciler, desired: &Desired, phase: Phase) -> Condition {
+    let (reason, message) = match phase {
+        Phase::Ready => ("AppliedAndReadBack", "every setting was read back as it should be".to_owned()),
+        Phase::Unknown => ("NotLookedAt", "it has not been polled yet".to_owned()),
+        Phase::Stopped if desired.maintenance.is_some_and(MaintenanceState::holds_down) => {
+            ("StoppedForMaintenance", "it is stopped while the host is in maintenance".to_owned())
+        }
+        Phase::Stopped => ("StoppedAsWanted", "it is stopped, as its spec says".to_owned()),
+        Phase::Starting => ("Starting", "it is being started".to_owned()),
+        Phase::Stopping => ("Stopping", "it is being stopped".to_owned()),
+        Phase::BackOff => ("BackOff", "it died or did not start, and is started again after a pause".to_owned()),
+        Phase::CrashLoop => (
+            "CrashLoop",
+            "it died or did not start five times within a minute: see the tail of its log in LastFailure, and nvidia-smi for the GPU".to_owned(),
+        ),
+        Phase::Wedged => match &state.poll_failure {
+            Some(poll_failure) => (poll_failure.reason, poll_failure.message.clone()),
+            None => ("Wedged", format!("it did not answer ({})", state.wedged.as_deref().unwrap_or_default())),
+        },
+        Phase::Blocked => match state.current_blocker(desired, phase) {
+            Some(blocker) => (blocker.reason, blocker.message),
+            None => ("Blocked", String::new()),
+        },
+        Phase::Applying => applying(state, desired),
+        Phase::Observed => match &state.poll_failure {
+            None => ("OnlyObserved", "it is observed and never written to, as its spec says".to_owned()),
+            Some(poll_failure) => (poll_failure.reason, poll_failure.message.clone()),
+        },
+        Phase::Absent => (
+            "NotRunning",
+            "it is only observed, and is not running: it is picked up again when a control daemon comes back in its pipe \
+             directory; release it to forget it"
+                .to_owned(),
+        ),
+    };
+    let ready = phase == Phase::Ready || (phase == Phase::Observed && state.poll_failure.is_none());
+    Condition::new("Ready", ready, reason, message)
+}
+
+/// Why a running daemon is not ready. **The order of the reasons is defined here and nowhere else**: the first that applies is given,
+/// so each comes before those that it would cause by itself or that nobody could do anything about while it lasts.
+fn applying(state: &DaemonReconciler, desired: &Desired) -> (&'static str, String) {
+    // 1. Nothing is known of a daemon that cannot be read.
+    if let Some(poll_failure) = &state.poll_failure {
+        return (poll_failure.reason, poll_failure.message.clone());
+    }
+    let Some(seen) = &state.seen else {
+        return ("AwaitingReadBack", "its settings have not been read yet".to_owned());
+    };
+    reasons(state, desired, seen)
+        .into_iter()
+        .flatten()
+        .next()
+        .unwrap_or_else(|| ("AwaitingReadBack", "its settings are being read back".to_owned()))
+}
+
+type Reason = Option<(&'static str, String)>;
+
+/// The reasons of a daemon that was read, in the order in which one is chosen.
+fn reasons(state: &DaemonReconciler, desired: &Desired, seen: &Effective) -> [Reason; 10] {
+    let fault = seen.servers.iter().find(|server| server.status == "FAULT");
+    let drift = state.drift.present && desired.drift_policy == DriftPolicy::Report;
+    let changed: Vec<String> = state.drift.last.iter().map(ToString::to_string).collect();
+    let wrong: Vec<String> = differences(desired, seen).iter().map(ToString::to_string).collect();
+    let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
+    let other = seen.servers.iter().find(|server| !matches!(server.status.as_str(), "ACTIVE" | "FAULT"));
+    [
+        // 2. No client gets in until clients end, whatever is written meanwhile.
+        fault.map(|server| ("ServerFault", server_fault(server))),
+        // 3. What runs is not what is wanted, and is replaced as a whole.
+        state.needs_restart(desired).then(|| {
+            let message = "it was started for other GPUs or users, or in another mode, and is replaced as soon as no client is connected";
+            ("RestartRequired", message.to_owned())
+        }),
+        // 4. Settings: left as others made them, then those that are being written.
+        drift.then(|| ("SettingsDrifted", format!("another program changed its settings: {}", changed.join(", ")))),
+        (!wrong.is_empty()).then(|| ("SettingsDiffer", format!("read back otherwise than wanted: {}", wrong.join(", ")))),
+        // 5. Partitions.
+        (state.partitioning.retry_at() > 0).then(|| {
+            let message = "what is done to its partitions could not be written to the database, so nothing is done to them: see \
+                           that the disk of the state directory has room";
+            ("StoreUnavailable", message.to_owned())
+        }),
+        state
+            .partitioning
+            .is_under_way()
+            .then(|| ("PartitionsBeingMade", "the partitions of its layout are being made".to_owned())),
+        (!state.shares.is_complete(desired)).then(|| {
+            ("PartitionsBeingProven", "CUDA clients are measuring what the percentages of its layout give".to_owned())
+        }),
+        // 6. Its server.
+        seen.servers.is_empty().then(|| ("ServerStarting", "its server is being started".to_owned())),
+        other.filter(|_| !serving).map(|server| {
+            let message = format!("server {} is {} and takes no clients yet", server.pid, server.status);
+            ("ServerStarting", message)
+        }),
+        serves_another_user(desired, seen).then(|| {
+            let message = format!(
+                "its server still serves another user, and clients of uid {} would wait: the server is replaced as soon as \
+                 no client is connected",
+                desired.server_uid
+            );
+            ("OtherUser", message)
+        }),
+    ]
+}
+
+/// What a server with a fatal GPU error waits for, and what to do.
+fn server_fault(server: &Server) -> String {
+    let holders: Vec<String> = server
+        .held_by
+        .iter()
+        .map(|holder| {
+            let client = holder.client;
+            if holder.stopped {
+                format!(
+                    "process {} is stopped: continue it (kill -CONT {0}) or end it (kill -9 {0})",
+                    client.pid
+                )
+            } else {
+                format!("process {} is still connected: end it (mps-manager terminate {client})", client.pid)
+            }
+        })
+        .collect();
+    let remedy = if holders.is_empty() { "end them".to_owned() } else { holders.join("; ") };
+    format!(
+        "server {} had a fatal GPU error and takes no new client until the clients it affects are gone: {remedy}",
+        server.pid
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::client::ClientId;
+    use crate::domain::daemon::FaultHolder;
+
+    #[test]
+    fn fault_names_clients_holding_the_server() {
+        let server = |held_by: Vec<FaultHolder>| Server {
+            pid: 7,
+            start_time: 1,
+            uid: None,
+            status: "FAULT".into(),
+            active_thread_percentage: None,
+            memory_limits: Vec::new(),
+            held_by,
+        };
+        assert!(server_fault(&server(vec![])).ends_with("are gone: end them"));
+        let holder = |pid, stopped| FaultHolder { client: ClientId { pid, start_time: 3 }, stopped };
+        let said = server_fault(&server(vec![holder(8, true), holder(9, false)]));
+        assert!(said.contains("process 8 is stopped") && said.contains("kill -CONT 8"), "{said}");
+        assert!(said.contains("mps-manager terminate 9-3"), "{said}");
+    }
+}

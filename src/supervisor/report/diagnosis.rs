@@ -1,0 +1,433 @@
+//! Why a daemon could not be read: a reason, the likely cause, and the remedy. Pure; `observe/evidence.rs` gathers the evidence.
+
+use std::collections::BTreeMap;
+
+use crate::domain::wedge::WedgeSettings;
+use crate::host::Identity;
+use crate::mps::process::Caller;
+use crate::supervisor::reconcile::daemon::PollOutcome;
+use crate::supervisor::reconcile::wedge::{Remedy, patience_ms, processes};
+
+/// The most processes that a message names.
+const NAMED: usize = 4;
+
+/// Why a daemon cannot be read at the moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnosis {
+    /// One word, as `SessionHeldOpen`.
+    pub reason: &'static str,
+    /// What is known, with the remedy.
+    pub message: String,
+}
+
+impl std::fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.reason, self.message)
+    }
+}
+
+/// What was found around a daemon that could not be read.
+#[derive(Debug, Clone, Default)]
+pub struct Evidence {
+    /// Control processes of others in its pipe directory.
+    pub callers: Vec<Caller>,
+    /// Those of them that lived on while all the others came and went.
+    pub held: Vec<Identity>,
+    /// Its own stopped processes: what they are, and which.
+    pub stopped: Vec<(&'static str, u32)>,
+    /// Its stopped clients.
+    pub stopped_clients: Vec<u32>,
+    /// Its own processes that are near their limit on open files.
+    pub files: Vec<FileShortage>,
+    /// Its servers, as /proc shows them.
+    pub servers: Vec<Identity>,
+    /// Those of them that server.log shows to hang over a client that died while it connected.
+    pub hung: Vec<Identity>,
+    /// The processes that have a context in those, or in its servers where none is shown to hang; `None` where that is not known.
+    pub connected: Option<Vec<u32>>,
+    /// The processes that wait to get a context.
+    pub waiting: Vec<u32>,
+    /// Whether a process waited at any time since the daemon fell silent, which may be gone.
+    pub waited: bool,
+    /// What is done about it.
+    pub remedy: Remedy,
+    /// What its spec says of that.
+    pub wedge: WedgeSettings,
+    /// Its pipe directory.
+    pub pipes: Pipes,
+}
+
+/// A process that is near its limit on open files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileShortage {
+    /// What it is.
+    pub what: &'static str,
+    /// Its process ID.
+    pub pid: u32,
+    /// Files that it has open.
+    pub open: u64,
+    /// Files that it may have open.
+    pub limit: u64,
+}
+
+impl std::fmt::Display for FileShortage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { what, pid, open, limit } = self;
+        write!(
+            f,
+            "{what} {pid} has {open} files open and may have {limit}; a daemon that has none left answers nobody, and a server \
+             takes no client: end clients, and start the manager with a higher limit (LimitNOFILE; NVIDIA asks for 16384) before \
+             the daemon is restarted"
+        )
+    }
+}
+
+/// What is left of a pipe directory whose daemon runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Pipes {
+    /// All that clients need.
+    #[default]
+    Whole,
+    /// Something that they need is gone, in words.
+    Lost(String),
+}
+
+/// Diagnoses the outcome of a poll; `None` when everything was read.
+pub(crate) fn name(outcome: &PollOutcome, evidence: &Evidence) -> Option<Diagnosis> {
+    if matches!(outcome, PollOutcome::Seen(_)) {
+        return None;
+    }
+    let poll_failure = |reason, message| Some(Diagnosis { reason, message });
+    if let Pipes::Lost(what) = &evidence.pipes {
+        return poll_failure("PipeDirectoryLost", pipes_lost(what));
+    }
+    match outcome {
+        PollOutcome::Seen(_) => None,
+        PollOutcome::Mute(why) if evidence.callers.is_empty() => {
+            poll_failure("ControlProgramFailed", mute(why))
+        }
+        PollOutcome::Misbehaved(what) => poll_failure("ControlProgramFailed", misbehaved(what)),
+        PollOutcome::Busy(why) | PollOutcome::Mute(why) if evidence.held.is_empty() => {
+            poll_failure("OthersInterfere", interfering(why, evidence))
+        }
+        PollOutcome::Busy(why) | PollOutcome::Mute(why) => {
+            poll_failure("SessionHeldOpen", held_open(why, evidence))
+        }
+        PollOutcome::Unanswered(_) if evidence.shows_hung_server() => {
+            poll_failure("ServerHangs", server_hangs(evidence))
+        }
+        PollOutcome::Unanswered(command) => poll_failure("Wedged", wedged(command, evidence)),
+        PollOutcome::Unreadable(why) => poll_failure(
+            "Unreadable",
+            format!(
+                "its answer could not be understood, so nothing is concluded from it: {why}; should it stay, compare the version \
+                 of nvidia-cuda-mps-control with those in docs/hardware.md"
+            ),
+        ),
+        PollOutcome::NoFiles(why) => poll_failure(
+            "FilesExhausted",
+            format!(
+                "no control process can be started: {why}; raise LimitNOFILE of the manager's unit, or fs.file-max for the whole \
+                 host, or end what holds so many files"
+            ),
+        ),
+        PollOutcome::NotRun(why) => poll_failure(
+            "ControlProgramFailed",
+            format!(
+                "the control program cannot be run: {why}; see that it is installed and that the host has memory and processes left"
+            ),
+        ),
+    }
+}
+
+/// What a lost pipe directory means and what to do about it.
+pub(crate) fn pipes_lost(what: &str) -> String {
+    format!(
+        "{what} while the daemon ran, so no new client can reach it, and one that tries runs outside MPS: the daemon is \
+         restarted as soon as no client is connected; restart the daemon to have that at once"
+    )
+}
+
+/// What a full log disk means and what to do about it.
+pub(crate) fn log_disk_full(directory: &std::path::Path, room: u64) -> String {
+    format!(
+        "{room} bytes are left on the file system of {}: MPS drops the log lines that do not fit, so what happens is seen at the \
+         next poll and not at once, and a restart may fail; make room there",
+        directory.display()
+    )
+}
+
+fn misbehaved(what: &str) -> String {
+    format!(
+        "{what}, so nothing is known of the daemon: run nvidia-cuda-mps-control by hand in its pipe directory, and compare the \
+         binary with the one that was installed"
+    )
+}
+
+fn mute(why: &str) -> String {
+    format!(
+        "{why}. No other caller was seen meanwhile, and none of them said that it was turned away: run nvidia-cuda-mps-control by \
+         hand in its pipe directory; callers in another PID namespace are not seen"
+    )
+}
+
+fn interfering(why: &str, evidence: &Evidence) -> String {
+    let who = if evidence.callers.is_empty() {
+        "none of them was seen; a caller lives for some milliseconds, and one in another PID \
+         namespace is not seen"
+            .to_owned()
+    } else {
+        // The callers change all the time; who starts them is whom to ask.
+        let mut parents: BTreeMap<String, usize> = BTreeMap::new();
+        for caller in &evidence.callers {
+            *parents.entry(started_by(caller)).or_default() += 1;
+        }
+        let named: Vec<String> = parents.into_keys().take(NAMED).collect();
+        format!("control processes of others: {}", named.join("; "))
+    };
+    format!(
+        "others keep the daemon busy with sessions of their own ({why}). Seen meanwhile: {who}. Have them read from this API \
+         instead, or call less often"
+    )
+}
+
+fn held_open(why: &str, evidence: &Evidence) -> String {
+    let holders = evidence.callers.iter().filter(|caller| evidence.held.contains(&caller.identity));
+    let named: Vec<String> = holders
+        .take(NAMED)
+        .map(|caller| {
+            let still = if caller.stopped { ", stopped" } else { "" };
+            format!("process {}{still} ({})", caller.identity.pid, started_by(caller))
+        })
+        .collect();
+    format!(
+        "another program holds a session with the daemon open, which turns every other caller away ({why}): {}; have it closed, or \
+         end that process",
+        named.join(", ")
+    )
+}
+
+fn started_by(caller: &Caller) -> String {
+    let uid = caller.uid.map_or_else(|| "of an unknown user".to_owned(), |uid| format!("of uid {uid}"));
+    match &caller.parent {
+        Some((pid, command)) => {
+            let command: String = command.chars().take(120).collect();
+            format!("{uid}, started by process {pid}: {command}")
+        }
+        None => uid,
+    }
+}
+
+impl Evidence {
+    /// Whether its server is what keeps the daemon from answering, and nothing that may pass by itself.
+    fn shows_hung_server(&self) -> bool {
+        let waits = (self.waited || !self.waiting.is_empty()) && !self.servers.is_empty();
+        !self.is_explained() && (!self.hung.is_empty() || waits)
+    }
+
+    /// Whether something else explains a daemon that does not answer: a stopped process of its own may be continued, and one
+    /// that has no files left is not healed by the end of a server.
+    pub fn is_explained(&self) -> bool {
+        !self.stopped.is_empty() || !self.files.is_empty()
+    }
+}
+
+fn server_hangs(evidence: &Evidence) -> String {
+    let servers = if evidence.hung.is_empty() { &evidence.servers } else { &evidence.hung };
+    let server: Vec<String> = servers.iter().map(|server| server.pid.to_string()).collect();
+    let server = server.join(", ");
+    let waiting = match evidence.waiting.as_slice() {
+        [] if evidence.waited => "Who waited to connect is gone".to_owned(),
+        [] => "Nobody waits to connect".to_owned(),
+        pids => format!("Waiting to connect: {}", processes(pids)),
+    };
+    let working = match evidence.connected.as_deref() {
+        None => {
+            "who is connected and at work is not known, since server.log was not read from the server's first line on".to_owned()
+        }
+        Some([]) => "no client is at work".to_owned(),
+        Some(pids) => format!("still at work: {}", processes(pids)),
+    };
+    let next = match &evidence.remedy {
+        Remedy::KillServers(_) | Remedy::KillDaemon => "It is being replaced".to_owned(),
+        Remedy::WaitUntil(_) => format!(
+            "The server is replaced when the daemon has been silent for {}, or sooner when no client is at work; kill -9 {server} \
+             does it at once, with those clients",
+            patience(evidence)
+        ),
+        Remedy::WaitForClients => format!(
+            "The server is replaced when no client is at work any more, since wedge_policy is wait; kill -9 {server} does it at \
+             once, with those clients, and a restart of the daemon after its grace"
+        ),
+        Remedy::None => {
+            format!("Nothing is done, since the daemon is only observed: kill -9 {server} ends the server")
+        }
+    };
+    format!(
+        "server {server} hangs, as it does when a client dies while it connects: no client gets in, and the daemon does not answer. \
+         {waiting}; {working}. {next}"
+    )
+}
+
+fn wedged(command: &str, evidence: &Evidence) -> String {
+    let own = evidence.stopped.iter().copied();
+    let stopped = own.chain(evidence.stopped_clients.iter().map(|pid| ("client", *pid)));
+    let stopped: Vec<String> = stopped.map(|(what, pid)| format!("{what} {pid}")).collect();
+    let mut remedy = if let Some(files) = evidence.files.first() {
+        files.to_string()
+    } else if stopped.is_empty() {
+        "no stopped process of it was found: look for a client that hangs, and end its server (kill -9) when nothing else helps"
+            .to_owned()
+    } else {
+        format!("stopped (SIGSTOP): {}; continue what is stopped (kill -CONT) or end it", stopped.join(", "))
+    };
+    match &evidence.remedy {
+        Remedy::None => {}
+        Remedy::KillServers(_) | Remedy::KillDaemon => remedy.push_str(". It is being replaced"),
+        Remedy::WaitUntil(_) => {
+            remedy.push_str(
+                ". Its server is replaced, with the clients at work, when the daemon has been silent for ",
+            );
+            remedy.push_str(&patience(evidence));
+        }
+        Remedy::WaitForClients => {
+            remedy.push_str(
+                ". Its server is replaced when no client is at work any more, since wedge_policy is wait",
+            );
+        }
+    }
+    format!("it did not answer ({command}), so nothing but reads is sent until it does; {remedy}")
+}
+
+/// How long the daemon has to be silent before its server is replaced, in words.
+fn patience(evidence: &Evidence) -> String {
+    let grace = evidence.wedge.grace.as_millis();
+    let patience = patience_ms(evidence, evidence.wedge).unwrap_or(grace);
+    let setting = if patience == grace { " (wedge_grace_s)" } else { "" };
+    format!("{} s{setting}", patience / 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(pid: u32, parent: &str) -> Caller {
+        Caller {
+            identity: Identity { pid, start_time: 1 },
+            uid: Some(1000),
+            stopped: false,
+            parent: Some((7, parent.into())),
+        }
+    }
+
+    fn named(outcome: &PollOutcome, evidence: &Evidence) -> (&'static str, String) {
+        let Diagnosis { reason, message } = name(outcome, evidence).expect("a trouble");
+        (reason, message)
+    }
+
+    #[test]
+    fn interfering_loops_are_named_by_their_parent() {
+        let callers = vec![caller(1, "sh loop.sh"), caller(2, "sh loop.sh"), caller(3, "watch")];
+        let evidence = Evidence { callers, ..Evidence::default() };
+        let (reason, message) = named(&PollOutcome::Busy("turned away".into()), &evidence);
+        assert_eq!(reason, "OthersInterfere");
+        assert_eq!(message.matches("sh loop.sh").count(), 1, "{message}");
+        assert!(message.contains("of uid 1000, started by process 7: watch"), "{message}");
+        let (reason, message) = named(&PollOutcome::Busy("turned away".into()), &Evidence::default());
+        assert_eq!(reason, "OthersInterfere");
+        assert!(message.contains("none of them was seen"), "{message}");
+    }
+
+    #[test]
+    fn failing_program_is_not_called_interference() {
+        let crashed = PollOutcome::Misbehaved("the control program crashed: signal 11 (SIGSEGV)".into());
+        let (reason, message) = named(&crashed, &Evidence::default());
+        assert_eq!(reason, "ControlProgramFailed");
+        assert!(message.contains("SIGSEGV") && message.contains("by hand"), "{message}");
+        let mute = PollOutcome::Mute("31 control processes in a row got no answer".into());
+        assert_eq!(named(&mute, &Evidence::default()).0, "ControlProgramFailed");
+        let beside = Evidence { callers: vec![caller(1, "sh loop.sh")], ..Evidence::default() };
+        assert_eq!(named(&mute, &beside).0, "OthersInterfere", "they may be why");
+    }
+
+    #[test]
+    fn session_holder_is_named_without_other_callers() {
+        let callers = vec![caller(1, "sh loop.sh"), caller(2, "python")];
+        let evidence = Evidence { held: vec![callers[1].identity], callers, ..Evidence::default() };
+        let (reason, message) = named(&PollOutcome::Busy("turned away".into()), &evidence);
+        assert_eq!(reason, "SessionHeldOpen");
+        assert!(message.contains("process 2 (of uid 1000") && !message.contains("loop.sh"), "{message}");
+    }
+
+    #[test]
+    fn stopped_client_is_named_with_its_remedy() {
+        let evidence = Evidence { stopped_clients: vec![9], ..Evidence::default() };
+        let (reason, message) = named(&PollOutcome::Unanswered("ps".into()), &evidence);
+        assert_eq!(reason, "Wedged");
+        assert!(message.contains("client 9") && message.ends_with("(kill -CONT) or end it"), "{message}");
+        let replaced_later = Evidence { remedy: Remedy::WaitUntil(1), ..evidence };
+        let (_, message) = named(&PollOutcome::Unanswered("ps".into()), &replaced_later);
+        assert!(message.ends_with("when the daemon has been silent for 45 s"), "{message}");
+    }
+
+    #[test]
+    fn hung_server_is_named_with_its_clients() {
+        let hung = vec![Identity { pid: 7, start_time: 1 }];
+        let evidence = Evidence {
+            hung: hung.clone(),
+            connected: Some(vec![8, 9]),
+            waiting: vec![11],
+            remedy: Remedy::WaitUntil(1),
+            ..Evidence::default()
+        };
+        let (reason, message) = named(&PollOutcome::Unanswered("ps".into()), &evidence);
+        assert_eq!(reason, "ServerHangs");
+        assert!(
+            message.contains("server 7 hangs") && message.contains("at work: processes 8, 9"),
+            "{message}"
+        );
+        assert!(
+            message.contains("Waiting to connect: process 11") && message.contains("kill -9 7"),
+            "{message}"
+        );
+        assert!(message.contains("5 s (wedge_grace_s)"), "{message}");
+        let unknown = Evidence { hung: hung.clone(), ..Evidence::default() };
+        assert!(named(&PollOutcome::Unanswered("ps".into()), &unknown).1.contains("not known"));
+        let waits = Evidence { servers: hung.clone(), waiting: vec![11], ..Evidence::default() };
+        assert_eq!(
+            named(&PollOutcome::Unanswered("ps".into()), &waits).0,
+            "ServerHangs",
+            "as in recording 20"
+        );
+        let gone = Evidence { servers: hung.clone(), waited: true, ..Evidence::default() };
+        let (reason, message) = named(&PollOutcome::Unanswered("ps".into()), &gone);
+        assert_eq!(reason, "ServerHangs");
+        assert!(message.contains("Who waited to connect is gone"), "{message}");
+        let client = Evidence { hung: hung.clone(), stopped_clients: vec![9], ..Evidence::default() };
+        assert_eq!(
+            named(&PollOutcome::Unanswered("ps".into()), &client).0,
+            "ServerHangs",
+            "whatever a client does"
+        );
+        let stopped = Evidence { hung, stopped: vec![("server", 7)], ..Evidence::default() };
+        assert_eq!(
+            named(&PollOutcome::Unanswered("ps".into()), &stopped).0,
+            "Wedged",
+            "a stopped process may be continued"
+        );
+    }
+
+    #[test]
+    fn a_lost_directory_explains_everything_else() {
+        let pipes = Pipes::Lost("its pipe directory /p was removed".into());
+        for outcome in [
+            PollOutcome::Busy(String::new()),
+            PollOutcome::Unanswered(String::new()),
+            PollOutcome::Unreadable(String::new()),
+        ] {
+            let evidence = Evidence { pipes: pipes.clone(), ..Evidence::default() };
+            assert_eq!(named(&outcome, &evidence).0, "PipeDirectoryLost");
+        }
+        assert_eq!(named(&PollOutcome::NoFiles(String::new()), &Evidence::default()).0, "FilesExhausted");
+    }
+}

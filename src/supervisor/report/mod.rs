@@ -1,0 +1,8 @@
+//! What is reported of a daemon: conditions, diagnoses and events.
+
+pub(crate) mod blocker;
+pub(crate) mod conditions;
+pub(crate) mod diagnosis;
+pub(crate) mod event_detector;
+pub mod event_queue;
+pub(crate) mod server_log_events;

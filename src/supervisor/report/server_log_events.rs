@@ -1,0 +1,316 @@
+//! Events that only server.log shows: clients that came and went between polls, refusals, faults. Pure.
+//!
+//! Anyone who reaches the pipe directory can write into the log (FACTS.md, "Logs"), so whatever is reported by it alone says so, and
+//! what a poll can find out is left to the poll.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
+use super::event_queue::UnobservedClient;
+use crate::mps::log::{Event, Record};
+
+/// The most that is kept of each kind: the log is anybody's to write, and memory is not.
+const KEPT: usize = 256;
+/// The most goodbyes that are kept: all that fit into a log before it is emptied.
+const DISCONNECTS: usize = 1 << 16;
+/// Polls that do not list a client of the log, after which it is dropped.
+const POLLS: u8 = 2;
+
+/// What the log reported and no caller has taken yet.
+#[derive(Debug, Default)]
+pub(crate) struct ServerLogEvents {
+    /// What was written before this time, in unix milliseconds, is history and makes no events.
+    since: Option<i64>,
+    /// Clients that the log reports and no poll has listed yet, by process ID.
+    came: BTreeMap<u32, ArrivedClient>,
+    /// Processes that their server has said to be gone: they left while it lived.
+    disconnected: BTreeSet<u32>,
+    /// Whether goodbyes may have been missed since the last poll that listed all clients.
+    missed_disconnects: bool,
+    visits: Vec<UnobservedClient>,
+    refused: Vec<LoggedRefusal>,
+    /// By server.
+    faults: BTreeMap<u32, LoggedFault>,
+    /// Whether lines may have been missed, or there were too many.
+    missed: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ArrivedClient {
+    server: u32,
+    at: Option<i64>,
+    polls: u8,
+    /// Whether it has a context, without which it can do nothing.
+    works: bool,
+}
+
+/// A client that was not admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LoggedRefusal {
+    pub(crate) server: u32,
+    pub(crate) reason: String,
+    pub(crate) at: Option<i64>,
+}
+
+/// A fatal GPU error.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LoggedFault {
+    /// Whom MPS blames.
+    pub(crate) reported: BTreeSet<u32>,
+    /// Whose work is lost.
+    pub(crate) affected: BTreeSet<u32>,
+    /// Whether the list of those has come to its last part, which names each of them.
+    pub(crate) is_complete: bool,
+}
+
+/// When a message was written, in unix milliseconds.
+pub(crate) fn logged_at(at: DateTime) -> Option<i64> {
+    Some(at.to_zoned(TimeZone::system()).ok()?.timestamp().as_millisecond())
+}
+
+impl ServerLogEvents {
+    /// Passes over what was written before this time.
+    pub(crate) fn since(now: i64) -> Self {
+        Self { since: Some(now), ..Self::default() }
+    }
+
+    /// Reads a message of server.log.
+    pub(crate) fn read_record(&mut self, record: &Record) {
+        let at = logged_at(record.at);
+        if self.since.is_some_and(|since| at.is_none_or(|at| at < since)) {
+            return;
+        }
+        let server = record.pid;
+        match &record.event {
+            Event::ClientConnected(client) => {
+                self.disconnected.remove(&client.pid);
+                if self.came.len() < KEPT {
+                    let new = ArrivedClient { server, at, polls: 0, works: false };
+                    self.came.entry(client.pid).or_insert(new).works |= client.context > 0;
+                } else {
+                    self.missed = true;
+                }
+            }
+            Event::ClientDisconnected { pid } => {
+                if self.disconnected.len() < DISCONNECTS {
+                    self.disconnected.insert(*pid);
+                } else {
+                    (self.missed, self.missed_disconnects) = (true, true);
+                }
+                if let Some(came) = self.came.remove(pid).filter(|came| came.server == server) {
+                    let visit = UnobservedClient { pid: *pid, server, came: came.at, left: at };
+                    push(&mut self.visits, visit, &mut self.missed);
+                }
+            }
+            Event::ClientRefused { reason } => {
+                let refusal = LoggedRefusal { server, reason: reason.chars().take(300).collect(), at };
+                push(&mut self.refused, refusal, &mut self.missed);
+            }
+            Event::FatalError(client) => {
+                if let Some(fault) = self.fault(server) {
+                    fault.reported.insert(client.pid);
+                }
+            }
+            Event::TornDownOnDevice { client, .. } | Event::TornDownWithProcess { client, .. } => {
+                self.lost(server, client.pid);
+            }
+            Event::ProcessTornDown { pid } => self.lost(server, *pid),
+            Event::StickyError { pid } => {
+                self.lost(server, *pid);
+                if let Some(fault) = self.faults.get_mut(&server) {
+                    fault.is_complete = true;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn fault(&mut self, server: u32) -> Option<&mut LoggedFault> {
+        if self.faults.len() >= KEPT && !self.faults.contains_key(&server) {
+            self.missed = true;
+            return None;
+        }
+        Some(self.faults.entry(server).or_default())
+    }
+
+    /// Whose work is lost is reported after the fault itself; alone it says nothing.
+    fn lost(&mut self, server: u32, pid: u32) {
+        if let Some(fault) = self.faults.get_mut(&server).filter(|fault| fault.affected.len() < KEPT) {
+            fault.affected.insert(pid);
+        }
+    }
+
+    /// Lines may have been missed.
+    pub(crate) fn missed(&mut self) {
+        self.missed |= self.since.is_none();
+        self.missed_disconnects = true;
+        self.came.clear();
+    }
+
+    /// A poll listed these processes, so it reports their arrival, not the log.
+    pub(crate) fn polled(&mut self, listed: &BTreeSet<u32>) {
+        self.missed_disconnects = false;
+        self.came.retain(|pid, came| {
+            came.polls += 1;
+            !listed.contains(pid) && came.polls <= POLLS
+        });
+    }
+
+    /// Whether no arrival is pending, so that all events of the log so far are published.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.came.is_empty()
+    }
+
+    /// Those who came and went, but for those of whom the polls know.
+    pub(crate) fn take_visits(&mut self, known: impl Fn(u32) -> bool) -> Vec<UnobservedClient> {
+        std::mem::take(&mut self.visits).into_iter().filter(|visit| !known(visit.pid)).collect()
+    }
+
+    /// Clients that were refused.
+    pub(crate) fn take_refused(&mut self) -> Vec<LoggedRefusal> {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Whether a server has said of this process that it is gone.
+    pub(crate) fn has_disconnected(&self, pid: u32) -> bool {
+        self.disconnected.contains(&pid)
+    }
+
+    /// What a list of clients that lost work has to say, where some of them may have left before.
+    pub(crate) fn doubt_of_lost_work(&self) -> &'static str {
+        if self.missed_disconnects {
+            "; lines of server.log were missed, so some of the clients listed here may have left before and lost nothing"
+        } else {
+            ""
+        }
+    }
+
+    /// Forgets goodbyes but those of processes of which more is to be reported.
+    pub(crate) fn forget_disconnected(&mut self, known: impl Fn(u32) -> bool) {
+        self.disconnected.retain(|pid| known(*pid));
+    }
+
+    /// Processes at work in this server that no poll has listed yet.
+    pub(crate) fn unlisted(&self, server: u32) -> impl Iterator<Item = u32> {
+        let here = move |came: &ArrivedClient| came.server == server && came.works;
+        self.came.iter().filter(move |(_, came)| here(came)).map(|(pid, _)| *pid)
+    }
+
+    /// What is known so far of a fault of this server.
+    pub(crate) fn fault_so_far(&self, server: u32) -> Option<&LoggedFault> {
+        self.faults.get(&server)
+    }
+
+    /// Takes what is known of a fault of this server.
+    pub(crate) fn take_fault(&mut self, server: u32) -> Option<LoggedFault> {
+        self.faults.remove(&server)
+    }
+
+    /// All faults that the log reports, but those of servers that are handled in another way.
+    pub(crate) fn take_faults_but(&mut self, other: impl Fn(u32) -> bool) -> BTreeMap<u32, LoggedFault> {
+        let (kept, taken) = std::mem::take(&mut self.faults).into_iter().partition(|(pid, _)| other(*pid));
+        self.faults = kept;
+        taken
+    }
+
+    /// Whether something is missing; it is said once.
+    pub(crate) fn take_missed(&mut self) -> bool {
+        std::mem::take(&mut self.missed)
+    }
+}
+
+fn push<T>(list: &mut Vec<T>, item: T, missed: &mut bool) {
+    if list.len() < KEPT {
+        list.push(item);
+    } else {
+        *missed = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mps::log;
+
+    fn read_record(server_log: &mut ServerLogEvents, texts: &[&str]) {
+        for text in texts {
+            let line = format!("[2026-11-21 10:37:17.446 Server  1115] {text}\n");
+            for record in log::read(line.as_bytes()) {
+                server_log.read_record(&record);
+            }
+        }
+    }
+
+    #[test]
+    fn client_missed_by_polls_is_reported_from_log() {
+        let mut server_log = ServerLogEvents::default();
+        read_record(
+            &mut server_log,
+            &["Client {PID: 7, Context ID: 0} connected", "Client {PID: 8, Context ID: 0} connected"],
+        );
+        assert!(!server_log.is_complete());
+        server_log.polled(&BTreeSet::from([8]));
+        read_record(&mut server_log, &["Client process 7 disconnected", "Client process 8 disconnected"]);
+        let visits = server_log.take_visits(|_| false);
+        assert_eq!(visits.iter().map(|visit| (visit.pid, visit.server)).collect::<Vec<_>>(), [(7, 1115)]);
+        assert!(server_log.is_complete() && server_log.take_visits(|_| false).is_empty(), "once");
+        // A client whose arrival is missing was known before, or the line is forged.
+        read_record(&mut server_log, &["Client process 9 disconnected"]);
+        assert!(server_log.take_visits(|_| false).is_empty());
+    }
+
+    #[test]
+    fn client_never_listed_by_polls_is_dropped() {
+        let mut server_log = ServerLogEvents::default();
+        read_record(&mut server_log, &["Client {PID: 1, Context ID: 0} connected"]);
+        for _ in 0..=POLLS {
+            assert!(!server_log.is_complete());
+            server_log.polled(&BTreeSet::new());
+        }
+        assert!(server_log.is_complete());
+        read_record(&mut server_log, &["Client process 1 disconnected"]);
+        assert!(server_log.take_visits(|_| false).is_empty());
+    }
+
+    #[test]
+    fn log_history_is_skipped_and_memory_bounded() {
+        let mut server_log = ServerLogEvents::since(i64::MAX);
+        read_record(
+            &mut server_log,
+            &["Client {PID: 7, Context ID: 0} connected", "Failed to accept new client. Full."],
+        );
+        server_log.missed();
+        assert!(
+            server_log.is_complete() && server_log.take_refused().is_empty() && !server_log.take_missed()
+        );
+        let mut server_log = ServerLogEvents::default();
+        for pid in 0..2 * u32::try_from(KEPT).expect("small") {
+            let (came, went) = (
+                format!("Client {{PID: {pid}, Context ID: 0}} connected"),
+                format!("Client process {pid} disconnected"),
+            );
+            read_record(&mut server_log, &[&came, &went]);
+        }
+        assert_eq!(server_log.take_visits(|_| false).len(), KEPT);
+        assert!(server_log.take_missed() && !server_log.take_missed());
+    }
+
+    #[test]
+    fn fault_event_names_reporting_and_affected_clients() {
+        let mut server_log = ServerLogEvents::default();
+        read_record(
+            &mut server_log,
+            &[
+                "Client {PID: 5, Context ID: 1} on device 0 to be torn down",
+                "Client {PID: 668, Context: 1} encountered a fatal GPU error.",
+                "Client {PID: 669, Context ID: 1} on device 0 to be torn down",
+                "All clients belonging to error trigging process 670 will be torn down",
+            ],
+        );
+        let fault = server_log.take_fault(1115).expect("a fault");
+        assert_eq!((fault.reported, fault.affected), (BTreeSet::from([668]), BTreeSet::from([669, 670])));
+        assert!(!fault.is_complete && server_log.take_faults_but(|_| false).is_empty());
+    }
+}

@@ -1,0 +1,76 @@
+//! `mps-manager status`: what is in force, and each reason once.
+
+use serde_json::{Value, json};
+
+use crate::harness::Host;
+
+fn printed(host: &Host, arguments: &[&str]) -> String {
+    String::from_utf8(host.cli(arguments).stdout).expect("text")
+}
+
+/// The cell of a row in a column of the tables of `status`.
+fn cell(table: &str, row: &str, column: &str) -> String {
+    let lines: Vec<&str> = table.lines().collect();
+    let at = lines.iter().position(|line| line.contains(column)).expect("a heading");
+    let line = lines[at..].iter().find(|line| line.split_whitespace().next() == Some(row)).expect("a row");
+    let from = lines[at].find(column).expect("a column");
+    // Cells are apart by two spaces, and hold single ones.
+    line.get(from..).and_then(|rest| rest.split("  ").next()).unwrap_or_default().to_owned()
+}
+
+/// What asks for attention.
+fn attention(table: &str) -> Vec<&str> {
+    let listed = table.split_once("Attention:\n").map_or("", |(_, listed)| listed).lines();
+    listed.take_while(|line| line.starts_with("  ")).map(str::trim).collect()
+}
+
+#[test]
+fn status_reports_effective_settings() {
+    let host = Host::ready();
+    let table = printed(&host, &["status"]);
+    assert_eq!(cell(&table, "demo", "PRIORITY"), "normal", "{table}");
+    assert_eq!(cell(&table, "batch", "PRIORITY"), "below_normal (env)", "{table}");
+    let spec = json!({"gpus": ["0"], "defaults": {"priority": "below_normal"}});
+    assert_eq!(host.api().put("/api/v1/daemons/gpu0", &spec).status, 200);
+    host.await_ready();
+    let table = printed(&host, &["status"]);
+    assert_eq!(host.api().get("/api/v1/tenants/demo").ok()["spec"].get("priority"), None);
+    for tenant in ["demo", "batch"] {
+        assert_eq!(cell(&table, tenant, "PRIORITY"), "below_normal", "the daemon's default: {table}");
+    }
+
+    // Cordoned, the daemon takes no clients, which is said of it and not of each tenant.
+    host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
+    let table = printed(&host, &["status"]);
+    let cordoned = host.condition("gpu0", "Schedulable").expect("a condition");
+    let line = format!("gpu0: Schedulable (Cordoned): {}", cordoned["message"].as_str().unwrap());
+    assert_eq!(attention(&table), [line], "{table}");
+
+    // Stopped, nothing is in force, whatever the specs say; and why is said once, of the daemon.
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop?grace_s=1", &json!({})));
+    let output = host.cli(&["status"]);
+    let table = String::from_utf8(output.stdout).expect("text");
+    for tenant in ["demo", "batch"] {
+        for column in ["MEMORY", "SMS", "PRIORITY"] {
+            assert_eq!(cell(&table, tenant, column), "-", "{tenant} {column}: {table}");
+        }
+        assert_eq!(cell(&table, tenant, "READY"), "no", "{table}");
+        assert!(!attention(&table).iter().any(|line| line.starts_with(&format!("{tenant}: "))), "{table}");
+    }
+    let ready = host.condition("gpu0", "Ready").expect("a condition");
+    let (reason, message) = (ready["reason"].as_str().unwrap(), ready["message"].as_str().unwrap());
+    assert!(attention(&table).contains(&format!("gpu0: Ready ({reason}): {message}").as_str()), "{table}");
+    assert_eq!(table.matches(message).count(), 1, "{table}");
+
+    // The same for programs.
+    let json = host.cli(&["status", "-o", "json"]);
+    assert_eq!(json.status.code(), output.status.code());
+    let status: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    let names = |of: &str| -> Vec<Value> {
+        status[of].as_array().expect("a list").iter().map(|one| one["name"].clone()).collect()
+    };
+    assert_eq!(names("daemons"), ["gpu0", "gpu1"]);
+    assert_eq!(names("tenants"), ["batch", "demo"]);
+    assert_eq!((&status["host"]["gpus"], &status["foreign_daemons"]), (&json!(2), &json!([])));
+    assert_eq!(status["tenants"][0]["status"]["effective"], json!(null));
+}
