@@ -19,6 +19,7 @@ use crate::domain::access::{Actor, UserMap};
 use crate::domain::daemon::DesiredState;
 use crate::domain::health::HostHealth;
 use crate::domain::listening::Listening;
+use crate::domain::timings::Timings;
 use crate::domain::token::Secret;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
@@ -182,7 +183,15 @@ impl App {
         let (hosts, open_metrics) = (config.access.hosts.clone(), config.access.open_metrics);
         let auth = Authenticator::new(Entrance { address, tls, hosts, open_metrics });
         let rates = Rates::new(&config.limits, manager_uid);
-        let state = AppState::new(AppParts { service, auth, stop, limits: config.limits, rates, metrics });
+        let state = AppState::new(AppParts {
+            service,
+            auth,
+            stop,
+            limits: config.limits,
+            stream_heartbeat: Timings::duration(config.timings.stream_heartbeat_ms),
+            rates,
+            metrics,
+        });
         Ok(Self {
             state,
             store,

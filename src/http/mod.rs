@@ -56,6 +56,8 @@ pub struct AppParts {
     pub stop: CancellationToken,
     /// Limits on callers.
     pub limits: Limits,
+    /// Pause between two signs of life of a silent stream.
+    pub stream_heartbeat: Duration,
     /// Request rates of callers.
     pub rates: Arc<Rates>,
     /// Counters.

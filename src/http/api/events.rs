@@ -27,8 +27,6 @@ use crate::service::events::{Followed, Following, Order};
 use crate::service::page::Page;
 use crate::service::{Service, ServiceError};
 
-/// After this time without an event a comment is sent, so that both ends notice a lost connection.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long a reader waits before it reconnects.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -207,7 +205,14 @@ pub(super) async fn stream(
     let following = app.service.follow_events(&actor, filter, last).await?;
     let first = Message::default().retry(RETRY).id(following.at().to_string()).comment("events follow");
     let in_use = lifetime.in_use();
-    let begin = Reading { following, first: Some(first), stop: app.stop.clone(), lifetime, _in_use: in_use };
+    let begin = Reading {
+        following,
+        first: Some(first),
+        heartbeat: app.stream_heartbeat,
+        stop: app.stop.clone(),
+        lifetime,
+        _in_use: in_use,
+    };
     Ok(Sse::new(stream::unfold(begin, Reading::next)))
 }
 
@@ -225,6 +230,8 @@ pub(super) fn last_event_id(shown: &axum::http::HeaderValue) -> Result<i64, Serv
 struct Reading {
     following: Following,
     first: Option<Message>,
+    /// After this time without an event a comment is sent, so that both ends notice a lost connection.
+    heartbeat: Duration,
     stop: CancellationToken,
     /// How long the reader's token or session is valid.
     lifetime: Lifetime,
@@ -250,7 +257,7 @@ impl Reading {
     }
 
     async fn message(&mut self) -> Option<Message> {
-        let silent = tokio::time::sleep(KEEP_ALIVE);
+        let silent = tokio::time::sleep(self.heartbeat);
         tokio::pin!(silent);
         loop {
             tokio::select! {

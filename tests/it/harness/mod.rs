@@ -41,7 +41,7 @@ pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
 
 /// Pauses of a test's host: long enough to be seen, and no longer.
 const TIMINGS: &str = "timings = { blocked_retry_ms = 500, hung_poll_ms = 300, backoff_first_ms = 300, backoff_longest_ms = 5000, \
-                       drain_poll_ms = 300 }";
+                       drain_poll_ms = 300, stream_heartbeat_ms = 500 }";
 
 /// How long anything may take before a test says that it never will.
 const PATIENCE: Duration = Duration::from_secs(30);

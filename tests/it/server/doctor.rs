@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -58,7 +59,7 @@ fn examine(host: &Host) -> Seen {
 }
 
 /// Every file below a directory with what would tell a change.
-fn snapshot(directory: &Path) -> BTreeMap<String, (u64, std::time::SystemTime, u32)> {
+fn snapshot(directory: &Path) -> BTreeMap<String, (u64, SystemTime, u32)> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap().flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
@@ -93,6 +94,12 @@ fn healthy_host_passes_and_is_not_modified() {
         all.retain(|path, _| !path.ends_with("-shm"));
         all
     };
+    // What happened at the start is written after the daemons are ready.
+    eventually("nothing was written for a while", || {
+        let rests =
+            |modified: &SystemTime| modified.elapsed().is_ok_and(|age| age > Duration::from_millis(300));
+        kept(&host).values().all(|(_, modified, _)| rests(modified)).then_some(())
+    });
     let before = (host.daemon_pid("gpu0"), kept(&host));
     let seen = examine(&host);
     is_well_but_for_the_machine(&seen);
