@@ -1,10 +1,19 @@
 //! What is stored of an event beside its message: type, severity, subject, details, and the usual cause.
 
 use super::domain_event::{
-    DaemonDeath, DaemonLayout, DomainEvent, GrantedLease, LostEvents, NewEvent, NotReady, ObservedClient,
-    OperationFacts, ServerFault, SessionOwner, TokenFacts,
+    ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease, LostEvents,
+    NewEvent, NotReady, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
 };
 use super::{Also, Because, Cause, Details, EventType, KnownFrom, Predecessor, Severity, Subject};
+
+/// The type of a variant, which has its name.
+macro_rules! same_name {
+    ($event:ident, $($variant:ident)*) => {
+        match $event {
+            $(Self::$variant { .. } => EventType::$variant,)*
+        }
+    };
+}
 
 impl NewEvent {
     /// To what it happened.
@@ -17,79 +26,20 @@ impl NewEvent {
 impl DomainEvent {
     /// The type.
     pub fn kind(&self) -> EventType {
-        match self {
-            Self::DaemonCreated { .. } => EventType::DaemonCreated,
-            Self::DaemonChanged { .. } => EventType::DaemonChanged,
-            Self::DaemonDeleted { .. } => EventType::DaemonDeleted,
-            Self::DaemonAdopted { .. } => EventType::DaemonAdopted,
-            Self::DaemonReleased { .. } => EventType::DaemonReleased,
-            Self::DaemonStarted { .. } => EventType::DaemonStarted,
-            Self::DaemonFound { .. } => EventType::DaemonFound,
-            Self::DaemonReady { .. } => EventType::DaemonReady,
-            Self::DaemonObserved { .. } => EventType::DaemonObserved,
-            Self::DaemonDied { .. } => EventType::DaemonDied,
-            Self::DaemonBackOff(_) => EventType::DaemonBackOff,
-            Self::DaemonCrashLoop(_) => EventType::DaemonCrashLoop,
-            Self::DaemonUnreadable(_) => EventType::DaemonUnreadable,
-            Self::DaemonWedged(_) => EventType::DaemonWedged,
-            Self::DaemonBlocked(_) => EventType::DaemonBlocked,
-            Self::DaemonStopped { .. } => EventType::DaemonStopped,
-            Self::ProcessReplaced { process, .. } if process.is_daemon => EventType::DaemonReplaced,
-            Self::ProcessReplaced { .. } => EventType::ServerReplaced,
-            Self::SettingsApplied { .. } => EventType::SettingsApplied,
-            Self::SettingsDrifted { .. } => EventType::SettingsDrifted,
-            Self::SettingsRepaired { .. } => EventType::SettingsRepaired,
-            Self::ServerStarted { .. } => EventType::ServerStarted,
-            Self::ServerExited { .. } => EventType::ServerExited,
-            Self::ServerDied { .. } => EventType::ServerDied,
-            Self::ServerFault(_) => EventType::ServerFault,
-            Self::ServerRecovered { .. } => EventType::ServerRecovered,
-            Self::ClientConnected(_) => EventType::ClientConnected,
-            Self::ClientLeft(_) => EventType::ClientLeft,
-            Self::ClientTerminated { .. } => EventType::ClientTerminated,
-            Self::ClientWaiting { .. } => EventType::ClientWaiting,
-            Self::ClientRefused { .. } => EventType::ClientRefused,
-            Self::BypassAppeared { .. } => EventType::BypassAppeared,
-            Self::BypassEnded { .. } => EventType::BypassEnded,
-            Self::TenantCreated { .. } => EventType::TenantCreated,
-            Self::TenantChanged { .. } => EventType::TenantChanged,
-            Self::TenantDeleted { .. } => EventType::TenantDeleted,
-            Self::TenantVerified { .. } => EventType::TenantVerified,
-            Self::TenantVerificationFailed { .. } => EventType::TenantVerificationFailed,
-            Self::LeaseGranted(_) => EventType::LeaseGranted,
-            Self::LeaseRevoked(_) => EventType::LeaseRevoked,
-            Self::LayoutVersionWritten { .. } => EventType::LayoutVersionWritten,
-            Self::LayoutDeleted { .. } => EventType::LayoutDeleted,
-            Self::LayoutApplied(_) => EventType::LayoutApplied,
-            Self::LayoutDegraded(_) => EventType::LayoutDegraded,
-            Self::LayoutFailed { .. } => EventType::LayoutFailed,
-            Self::LayoutDrifted { .. } => EventType::LayoutDrifted,
-            Self::LayoutRepaired(_) => EventType::LayoutRepaired,
-            Self::OperationRequested(_) => EventType::OperationRequested,
-            Self::OperationStarted(_) => EventType::OperationStarted,
-            Self::OperationStep { .. } => EventType::OperationStep,
-            Self::OperationCancelRequested(_) => EventType::OperationCancelRequested,
-            Self::OperationFinished(_) => EventType::OperationFinished,
-            Self::OperationFailed { .. } => EventType::OperationFailed,
-            Self::OperationCancelled(_) => EventType::OperationCancelled,
-            Self::GpuMissing { .. } => EventType::GpuMissing,
-            Self::GpuBack { .. } => EventType::GpuBack,
-            Self::GpuReplaced { .. } => EventType::GpuReplaced,
-            Self::ComputeModeChanged { .. } => EventType::ComputeModeChanged,
-            Self::MaintenanceBegun(_) => EventType::MaintenanceBegun,
-            Self::MaintenanceActive(_) => EventType::MaintenanceActive,
-            Self::MaintenanceEnded(_) => EventType::MaintenanceEnded,
-            Self::HostConfirmed(_) => EventType::HostConfirmed,
-            Self::ManagerStarted { .. } => EventType::ManagerStarted,
-            Self::ManagerStopped { .. } => EventType::ManagerStopped,
-            Self::DatabaseBackedUp { .. } => EventType::DatabaseBackedUp,
-            Self::DatabaseRestored { .. } => EventType::DatabaseRestored,
-            Self::DatabaseRowsLost(_) => EventType::DatabaseRowsLost,
-            Self::TokenCreated(_) => EventType::TokenCreated,
-            Self::TokenRevoked(_) => EventType::TokenRevoked,
-            Self::SessionOpened(_) => EventType::SessionOpened,
-            Self::SessionEnded(_) => EventType::SessionEnded,
-            Self::EventsLost(_) => EventType::EventsLost,
+        same_name! { self,
+            DaemonCreated DaemonChanged DaemonDeleted DaemonAdopted DaemonReleased DaemonStarted DaemonFound
+            DaemonReady DaemonObserved DaemonDied DaemonBackOff DaemonCrashLoop DaemonUnreadable
+            DaemonWedged DaemonBlocked DaemonStopped DaemonReplaced SettingsApplied SettingsDrifted
+            SettingsRepaired ServerStarted ServerExited ServerDied ServerFault ServerReplaced
+            ServerRecovered ClientConnected ClientLeft ClientTerminated ClientWaiting ClientRefused
+            BypassAppeared BypassEnded TenantCreated TenantChanged TenantDeleted TenantVerified
+            TenantVerificationFailed LeaseGranted LeaseRevoked LayoutVersionWritten LayoutDeleted
+            LayoutApplied LayoutDegraded LayoutFailed LayoutDrifted LayoutRepaired OperationRequested
+            OperationStarted OperationStep OperationCancelRequested OperationFinished OperationFailed
+            OperationCancelled GpuMissing GpuBack GpuReplaced ComputeModeChanged MaintenanceBegun
+            MaintenanceActive MaintenanceEnded HostConfirmed ManagerStarted ManagerStopped DatabaseBackedUp
+            DatabaseRestored DatabaseRowsLost TokenCreated TokenRevoked SessionOpened SessionEnded
+            EventsLost
         }
     }
 
@@ -126,6 +76,7 @@ impl DomainEvent {
             | Self::DaemonWedged(NotReady { daemon, .. })
             | Self::DaemonBlocked(NotReady { daemon, .. })
             | Self::DaemonStopped { daemon, .. }
+            | Self::DaemonReplaced { daemon, .. }
             | Self::SettingsApplied { daemon, .. }
             | Self::SettingsDrifted { daemon, .. }
             | Self::SettingsRepaired { daemon }
@@ -136,8 +87,8 @@ impl DomainEvent {
                 also.gpus = several(gpus);
                 Subject { operation: *operation, gpu: only(gpus), ..Subject::daemon(daemon) }
             }
-            Self::ProcessReplaced { daemon, process, .. } => {
-                Subject { server: (!process.is_daemon).then_some(process.pid), ..Subject::daemon(daemon) }
+            Self::ServerReplaced { daemon, process, .. } => {
+                Subject { server: Some(process.pid), ..Subject::daemon(daemon) }
             }
             Self::ServerStarted { daemon, pid: server, .. }
             | Self::ServerExited { daemon, pid: server }
@@ -164,7 +115,7 @@ impl DomainEvent {
             Self::TenantCreated { tenant, daemon } | Self::TenantDeleted { tenant, daemon } => {
                 Subject { tenant: Some(tenant.clone()), daemon: daemon.clone(), ..Subject::default() }
             }
-            Self::TenantChanged { tenant, daemon, gpu, .. } => Subject {
+            Self::TenantChanged(ChangedTenant { tenant, daemon, gpu, .. }) => Subject {
                 tenant: Some(tenant.clone()),
                 daemon: daemon.clone(),
                 gpu: gpu.clone(),
@@ -210,7 +161,7 @@ impl DomainEvent {
             Self::GpuMissing { gpu, daemon }
             | Self::GpuBack { gpu, daemon }
             | Self::GpuReplaced { old: gpu, daemon, .. }
-            | Self::ComputeModeChanged { gpu, daemon, .. } => {
+            | Self::ComputeModeChanged(ComputeModeChange { gpu, daemon, .. }) => {
                 Subject { gpu: Some(gpu.clone()), ..Subject::daemon(daemon) }
             }
             Self::MaintenanceBegun(maintenance)
@@ -248,7 +199,7 @@ impl DomainEvent {
             | Self::DaemonDeleted { operation: None, .. }
             | Self::TenantCreated { .. }
             | Self::TenantDeleted { .. } => Details::Changed { fields: Vec::new() },
-            Self::DaemonChanged { fields, .. } | Self::TenantChanged { fields, .. } => {
+            Self::DaemonChanged { fields, .. } | Self::TenantChanged(ChangedTenant { fields, .. }) => {
                 Details::Changed { fields: fields.clone() }
             }
             Self::DaemonStarted { pid, .. }
@@ -264,11 +215,13 @@ impl DomainEvent {
             Self::DaemonDied { pid, lost, .. } | Self::ServerDied { pid, lost, .. } => {
                 Details::Death { pid: *pid, clients: lost.clients.clone(), waiting: Vec::new() }
             }
-            Self::ProcessReplaced { process, clients, .. } => Details::Death {
-                pid: process.pid,
-                clients: clients.clone(),
-                waiting: process.waiting.clone(),
-            },
+            Self::DaemonReplaced { process, clients, .. } | Self::ServerReplaced { process, clients, .. } => {
+                Details::Death {
+                    pid: process.pid,
+                    clients: clients.clone(),
+                    waiting: process.waiting.clone(),
+                }
+            }
             Self::DaemonBackOff(why)
             | Self::DaemonCrashLoop(why)
             | Self::DaemonUnreadable(why)
@@ -306,8 +259,8 @@ impl DomainEvent {
             Self::OperationStep { step, outcome, .. } => {
                 Details::Step { step: step.clone(), outcome: outcome.clone() }
             }
-            Self::ComputeModeChanged { previous, wanted, .. } => {
-                Details::ComputeMode { previous: *previous, wanted: *wanted }
+            Self::ComputeModeChanged(change) => {
+                Details::ComputeMode { previous: change.previous, wanted: change.wanted }
             }
             Self::ManagerStarted { pid, predecessor } => manager(*pid, *predecessor),
             Self::ManagerStopped { pid } => manager(*pid, Predecessor::Stopped),
@@ -346,7 +299,9 @@ impl DomainEvent {
             Self::SettingsDrifted { command, .. } | Self::LayoutDrifted { command, .. } => outsider(command),
             Self::SettingsRepaired { .. } => Because::Latest(EventType::SettingsDrifted),
             Self::LayoutRepaired(_) => Because::Latest(EventType::LayoutDrifted),
-            Self::ProcessReplaced { .. } => Because::Latest(EventType::DaemonWedged),
+            Self::DaemonReplaced { .. } | Self::ServerReplaced { .. } => {
+                Because::Latest(EventType::DaemonWedged)
+            }
             Self::DaemonDied { why: DaemonDeath::Unexplained, .. }
             | Self::ServerStarted { .. }
             | Self::ServerExited { .. }

@@ -18,222 +18,76 @@ use crate::domain::verification::{ObstacleCode, VerifiedSetting};
 use crate::domain::wedge::ReplacedProcess;
 use crate::domain::{DaemonName, GpuUuid, LayoutName, TenantName, TokenName};
 
-/// Something that happened, one variant per type, but for [`DomainEvent::ProcessReplaced`].
+/// Something that happened: one variant per type, of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "`EventType` documents the types, and `Subject` and `Details` the fields")]
 pub enum DomainEvent {
-    DaemonCreated {
-        daemon: DaemonName,
-    },
-    DaemonChanged {
-        daemon: DaemonName,
-        gpus: Vec<GpuUuid>,
-        fields: Vec<String>,
-        operation: Option<Uuid>,
-    },
-    DaemonDeleted {
-        daemon: DaemonName,
-        gpus: Vec<GpuUuid>,
-        operation: Option<Uuid>,
-    },
-    DaemonAdopted {
-        daemon: DaemonName,
-    },
-    DaemonReleased {
-        daemon: DaemonName,
-    },
-    DaemonStarted {
-        daemon: DaemonName,
-        pid: u32,
-    },
-    DaemonFound {
-        daemon: DaemonName,
-        pid: u32,
-        uid: Option<u32>,
-    },
-    DaemonReady {
-        daemon: DaemonName,
-    },
-    DaemonObserved {
-        daemon: DaemonName,
-    },
-    DaemonDied {
-        daemon: DaemonName,
-        pid: u32,
-        why: DaemonDeath,
-        lost: LostWork,
-    },
+    DaemonCreated { daemon: DaemonName },
+    DaemonChanged { daemon: DaemonName, gpus: Vec<GpuUuid>, fields: Vec<String>, operation: Option<Uuid> },
+    DaemonDeleted { daemon: DaemonName, gpus: Vec<GpuUuid>, operation: Option<Uuid> },
+    DaemonAdopted { daemon: DaemonName },
+    DaemonReleased { daemon: DaemonName },
+    DaemonStarted { daemon: DaemonName, pid: u32 },
+    DaemonFound { daemon: DaemonName, pid: u32, uid: Option<u32> },
+    DaemonReady { daemon: DaemonName },
+    DaemonObserved { daemon: DaemonName },
+    DaemonDied { daemon: DaemonName, pid: u32, why: DaemonDeath, lost: LostWork },
     DaemonBackOff(NotReady),
     DaemonCrashLoop(NotReady),
     DaemonUnreadable(NotReady),
     DaemonWedged(NotReady),
     DaemonBlocked(NotReady),
-    DaemonStopped {
-        daemon: DaemonName,
-        pid: u32,
-    },
-    /// A control process or a server.
-    ProcessReplaced {
-        daemon: DaemonName,
-        process: ReplacedProcess,
-        clients: Vec<AffectedClient>,
-    },
-    SettingsApplied {
-        daemon: DaemonName,
-        generation: i64,
-    },
-    SettingsDrifted {
-        daemon: DaemonName,
-        drifted: Vec<Drifted>,
-        command: Option<String>,
-    },
-    SettingsRepaired {
-        daemon: DaemonName,
-    },
-    ServerStarted {
-        daemon: DaemonName,
-        pid: u32,
-        uid: Option<u32>,
-    },
-    ServerExited {
-        daemon: DaemonName,
-        pid: u32,
-    },
-    ServerDied {
-        daemon: DaemonName,
-        pid: u32,
-        lost: LostWork,
-    },
+    DaemonStopped { daemon: DaemonName, pid: u32 },
+    DaemonReplaced { daemon: DaemonName, process: ReplacedProcess, clients: Vec<AffectedClient> },
+    SettingsApplied { daemon: DaemonName, generation: i64 },
+    SettingsDrifted { daemon: DaemonName, drifted: Vec<Drifted>, command: Option<String> },
+    SettingsRepaired { daemon: DaemonName },
+    ServerStarted { daemon: DaemonName, pid: u32, uid: Option<u32> },
+    ServerExited { daemon: DaemonName, pid: u32 },
+    ServerDied { daemon: DaemonName, pid: u32, lost: LostWork },
     ServerFault(ServerFault),
-    ServerRecovered {
-        daemon: DaemonName,
-        pid: u32,
-    },
+    ServerReplaced { daemon: DaemonName, process: ReplacedProcess, clients: Vec<AffectedClient> },
+    ServerRecovered { daemon: DaemonName, pid: u32 },
     ClientConnected(ObservedClient),
     ClientLeft(ObservedClient),
-    ClientTerminated {
-        daemon: DaemonName,
-        server: u32,
-        client: ClientId,
-        outcome: &'static str,
-    },
-    ClientWaiting {
-        daemon: DaemonName,
-        server: u32,
-        pid: u32,
-        uid: u32,
-        behind_uid: u32,
-    },
-    ClientRefused {
-        daemon: DaemonName,
-        server: u32,
-        reason: String,
-        logged_at: Option<i64>,
-    },
-    /// `more` processes are counted only; `ended` if all of them are gone already.
-    BypassAppeared {
-        daemon: DaemonName,
-        processes: Vec<Bypass>,
-        more: usize,
-        ended: bool,
-    },
-    BypassEnded {
-        daemon: DaemonName,
-    },
-    TenantCreated {
-        tenant: TenantName,
-        daemon: Option<DaemonName>,
-    },
-    TenantChanged {
-        tenant: TenantName,
-        daemon: Option<DaemonName>,
-        gpu: Option<GpuUuid>,
-        fields: Vec<String>,
-    },
-    TenantDeleted {
-        tenant: TenantName,
-        daemon: Option<DaemonName>,
-    },
-    TenantVerified {
-        tenant: TenantName,
-        daemon: DaemonName,
-    },
-    TenantVerificationFailed {
-        tenant: TenantName,
-        daemon: DaemonName,
-        failure: VerificationFailure,
-    },
+    ClientTerminated { daemon: DaemonName, server: u32, client: ClientId, outcome: &'static str },
+    ClientWaiting { daemon: DaemonName, server: u32, pid: u32, uid: u32, behind_uid: u32 },
+    ClientRefused { daemon: DaemonName, server: u32, reason: String, logged_at: Option<i64> },
+    BypassAppeared { daemon: DaemonName, processes: Vec<Bypass>, unnamed: usize, have_ended: bool },
+    BypassEnded { daemon: DaemonName },
+    TenantCreated { tenant: TenantName, daemon: Option<DaemonName> },
+    TenantChanged(ChangedTenant),
+    TenantDeleted { tenant: TenantName, daemon: Option<DaemonName> },
+    TenantVerified { tenant: TenantName, daemon: DaemonName },
+    TenantVerificationFailed { tenant: TenantName, daemon: DaemonName, failure: VerificationFailure },
     LeaseGranted(GrantedLease),
     LeaseRevoked(GrantedLease),
-    LayoutVersionWritten {
-        layout: LayoutName,
-        version: u32,
-    },
-    LayoutDeleted {
-        layout: LayoutName,
-        version: Option<u32>,
-    },
+    LayoutVersionWritten { layout: LayoutName, version: u32 },
+    LayoutDeleted { layout: LayoutName, version: Option<u32> },
     LayoutApplied(DaemonLayout),
     LayoutDegraded(DaemonLayout),
-    LayoutFailed {
-        layout: DaemonLayout,
-        failure: String,
-    },
-    LayoutDrifted {
-        layout: DaemonLayout,
-        command: Option<String>,
-    },
+    LayoutFailed { layout: DaemonLayout, failure: String },
+    LayoutDrifted { layout: DaemonLayout, command: Option<String> },
     LayoutRepaired(DaemonLayout),
     OperationRequested(OperationFacts),
     OperationStarted(OperationFacts),
-    OperationStep {
-        operation: OperationFacts,
-        step: String,
-        outcome: String,
-    },
+    OperationStep { operation: OperationFacts, step: String, outcome: String },
     OperationCancelRequested(OperationFacts),
     OperationFinished(OperationFacts),
-    OperationFailed {
-        operation: OperationFacts,
-        error: String,
-    },
+    OperationFailed { operation: OperationFacts, error: String },
     OperationCancelled(OperationFacts),
-    GpuMissing {
-        gpu: GpuUuid,
-        daemon: DaemonName,
-    },
-    GpuBack {
-        gpu: GpuUuid,
-        daemon: DaemonName,
-    },
-    GpuReplaced {
-        daemon: DaemonName,
-        old: GpuUuid,
-        new: GpuUuid,
-    },
-    ComputeModeChanged {
-        daemon: DaemonName,
-        gpu: GpuUuid,
-        previous: Option<ComputeMode>,
-        wanted: Option<ComputeMode>,
-    },
+    GpuMissing { gpu: GpuUuid, daemon: DaemonName },
+    GpuBack { gpu: GpuUuid, daemon: DaemonName },
+    GpuReplaced { daemon: DaemonName, old: GpuUuid, new: GpuUuid },
+    ComputeModeChanged(ComputeModeChange),
     MaintenanceBegun(Maintenance),
     MaintenanceActive(Maintenance),
     MaintenanceEnded(Maintenance),
     HostConfirmed(HostConfirmation),
-    ManagerStarted {
-        pid: u32,
-        predecessor: Predecessor,
-    },
-    ManagerStopped {
-        pid: u32,
-    },
-    DatabaseBackedUp {
-        file: String,
-    },
-    DatabaseRestored {
-        file: String,
-    },
+    ManagerStarted { pid: u32, predecessor: Predecessor },
+    ManagerStopped { pid: u32 },
+    DatabaseBackedUp { file: String },
+    DatabaseRestored { file: String },
     DatabaseRowsLost(AuditDamage),
     TokenCreated(TokenFacts),
     TokenRevoked(TokenFacts),
@@ -310,6 +164,19 @@ pub struct ObservedClient {
     pub logged_at: Option<i64>,
 }
 
+/// A tenant whose spec was changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedTenant {
+    /// The tenant.
+    pub tenant: TenantName,
+    /// Its daemon.
+    pub daemon: Option<DaemonName>,
+    /// The GPU that it got instead of another.
+    pub gpu: Option<GpuUuid>,
+    /// The fields that are otherwise.
+    pub fields: Vec<String>,
+}
+
 /// Why a tenant could not be verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerificationFailure {
@@ -364,6 +231,19 @@ pub struct OperationFacts {
     pub tenant: Option<TenantName>,
     /// The layout that it applies or replays.
     pub layout: Option<LayoutName>,
+}
+
+/// A compute mode that is about to be set, or was put back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ComputeModeChange {
+    /// The daemon.
+    pub daemon: DaemonName,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// What it was before; where it is put back, what it is again.
+    pub previous: Option<ComputeMode>,
+    /// What the daemon wants; `None` where it is put back.
+    pub wanted: Option<ComputeMode>,
 }
 
 /// What an operator confirmed of the host.
@@ -481,7 +361,9 @@ impl DomainEvent {
     pub fn affected_clients(&self) -> &[AffectedClient] {
         match self {
             Self::DaemonDied { lost, .. } | Self::ServerDied { lost, .. } => &lost.clients,
-            Self::ProcessReplaced { clients, .. } | Self::ServerFault(ServerFault { clients, .. }) => clients,
+            Self::DaemonReplaced { clients, .. }
+            | Self::ServerReplaced { clients, .. }
+            | Self::ServerFault(ServerFault { clients, .. }) => clients,
             _ => &[],
         }
     }
@@ -490,7 +372,9 @@ impl DomainEvent {
     pub fn affected_clients_mut(&mut self) -> &mut [AffectedClient] {
         match self {
             Self::DaemonDied { lost, .. } | Self::ServerDied { lost, .. } => &mut lost.clients,
-            Self::ProcessReplaced { clients, .. } | Self::ServerFault(ServerFault { clients, .. }) => clients,
+            Self::DaemonReplaced { clients, .. }
+            | Self::ServerReplaced { clients, .. }
+            | Self::ServerFault(ServerFault { clients, .. }) => clients,
             _ => &mut [],
         }
     }

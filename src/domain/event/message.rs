@@ -3,16 +3,15 @@
 use super::KnownFrom;
 use super::Predecessor;
 use super::domain_event::{
-    AuditDamage, DaemonDeath, DaemonLayout, DomainEvent, HostConfirmation, LostEvents, LostWork, NotReady,
-    ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts, VerificationFailure,
+    AuditDamage, ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, HostConfirmation,
+    LostEvents, LostWork, NotReady, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
+    VerificationFailure,
 };
 use crate::domain::bypass::describe_bypasses;
 use crate::domain::client::LeaseKind;
 use crate::domain::count::counted;
-use crate::domain::gpu::ComputeMode;
 use crate::domain::maintenance::Maintenance;
 use crate::domain::verification::VerifiedSetting;
-use crate::domain::{DaemonName, GpuUuid};
 
 impl DomainEvent {
     /// The event in one sentence.
@@ -45,7 +44,7 @@ impl DomainEvent {
             Self::DaemonStopped { daemon, pid } => {
                 format!("stopped process {pid}, the control daemon of {daemon}")
             }
-            Self::ProcessReplaced { daemon, process, .. } => format!("daemon {daemon}: {process}"),
+            Self::DaemonReplaced { daemon, process, .. } | Self::ServerReplaced { daemon, process, .. } => format!("daemon {daemon}: {process}"),
             Self::SettingsApplied { daemon, generation } => {
                 format!("generation {generation} of daemon {daemon} was read back to be in force")
             }
@@ -90,21 +89,21 @@ impl DomainEvent {
             Self::ClientRefused { daemon, server, reason, .. } => {
                 format!("server {server} of daemon {daemon} refused a client: {reason}")
             }
-            Self::BypassAppeared { daemon, processes, more, ended } => {
-                let who = match (processes.len() + more, ended) {
+            Self::BypassAppeared { daemon, processes, unnamed, have_ended } => {
+                let who = match (processes.len() + unnamed, have_ended) {
                     (1, false) => "a process uses",
                     (1, true) => "a process that has ended used",
                     (_, false) => "processes use",
                     (_, true) => "processes that have ended used",
                 };
-                let named = describe_bypasses(processes.iter(), *more);
+                let named = describe_bypasses(processes.iter(), *unnamed);
                 format!("{who} a GPU of daemon {daemon} outside MPS: {named}")
             }
             Self::BypassEnded { daemon } => {
                 format!("the processes that used a GPU of daemon {daemon} outside MPS have ended")
             }
             Self::TenantCreated { tenant, .. } => format!("tenant {tenant} was created"),
-            Self::TenantChanged { tenant, .. } => format!("tenant {tenant} was changed"),
+            Self::TenantChanged(ChangedTenant { tenant, .. }) => format!("tenant {tenant} was changed"),
             Self::TenantDeleted { tenant, .. } => format!("tenant {tenant} was deleted"),
             Self::TenantVerified { tenant, .. } => {
                 format!("tenant {tenant} was verified: a CUDA client saw what is configured")
@@ -169,9 +168,7 @@ impl DomainEvent {
                 format!("GPU {gpu} of daemon {daemon} is listed by the driver again")
             }
             Self::GpuReplaced { daemon, old, new } => format!("GPU {new} replaced {old} in daemon {daemon}"),
-            Self::ComputeModeChanged { daemon, gpu, previous, wanted } => {
-                compute_mode(daemon, gpu, *previous, *wanted)
-            }
+            Self::ComputeModeChanged(change) => change.words(),
             Self::MaintenanceBegun(Maintenance { gpus, .. }) => {
                 format!("maintenance of {} began: its daemons take no new clients", joined(gpus))
             }
@@ -212,18 +209,16 @@ fn joined<T: ToString>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn compute_mode(
-    daemon: &DaemonName,
-    gpu: &GpuUuid,
-    previous: Option<ComputeMode>,
-    wanted: Option<ComputeMode>,
-) -> String {
-    let previous = previous.map(|mode| format!("{mode:?}")).unwrap_or_default();
-    match wanted {
-        Some(wanted) => format!(
-            "the compute mode of GPU {gpu} is set to {wanted:?} for daemon {daemon}; it was {previous}"
-        ),
-        None => format!("the compute mode of GPU {gpu} was restored to {previous}"),
+impl ComputeModeChange {
+    fn words(&self) -> String {
+        let Self { daemon, gpu, previous, wanted } = self;
+        let previous = previous.map(|mode| format!("{mode:?}")).unwrap_or_default();
+        match wanted {
+            Some(wanted) => format!(
+                "the compute mode of GPU {gpu} is set to {wanted:?} for daemon {daemon}; it was {previous}"
+            ),
+            None => format!("the compute mode of GPU {gpu} was restored to {previous}"),
+        }
     }
 }
 

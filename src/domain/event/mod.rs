@@ -14,9 +14,9 @@ use uuid::Uuid;
 
 pub use catalogue::EventType;
 pub use domain_event::{
-    AuditDamage, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease, HostConfirmation, LostEvents,
-    LostWork, NewEvent, NotReady, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
-    VerificationFailure,
+    AuditDamage, ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease,
+    HostConfirmation, LostEvents, LostWork, NewEvent, NotReady, ObservedClient, OperationFacts, ServerFault,
+    SessionOwner, TokenFacts, VerificationFailure,
 };
 
 use super::attribution::AttributedBy;

@@ -61,11 +61,7 @@ fn examples() -> Vec<DomainEvent> {
         clients: pids.iter().map(|pid| AffectedClient { pid: *pid, client: None, tenant: None }).collect(),
         is_uncertain,
     };
-    let replaced = |is_daemon| DomainEvent::ProcessReplaced {
-        daemon: daemon(),
-        process: ReplacedProcess { at: 0, pid: 5, is_daemon, waiting: vec![], working: None },
-        clients: vec![],
-    };
+    let process = |is_daemon| ReplacedProcess { at: 0, pid: 5, is_daemon, waiting: vec![], working: None };
     let fault = ServerFault {
         daemon: daemon(),
         server: 5,
@@ -136,8 +132,8 @@ fn examples() -> Vec<DomainEvent> {
         DomainEvent::DaemonWedged(condition()),
         DomainEvent::DaemonBlocked(condition()),
         DomainEvent::DaemonStopped { daemon: daemon(), pid: 5 },
-        replaced(true),
-        replaced(false),
+        DomainEvent::DaemonReplaced { daemon: daemon(), process: process(true), clients: vec![] },
+        DomainEvent::ServerReplaced { daemon: daemon(), process: process(false), clients: vec![] },
         DomainEvent::SettingsApplied { daemon: daemon(), generation: 2 },
         DomainEvent::SettingsDrifted { daemon: daemon(), drifted: vec![], command: None },
         DomainEvent::SettingsRepaired { daemon: daemon() },
@@ -151,10 +147,20 @@ fn examples() -> Vec<DomainEvent> {
         DomainEvent::ClientTerminated { daemon: daemon(), server: 5, client, outcome: "by MPS" },
         DomainEvent::ClientWaiting { daemon: daemon(), server: 5, pid: 7, uid: 1, behind_uid: 2 },
         DomainEvent::ClientRefused { daemon: daemon(), server: 5, reason: "full".into(), logged_at: None },
-        DomainEvent::BypassAppeared { daemon: daemon(), processes: vec![bypass], more: 0, ended: false },
+        DomainEvent::BypassAppeared {
+            daemon: daemon(),
+            processes: vec![bypass],
+            unnamed: 0,
+            have_ended: false,
+        },
         DomainEvent::BypassEnded { daemon: daemon() },
         DomainEvent::TenantCreated { tenant: tenant(), daemon: Some(daemon()) },
-        DomainEvent::TenantChanged { tenant: tenant(), daemon: None, gpu: None, fields: vec![] },
+        DomainEvent::TenantChanged(ChangedTenant {
+            tenant: tenant(),
+            daemon: None,
+            gpu: None,
+            fields: vec![],
+        }),
         DomainEvent::TenantDeleted { tenant: tenant(), daemon: None },
         DomainEvent::TenantVerified { tenant: tenant(), daemon: daemon() },
         DomainEvent::TenantVerificationFailed {
@@ -181,7 +187,12 @@ fn examples() -> Vec<DomainEvent> {
         DomainEvent::GpuMissing { gpu: gpu(), daemon: daemon() },
         DomainEvent::GpuBack { gpu: gpu(), daemon: daemon() },
         DomainEvent::GpuReplaced { daemon: daemon(), old: gpu(), new: gpu() },
-        DomainEvent::ComputeModeChanged { daemon: daemon(), gpu: gpu(), previous: None, wanted: None },
+        DomainEvent::ComputeModeChanged(ComputeModeChange {
+            daemon: daemon(),
+            gpu: gpu(),
+            previous: None,
+            wanted: None,
+        }),
         DomainEvent::MaintenanceBegun(maintenance()),
         DomainEvent::MaintenanceActive(maintenance()),
         DomainEvent::MaintenanceEnded(maintenance()),
@@ -219,7 +230,7 @@ fn messages_name_what_the_event_is_about() {
         // A waiting client's users, a step's operation and a verified tenant say enough without their daemon.
         let says_enough = subject.tenant.is_some()
             || matches!(event.kind(), EventType::ClientWaiting | EventType::OperationStep)
-            || matches!(event, DomainEvent::ComputeModeChanged { wanted: None, .. });
+            || matches!(event, DomainEvent::ComputeModeChanged(ComputeModeChange { wanted: None, .. }));
         if let Some(daemon) = subject.daemon.filter(|_| !says_enough) {
             assert!(message.contains(daemon.as_str()), "{message:?}");
         }

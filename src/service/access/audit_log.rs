@@ -12,7 +12,7 @@ use crate::domain::DaemonName;
 use crate::domain::TenantName;
 use crate::domain::audit::{Attempt, Target};
 use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
-use crate::domain::event::{Cause, DomainEvent, GrantedLease, NewEvent, changed_fields};
+use crate::domain::event::{Cause, ChangedTenant, DomainEvent, GrantedLease, NewEvent, changed_fields};
 use crate::domain::layout::Version;
 use crate::service::{Service, ServiceError};
 use crate::store::audit::Came;
@@ -302,7 +302,7 @@ fn tenant_event(
         (None, Some(_)) => DomainEvent::TenantCreated { tenant, daemon },
         (Some(old), Some(new)) if old != new => {
             let fields = changed_fields(before, after);
-            DomainEvent::TenantChanged { tenant, daemon, gpu: None, fields }
+            DomainEvent::TenantChanged(ChangedTenant { tenant, daemon, gpu: None, fields })
         }
         (Some(_), None) => DomainEvent::TenantDeleted { tenant, daemon },
         _ => return None,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
-use crate::domain::event::DomainEvent;
+use crate::domain::event::{ChangedTenant, DomainEvent};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::layout::map_roles;
 use crate::domain::{DaemonName, GpuUuid, TenantName, admission};
@@ -116,12 +116,12 @@ impl Service {
 
 /// The event for a tenant that named the old GPU.
 fn tenant_changed(tenant: &TenantName, daemon: &DaemonName, new: &GpuUuid) -> DomainEvent {
-    DomainEvent::TenantChanged {
+    DomainEvent::TenantChanged(ChangedTenant {
         tenant: tenant.clone(),
         daemon: Some(daemon.clone()),
         gpu: Some(new.clone()),
         fields: vec!["gpus".to_owned()],
-    }
+    })
 }
 
 /// The replacing GPU.

@@ -8,7 +8,9 @@ use crate::clock::unix_ms;
 use crate::domain::attribution::{AttributedBy, Signs, attribute};
 use crate::domain::client::{ClientFacts, Lease};
 use crate::domain::compute_mode::OwnedComputeMode;
-use crate::domain::event::{Because, DomainEvent, EventType, LostEvents, ObservedClient, Predecessor};
+use crate::domain::event::{
+    Because, ComputeModeChange, DomainEvent, EventType, LostEvents, ObservedClient, Predecessor,
+};
 use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::service::tenants::clients::candidates;
@@ -276,7 +278,7 @@ pub async fn record_compute_mode_change(
     let previous = held.or(before.as_ref()).map(|held| held.previous);
     let wanted = held.map(|held| held.wanted);
     let (daemon, gpu) = (daemon.clone(), gpu.clone());
-    let event = DomainEvent::ComputeModeChanged { daemon, gpu, previous, wanted };
+    let event = DomainEvent::ComputeModeChanged(ComputeModeChange { daemon, gpu, previous, wanted });
     store::events::append(db, &event.into(), now).await?;
     Ok(())
 }

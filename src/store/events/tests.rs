@@ -338,7 +338,7 @@ async fn event_of_later_version_hides_no_other() {
     assert_eq!(events[0].subject, Subject::daemon(&daemon("gpu0")));
     assert_eq!(
         events[1].message,
-        "daemon.started: it happened (this version cannot read its cause, details)"
+        "daemon.started: started process 5 as control daemon of gpu0 (this version cannot read its cause, details)"
     );
     assert_eq!((events[1].cause.clone(), events[1].details.clone()), (Cause::Manager, None));
     let followed = follow(&mut reader, &all, 0, 10).await.expect("followed");

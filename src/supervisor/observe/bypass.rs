@@ -71,10 +71,15 @@ impl Bypasses {
         let mut events = Vec::new();
         let quiet = self.named_at.is_some_and(|before| (before..before + QUIET_MS).contains(&at));
         if !self.unnamed.is_empty() && !quiet {
-            let (named, more) = (std::mem::take(&mut self.unnamed), std::mem::take(&mut self.further));
-            let ended = named.iter().all(|(process, _)| !self.present.contains_key(process));
+            let (named, unnamed) = (std::mem::take(&mut self.unnamed), std::mem::take(&mut self.further));
+            let have_ended = named.iter().all(|(process, _)| !self.present.contains_key(process));
             let processes = named.into_iter().map(|(_, bypass)| bypass).collect();
-            events.push(DomainEvent::BypassAppeared { daemon: daemon.clone(), processes, more, ended });
+            events.push(DomainEvent::BypassAppeared {
+                daemon: daemon.clone(),
+                processes,
+                unnamed,
+                have_ended,
+            });
             (self.named_at, self.announced) = (Some(at), true);
         }
         if self.present.is_empty() && std::mem::take(&mut self.announced) {

@@ -41,7 +41,12 @@ impl EventDetector {
         self.killed.insert(process.pid);
         let working = process.working.iter().flatten();
         let clients = working.map(|pid| self.affected_client(*pid, &[])).collect();
-        self.emit(DomainEvent::ProcessReplaced { daemon: daemon.clone(), process: process.clone(), clients });
+        let (daemon, process) = (daemon.clone(), process.clone());
+        self.emit(if process.is_daemon {
+            DomainEvent::DaemonReplaced { daemon, process, clients }
+        } else {
+            DomainEvent::ServerReplaced { daemon, process, clients }
+        });
     }
 
     /// A control process was found dead.
