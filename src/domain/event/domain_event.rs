@@ -1,6 +1,6 @@
 //! What can happen, as a closed enum with typed payloads.
 //!
-//! What detects something returns a [`DomainEvent`]; all that is stored of it is derived from it, here and in the files beside.
+//! Code that does or detects something returns a [`DomainEvent`]; everything stored about it is derived from it in this folder.
 
 use uuid::Uuid;
 

@@ -291,7 +291,12 @@ impl Redact for Event {
         };
         let cause = match self.cause {
             Cause::Outsider { .. } => Cause::Outsider { command: None },
-            cause => cause,
+            cause @ (Cause::Actor { .. }
+            | Cause::Event { .. }
+            | Cause::Mps
+            | Cause::Client
+            | Cause::Manager
+            | Cause::Host) => cause,
         };
         Self { cause, message, details, ..self }
     }
